@@ -55,5 +55,5 @@ pub use prepared::{PreparedCorpus, PreparedSource};
 pub use source::hub_client;
 pub use streaming::StreamPosition;
 pub use surroundings::{OnWait, Variables};
-pub use texts::{Texts, find_texts};
+pub use texts::{RecordForm, Texts, find_texts};
 pub use tokenizer::{SpecialTokenIds, Tokenizer};

@@ -8,12 +8,24 @@ use std::sync::Arc;
 
 use glob::Pattern;
 
-use crate::corpus::{Contents, CorpusFile, Format, with_compression};
+use crate::corpus::{Contents, CorpusFile, FieldBytes, Format, with_compression};
 use crate::error::DataError;
 use crate::source::{LocalFiles, Source};
 
 /// The depth of nested folders down to which files are searched.
 const MAX_DEPTH: usize = 32;
+
+/// The form of the records of a corpus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RecordForm {
+    /// A document in a field of text, or a whole file.
+    #[default]
+    Text,
+    /// A conversation in the field of this name, which has more text than any field of text.
+    Conversation(String),
+    /// A text in the field `prompt`, and the answer to it in the field `completion`.
+    PromptAndCompletion,
+}
 
 /// Texts below a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +42,8 @@ pub struct Texts {
     pub files: usize,
     /// Bytes of the files' text. Only the text in the field counts, which is estimated from a sample.
     pub bytes: u64,
+    /// The form of the records, of which training reads the field of text alone.
+    pub form: RecordForm,
     /// A sentence about each file that looks like a text but can't be trained on.
     pub skipped: Vec<String>,
 }
@@ -42,6 +56,8 @@ struct Found {
     bytes: u64,
     /// Fields that may hold the text, each with an estimate of its bytes; `None` for plain text.
     fields: Option<BTreeMap<String, u64>>,
+    /// Fields that hold conversations, each with an estimate of the bytes of its messages.
+    conversations: BTreeMap<String, u64>,
 }
 
 struct Search {
@@ -111,14 +127,16 @@ impl Search {
             Err(error) => return self.leave_out_for(path, &error),
         };
         let text = match file.format.contents {
-            Contents::PlainText => file.text_bytes().map(|bytes| (bytes, None)),
-            Contents::Fields(find_fields) => find_fields(&file).map(|fields| (0, Some(fields))),
+            Contents::PlainText => file.text_bytes().map(|bytes| (bytes, None, BTreeMap::new())),
+            Contents::Fields(find_fields) => {
+                find_fields(&file).map(|FieldBytes { texts, conversations }| (0, Some(texts), conversations))
+            }
             Contents::TokenIds => return,
         };
         match text {
-            Ok((bytes, fields)) => {
+            Ok((bytes, fields, conversations)) => {
                 let (folder, extension) = (folder.to_owned(), with_compression(format.extension, compression));
-                self.found.push(Found { folder, name, extension, bytes, fields });
+                self.found.push(Found { folder, name, extension, bytes, fields, conversations });
             }
             Err(error) => self.leave_out_for(path, &error),
         }
@@ -135,16 +153,17 @@ impl Search {
     }
 
     fn into_texts(mut self, folder: &Path) -> Texts {
-        let mut fields = field_bytes(&self.found).into_iter();
-        let field = fields.next().map(|(field, _)| field);
+        let field = largest(texts_of(&self.found)).map(|(field, _)| field);
+        let form = form(&self.found, field.as_deref());
         let (found, others): (Vec<Found>, Vec<Found>) = self.found.drain(..).partition(|file| match &file.fields {
             None => true,
             Some(fields) => field.as_ref().is_some_and(|field| fields.contains_key(field)),
         });
-        for Found { folder, name, .. } in others {
-            let problem = match &field {
-                Some(field) => format!("has no text in \"{field}\""),
-                None => "has no field of text".into(),
+        for Found { folder, name, conversations, .. } in others {
+            let problem = match (&field, conversations.keys().next()) {
+                (_, Some(conversation)) => format!("holds conversations in \"{conversation}\", and no text"),
+                (Some(field), None) => format!("has no text in \"{field}\""),
+                (None, None) => "has no field of text".into(),
             };
             self.leave_out(&folder.join(name), &problem);
         }
@@ -154,7 +173,7 @@ impl Search {
         }
         let patterns = by_extension.iter().flat_map(|(extension, files)| self.patterns(folder, extension, files));
         let patterns = patterns.collect();
-        let of_fields = field_bytes(&found);
+        let of_fields = by_bytes(texts_of(&found));
         let all: u64 = of_fields.iter().map(|(_, bytes)| bytes).sum();
         let others = of_fields.into_iter().filter(|(name, _)| field.as_ref() != Some(name));
         let other_fields = others.map(|(name, bytes)| (name, bytes as f64 / all.max(1) as f64)).collect();
@@ -164,6 +183,7 @@ impl Search {
             bytes: found.iter().fold(0, |bytes, file| bytes.saturating_add(file.text_bytes(field.as_deref()))),
             field,
             other_fields,
+            form,
             skipped: self.skipped,
         }
     }
@@ -193,16 +213,43 @@ impl Found {
     }
 }
 
-/// The text fields of all `files` with their bytes, the largest first.
-fn field_bytes(files: &[Found]) -> Vec<(String, u64)> {
-    let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
-    for (field, of_file) in files.iter().flat_map(|file| file.fields.iter().flatten()) {
-        let sum = bytes.entry(field).or_default();
-        *sum = sum.saturating_add(*of_file);
+/// The form of the records of `files`, whose field of text with the most bytes is `field`.
+fn form(files: &[Found], field: Option<&str>) -> RecordForm {
+    let text = files.iter().fold(0, |bytes: u64, file| bytes.saturating_add(file.text_bytes(field)));
+    if let Some((name, bytes)) = largest(files.iter().flat_map(|file| &file.conversations))
+        && bytes > text
+    {
+        return RecordForm::Conversation(name);
     }
-    let mut bytes: Vec<(String, u64)> = bytes.into_iter().map(|(field, bytes)| (field.to_owned(), bytes)).collect();
-    bytes.sort_by_key(|(_, bytes)| Reverse(*bytes));
-    bytes
+    let is_pair = |file: &Found| {
+        let fields = file.fields.as_ref();
+        fields.is_some_and(|fields| ["prompt", "completion"].iter().all(|name| fields.contains_key(*name)))
+    };
+    match !files.is_empty() && files.iter().all(is_pair) {
+        true => RecordForm::PromptAndCompletion,
+        false => RecordForm::Text,
+    }
+}
+
+fn texts_of(files: &[Found]) -> impl Iterator<Item = (&String, &u64)> {
+    files.iter().flat_map(|file| file.fields.iter().flatten())
+}
+
+/// The field with the most bytes, and its bytes.
+fn largest<'a>(fields: impl Iterator<Item = (&'a String, &'a u64)>) -> Option<(String, u64)> {
+    by_bytes(fields).into_iter().next()
+}
+
+/// Fields with the sums of their bytes, the largest first.
+fn by_bytes<'a>(fields: impl Iterator<Item = (&'a String, &'a u64)>) -> Vec<(String, u64)> {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for (field, bytes) in fields {
+        let sum = sums.entry(field).or_default();
+        *sum = sum.saturating_add(*bytes);
+    }
+    let mut sums: Vec<(String, u64)> = sums.into_iter().map(|(field, bytes)| (field.to_owned(), bytes)).collect();
+    sums.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    sums
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(crate) use bad_records::{BadRecord, BadRecordReason};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
 pub use compression::Compression;
 use formats::ReadOptions;
-pub(crate) use formats::{Contents, with_compression};
+pub(crate) use formats::{Contents, FieldBytes, with_compression};
 pub use formats::{FORMATS, Format, document_numbers, text_formats};
 pub(crate) use pieces::{METASPACE, Split};
 

@@ -128,3 +128,28 @@ fn texts_are_found_in_every_format_of_text() {
         }
     }
 }
+
+#[test]
+fn the_form_of_the_records_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let messages = r#"[{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]"#;
+    write(root, "chat.jsonl", &format!("{{\"id\": \"7\", \"messages\": {messages}}}\n"));
+    let texts = find(root, "");
+    assert_eq!((texts.form, texts.field.as_deref()), (RecordForm::Conversation("messages".into()), Some("id")));
+    // some data sets name the fields of a message otherwise
+    write(root, "chat.jsonl", r#"{"conversations": [{"from": "human", "value": "a question"}]}"#);
+    let texts = find(root, "");
+    assert_eq!((texts.form, texts.files), (RecordForm::Conversation("conversations".into()), 0));
+    assert_eq!(texts.skipped, ["chat.jsonl holds conversations in \"conversations\", and no text"]);
+    // a text with more bytes is what such a file is for
+    write(root, "chat.jsonl", &format!("{{\"messages\": {messages}, \"text\": \"{}\"}}\n", "a".repeat(80)));
+    assert_eq!(find(root, "").form, RecordForm::Text);
+    // lists of other things are no conversations
+    write(root, "chat.jsonl", r#"{"tags": ["a", "b"], "scores": [1, 2], "text": "a"}"#);
+    assert_eq!(find(root, "").form, RecordForm::Text);
+    write(root, "chat.jsonl", r#"{"prompt": "a question", "completion": "an answer"}"#);
+    assert_eq!(find(root, "").form, RecordForm::PromptAndCompletion);
+    write(root, "more.jsonl", r#"{"prompt": "a question", "answer": "an answer"}"#);
+    assert_eq!(find(root, "").form, RecordForm::Text);
+}

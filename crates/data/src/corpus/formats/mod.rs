@@ -50,11 +50,23 @@ pub(crate) enum Contents {
     TokenIds,
 }
 
-/// The fields of a file that may hold text, each with an estimate of its bytes.
+/// The fields of a file, each with an estimate of the bytes of its text.
+#[derive(Debug, Default)]
+pub(crate) struct FieldBytes {
+    /// Fields that may hold text.
+    pub(crate) texts: BTreeMap<String, u64>,
+    /// Fields that hold conversations: lists of messages.
+    pub(crate) conversations: BTreeMap<String, u64>,
+}
+
+/// The fields of a file.
 ///
 /// # Errors
-/// Fails if the file can't be read or holds no text.
-pub(crate) type FindFields = fn(&CorpusFile) -> Result<BTreeMap<String, u64>, DataError>;
+/// Fails if the file can't be read or holds no records.
+pub(crate) type FindFields = fn(&CorpusFile) -> Result<FieldBytes, DataError>;
+
+/// Fields of a message that data sets use for its text.
+const MESSAGE_TEXTS: [&str; 2] = ["content", "value"];
 
 /// The reader of a file's documents.
 pub(super) struct ReadOptions<'a> {

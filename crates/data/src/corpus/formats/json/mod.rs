@@ -4,11 +4,9 @@ mod array;
 mod lines;
 mod record;
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value};
 
-use super::ReadOptions;
+use super::{FieldBytes, MESSAGE_TEXTS, ReadOptions};
 use crate::corpus::text_reader::TextReader;
 use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
@@ -88,12 +86,12 @@ fn read(
     Ok(())
 }
 
-/// The text fields in the first objects of a file, each with an estimate of its bytes in the whole file. The estimate
-/// takes the rest of the file to be like these objects.
-fn text_fields(next_record: NextRecord, corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, DataError> {
+/// The fields of the first objects of a file, each with an estimate of its bytes in the whole file. The estimate takes
+/// the rest of the file to be like these objects.
+fn text_fields(next_record: NextRecord, corpus_file: &CorpusFile) -> Result<FieldBytes, DataError> {
     let problem = |what: &str| DataError::Invalid { problem: format!("{} {what}", corpus_file.path.display()) };
     let mut records = Records::open(corpus_file, Cursor::default())?;
-    let mut fields = BTreeMap::new();
+    let mut fields = FieldBytes::default();
     let mut is_first = true;
     while records.position.offset < SAMPLE_BYTES && next_record(&mut records)? {
         match serde_json::from_slice(&records.record) {
@@ -110,13 +108,23 @@ fn text_fields(next_record: NextRecord, corpus_file: &CorpusFile) -> Result<BTre
     }
     let bytes_read = records.reader.file_bytes(records.reader.offset());
     let scale = corpus_file.stamp.size as f64 / bytes_read.max(1) as f64;
-    Ok(fields.into_iter().map(|(name, bytes)| (name, (bytes as f64 * scale) as u64)).collect())
+    let bytes = fields.texts.values_mut().chain(fields.conversations.values_mut());
+    bytes.for_each(|bytes| *bytes = (*bytes as f64 * scale) as u64);
+    Ok(fields)
 }
 
-fn count_text(record: Map<String, Value>, fields: &mut BTreeMap<String, u64>) {
+fn count_text(record: Map<String, Value>, fields: &mut FieldBytes) {
     for (name, value) in record {
-        if let Value::String(text) = value {
-            *fields.entry(name).or_default() += text.len() as u64;
+        match value {
+            Value::String(text) => *fields.texts.entry(name).or_default() += text.len() as u64,
+            Value::Array(messages) => {
+                let texts = messages.iter().flat_map(|message| MESSAGE_TEXTS.map(|field| message[field].as_str()));
+                let bytes: usize = texts.flatten().map(str::len).sum();
+                if bytes > 0 {
+                    *fields.conversations.entry(name).or_default() += bytes as u64;
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -12,7 +12,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::{ColumnDescPtr, Type as SchemaType};
 
-use super::{Contents, Format, ReadOptions};
+use super::{Contents, FieldBytes, Format, MESSAGE_TEXTS, ReadOptions};
 use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
 use file::ParquetFile;
@@ -179,12 +179,12 @@ fn damaged(corpus_file: &CorpusFile, problem: String) -> DataError {
     DataError::Parquet { path: corpus_file.path.clone(), problem }
 }
 
-/// The text columns that [`read`] accepts, each with an estimate of its bytes. The estimate takes all rows to be as
-/// long as the first ones.
+/// The text columns that [`read`] accepts and the columns of conversations, each with an estimate of its bytes. The
+/// estimate takes all rows to be as long as the first ones, and the messages' bytes to be those in the metadata.
 ///
 /// # Errors
 /// Fails if the file can't be read.
-fn text_columns(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, DataError> {
+fn text_columns(corpus_file: &CorpusFile) -> Result<FieldBytes, DataError> {
     let file = ParquetFile::new(corpus_file);
     let reader = file.call(|| SerializedFileReader::new(file.clone()))?;
     let metadata = reader.metadata();
@@ -195,7 +195,25 @@ fn text_columns(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, DataE
             let chunks = column_chunks(metadata, index, corpus_file)?;
             Ok(text_bytes(&file, &reader, index, chunks)?.map(|bytes| (column.path().string(), bytes)))
         });
-    texts.filter_map(Result::transpose).collect()
+    let texts = texts.filter_map(Result::transpose).collect::<Result<_, DataError>>()?;
+    Ok(FieldBytes { texts, conversations: conversations(metadata) })
+}
+
+/// The columns that are lists of structs with the text of a message, each with the bytes of these texts.
+fn conversations(metadata: &ParquetMetaData) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for group in metadata.row_groups() {
+        for chunk in group.columns() {
+            let column = chunk.column_descr();
+            let (parts, is_text) = (column.path().parts(), column.physical_type() == Type::BYTE_ARRAY);
+            if let ([name, .., field], 1, true) = (parts, column.max_rep_level(), is_text)
+                && MESSAGE_TEXTS.contains(&field.as_str())
+            {
+                *found.entry(name.clone()).or_default() += chunk.uncompressed_size().max(0) as u64;
+            }
+        }
+    }
+    found
 }
 
 /// Estimate of the bytes of a column, from its first rows; `None` if those are not text, such as images.

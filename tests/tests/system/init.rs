@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use stagecoach_tests::{Launched, corpus, stagecoach};
+use stagecoach_tests::{Launched, corpus, hugging_face, stagecoach};
 
 fn init(workspace: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(stagecoach());
@@ -84,4 +84,80 @@ fn without_a_corpus_or_with_a_bad_name_it_says_what_to_do() {
     refused(path, &["--name", "My Job"], &["metadata.name", "\"My Job\" is not a DNS-1035 label"]);
     refused(path, &["--stages", "0"], &["--stages"]);
     refused(&path.join("nowhere"), &[], &["nowhere is no folder"]);
+}
+
+/// Copies the tiny model to `name` in the workspace.
+fn model(workspace: &Path, name: &str) -> String {
+    let folder = workspace.join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {
+        std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+    }
+    folder.display().to_string()
+}
+
+#[test]
+fn a_job_that_fine_tunes_a_model_trains_as_it_was_written() {
+    let workspace = tempfile::tempdir().unwrap();
+    let path = workspace.path();
+    let from = model(path, "models/tiny");
+    std::fs::create_dir(path.join("data")).unwrap();
+    std::fs::write(path.join("data/all.jsonl"), corpus::jsonl(300, 60, 3)).unwrap();
+    let output = init(path, &["--from", &from]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for words in
+        [" of text in 1 file: data/*.jsonl", "found the model models/tiny: ", " thousand parameters in 2 layers"]
+    {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    let file = path.join("first.yaml");
+    let set = ["--set", "training.steps=3"];
+    let outcome = Launched::start_file(path, &file, path.join("first"), &set).finish(path);
+    outcome.hashes();
+    assert_eq!(outcome.result.unwrap()["steps"], 3);
+
+    // records of which the job trains on a part
+    let pair = format!("{{\"prompt\": \"ka\", \"completion\": \"{}\"}}\n", "lo mi ".repeat(50));
+    std::fs::write(path.join("data/all.jsonl"), pair.repeat(40)).unwrap();
+    let output = init(path, &["--from", &from, "--force"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    let words = "note: the records are pairs of a prompt and a completion, and this job trains on \"completion\" alone";
+    assert!(said.contains(words), "{said}");
+    let messages = format!("[{{\"role\": \"user\", \"content\": \"{}\"}}]", "lo mi ".repeat(50));
+    std::fs::write(
+        path.join("data/all.jsonl"),
+        format!("{{\"id\": \"abcdefgh\", \"messages\": {messages}}}\n").repeat(200),
+    )
+    .unwrap();
+    let output = init(path, &["--from", &from, "--force"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("note: the records hold conversations in the field \"messages\""), "{said}");
+    std::fs::write(path.join("data/all.jsonl"), format!("{{\"messages\": {messages}}}\n")).unwrap();
+    refused(path, &["--from", &from, "--force"], &["data/all.jsonl holds conversations in \"messages\", and no text"]);
+}
+
+#[test]
+fn a_model_that_no_job_can_start_from_is_refused() {
+    let workspace = tempfile::tempdir().unwrap();
+    let path = workspace.path();
+    corpus::write(path);
+    let from = model(path, "tiny");
+    let outside = hugging_face().display().to_string();
+    refused(path, &["--from", &outside], &["is not in a folder below the workspace", "copy it there"]);
+    refused(path, &["--from", "hf://owner/name"], &["--from hf://owner/name is a URI, expected a folder below"]);
+    refused(path, &["--from", &path.join("no").display().to_string()], &["there is no folder"]);
+    refused(path, &["--from", &path.join("corpus").display().to_string()], &["corpus/config.json: could not be read"]);
+    let tokenizer = path.join("tiny/tokenizer.json");
+    let text = std::fs::read_to_string(&tokenizer).unwrap();
+    std::fs::remove_file(path.join("tiny/tokenizer_config.json")).unwrap();
+    let config = path.join("tiny/config.json");
+    let named = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, named.replace("\"eos_token_id\": 1,", "")).unwrap();
+    std::fs::write(&tokenizer, text.replace("[EOT]", "[END]")).unwrap();
+    refused(path, &["--from", &from], &["tiny/tokenizer.json names no token that ends documents"]);
+    std::fs::remove_file(&tokenizer).unwrap();
+    refused(path, &["--from", &from], &["tiny/tokenizer.json: there is no such file"]);
+    std::fs::remove_file(path.join("tiny/model.safetensors")).unwrap();
+    refused(path, &["--from", &from], &["has no weights in safetensors"]);
 }

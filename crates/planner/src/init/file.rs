@@ -17,7 +17,6 @@ pub(super) fn job_file(facts: &Facts, sizes: &Sizes) -> String {
 }
 
 fn head(facts: &Facts, sizes: &Sizes) -> String {
-    let gpus = facts.gpus;
     format!(
         "# Written by `stagecoach init` for {corpus}, about {tokens} tokens,
 # and for {machine}.
@@ -38,12 +37,7 @@ spec:
         share = 100.0 * MEMORY_SHARE,
         name = quoted(&facts.name),
         stages = sizes.stages,
-        why_stages = match (facts.stages, gpus) {
-            (Some(_), _) => "as was asked for by --stages".to_owned(),
-            (None, 2..) => "one for each GPU, if the memory has room for as many processes".to_owned(),
-            (None, _) =>
-                "without two GPUs: 2, or 3 from three processors on, if the memory has room for as many processes".to_owned(),
-        },
+        why_stages = facts.why_stages(),
     )
 }
 
@@ -71,16 +65,8 @@ fn model(sizes: &Sizes) -> String {
 }
 
 fn data(facts: &Facts, sizes: &Sizes) -> String {
-    let mut text = "  data:\n    paths:  # below the workspace\n".to_owned();
-    for pattern in &facts.texts.patterns {
-        let _ = writeln!(text, "      - {}", quoted(pattern));
-    }
-    if let Some(field) = &facts.texts.field {
-        let _ = writeln!(text, "    textField: {}  # the field or column of the documents' text", quoted(field));
-    }
-    let _ = write!(
-        text,
-        "    sequenceLength: {length}  # the longest of which the corpus has a thousand; 16 at least, at most 128 on CPUs, 512 on GPUs
+    format!(
+        "{paths}    sequenceLength: {length}  # the longest of which the corpus has a thousand; 16 at least, at most 128 on CPUs, 512 on GPUs
     evaluation:
       fraction: {fraction}  # held out to measure the model on: less of a larger corpus
       everySteps: {interval}  # five times in the run
@@ -90,11 +76,23 @@ fn data(facts: &Facts, sizes: &Sizes) -> String {
       train:
         vocabSize: {vocab}  # grows with the corpus, and with the model: embedding and head have a row for each token
 ",
+        paths = data_paths(facts),
         length = sizes.sequence_length,
         fraction = sizes.evaluation_fraction,
         interval = sizes.interval,
         vocab = sizes.vocab_size,
-    );
+    )
+}
+
+/// The beginning of `data`: the files, and the field of text.
+pub(super) fn data_paths(facts: &Facts) -> String {
+    let mut text = "  data:\n    paths:  # below the workspace\n".to_owned();
+    for pattern in &facts.texts.patterns {
+        let _ = writeln!(text, "      - {}", quoted(pattern));
+    }
+    if let Some(field) = &facts.texts.field {
+        let _ = writeln!(text, "    textField: {}  # the field or column of the documents' text", quoted(field));
+    }
     text
 }
 
@@ -140,6 +138,17 @@ impl Facts {
         format!("{} of text in {}", DecimalBytes(self.texts.bytes), plural(self.texts.files, "file"))
     }
 
+    /// The reason for the number of stages.
+    pub(super) fn why_stages(&self) -> &'static str {
+        match (self.stages, self.gpus) {
+            (Some(_), _) => "as was asked for by --stages",
+            (None, 2..) => "one for each GPU, if the memory has room for as many processes",
+            (None, _) => {
+                "without two GPUs: 2, or 3 from three processors on, if the memory has room for as many processes"
+            }
+        }
+    }
+
     /// The machine's hardware, in words.
     pub fn machine(&self) -> String {
         let Facts { gpus, processors, memory_bytes, .. } = self;
@@ -153,17 +162,17 @@ pub(super) fn plural(number: usize, noun: &str) -> String {
 }
 
 /// A string as YAML, for any content: a JSON string is also a YAML string.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 /// A number with at most two significant digits.
-fn float(value: f64) -> String {
+pub(super) fn float(value: f64) -> String {
     format!("{value:.1e}")
 }
 
 /// A number in words, rounded for users.
-fn count(number: f64) -> String {
+pub(super) fn count(number: f64) -> String {
     match number {
         number if number >= 1e9 => format!("{:.1} billion", number / 1e9),
         number if number >= 1e6 => format!("{:.1} million", number / 1e6),

@@ -1,12 +1,15 @@
 //! `stagecoach init` without its input and output: proposes a job for a machine and a workspace. `sizes` chooses the
-//! numbers, `file` writes them with their reasons.
+//! numbers, `file` writes them with their reasons. `fine_tuning` proposes a job for a model that is trained already.
 
 mod file;
+mod fine_tuning;
 mod sizes;
 #[cfg(test)]
 mod tests;
 
 use stagecoach_data::Texts;
+
+pub use fine_tuning::{SourceModel, propose_fine_tuning};
 
 use file::{job_file, plural};
 use sizes::{SHAPES, Sizes, wanted_stages};

@@ -109,13 +109,7 @@ impl Sizes {
             steps,
             warmup_steps: steps / 10,
             interval: steps / 5,
-            evaluation_fraction: if tokens < 1e6 {
-                0.05
-            } else if tokens < 1e8 {
-                0.02
-            } else {
-                0.005
-            },
+            evaluation_fraction: evaluation_fraction(tokens),
             tokens,
             parameters,
             seconds: seconds_of_step * f64::from(steps),
@@ -131,13 +125,22 @@ impl Sizes {
     }
 }
 
+/// The share of a corpus of so many tokens that is held out.
+pub(super) fn evaluation_fraction(tokens: f64) -> f64 {
+    match tokens {
+        tokens if tokens < 1e6 => 0.05,
+        tokens if tokens < 1e8 => 0.02,
+        _ => 0.005,
+    }
+}
+
 /// The duration of a step. The forward and backward pass take six operations for each parameter and token.
-fn seconds_of_step(parameters: f64, tokens: f64, flops: f64) -> f64 {
+pub(super) fn seconds_of_step(parameters: f64, tokens: f64, flops: f64) -> f64 {
     STEP_SECONDS + 6.0 * parameters * tokens / flops
 }
 
 /// Floating-point operations per second of all stages together.
-fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
+pub(super) fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
     match facts.gpus {
         0 => PROCESSOR_FLOPS * (facts.processors.max(1) as f64).min(f64::from(stages * threads)),
         gpus => GPU_FLOPS * gpus.min(stages as usize) as f64,

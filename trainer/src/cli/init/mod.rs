@@ -6,17 +6,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use stagecoach_data::{Texts, find_texts, text_formats};
+use stagecoach_data::{RecordForm, Texts, find_texts, text_formats};
 use stagecoach_engine::StageError;
 use stagecoach_files::write_atomically;
 use stagecoach_kernels::device::cuda_devices;
 use stagecoach_launcher::JobFolder;
 use stagecoach_os::memory_bytes;
 use stagecoach_pipeline::RankSpeeds;
-use stagecoach_planner::init::{Facts, MIN_CORPUS_BYTES, propose};
+use stagecoach_planner::init::{Facts, MIN_CORPUS_BYTES, propose, propose_fine_tuning};
 use stagecoach_planner::{JobConfig, plan_pipeline};
 
 use super::output::print_line;
+
+mod source_model;
 
 /// The folder that is searched for texts first, relative to the workspace.
 const CORPUS: &str = "corpus";
@@ -36,6 +38,10 @@ pub(super) struct InitCommand {
     /// The folder with the texts, best in its folder `corpus`. The job's folder will be created in it.
     #[arg(long, value_name = "DIR", default_value = "workspace")]
     workspace: PathBuf,
+    /// The Hugging Face model directory, below the workspace, of a model to fine-tune. Without it, the job trains a model
+    /// from the start.
+    #[arg(long, value_name = "MODEL_DIR")]
+    from: Option<PathBuf>,
     /// The job's name; by default derived from the file's name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -52,7 +58,8 @@ impl InitCommand {
         if !self.force && self.file.symlink_metadata().is_ok() {
             return Err(self.exists().into());
         }
-        let texts = find_corpus(&self.workspace)?;
+        let source = self.from.as_deref().map(|from| source_model::read(from, &self.workspace)).transpose()?;
+        let texts = find_corpus(&self.workspace, self.from.as_deref())?;
         for skipped in texts.skipped.iter().take(MAX_NAMED) {
             print_line(format!("note: left out: {skipped}"));
         }
@@ -71,8 +78,18 @@ impl InitCommand {
         if let Some(field) = &facts.texts.field {
             print_line(field_choice(field, &facts.texts.other_fields));
         }
+        if let Some(sentence) = form_choice(&facts.texts) {
+            print_line(sentence);
+        }
+        if let Some(source) = &source {
+            print_line(format!("found the model {}: {}", source.path, source.size()));
+        }
         print_line(format!("found {}", facts.machine()));
-        let text = propose(&facts, &|text| planned_bytes(text, &self.file, &self.workspace))?;
+        let planned_bytes = |text: &str| planned_bytes(text, &self.file, &self.workspace);
+        let text = match &source {
+            Some(source) => propose_fine_tuning(&facts, source, &planned_bytes)?,
+            None => propose(&facts, &planned_bytes)?,
+        };
         self.write(&text)?;
         print_line(format!("wrote {}; train it, or look at its plan first:", self.file.display()));
         for command in ["run", "plan"] {
@@ -102,8 +119,9 @@ impl InitCommand {
     }
 }
 
-/// The texts in the workspace's folder `corpus`; if there are none, all texts in the workspace that no job created.
-fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
+/// The texts in the workspace's folder `corpus`; if there are none, all texts in the workspace that no job created and
+/// that are not files of the `model`.
+fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> {
     let remedy = format!("put {} below {}", text_formats(), workspace.join(CORPUS).display());
     if !workspace.is_dir() {
         return Err(StageError::invalid(format!(
@@ -114,8 +132,10 @@ fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
     }
     let is_job = |path: &Path| matches!(JobFolder::existing(path), Ok(Some(_)));
     // the files that `run` creates are no corpus: caches, and jobs with their metrics
-    let is_excluded =
-        |path: &Path| path.file_name().is_some_and(|name| name == stagecoach_api::job::TOKEN_CACHE) || is_job(path);
+    let model = model.and_then(|model| model.canonicalize().ok());
+    let is_model = |path: &Path| model.is_some() && path.canonicalize().ok() == model;
+    let is_cache = |path: &Path| path.file_name().is_some_and(|name| name == stagecoach_api::job::TOKEN_CACHE);
+    let is_excluded = |path: &Path| is_cache(path) || is_job(path) || is_model(path);
     let mut texts = Texts::default();
     if workspace.join(CORPUS).is_dir() {
         texts = find_texts(workspace, Path::new(CORPUS), &is_excluded)?;
@@ -166,6 +186,22 @@ fn field_choice(field: &str, others: &[(String, f64)]) -> String {
              train on another",
             named.join(", ")
         ),
+    }
+}
+
+/// The sentence about records of which the job trains on a part. `None` for records that are texts.
+fn form_choice(texts: &Texts) -> Option<String> {
+    let field = texts.field.as_deref()?;
+    match &texts.form {
+        RecordForm::Text => None,
+        RecordForm::Conversation(name) => Some(format!(
+            "note: the records hold conversations in the field {name:?}, and this job trains on {field:?} alone; to train on the \
+             conversations, write each as one text with the tokenizer's chat template, and set data.specialTokens to Parse"
+        )),
+        RecordForm::PromptAndCompletion => Some(format!(
+            "note: the records are pairs of a prompt and a completion, and this job trains on {field:?} alone; to train on both, \
+             write each pair as one text"
+        )),
     }
 }
 

@@ -1,0 +1,114 @@
+//! The rules that choose the numbers of a fine-tuning job.
+
+use super::super::Facts;
+use super::super::sizes::{SECONDS, evaluation_fraction, flops, seconds_of_step};
+use super::SourceModel;
+
+/// Lengths of sequences, the longest first.
+pub(super) const LENGTHS: [u32; 8] = [2048, 1024, 512, 256, 128, 64, 32, 16];
+/// The longest sequences on processors, where attention over long texts takes most of the time.
+const MOST_ON_PROCESSORS: u32 = 512;
+/// The fewest sequences into which the corpus is cut, so that a step trains on different texts.
+const LEAST_SEQUENCES: f64 = 200.0;
+/// The tokens of a step that its batch has at least, if microbatches of one row have fewer.
+const LEAST_TOKENS_OF_STEP: u32 = 2048;
+const MOST_ROWS: u32 = 8;
+/// Passes over the corpus. A model that is trained already memorises texts soon.
+const EPOCHS: f64 = 3.0;
+const LEAST_STEPS: f64 = 20.0;
+const MOST_STEPS: f64 = 2000.0;
+/// The most processors for one stage.
+const MOST_THREADS: usize = 4;
+
+/// The way in which the weights are trained.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Method {
+    pub(super) name: &'static str,
+    /// Peak of the learning rate.
+    pub(super) learning_rate: f64,
+}
+
+/// The method for a model. All weights are trained: their rate is far below that of training from the start, and the
+/// larger the model, the lower.
+pub(super) fn method(model: &SourceModel) -> Method {
+    let learning_rate = match model.parameters {
+        0..10_000_000 => 3e-4,
+        10_000_000..100_000_000 => 1e-4,
+        100_000_000..1_000_000_000 => 5e-5,
+        _ => 2e-5,
+    };
+    Method { name: "full fine-tuning", learning_rate }
+}
+
+/// The numbers of a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sizes {
+    pub(super) method: Method,
+    pub(super) stages: u32,
+    pub(super) sequence_length: u32,
+    pub(super) batch: u32,
+    pub(super) microbatches: u32,
+    pub(super) threads: u32,
+    pub(super) steps: u32,
+    pub(super) warmup_steps: u32,
+    /// Steps between two evaluations, and between two checkpoints.
+    pub(super) interval: u32,
+    pub(super) evaluation_fraction: f64,
+    /// Tokens of the corpus, estimated.
+    pub(super) tokens: f64,
+    /// Passes over the corpus.
+    pub(super) epochs: f64,
+    /// Seconds of the run, estimated.
+    pub(super) seconds: f64,
+}
+
+impl Sizes {
+    pub(super) fn new(facts: &Facts, model: &SourceModel, stages: u32, sequence_length: u32) -> Sizes {
+        let tokens = tokens(facts, model);
+        let microbatches = (2 * stages).next_power_of_two().max(8);
+        let rows = (LEAST_TOKENS_OF_STEP / (microbatches * sequence_length)).clamp(1, MOST_ROWS);
+        let batch = microbatches * rows;
+        let threads = (facts.processors / stages as usize).clamp(1, MOST_THREADS) as u32;
+        let tokens_of_step = f64::from(batch) * f64::from(sequence_length);
+        let seconds_of_step = seconds_of_step(model.parameters as f64, tokens_of_step, flops(facts, stages, threads));
+        let by_epochs = (EPOCHS * tokens / tokens_of_step).ceil();
+        let steps = by_epochs.min(SECONDS / seconds_of_step).clamp(LEAST_STEPS, MOST_STEPS);
+        let steps = (steps / 5.0).floor() as u32 * 5;
+        Sizes {
+            method: method(model),
+            stages,
+            sequence_length,
+            batch,
+            microbatches,
+            threads,
+            steps,
+            warmup_steps: (steps / 10).max(1),
+            interval: steps / 5,
+            evaluation_fraction: evaluation_fraction(tokens),
+            tokens,
+            epochs: f64::from(steps) * tokens_of_step / tokens.max(1.0),
+            seconds: seconds_of_step * f64::from(steps),
+        }
+    }
+}
+
+/// The sequences' lengths that model, corpus and machine allow, the longest first. At least one.
+pub(super) fn lengths(facts: &Facts, model: &SourceModel) -> impl Iterator<Item = u32> {
+    let most = if facts.gpus == 0 { MOST_ON_PROCESSORS } else { LENGTHS[0] };
+    let by_model = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
+    let by_corpus = tokens(facts, model) / LEAST_SEQUENCES;
+    let shortest = LENGTHS[LENGTHS.len() - 1].min(by_model);
+    let allowed = move |length: &u32| *length <= most && *length <= by_model && f64::from(*length) <= by_corpus;
+    LENGTHS.into_iter().filter(move |length| allowed(length) && *length != shortest).chain([shortest])
+}
+
+/// Tokens of the corpus, by the bytes that a token of such a vocabulary has in English.
+fn tokens(facts: &Facts, model: &SourceModel) -> f64 {
+    let bytes_per_token = match model.vocab_size {
+        0..1000 => 1.5,
+        1000..8000 => 2.8,
+        8000..30_000 => 3.6,
+        _ => 4.2,
+    };
+    facts.texts.bytes as f64 / bytes_per_token
+}

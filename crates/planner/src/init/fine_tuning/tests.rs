@@ -1,0 +1,117 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::json;
+use stagecoach_data::Texts;
+use stagecoach_model::SourceConfig;
+
+use super::super::Facts;
+use super::*;
+use crate::{JobConfig, plan_pipeline};
+
+fn facts(bytes: u64, memory_bytes: u64, processors: usize, gpus: usize) -> Facts {
+    let texts = Texts {
+        patterns: vec!["data/*.jsonl".into()],
+        files: 1,
+        bytes,
+        field: Some("text".into()),
+        ..Texts::default()
+    };
+    Facts { name: "tuned".into(), stages: None, gpus, processors, memory_bytes, texts }
+}
+
+/// A workspace with the configuration of a model in `models/base`.
+fn workspace(hidden: u64, layers: u64, positions: u64) -> (tempfile::TempDir, SourceModel) {
+    let workspace = tempfile::tempdir().unwrap();
+    let folder = workspace.path().join("models/base");
+    std::fs::create_dir_all(&folder).unwrap();
+    let config = json!({
+        "model_type": "qwen2", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4 * hidden, "vocab_size": 50_000, "max_position_embeddings": positions,
+    });
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let config = SourceConfig::read(&folder).unwrap().config;
+    let architecture = config.architecture(tch::Device::Cpu);
+    let model = SourceModel::new("models/base".into(), architecture.as_ref(), config.max_position_embeddings());
+    (workspace, model)
+}
+
+/// The peak bytes of all stages, and the job, which is valid.
+fn planned(text: &str, workspace: &Path) -> (u64, JobConfig) {
+    let job = stagecoach_api::parse(text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let problems = job.validate();
+    assert!(problems.is_empty(), "{problems:?}\n{text}");
+    let stages = job.spec.stages as usize;
+    let config = JobConfig::new(job, workspace).unwrap();
+    let architecture = config.architecture(config.planned_vocab_size().unwrap(), tch::Device::Cpu);
+    let layout = plan_pipeline(&config, architecture.as_ref(), stages, &Default::default()).unwrap();
+    (layout.memory.iter().map(|stage| stage.parts.total()).sum(), config)
+}
+
+fn proposed(facts: &Facts, model: &SourceModel, workspace: &Path) -> Result<String, StageError> {
+    propose_fine_tuning(facts, model, &|text| Ok(planned(text, workspace).0))
+}
+
+#[test]
+fn a_model_is_fine_tuned_on_its_own_tokenizer() {
+    let (workspace, model) = workspace(512, 8, 4096);
+    let text = proposed(&facts(2_000_000, 16 << 30, 2, 0), &model, workspace.path()).unwrap();
+    let (_, config) = planned(&text, workspace.path());
+    assert_eq!(config.initial_weights_source(), Some("models/base"));
+    assert_eq!(config.tokenizer_file(), Some(workspace.path().join("models/base/tokenizer.json")));
+    assert_eq!((config.data.sequence_length, config.job.spec.stages, config.keeps_best()), (512, 2, true));
+    assert_eq!(config.training.learning_rate.peak, 1e-4);
+    // a comment explains every number
+    let bare: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && line.contains(|c: char| c.is_ascii_digit()) && !line.contains("  # "))
+        .collect();
+    assert_eq!(bare, ["apiVersion: stagecoach.dev/v1alpha1"]);
+    // a GPU trains in bf16 on longer sequences, if the corpus has enough of them
+    let on_gpu = proposed(&facts(2_000_000, 64 << 30, 8, 1), &model, workspace.path()).unwrap();
+    assert!(on_gpu.contains("precision: BFloat16  # ") && on_gpu.contains("sequenceLength: 2048  # "), "{on_gpu}");
+    let small = proposed(&facts(100_000, 64 << 30, 8, 1), &model, workspace.path()).unwrap();
+    assert!(small.contains("sequenceLength: 64  # "), "{small}");
+}
+
+#[test]
+fn less_memory_means_shorter_sequences_and_then_a_refusal() {
+    let (workspace, model) = workspace(512, 8, 4096);
+    let of = |memory| proposed(&facts(20_000_000, memory, 2, 0), &model, workspace.path());
+    let roomy = of(64 << 30).unwrap();
+    let (needed, config) = planned(&roomy, workspace.path());
+    assert_eq!(config.data.sequence_length, 512);
+    // slightly less than the job with the longest sequences needs
+    let (_, config) = planned(&of(needed * 8 / 5).unwrap(), workspace.path());
+    assert!(config.data.sequence_length < 512, "{}", config.data.sequence_length);
+    let refused = of(1 << 30).unwrap_err().to_string();
+    for words in [
+        "full fine-tuning of the model in models/base (",
+        " million parameters in 8 layers) over 1 stage needs ",
+        "(60%): use a smaller model or a machine with more memory",
+    ] {
+        assert!(refused.contains(words), "no {words:?} in {refused}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+
+    #[test]
+    fn every_file_validates_and_fits_into_the_memory(
+        magnitude in 3.0f64..11.0,
+        (hidden, layers) in (1u64..64, 1u64..6),
+        positions in 2u64..5000,
+        processors in 1usize..=256,
+        gpus in 0usize..=8,
+    ) {
+        let (workspace, model) = workspace(16 * hidden, layers, positions);
+        let facts = facts(10f64.powf(magnitude) as u64, 1 << 40, processors, gpus);
+        let text = proposed(&facts, &model, workspace.path()).unwrap();
+        let (needed, config) = planned(&text, workspace.path());
+        prop_assert!(needed <= facts.memory_bytes, "{needed} bytes\n{text}");
+        prop_assert!(u64::from(config.data.sequence_length) <= positions);
+        prop_assert!(u64::from(config.job.spec.stages) <= layers);
+    }
+}

@@ -4,11 +4,12 @@ use serde_json::Value;
 
 use crate::jobs::{MINIMAL, with};
 
-const PAGES: [(&str, &str); 9] = [
+const PAGES: [(&str, &str); 10] = [
     ("CHECKPOINTS.md", include_str!("../../../../docs/CHECKPOINTS.md")),
     ("COMMANDS.md", include_str!("../../../../docs/COMMANDS.md")),
     ("CUSTOM-TRAINER.md", include_str!("../../../../docs/CUSTOM-TRAINER.md")),
     ("DATA.md", include_str!("../../../../docs/DATA.md")),
+    ("FINE-TUNING.md", include_str!("../../../../docs/FINE-TUNING.md")),
     ("GITOPS.md", include_str!("../../../../docs/GITOPS.md")),
     ("GPUS.md", include_str!("../../../../docs/GPUS.md")),
     ("OPERATIONS.md", include_str!("../../../../docs/OPERATIONS.md")),

@@ -153,3 +153,24 @@ fn the_form_of_the_records_is_found() {
     write(root, "more.jsonl", r#"{"prompt": "a question", "answer": "an answer"}"#);
     assert_eq!(find(root, "").form, RecordForm::Text);
 }
+
+#[test]
+fn a_parquet_column_of_messages_is_a_conversation() {
+    use ::parquet::data_type::{ByteArray, ByteArrayType};
+    let schema = "message rows { required group messages (LIST) { repeated group list { required group element \
+                  { required binary role (utf8); required binary content (utf8); } } } }";
+    let schema = ::parquet::schema::parser::parse_message_type(schema).unwrap();
+    let writer = ::parquet::file::writer::SerializedFileWriter::new(Vec::new(), schema.into(), Default::default());
+    let mut writer = writer.unwrap();
+    let mut rows = writer.next_row_group().unwrap();
+    for messages in [["user", "assistant"], ["a question", "an answer"]] {
+        let mut column = rows.next_column().unwrap().unwrap();
+        let values = messages.map(ByteArray::from);
+        column.typed::<ByteArrayType>().write_batch(&values, Some(&[1, 1]), Some(&[0, 1])).unwrap();
+        column.close().unwrap();
+    }
+    rows.close().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("chat.parquet"), writer.into_inner().unwrap()).unwrap();
+    assert_eq!(find(root.path(), "").form, RecordForm::Conversation("messages".into()));
+}

@@ -64,3 +64,32 @@ fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, Str
     let of_job = tokenizer.named_tokens().by_name().map(|(name, text)| (name.to_owned(), text.to_owned()));
     own.chain(named).chain(of_job).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::named_tokens::NamedTokens;
+
+    #[test]
+    fn a_template_gets_the_tokens_of_the_job_then_of_the_files_then_of_the_tokenizer() {
+        let folder = tempfile::tempdir().unwrap();
+        let special = |id: u32, content: &str| json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
+        let tokenizer = json!({
+            "version": "1.0", "added_tokens": [special(0, "<s>"), special(1, "</s>"), special(2, "<end>")],
+            "model": {"type": "WordLevel", "vocab": {"<s>": 0, "</s>": 1, "<end>": 2}, "unk_token": "<s>"},
+        });
+        let path = folder.path().join("tokenizer.json");
+        std::fs::write(&path, tokenizer.to_string()).unwrap();
+        let config = json!({"eos_token": {"content": "</s>"}, "unk_token": "<s>"});
+        let texts = |eos: Option<&str>| {
+            let named = NamedTokens { eos: eos.map(str::to_owned), ..NamedTokens::default() };
+            let (tokenizer, _) = Tokenizer::read(&path, false, &named).unwrap();
+            let texts = special_tokens(&tokenizer, &config);
+            ["bos_token", "eos_token", "unk_token"].map(|name| texts[name].clone())
+        };
+        assert_eq!(texts(None), ["<s>", "</s>", "<s>"]);
+        assert_eq!(texts(Some("<end>")), ["<s>", "<end>", "<s>"]);
+    }
+}

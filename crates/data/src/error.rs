@@ -274,7 +274,7 @@ pub enum DataError {
     },
     /// A tokenizer without an end-of-text token.
     #[error(
-        "the tokenizer {} has no end-of-text token, so the end of a document could not be learned: name it as eos_token in tokenizer_config.json, or add one of {} to its added_tokens as a special token",
+        "the tokenizer {} has no end-of-text token, so the end of a document could not be learned: name it as data.tokenizer.file.eos or as eos_token in tokenizer_config.json, or add one of {} to its added_tokens as a special token",
         path.display(),
         known.join(", ")
     )]

@@ -113,7 +113,7 @@ fn tokenizers() {
     volume.write("letters/tokenizer.json", endless.to_string().as_bytes());
     refused_by(
         &volume,
-        "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be learned: name it as eos_token in tokenizer_config.json, or add one of [EOT], </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens as a special token",
+        "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be learned: name it as data.tokenizer.file.eos or as eos_token in tokenizer_config.json, or add one of [EOT], </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens as a special token",
     );
     refused_by(
         &volume.train(258),

@@ -178,17 +178,15 @@ impl JobConfig {
         }
     }
 
-    /// The name and contents of `generation_config.json` in the model directory from which the job starts, if it
-    /// exists.
+    /// The contents of `generation_config.json` in the model directory from which the job starts, if it exists.
     ///
     /// # Errors
     /// If it can't be read.
-    pub fn generation_config(&self) -> Result<Option<(String, Vec<u8>)>, StageError> {
+    pub fn generation_config(&self) -> Result<Option<Vec<u8>>, StageError> {
         let Some(folder) = &self.initial_weights else { return Ok(None) };
         let Ok(folder) = find_model(&self.workspace, folder) else { return Ok(None) };
         let path = self.workspace.join(folder).join(GENERATION_CONFIG_FILE);
-        let bytes = read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))?;
-        Ok(bytes.map(|bytes| (GENERATION_CONFIG_FILE.to_owned(), bytes)))
+        read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))
     }
 
     /// Whether training ends early, because the held-out loss no longer improves.

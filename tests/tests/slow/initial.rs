@@ -239,6 +239,19 @@ fn a_checkpoint_has_the_files_of_its_source() {
     let config = read_json(&checkpoint.join("config.json"));
     assert_eq!((&config["torch_dtype"], &config["eos_token_id"]), (&json!("bfloat16"), &json!([1, 5])));
 
+    // a source may be gone when its job continues
+    let of_job = |steps: u64| {
+        let job = TestJob { name: "onward".into(), steps, decay_steps: Some(20), ..job("") };
+        let extra = job.extra.replace("everySteps: 4", "everySteps: 4, initFrom: {path: kept}");
+        let job = TestJob { extra, ..job };
+        let written = yaml(&job, &fresh()).replace("{path: tiny/tokenizer.json}", "{path: source/tokenizer.json}");
+        run(path, &job, &written).hashes();
+        read_json(&path.join(format!("onward/checkpoints/step-{steps:08}/generation_config.json")))
+    };
+    let begun = of_job(20);
+    std::fs::remove_dir_all(path.join("kept")).unwrap();
+    assert_eq!(of_job(24), begun);
+
     // the job's own names take the place of the source's, everywhere
     let named = job("named");
     run(path, &named, &of_source(&named, "{path: source/tokenizer.json, eos: '[PAD]', pad: '[EOT]'}")).hashes();

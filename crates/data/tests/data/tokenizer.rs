@@ -401,9 +401,13 @@ fn tokens_that_a_tokenizer_lacks_are_refused_with_those_that_it_has() {
         "bos is <end>, which also ends documents: name another token, or leave the field out"
     );
     let mut bare = letters();
-    bare["added_tokens"] = json!([]);
+    bare["added_tokens"] = json!([special_token("<|endoftext|>", 20), special_token("[EOT]", 1)]);
     volume.write("letters/tokenizer.json", bare.to_string().as_bytes());
     volume.write("letters/tokenizer_config.json", b"{}");
+    volume.config.named_tokens = named_tokens([Some("<|endoftext|>"), Some("[EOT]"), None]);
+    assert!(volume.error_message().contains("bos is <|endoftext|>, which separates documents and begins none"));
+    bare["added_tokens"] = json!([]);
+    volume.write("letters/tokenizer.json", bare.to_string().as_bytes());
     volume.config.named_tokens = named_tokens([None, Some("<no>"), None]);
     assert!(volume.error_message().ends_with("name another, it has no special tokens"), "{}", volume.error_message());
 }

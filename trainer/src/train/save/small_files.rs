@@ -2,25 +2,32 @@
 
 use serde_json::{Map, Value};
 use stagecoach_checkpoint::paths::ADAPTER_CONFIG_FILE;
+use stagecoach_checkpoint::{Manifest, open};
 use stagecoach_data::{NamedTokens, SpecialTokenIds};
 use stagecoach_engine::StageError;
 use stagecoach_model::{Architecture, adapter_config, with_kept_fields};
+use stagecoach_planner::GENERATION_CONFIG_FILE;
 
 use crate::train::context::RunningStage;
 use crate::train::leave::LeaveReason;
 
-/// The names and contents of the files.
+/// The names and contents of the files. `saved` is the job's last checkpoint.
 pub(super) fn small_files(
     running: &RunningStage,
     architecture: &dyn Architecture,
+    saved: Option<&Manifest>,
 ) -> Result<Vec<(String, Vec<u8>)>, LeaveReason> {
     let (config, prepared) = (running.context.config, &running.plan.prepared);
     let data = config.data_config();
     let tokens = TokenFields { ids: &prepared.special_tokens, named: &data.named_tokens };
     let mut files = stagecoach_data::tokenizer_files(&data, prepared)?;
-    if let Some((name, bytes)) = config.generation_config()? {
-        let bytes = tokens.in_generation_config(&name, bytes)?;
-        files.push((name, bytes));
+    let generation = match config.generation_config()? {
+        Some(of_source) => Some(of_source),
+        // the source may be gone since the job began
+        None => saved_file(running, saved, GENERATION_CONFIG_FILE)?,
+    };
+    if let Some(bytes) = generation {
+        files.push((GENERATION_CONFIG_FILE.to_owned(), tokens.in_generation_config(bytes)?));
     }
     let mut fields = with_kept_fields(config.source_config.as_ref(), architecture.config_json());
     tokens.add_to_config(&mut fields);
@@ -33,6 +40,12 @@ pub(super) fn small_files(
         files.push((ADAPTER_CONFIG_FILE.to_owned(), format!("{adapter:#}\n").into_bytes()));
     }
     Ok(files)
+}
+
+/// The contents of a small file of the checkpoint `saved`, if it has such a file.
+fn saved_file(running: &RunningStage, saved: Option<&Manifest>, name: &str) -> Result<Option<Vec<u8>>, LeaveReason> {
+    let Some(saved) = saved.filter(|saved| saved.files.iter().any(|file| file.name == name)) else { return Ok(None) };
+    Ok(open(running.context.volume, saved.step)?.read_small_file(name)?)
 }
 
 /// The fields for special tokens in configurations: `bos_token_id`, `eos_token_id` and `pad_token_id`.
@@ -55,13 +68,13 @@ impl TokenFields<'_> {
     }
 
     /// The contents of `generation_config.json` with the ids of the tokens that the job names.
-    fn in_generation_config(&self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>, StageError> {
+    fn in_generation_config(&self, bytes: Vec<u8>) -> Result<Vec<u8>, StageError> {
         if self.named.by_name().next().is_none() {
             return Ok(bytes);
         }
         let mut config: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
             StageError::invalid(format!(
-                "the source's {name} is no JSON object ({error}): write it again, or remove it"
+                "the source's {GENERATION_CONFIG_FILE} is no JSON object ({error}): write it again, or remove it"
             ))
         })?;
         for (name, id) in self.ids.for_config().filter(|(name, _)| self.is_named(name)) {
@@ -95,7 +108,7 @@ mod tests {
         let mut config = json!({});
         tokens.add_to_config(&mut config);
         assert_eq!(config, json!({"bos_token_id": 1, "eos_token_id": [5, 7], "pad_token_id": 9}));
-        assert_eq!(tokens.in_generation_config("g", b"any".to_vec()).unwrap(), b"any");
+        assert_eq!(tokens.in_generation_config(b"any".to_vec()).unwrap(), b"any");
     }
 
     #[test]
@@ -106,10 +119,10 @@ mod tests {
         tokens.add_to_config(&mut config);
         assert_eq!(config, json!({"bos_token_id": 2, "eos_token_id": [3, 4], "pad_token_id": 9}));
         let generation = json!({"eos_token_id": 3, "temperature": 0.7}).to_string();
-        let written = tokens.in_generation_config("g", generation.into_bytes()).unwrap();
+        let written = tokens.in_generation_config(generation.into_bytes()).unwrap();
         let written: Value = serde_json::from_slice(&written).unwrap();
         assert_eq!(written, json!({"eos_token_id": 3, "pad_token_id": 9, "temperature": 0.7}));
-        let refused = tokens.in_generation_config("generation_config.json", b"[]".to_vec()).unwrap_err();
+        let refused = tokens.in_generation_config(b"[]".to_vec()).unwrap_err();
         assert!(refused.to_string().contains("the source's generation_config.json is no JSON object"), "{refused}");
     }
 }

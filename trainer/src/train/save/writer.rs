@@ -66,9 +66,12 @@ impl<'a> CheckpointWriter<'a> {
     ) -> Result<CheckpointWriter<'a>, LeaveReason> {
         let RunningStage { context, plan, member, saved_step, .. } = *running;
         let is_leader = context.is_leader();
-        let small_files = if is_leader { small_files(running, architecture)? } else { Vec::new() };
         let saved = Some(saved_step).filter(|step| is_leader && *step > 0);
         let previous = saved.map(|step| read_manifest(context.volume, step)).transpose()?;
+        let small_files = match is_leader {
+            true => small_files(running, architecture, previous.as_ref())?,
+            false => Vec::new(),
+        };
         let previous = Mutex::new(previous.as_ref().map(CheckpointLink::to).transpose()?);
         Ok(CheckpointWriter { context, plan, member, small_files, previous })
     }

@@ -79,8 +79,10 @@ impl JobConfig {
         }
         identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
         // fields at their defaults are left out, as in checkpoints of versions without them
-        let defaults: [(&str, &str, Value); 5] = [
+        let defaults: [(&str, &str, Value); 7] = [
             ("/model/llama", "modelType", "Llama".into()),
+            ("/data", "format", "Text".into()),
+            ("/data", "onLongConversation", "Fail".into()),
             ("/data", "specialTokens", "Text".into()),
             ("/data", "onBadRecord", "Fail".into()),
             ("/training", "kernels", "Fastest".into()),

@@ -222,6 +222,36 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     ("spec.data", "", "has(self.paths) || has(self.sources)", "has neither paths nor sources: give one of them"),
     ("spec.data", "", "!has(self.paths) || !has(self.sources)", "has both paths and sources: remove one of them"),
     (
+        "spec.data",
+        ".format",
+        "!has(self.chatTemplate) && !has(self.chatDate) && self.onLongConversation == 'Fail' || (self.format != 'Text' || has(self.sources) && self.sources.exists(source, has(source.format) && source.format != 'Text') || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format != 'Text'))",
+        "is Text, and chatTemplate, chatDate or onLongConversation is given, which are for conversations: remove them, or set format to Chat or PromptCompletion",
+    ),
+    (
+        "spec.data",
+        ".tokenizer.type",
+        "self.tokenizer.type == 'File' || !(self.format != 'Text' || has(self.sources) && self.sources.exists(source, has(source.format) && source.format != 'Text') || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format != 'Text'))",
+        "is Train, and a conversation needs the special tokens and the chat template of a model: give its tokenizer with type File",
+    ),
+    (
+        "spec.data",
+        ".textField",
+        "self.textField == 'text' || self.format == 'Text' || (has(self.sources) && self.sources.exists(source, has(source.format) && source.format == 'Text') || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format == 'Text'))",
+        "is given, and no source has the format Text: remove it, since conversations have fields of their own",
+    ),
+    (
+        "spec.data",
+        ".sources",
+        "!has(self.sources) || self.sources.all(source, !has(source.textField) || (has(source.format) ? source.format : self.format) == 'Text')",
+        "has a textField beside a format other than Text: remove it, since conversations have fields of their own",
+    ),
+    (
+        "spec.data",
+        ".evaluation.sets",
+        "!has(self.evaluation) || !has(self.evaluation.sets) || self.evaluation.sets.all(set, !has(set.textField) || (has(set.format) ? set.format : self.format) == 'Text')",
+        "has a textField beside a format other than Text: remove it, since conversations have fields of their own",
+    ),
+    (
         "spec.data.evaluation",
         "",
         "!has(self.fraction) || !has(self.paths)",

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::path::{ModelPath, SourcePath};
+use super::path::{ModelPath, SourcePath, VolumePath};
 use super::source::SourceName;
 use super::{CacheSpec, DataSource, OnExhausted, StreamingSpec, default_number, default_true};
 use crate::string_enum::Payload;
@@ -42,6 +42,26 @@ pub struct DataSpec {
     /// replica and for spares. On one machine the trainer has the shell's variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<CredentialsSpec>,
+    /// The content of the records: texts, or conversations of which only some tokens are trained on.
+    #[serde(default)]
+    pub format: DataFormat,
+    /// A file with a chat template in Jinja, which replaces the template of the tokenizer's model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<VolumePath>")]
+    pub chat_template: Option<String>,
+    /// The date that a chat template writes if it asks for today's date, as YYYY-MM-DD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 10),
+        extend("x-kubernetes-validations" = [{
+            "rule": "self.matches('^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$')",
+            "message": "is no date: write it as YYYY-MM-DD",
+        }])
+    )]
+    pub chat_date: Option<String>,
+    /// The treatment of a conversation that is longer than a training sequence.
+    #[serde(default)]
+    pub on_long_conversation: OnLongConversation,
     /// The field or column that holds the text, in files that have fields or columns.
     #[serde(default = "text_field")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
@@ -88,6 +108,36 @@ pub struct CredentialsSpec {
         }])
     )]
     pub secret_name: String,
+}
+
+string_enum! {
+    /// The content of records.
+    #[derive(Default)]
+    pub enum DataFormat {
+        /// A text in `textField`, or the text of a whole file.
+        #[default]
+        Text = "Text",
+        /// A `prompt` with its `completion`, both of them texts or both of them lists of messages. The completion is
+        /// trained on.
+        PromptCompletion = "PromptCompletion",
+        /// A conversation in `messages`, with `tools` if the template uses them. The assistant's messages are trained
+        /// on.
+        Chat = "Chat",
+    }
+}
+
+string_enum! {
+    /// The treatment of a conversation that is longer than a training sequence.
+    #[derive(Default)]
+    pub enum OnLongConversation {
+        /// The job fails and names the conversation.
+        #[default]
+        Fail = "Fail",
+        /// The conversation is cut at the end of the last turn that fits.
+        Truncate = "Truncate",
+        /// The conversation is left out and counted.
+        Skip = "Skip",
+    }
 }
 
 string_enum! {
@@ -180,6 +230,9 @@ pub struct EvaluationSet {
         extend("x-expected" = "name at least one file or glob")
     )]
     pub paths: Vec<String>,
+    /// The content of the records. Absent: `data.format`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<DataFormat>,
     /// The field or column that holds the text. Absent: `data.textField`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
@@ -236,12 +289,20 @@ impl DataSpec {
         let of_paths = self.paths.iter().map(|paths| DataSource {
             name: String::new(),
             paths: paths.clone(),
+            format: None,
             text_field: None,
             weight: 1,
             weight_schedule: Vec::new(),
             on_exhausted: OnExhausted::Repeat,
         });
         of_paths.chain(self.sources.iter().flatten().cloned()).collect()
+    }
+
+    /// The formats of the sources and of the held-out sets, and the format of those that give none.
+    pub(crate) fn formats(&self) -> impl Iterator<Item = DataFormat> {
+        let sources = self.sources.iter().flatten().filter_map(|source| source.format);
+        let sets = self.evaluation.iter().flat_map(|evaluation| &evaluation.sets).filter_map(|set| set.format);
+        sources.chain(sets).chain([self.format])
     }
 
     /// All patterns, those of held-out files included, each with its place, such as `spec.data.paths[0]`.

@@ -28,8 +28,8 @@ pub use checkpoint::{
 pub use cluster::{GangScheduling, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
 pub use condition::{Condition, condition_reason, condition_type};
 pub use data::{
-    CredentialsSpec, DataSpec, EvaluationSet, EvaluationSpec, OnBadRecord, SpecialTokens, TokenizerFile, TokenizerSpec,
-    TokenizerTag, TokenizerTrainingSpec,
+    CredentialsSpec, DataFormat, DataSpec, EvaluationSet, EvaluationSpec, OnBadRecord, OnLongConversation,
+    SpecialTokens, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec,
 };
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};

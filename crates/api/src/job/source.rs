@@ -3,8 +3,8 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::default_number;
 use super::path::SourcePath;
+use super::{DataFormat, default_number};
 
 /// A part of a mixture: files, and their share of the training sequences.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,6 +20,9 @@ pub struct DataSource {
         extend("x-expected" = "name at least one file or glob")
     )]
     pub paths: Vec<String>,
+    /// The content of the records. Absent: `data.format`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<DataFormat>,
     /// The field or column that holds the text. Absent: `data.textField`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]

@@ -3,6 +3,7 @@
 mod bounds;
 mod cluster;
 mod combinations;
+mod conversations;
 mod folder;
 mod layout;
 mod names;
@@ -60,6 +61,7 @@ impl PipelineJobSpec {
         bounds::check(self, &mut problems);
         combinations::check(self, &mut problems);
         sources::check(self, &mut problems);
+        conversations::check(self, &mut problems);
         layout::check(self, &mut problems);
         cluster::check(self, &mut problems);
         template::check(self, &mut problems);

@@ -100,8 +100,8 @@ fn a_path_may_begin_with_the_resource_and_have_indices() {
 
 #[test]
 fn an_unknown_field_is_reported_with_the_nearest_and_all() {
-    let of_data = "`paths`, `sources`, `credentials`, `textField`, `specialTokens`, `onBadRecord`, `sequenceLength`, \
-                   `packing`, `streaming`, `cache`, `evaluation` or `tokenizer`";
+    let of_data = "`paths`, `sources`, `credentials`, `format`, `chatTemplate`, `chatDate`, `onLongConversation`, \
+                   `textField`, `specialTokens`, `onBadRecord`, `sequenceLength`, `packing`, `streaming`, `cache`, `evaluation` or `tokenizer`";
     let of_job = "`apiVersion`, `kind`, `metadata`, `spec` or `status`";
     for (path, expected) in [
         (

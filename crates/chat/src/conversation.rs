@@ -34,6 +34,11 @@ pub(crate) struct Messages {
 }
 
 impl Conversation {
+    /// Whether this is a prompt with its completion, both of them texts. No template renders them.
+    pub fn is_of_texts(&self) -> bool {
+        matches!(self.0, Content::Texts { .. })
+    }
+
     /// Reads a record `{messages: [{role, content, ...}], tools?, documents?}`.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub struct ReservedCharacter {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The template is no Jinja.
-    #[error("the chat template can't be compiled: {problem}: correct it")]
+    #[error("the chat template can't be compiled: {problem}: correct it, or give another with data.chatTemplate")]
     Template {
         /// The message of the compiler, with the line.
         problem: String,
@@ -73,10 +73,12 @@ pub enum Refusal {
     #[error(transparent)]
     Mark(#[from] ReservedCharacter),
     /// There is no template.
-    #[error("the tokenizer has no chat template: add chat_template.jinja beside it")]
+    #[error(
+        "the tokenizer has no chat template: add chat_template.jinja beside it, or give one with data.chatTemplate"
+    )]
     NoTemplate,
     /// The template needs today's date, and the job names none.
-    #[error("the chat template writes the date (strftime_now): give a date")]
+    #[error("the chat template writes the date (strftime_now): give one with data.chatDate")]
     NoDate,
     /// The template refuses the conversation.
     #[error("the chat template refuses the conversation: {problem}")]

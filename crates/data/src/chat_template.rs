@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use jiff::civil::Date;
 use serde_json::Value;
-use stagecoach_chat::{Chat, ChatTemplate, Settings, Vocabulary};
+use stagecoach_chat::{Chat, ChatTemplate, Refusal, Settings, SetupError, Vocabulary};
 use stagecoach_files::read_if_exists;
 
+use crate::config::{ConversationConfig, DataConfig, DocumentFormat};
+use crate::conversations::ConversationEncoder;
 use crate::error::DataError;
 use crate::model_files::CHAT_TEMPLATE_FILE;
 use crate::tokenizer::{TOKENIZER_CONFIG_FILE, Tokenizer, read_config};
@@ -23,15 +26,67 @@ const TOKEN_NAMES: [&str; 7] =
 /// Fails if a file can't be read, or if the template or the tokenizer can't be used for conversations.
 pub fn read_chat(tokenizer: &Tokenizer, date: Option<Date>) -> Result<Option<Chat>, DataError> {
     let config = read_config(&tokenizer.path().with_file_name(TOKENIZER_CONFIG_FILE))?;
-    let failed = |error: stagecoach_chat::SetupError| DataError::Tokenizer {
-        path: tokenizer.path().to_owned(),
-        problem: error.to_string(),
-    };
     let Some(source) = template_source(tokenizer.path(), &config)? else { return Ok(None) };
-    let settings = Settings { date, special_tokens: special_tokens(tokenizer, &config), ..Settings::default() };
-    let template = ChatTemplate::new(&source, settings).map_err(failed)?;
+    chat(tokenizer, Some(&source), special_tokens(tokenizer, &config), date).map(Some)
+}
+
+/// The tokenizer, with an encoder if the corpus has conversations.
+///
+/// # Errors
+/// Fails if a file can't be read, if there is no template for conversations, or if the template or the tokenizer can't
+/// be used for them.
+pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) -> Result<Tokenizer, DataError> {
+    if config.formats().all(|format| format == DocumentFormat::Text) {
+        return Ok(tokenizer);
+    }
+    let ConversationConfig { template, date, on_long } = &config.conversations;
+    let beside = read_config(&tokenizer.path().with_file_name(TOKENIZER_CONFIG_FILE))?;
+    let source = match template {
+        Some(path) => Some(read_template(&config.volume_root.join(path))?),
+        None => template_source(tokenizer.path(), &beside)?,
+    };
+    if source.is_none() && config.formats().any(|format| format == DocumentFormat::Chat) {
+        return Err(DataError::Invalid { problem: Refusal::NoTemplate.to_string() });
+    }
+    let names = special_tokens(&tokenizer, &beside);
+    let template_hash = blake3::hash(format!("{source:?}\n{names:?}").as_bytes()).to_hex().to_string();
+    let date_name = date.map(|date| date.to_string());
+    tokenizer.conversations = Some(Arc::new(ConversationEncoder {
+        chat: chat(&tokenizer, source.as_deref(), names, *date)?,
+        bos: tokenizer.special_tokens().bos,
+        eos: tokenizer.require_eos_token()?,
+        max_tokens: config.sequence_length + 1,
+        on_long: *on_long,
+        on_bad: config.on_bad_record,
+        key: format!("{template_hash} {date_name:?} {on_long:?} {}", config.sequence_length),
+        template_hash,
+    }));
+    Ok(tokenizer)
+}
+
+fn chat(
+    tokenizer: &Tokenizer,
+    source: Option<&str>,
+    special_tokens: BTreeMap<String, String>,
+    date: Option<Date>,
+) -> Result<Chat, DataError> {
+    let failed =
+        |error: SetupError| DataError::Tokenizer { path: tokenizer.path().to_owned(), problem: error.to_string() };
+    let settings = Settings { date, special_tokens, ..Settings::default() };
+    let template = source.map(|source| ChatTemplate::new(source, settings)).transpose().map_err(failed)?;
     let vocabulary = Vocabulary::new(tokenizer.library()).map_err(failed)?;
-    Ok(Some(Chat::new(Some(template), vocabulary)))
+    Ok(Chat::new(template, vocabulary))
+}
+
+/// The template in the file that the job names.
+///
+/// # Errors
+/// Fails if the file can't be read or is not UTF-8.
+pub(crate) fn read_template(path: &Path) -> Result<String, DataError> {
+    let bytes = read_if_exists(path).map_err(DataError::io("read", path))?;
+    let problem = |what: &str| DataError::Invalid { problem: format!("data.chatTemplate: {} {what}", path.display()) };
+    let bytes = bytes.ok_or_else(|| problem("does not exist: the path starts at the volume's root"))?;
+    String::from_utf8(bytes).map_err(|_| problem("is not UTF-8: write it again"))
 }
 
 /// The source of the template; `None` if the model has none. A model with several templates uses the template named

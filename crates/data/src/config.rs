@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use jiff::civil::Date;
+
 use crate::named_tokens::NamedTokens;
+use crate::sequences::Cut;
 use crate::surroundings::{OnWait, Variables};
 
 /// Data configuration of a job.
@@ -35,7 +38,9 @@ pub struct DataConfig {
     pub streaming: Option<Streaming>,
     /// True: text that looks like a special token is encoded as that token. False: it stays text.
     pub parse_special_tokens: bool,
-    /// The treatment of a record that holds no text.
+    /// The encoding of conversations, for sources and held-out files that hold some.
+    pub conversations: ConversationConfig,
+    /// The treatment of a record that holds no document.
     pub on_bad_record: OnBadRecord,
     /// True: a link may lead to a file outside of the volume, as on a machine whose user owns both.
     pub follow_links_out: bool,
@@ -71,6 +76,7 @@ impl DataConfig {
             named_tokens: NamedTokens::default(),
             streaming: None,
             parse_special_tokens: false,
+            conversations: ConversationConfig::default(),
             on_bad_record: OnBadRecord::Fail,
             follow_links_out: false,
             remote_files: None,
@@ -81,9 +87,28 @@ impl DataConfig {
 }
 
 impl DataConfig {
-    /// The fewest tokens that are held out of a source: a packed sequence has a target for its last input.
-    pub(crate) fn least_held_out_tokens(&self) -> u64 {
-        if self.packing { self.sequence_length as u64 + 1 } else { 2 }
+    /// The fewest tokens that are held out of a source with such documents.
+    pub(crate) fn least_held_out_tokens(&self, format: DocumentFormat) -> u64 {
+        match self.cut(format) {
+            // a packed sequence has a target for its last input
+            Cut::Packed => self.sequence_length as u64 + 1,
+            Cut::Unpacked | Cut::WholeDocuments => 2,
+        }
+    }
+
+    /// The rule by which documents of this format become sequences.
+    pub(crate) fn cut(&self, format: DocumentFormat) -> Cut {
+        match (self.packing, format) {
+            (false, _) => Cut::Unpacked,
+            (true, DocumentFormat::Text) => Cut::Packed,
+            (true, DocumentFormat::PromptCompletion | DocumentFormat::Chat) => Cut::WholeDocuments,
+        }
+    }
+
+    /// The formats of all sources and held-out files.
+    pub(crate) fn formats(&self) -> impl Iterator<Item = DocumentFormat> {
+        let sources = self.sources.iter().map(|source| source.format);
+        sources.chain(self.held_out_files.iter().map(|files| files.format))
     }
 }
 
@@ -108,6 +133,8 @@ pub struct CorpusSource {
     /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the files: paths below [`DataConfig::volume_root`], or URIs. Hidden
     /// files match only a pattern that names the dot.
     pub paths: Vec<String>,
+    /// The content of the records.
+    pub format: DocumentFormat,
     /// The field or column that holds the text, in files of formats that have fields.
     pub text_field: String,
     /// Weights, each with the position from which it applies, in ascending order and from 0 on. A source's share of the
@@ -129,6 +156,7 @@ impl CorpusSource {
         CorpusSource {
             name: String::new(),
             paths: vec![pattern.to_owned()],
+            format: DocumentFormat::Text,
             text_field: "text".to_owned(),
             weights: vec![(0, 1)],
             stops: false,
@@ -155,6 +183,8 @@ pub struct HeldOutFiles {
     pub name: String,
     /// Patterns, as in [`CorpusSource::paths`].
     pub paths: Vec<String>,
+    /// The content of the records.
+    pub format: DocumentFormat,
     /// The field or column that holds the text, in files of formats that have fields.
     pub text_field: String,
 }
@@ -170,7 +200,66 @@ impl HeldOutFiles {
     }
 }
 
-/// The treatment of a record that holds no text: its text is null, missing or not text, or the record is invalid JSON
+/// The content of records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DocumentFormat {
+    /// A text in a field, or the text of a whole file.
+    #[default]
+    Text,
+    /// A `prompt` with its `completion`, both of them texts or both of them lists of messages.
+    PromptCompletion,
+    /// A conversation in `messages`.
+    Chat,
+}
+
+impl DocumentFormat {
+    /// The fields that a record may lack.
+    pub(crate) const OPTIONAL: [&str; 2] = ["tools", "documents"];
+
+    /// The fields of a record that are read; none for a text, whose field the job names.
+    pub(crate) fn fields(self) -> &'static [&'static str] {
+        match self {
+            DocumentFormat::Text => &[],
+            DocumentFormat::PromptCompletion => &["prompt", "completion", "tools", "documents"],
+            DocumentFormat::Chat => &["messages", "tools", "documents"],
+        }
+    }
+
+    /// The name in a job.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            DocumentFormat::Text => "Text",
+            DocumentFormat::PromptCompletion => "PromptCompletion",
+            DocumentFormat::Chat => "Chat",
+        }
+    }
+}
+
+/// The encoding of conversations.
+#[derive(Clone, Debug, Default)]
+pub struct ConversationConfig {
+    /// The file of a chat template that replaces the one of the tokenizer's model. Relative paths start at
+    /// [`DataConfig::volume_root`].
+    pub template: Option<PathBuf>,
+    /// The date for templates that write one.
+    pub date: Option<Date>,
+    /// The treatment of a conversation that is longer than a sequence.
+    pub on_long: OnLongConversation,
+}
+
+/// The treatment of a conversation that is longer than a sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLongConversation {
+    /// The corpus is refused.
+    #[default]
+    Fail,
+    /// The conversation is cut at the end of the last turn that fits.
+    Truncate,
+    /// The conversation is left out.
+    Skip,
+}
+
+/// The treatment of a record that holds no document: its text is null, missing or not text, or the record is invalid JSON
 /// or UTF-8. A file that is damaged as a whole is always refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBadRecord {

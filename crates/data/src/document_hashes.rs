@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::atomic_file::write_atomically;
 use crate::config::PrepareProgress;
 use crate::error::DataError;
+use crate::loss_mask::id_of;
 use crate::mapped::{TokenFiles, map_file};
 use crate::prepared::PreparedCorpus;
 use memmap2::Mmap;
@@ -13,9 +14,10 @@ use memmap2::Mmap;
 const HASHES_FILE: &str = "hashes.bin";
 const HASH_BYTES: usize = 8;
 
-/// The hash of a document: the first bytes of BLAKE3 over its ids, each as four little-endian bytes.
+/// The hash of a document: the first bytes of BLAKE3 over its ids, each as four little-endian bytes. Marks of a mask
+/// have no effect.
 pub(crate) fn document_hash(ids: &[u32]) -> u64 {
-    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let bytes: Vec<u8> = ids.iter().flat_map(|&token| id_of(token).to_le_bytes()).collect();
     let mut hash = [0; HASH_BYTES];
     hash.copy_from_slice(&blake3::hash(&bytes).as_bytes()[..HASH_BYTES]);
     u64::from_le_bytes(hash)
@@ -45,8 +47,8 @@ impl DocumentHashes {
             return Ok(());
         }
         let bytes_total = prepared.tokens * prepared.id_bytes as u64;
-        let TokenFiles { ids: token_ids, offsets } =
-            TokenFiles::open(folder, prepared.tokens, prepared.documents, prepared.id_bytes)?;
+        let TokenFiles { ids: token_ids, offsets, .. } =
+            TokenFiles::open(folder, prepared.tokens, prepared.documents, prepared.form())?;
         write_atomically(&path, |file| {
             let mut ids = Vec::new();
             for document in 0..prepared.documents {

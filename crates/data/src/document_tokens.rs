@@ -1,13 +1,16 @@
 //! Documents as token ids, with the tokens that begin and end them.
 
+use crate::conversations::{ConversationRecord, EncodedConversation};
 use crate::corpus::Content;
 use crate::error::DataError;
 use crate::findings::Findings;
+use crate::mapped::TokenForm;
 use crate::tokenizer::Tokenizer;
 
-/// Bytes per id on disk.
-pub(crate) fn id_bytes(tokenizer: &Tokenizer) -> usize {
-    if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 }
+/// The form on disk of the tokens of a tokenizer.
+pub(crate) fn form_of(tokenizer: &Tokenizer) -> TokenForm {
+    let id_bytes = if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 };
+    TokenForm { id_bytes, has_mask: tokenizer.conversations.is_some() }
 }
 
 /// A builder of documents from the ids of their pieces.
@@ -18,6 +21,7 @@ pub(crate) struct DocumentTokens<'a> {
     inside: bool,
     /// Whether the document has had any text so far.
     has_text: bool,
+    /// Ids with their marks, see [`crate::loss_mask`].
     pub(crate) ids: Vec<u32>,
     /// The positions in `ids` at which documents start.
     pub(crate) starts: Vec<u64>,
@@ -79,6 +83,26 @@ impl<'a> DocumentTokens<'a> {
             self.empty += 1;
             self.findings.without_tokens += u64::from(has_text);
         }
+    }
+
+    /// Adds a conversation, which is a whole document. A conversation that is left out is only counted.
+    ///
+    /// # Errors
+    /// The error of a conversation that the job refuses.
+    pub(crate) fn push_conversation(
+        &mut self,
+        record: &ConversationRecord,
+        encoded: Result<EncodedConversation, DataError>,
+    ) -> Result<(), DataError> {
+        match encoded? {
+            EncodedConversation::Tokens { tokens, is_cut } => {
+                self.starts.push(self.ids.len() as u64);
+                self.ids.extend(tokens);
+                self.findings.cut_conversations += u64::from(is_cut);
+            }
+            EncodedConversation::LeftOut(reason) => self.findings.bad_record(record.file, reason),
+        }
+        Ok(())
     }
 
     /// Adds the contents of a token file. A document ends after an end-of-text token, which stays as it is, or before a

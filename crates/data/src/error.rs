@@ -137,6 +137,44 @@ pub enum DataError {
         /// Sentences about texts that have no tokens.
         notes: Vec<String>,
     },
+    /// All records of conversations are left out.
+    #[error(
+        "no conversation of {file} and the files after it can be trained on: {records} are left out, most of them {reason}; \
+         set data.onBadRecord and data.onLongConversation to Fail to see the first of them"
+    )]
+    NoConversations {
+        /// The name of the first file.
+        file: String,
+        /// The number of records that are left out.
+        records: u64,
+        /// The most frequent reason.
+        reason: &'static str,
+    },
+    /// A file that holds no records belongs to a source of conversations.
+    #[error(
+        "{} has no records, and data.format {format} reads conversations from {known} files: narrow data.paths, or set format to Text",
+        path.display()
+    )]
+    NoRecords {
+        /// The file.
+        path: PathBuf,
+        /// The format in the job.
+        format: &'static str,
+        /// The extensions of files with records.
+        known: String,
+    },
+    /// A `.parquet` file lacks a column of conversations.
+    #[error("{} has no column \"{column}\", which data.format {format} reads, only {}", path.display(), columns.join(", "))]
+    NoConversationColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: &'static str,
+        /// The format in the job.
+        format: &'static str,
+        /// Existing columns.
+        columns: Vec<String>,
+    },
     /// Bytes that are not UTF-8.
     #[error(
         "{} is not valid UTF-8 at byte {offset}: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths",

@@ -30,6 +30,9 @@ pub struct Findings {
     /// Lone surrogates in JSON, each of which became U+FFFD.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) lone_surrogates: u64,
+    /// Conversations that were cut at the end of a turn.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) cut_conversations: u64,
     /// Records that are left out, in the order of the files and reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_records: Vec<BadRecords>,
@@ -103,6 +106,7 @@ impl Findings {
         self.unknown += other.unknown;
         self.without_tokens += other.without_tokens;
         self.lone_surrogates += other.lone_surrogates;
+        self.cut_conversations += other.cut_conversations;
         other.bad_records.iter().for_each(|records| self.add_bad_records(records));
     }
 
@@ -150,8 +154,26 @@ impl Findings {
                 count(self.lone_surrogates, "half of a surrogate pair", "halves of surrogate pairs")
             ));
         }
+        if self.cut_conversations > 0 {
+            let (are, they) = if self.cut_conversations == 1 { ("is", "it is") } else { ("are", "they are") };
+            notes.push(format!(
+                "{} {are} cut at the end of a turn, since {they} longer than data.sequenceLength",
+                count(self.cut_conversations, "conversation", "conversations")
+            ));
+        }
         notes.extend(self.bad_records_note(files));
         notes
+    }
+
+    /// The most frequent reason for which records are left out, and the number of all of them; `None` without any.
+    pub(crate) fn most_frequent_reason(&self) -> Option<(BadRecordReason, u64)> {
+        let mut by_reason: BTreeMap<BadRecordReason, u64> = BTreeMap::new();
+        for BadRecords { reason, count, .. } in &self.bad_records {
+            *by_reason.entry(*reason).or_default() += count;
+        }
+        let total = by_reason.values().sum();
+        let (reason, _) = by_reason.into_iter().max_by_key(|(reason, count)| (*count, std::cmp::Reverse(*reason)))?;
+        Some((reason, total))
     }
 
     fn bad_records_note(&self, files: &[&str]) -> Option<String> {

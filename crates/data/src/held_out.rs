@@ -3,7 +3,7 @@
 //! A document's key is a hash of the seed and the content, so the names and the order of files have no effect, and
 //! copies of a document are on the same side. A document whose key is below the fraction of all keys is held out. A
 //! source with few documents has too few to draw from. Its documents are held out in the order of their keys until they
-//! have the fraction of the tokens, and only the end of the last one is held out.
+//! have the fraction of the tokens, and only the end of the last one is held out. A conversation is held out as a whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub(crate) struct Share {
     pub(crate) seed: u64,
     /// The fewest tokens that are held out.
     pub(crate) least_tokens: u64,
+    /// Whether a document is held out as a whole, also if there are few.
+    pub(crate) whole_documents: bool,
 }
 
 /// The draw of held-out documents by their hashes.
@@ -80,7 +82,7 @@ pub(crate) fn split(files: &Arc<TokenFiles>, hashes: &DocumentHashes, documents:
 }
 
 /// The held-out tokens of each document, in ascending order of the documents. The function takes documents in the order
-/// of their keys until they have the share of the tokens, and only the end of the last one. Copies of a document have
+/// of their keys until they have the share of the tokens, and only the end of the last one, unless documents stay whole. Copies of a document have
 /// one key, and are held out alike.
 fn by_tokens(
     offsets: &DocumentOffsets,
@@ -101,7 +103,8 @@ fn by_tokens(
         let of_each = missing.div_ceil(copies.len() as u64);
         held_out.extend(copies.iter().map(|&(_, document)| {
             let tokens = tokens_of(offsets, document);
-            (document, tokens.saturating_sub(of_each)..tokens)
+            let before = if share.whole_documents { 0 } else { tokens.saturating_sub(of_each) };
+            (document, before..tokens)
         }));
     }
     held_out.sort_unstable_by_key(|(document, _)| *document);
@@ -142,7 +145,7 @@ mod tests {
         ) {
             let lengths: Vec<u64> = contents.iter().map(|content| 1 + content % 11).collect();
             let files = Arc::new(mapped(&lengths));
-            let share = Share { fraction, seed, least_tokens };
+            let share = Share { fraction, seed, least_tokens, whole_documents: false };
             let hashes = DocumentHashes::of(&contents);
             let count = contents.len() as u64;
             let Split { training, held_out } = split(&files, &hashes, 0..count, share);
@@ -181,7 +184,10 @@ mod tests {
         let lengths = vec![7; 4000];
         let files = Arc::new(mapped(&lengths));
         let hashes = DocumentHashes::of(&(0..4000).collect::<Vec<_>>());
-        let held_out = |seed| split(&files, &hashes, 0..4000, Share { fraction: 0.05, seed, least_tokens: 9 }).held_out;
+        let held_out = |seed| {
+            split(&files, &hashes, 0..4000, Share { fraction: 0.05, seed, least_tokens: 9, whole_documents: false })
+                .held_out
+        };
         let first = held_out(1);
         assert!((140..260).contains(&first.documents()), "{}", first.documents());
         assert_eq!(first.tokens(), 7 * first.documents());
@@ -193,7 +199,7 @@ mod tests {
     fn few_documents_lose_the_end_of_one() {
         let files = Arc::new(mapped(&[1000, 1000, 1000]));
         let hashes = DocumentHashes::of(&[1, 2, 3]);
-        let share = Share { fraction: 0.02, seed: 5, least_tokens: 9 };
+        let share = Share { fraction: 0.02, seed: 5, least_tokens: 9, whole_documents: false };
         let [part] = parts(&split(&files, &hashes, 0..3, share).held_out)[..] else { panic!("one document") };
         assert_eq!((part.1, part.2), (940, 60));
         let many = Share { fraction: 0.4, ..share };
@@ -205,7 +211,7 @@ mod tests {
     #[test]
     fn the_selection_is_stable_across_versions() {
         let hashes = DocumentHashes::of(&(100..120).collect::<Vec<_>>());
-        let share = Share { fraction: 0.25, seed: 42, least_tokens: 1 };
+        let share = Share { fraction: 0.25, seed: 42, least_tokens: 1, whole_documents: false };
         let documents: Vec<u64> = parts(&split(&Arc::new(mapped(&[3; 20])), &hashes, 0..20, share).held_out)
             .iter()
             .map(|(document, ..)| *document)

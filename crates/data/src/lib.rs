@@ -9,6 +9,7 @@ mod cache;
 mod catch_panic;
 mod chat_template;
 mod config;
+mod conversations;
 mod corpus;
 mod dataset;
 mod document_hashes;
@@ -20,6 +21,7 @@ mod error;
 mod examples;
 mod findings;
 mod held_out;
+mod loss_mask;
 mod mapped;
 mod mixture;
 mod model_files;
@@ -40,7 +42,8 @@ pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
 pub use chat_template::read_chat;
 pub use config::{
-    CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnBadRecord, PrepareProgress, Streaming, TokenizerSource,
+    ConversationConfig, CorpusSource, DataConfig, DocumentFormat, HeldOut, HeldOutFiles, OnBadRecord,
+    OnLongConversation, PrepareProgress, Streaming, TokenizerSource,
 };
 pub use corpus::{Compression, FORMATS, Format, document_numbers, text_formats};
 pub use dataset::{

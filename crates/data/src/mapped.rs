@@ -1,4 +1,5 @@
-//! The two memory-mapped files of a tokenised corpus: token ids and document offsets, both little-endian.
+//! The memory-mapped files of a tokenised corpus: token ids and document offsets, both little-endian, and the bitmap of
+//! the tokens that are trained on.
 
 use std::fs::File;
 use std::path::Path;
@@ -6,6 +7,7 @@ use std::path::Path;
 use memmap2::Mmap;
 
 use crate::error::DataError;
+use crate::loss_mask::LossMask;
 
 /// The file of the token ids in a folder of tokens.
 pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
@@ -13,18 +15,29 @@ pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
 /// The file of the document offsets in a folder of tokens.
 pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
 
+/// The form of the tokens on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenForm {
+    /// Bytes per id.
+    pub(crate) id_bytes: usize,
+    /// Whether a bitmap has the tokens that are trained on. All are without one.
+    pub(crate) has_mask: bool,
+}
+
 /// Documents as token ids.
 pub(crate) struct TokenFiles {
     pub(crate) ids: TokenIds,
     pub(crate) offsets: DocumentOffsets,
+    pub(crate) mask: Option<LossMask>,
 }
 
 impl TokenFiles {
-    /// Maps the files of a folder, which hold these numbers of tokens and documents, with `width` bytes for each id.
-    pub(crate) fn open(folder: &Path, tokens: u64, documents: u64, width: usize) -> Result<TokenFiles, DataError> {
+    /// Maps the files of a folder, which hold these numbers of tokens and documents.
+    pub(crate) fn open(folder: &Path, tokens: u64, documents: u64, form: TokenForm) -> Result<TokenFiles, DataError> {
         Ok(TokenFiles {
-            ids: TokenIds::open(&folder.join(TOKEN_IDS_FILE), tokens, width)?,
+            ids: TokenIds::open(&folder.join(TOKEN_IDS_FILE), tokens, form.id_bytes)?,
             offsets: DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), documents)?,
+            mask: if form.has_mask { Some(LossMask::open(folder, tokens)?) } else { None },
         })
     }
 }
@@ -128,6 +141,7 @@ pub(crate) mod tests {
             DOCUMENTS_FILE,
             starts.iter().chain([&(ids.len() as u64)]).flat_map(|start| start.to_le_bytes()).collect(),
         );
-        TokenFiles::open(folder.path(), ids.len() as u64, starts.len() as u64, 4).unwrap()
+        let form = TokenForm { id_bytes: 4, has_mask: false };
+        TokenFiles::open(folder.path(), ids.len() as u64, starts.len() as u64, form).unwrap()
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use stagecoach_files::read_if_exists;
 
+use crate::chat_template::read_template;
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
 use crate::named_tokens::NamedTokens;
@@ -19,7 +20,7 @@ const SPECIAL_TOKENS_FILE: &str = "special_tokens_map.json";
 pub const TOKENIZER_FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, CHAT_TEMPLATE_FILE];
 
 /// Names and contents of the tokenizer's files: `tokenizer.json`, and the files beside the job's own tokenizer. Jobs
-/// share the cache, so the cache does not hold those files.
+/// share the cache, so the cache does not hold those files. The template of `data.chatTemplate` replaces the one beside it.
 ///
 /// # Errors
 /// Fails if a file can't be read.
@@ -33,6 +34,11 @@ pub fn tokenizer_files(config: &DataConfig, prepared: &PreparedCorpus) -> Result
             let with_names = companion.map(|bytes| with_named_tokens(&config.named_tokens, name, &path, bytes));
             files.extend(with_names.transpose()?.map(|bytes| (name.to_owned(), bytes)));
         }
+    }
+    if let Some(template) = config.conversations.template.as_ref().filter(|_| prepared.chat_template.is_some()) {
+        files.retain(|(name, _)| name != CHAT_TEMPLATE_FILE);
+        let template = read_template(&config.volume_root.join(template))?;
+        files.push((CHAT_TEMPLATE_FILE.to_owned(), template.into_bytes()));
     }
     if files.iter().all(|(name, _)| name != TOKENIZER_CONFIG_FILE) {
         let written = format!("{:#}\n", prepared.tokenizer(config)?.config());

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::chat_template::with_conversations;
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
 use crate::findings::Findings;
+use crate::mapped::TokenForm;
 use crate::tokenizer::{SpecialTokenIds, Tokenizer};
 
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
@@ -42,6 +44,10 @@ pub struct PreparedCorpus {
     /// The tokens that begin, end and pad documents.
     #[serde(default)]
     pub special_tokens: SpecialTokenIds,
+    /// The hash of the chat template and its variables; `None` for a corpus of texts. With conversations, a bitmap has
+    /// the tokens that are trained on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
     /// The parts of texts that their tokens do not represent.
     #[serde(default)]
     pub findings: Findings,
@@ -75,6 +81,11 @@ impl PreparedCorpus {
         ranges.collect()
     }
 
+    /// The form of the tokens on disk.
+    pub(crate) fn form(&self) -> TokenForm {
+        TokenForm { id_bytes: self.id_bytes, has_mask: self.chat_template.is_some() }
+    }
+
     /// The `tokenizer.json` in the cache.
     pub fn tokenizer_file(&self, config: &DataConfig) -> PathBuf {
         config.cache_root.join(&self.folder).join(TOKENIZER_FILE)
@@ -94,6 +105,6 @@ impl PreparedCorpus {
             let problem = "it is another than the one that the corpus was tokenised with: put that one back".into();
             return Err(DataError::Tokenizer { path, problem });
         }
-        Ok(tokenizer)
+        with_conversations(tokenizer, config)
     }
 }

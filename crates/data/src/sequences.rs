@@ -9,6 +9,17 @@ pub(crate) struct TokenRange {
     pub(crate) length: usize,
 }
 
+/// The rule by which a stream becomes sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Documents follow one another in full sequences.
+    Packed,
+    /// Each document has sequences of its own.
+    Unpacked,
+    /// A sequence has whole documents, in their order, as many as fit.
+    WholeDocuments,
+}
+
 /// All sequences of a stream.
 pub(crate) struct Sequences {
     pub(crate) stream: TokenStream,
@@ -27,15 +38,25 @@ enum SequenceCut {
         /// The number of windows before each document, followed by the total number of windows.
         windows_before: Vec<u64>,
     },
+    /// Each sequence has whole documents. The last token of its last document is no input.
+    WholeDocuments {
+        /// The first document of each sequence, followed by the number of documents.
+        first: Vec<u64>,
+    },
 }
 
 impl Sequences {
-    /// Splits `stream` into sequences of `length` inputs, packed or document by document.
-    pub(crate) fn new(stream: TokenStream, length: usize, packing: bool) -> Sequences {
-        let cut = if packing { SequenceCut::Packed } else { cut_per_document(&stream, length) };
+    /// Splits `stream` into sequences of at most `length` inputs.
+    pub(crate) fn new(stream: TokenStream, length: usize, cut: Cut) -> Sequences {
+        let cut = match cut {
+            Cut::Packed => SequenceCut::Packed,
+            Cut::Unpacked => cut_per_document(&stream, length),
+            Cut::WholeDocuments => cut_between_documents(&stream, length),
+        };
         let count = match &cut {
             SequenceCut::Packed => stream.tokens().saturating_sub(1) / length as u64,
             SequenceCut::Unpacked { windows_before } => windows_before.last().copied().unwrap_or(0),
+            SequenceCut::WholeDocuments { first } => first.len() as u64 - 1,
         };
         Sequences { stream, count, length, cut }
     }
@@ -52,6 +73,13 @@ impl Sequences {
                 let last = self.stream.start(number + 1) - 1;
                 TokenRange { start, length: ((last - start) as usize).min(self.length) }
             }
+            SequenceCut::WholeDocuments { first } => {
+                // `training_tokens` asks for the end of the last sequence too
+                let [start, end] = [index, index + 1].map(|index| {
+                    self.stream.start(first.get(index as usize).copied().unwrap_or(self.stream.documents()))
+                });
+                TokenRange { start, length: (end - start).saturating_sub(1) as usize }
+            }
         }
     }
 }
@@ -59,6 +87,28 @@ impl Sequences {
 /// The number of sequences of a document that is not packed with others. Its last token is no input.
 pub(crate) fn sequences_of_document(tokens: u64, length: u64) -> u64 {
     tokens.saturating_sub(1).div_ceil(length)
+}
+
+/// Whether a document of `tokens` tokens fits into a sequence of whole documents that has `filled` tokens.
+pub(crate) fn has_room(filled: u64, tokens: u64, length: u64) -> bool {
+    filled + tokens <= length + 1
+}
+
+fn cut_between_documents(stream: &TokenStream, length: usize) -> SequenceCut {
+    let mut first = Vec::new();
+    let (mut start, mut filled) = (0, 0);
+    for document in 0..stream.documents() {
+        let next = stream.start(document + 1);
+        let tokens = next - start;
+        if document == 0 || !has_room(filled, tokens, length as u64) {
+            first.push(document);
+            filled = 0;
+        }
+        filled += tokens;
+        start = next;
+    }
+    first.push(stream.documents());
+    SequenceCut::WholeDocuments { first }
 }
 
 fn cut_per_document(stream: &TokenStream, length: usize) -> SequenceCut {

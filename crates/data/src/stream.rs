@@ -139,17 +139,34 @@ impl TokenStream {
     /// The ids of the tokens `start..start + count`.
     pub(crate) fn ids(&self, start: u64, count: usize) -> Vec<u32> {
         let mut ids = Vec::with_capacity(count);
+        self.for_runs(start, count, |first, count| ids.extend(self.files.ids.range(first, count)));
+        ids
+    }
+
+    /// Whether each of the tokens `start..start + count` is trained on; `None` if all tokens of the corpus are.
+    pub(crate) fn trained(&self, start: u64, count: usize) -> Option<Vec<bool>> {
+        let mask = self.files.mask.as_ref()?;
+        let mut trained = Vec::with_capacity(count);
+        self.for_runs(start, count, |first, count| {
+            trained.extend((first..first + count as u64).map(|token| mask.is_trained(token)));
+        });
+        Some(trained)
+    }
+
+    /// Passes the tokens `start..start + count` to `on_tokens`, as ranges of the corpus: first token and number.
+    fn for_runs(&self, start: u64, count: usize, mut on_tokens: impl FnMut(u64, usize)) {
+        let mut done = 0;
         let first = self.runs.partition_point(|run| run.token <= start).saturating_sub(1);
         for (index, run) in self.runs.iter().enumerate().skip(first) {
             let end = self.runs.get(index + 1).map_or(self.tokens, |next| next.token);
-            let from = start + ids.len() as u64;
-            let of_run = (end - from).min((count - ids.len()) as u64) as usize;
-            ids.extend(self.files.ids.range(run.corpus_token + (from - run.token), of_run));
-            if ids.len() == count {
+            let from = start + done as u64;
+            let of_run = (end - from).min((count - done) as u64) as usize;
+            on_tokens(run.corpus_token + (from - run.token), of_run);
+            done += of_run;
+            if done == count {
                 break;
             }
         }
-        ids
     }
 
     /// The run that contains `token`.

@@ -1,5 +1,6 @@
 //! Texts that are tokenised together, spread over the processors.
 
+use crate::conversations::ConversationRecord;
 use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
 
@@ -12,11 +13,12 @@ pub(crate) fn has_text(text: &str) -> bool {
     text.contains(|character: char| !character.is_whitespace())
 }
 
-/// Texts to tokenise together, each with a flag for whether it ends its document.
+/// Texts to tokenise together, each with a flag for whether it ends its document, or conversations. No source has both.
 #[derive(Default)]
 pub(crate) struct TextBatch {
     texts: Vec<String>,
     is_last: Vec<bool>,
+    conversations: Vec<ConversationRecord>,
     bytes: usize,
 }
 
@@ -27,6 +29,11 @@ impl TextBatch {
         self.is_last.push(is_last);
     }
 
+    pub(crate) fn add_conversation(&mut self, record: &ConversationRecord) {
+        self.bytes += record.bytes;
+        self.conversations.push(record.clone());
+    }
+
     /// Bytes of the texts.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -35,9 +42,15 @@ impl TextBatch {
     /// Moves the texts into `documents`, tokenised.
     ///
     /// # Errors
-    /// Fails if the tokenizer fails.
+    /// Fails if the tokenizer fails, or if the job refuses a conversation.
     pub(crate) fn flush(&mut self, documents: &mut DocumentTokens) -> Result<(), DataError> {
         let batch = std::mem::take(self);
+        if let Some(encoder) = &documents.tokenizer().conversations {
+            let encoded = encoder.encode_all(&batch.conversations);
+            for (record, encoded) in batch.conversations.iter().zip(encoded) {
+                documents.push_conversation(record, encoded)?;
+            }
+        }
         let has_text: Vec<bool> = batch.texts.iter().map(|text| has_text(text)).collect();
         let encoded = documents.tokenizer().encode_all(batch.texts)?;
         for (((ids, findings), has_text), is_last) in encoded.iter().zip(has_text).zip(batch.is_last) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use glob::Pattern;
 
+use crate::config::DocumentFormat;
 use crate::corpus::{Contents, CorpusFile, FieldBytes, Format, with_compression};
 use crate::error::DataError;
 use crate::source::{LocalFiles, Source};
@@ -118,14 +119,15 @@ impl Search {
     fn add(&mut self, folder: &Path, name: String, path: &Path) {
         let Some((format, compression)) = Format::of(path).filter(|(format, _)| format.is_text()) else { return };
         let source: Arc<dyn Source> = self.source.clone();
-        let file = match self.source.file(path).and_then(|file| CorpusFile::new(&source, file, "")) {
-            Ok(file) => file,
-            Err(DataError::LeavesVolume { .. }) => return self.leave_out(path, "is a link out of the workspace"),
-            Err(DataError::DanglingLink { .. }) => {
-                return self.leave_out(path, "is a link to a file that does not exist");
-            }
-            Err(error) => return self.leave_out_for(path, &error),
-        };
+        let file =
+            match self.source.file(path).and_then(|file| CorpusFile::new(&source, file, DocumentFormat::Text, "")) {
+                Ok(file) => file,
+                Err(DataError::LeavesVolume { .. }) => return self.leave_out(path, "is a link out of the workspace"),
+                Err(DataError::DanglingLink { .. }) => {
+                    return self.leave_out(path, "is a link to a file that does not exist");
+                }
+                Err(error) => return self.leave_out_for(path, &error),
+            };
         let text = match file.format.contents {
             Contents::PlainText => file.text_bytes().map(|bytes| (bytes, None, BTreeMap::new())),
             Contents::Fields(find_fields) => {

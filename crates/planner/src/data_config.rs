@@ -1,11 +1,14 @@
 //! The configuration of a job's data.
 
+use std::path::PathBuf;
+
 use stagecoach_api::job::{
-    DataSource, DataSpec, EvaluationSpec, OnBadRecord, OnExhausted, SpecialTokens, StreamingSpec, TOKEN_CACHE,
-    TokenizerFile, TokenizerSpec,
+    DataFormat, DataSource, DataSpec, EvaluationSpec, OnBadRecord, OnExhausted, OnLongConversation, SpecialTokens,
+    StreamingSpec, TOKEN_CACHE, TokenizerFile, TokenizerSpec,
 };
 use stagecoach_data::{
-    CorpusSource, DataConfig, HeldOut, HeldOutFiles, NamedTokens, OnWait, Streaming, TokenizerSource, Variables,
+    ConversationConfig, CorpusSource, DataConfig, DocumentFormat, HeldOut, HeldOutFiles, NamedTokens, OnWait,
+    Streaming, TokenizerSource, Variables,
 };
 use stagecoach_launcher::WINDOWS;
 use stagecoach_os::is_in_cluster;
@@ -20,10 +23,10 @@ impl JobConfig {
             paths: _,
             sources: _,
             credentials: _,
-            format: _,
-            chat_template: _,
-            chat_date: _,
-            on_long_conversation: _,
+            format,
+            chat_template,
+            chat_date,
+            on_long_conversation,
             text_field,
             special_tokens,
             on_bad_record,
@@ -40,6 +43,7 @@ impl JobConfig {
             stops: source.on_exhausted == OnExhausted::Stop,
             name: source.name,
             paths: source.paths,
+            format: document_format(source.format.unwrap_or(format)),
             text_field: source.text_field.unwrap_or_else(|| text_field.clone()),
         };
         DataConfig {
@@ -54,7 +58,8 @@ impl JobConfig {
                 fraction => HeldOut::Documents(fraction),
             },
             evaluation_max_sequences: evaluation.as_ref().and_then(|it| it.max_sequences).map(u64::from),
-            held_out_files: evaluation.map_or_else(Vec::new, |evaluation| held_out_files(evaluation, &text_field)),
+            held_out_files: evaluation
+                .map_or_else(Vec::new, |evaluation| held_out_files(evaluation, format, &text_field)),
             seed: self.training.seed,
             named_tokens: match &tokenizer {
                 TokenizerSpec::Train(_) => NamedTokens::default(),
@@ -68,6 +73,16 @@ impl JobConfig {
             },
             streaming: self.streams.then(|| self.streaming()),
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
+            conversations: ConversationConfig {
+                template: chat_template.map(PathBuf::from),
+                // the rules of a job refuse other texts
+                date: chat_date.and_then(|date| date.parse().ok()),
+                on_long: match on_long_conversation {
+                    OnLongConversation::Fail => stagecoach_data::OnLongConversation::Fail,
+                    OnLongConversation::Truncate => stagecoach_data::OnLongConversation::Truncate,
+                    OnLongConversation::Skip => stagecoach_data::OnLongConversation::Skip,
+                },
+            },
             on_bad_record: match on_bad_record {
                 OnBadRecord::Fail => stagecoach_data::OnBadRecord::Fail,
                 OnBadRecord::Skip => stagecoach_data::OnBadRecord::Skip,
@@ -91,14 +106,24 @@ impl JobConfig {
     }
 }
 
+fn document_format(format: DataFormat) -> DocumentFormat {
+    match format {
+        DataFormat::Text => DocumentFormat::Text,
+        DataFormat::PromptCompletion => DocumentFormat::PromptCompletion,
+        DataFormat::Chat => DocumentFormat::Chat,
+    }
+}
+
 /// The held-out files of `evaluation`: `paths` are a set without a name.
-fn held_out_files(evaluation: EvaluationSpec, text_field: &str) -> Vec<HeldOutFiles> {
-    let of_paths = evaluation.paths.map(|paths| (String::new(), paths, None));
-    let of_sets = evaluation.sets.into_iter().map(|set| (set.name, set.paths, set.text_field));
-    let files = |(name, paths, field): (String, Vec<String>, Option<String>)| HeldOutFiles {
-        name,
-        paths,
-        text_field: field.unwrap_or_else(|| text_field.to_owned()),
-    };
+fn held_out_files(evaluation: EvaluationSpec, format: DataFormat, text_field: &str) -> Vec<HeldOutFiles> {
+    let of_paths = evaluation.paths.map(|paths| (String::new(), paths, None, None));
+    let of_sets = evaluation.sets.into_iter().map(|set| (set.name, set.paths, set.format, set.text_field));
+    let files =
+        |(name, paths, of_set, field): (String, Vec<String>, Option<DataFormat>, Option<String>)| HeldOutFiles {
+            name,
+            paths,
+            format: document_format(of_set.unwrap_or(format)),
+            text_field: field.unwrap_or_else(|| text_field.to_owned()),
+        };
     of_paths.into_iter().chain(of_sets).map(files).collect()
 }

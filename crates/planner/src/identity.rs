@@ -11,7 +11,8 @@ use stagecoach_telemetry::flatten_json;
 use super::JobConfig;
 
 /// The fields of an identity's `data` that are known once the corpus has been read.
-const OF_CORPUS: [&str; 6] = ["corpus", "tokenizer", "specialTokenIds", "trainingSequences", "sources", "heldOutFiles"];
+const OF_CORPUS: [&str; 7] =
+    ["corpus", "tokenizer", "chatTemplateHash", "specialTokenIds", "trainingSequences", "sources", "heldOutFiles"];
 
 impl JobConfig {
     /// The identity: the fields that determine the numerical results, which may not change once training has begun. It
@@ -31,6 +32,7 @@ impl JobConfig {
         let values = [
             prepared.corpus_hash.clone().into(),
             prepared.tokenizer_hash.clone().into(),
+            prepared.chat_template.clone().into(),
             prepared.special_tokens.identity().unwrap_or_default(),
             epoch_lengths.map(|lengths| lengths.iter().sum::<u64>()).into(),
             self.identity_of_sources(epoch_lengths),
@@ -56,7 +58,7 @@ impl JobConfig {
     fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
-            let by_content = ["paths", "sources", "textField", "evaluation", "tokenizer", "streaming"];
+            let by_content = ["paths", "sources", "textField", "evaluation", "tokenizer", "streaming", "chatTemplate"];
             data.retain(|field, _| !by_content.contains(&field.as_str()));
         }
         if let Some(evaluation) = &self.data.evaluation {
@@ -153,6 +155,7 @@ pub(super) mod tests {
             id_bytes: 2,
             padding: 0,
             special_tokens: Default::default(),
+            chat_template: None,
             findings: Default::default(),
             notes: Vec::new(),
         }

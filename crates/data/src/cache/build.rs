@@ -1,4 +1,4 @@
-//! The contents of a cache folder: the tokenizer, then the parts, then the two files that training maps.
+//! The contents of a cache folder: the tokenizer, then the parts, then the files that training maps.
 
 use std::fs;
 use std::io::Write;
@@ -10,6 +10,7 @@ use crate::config::PrepareProgress;
 use crate::corpus::{Content, Corpus, Cursor, Split};
 use crate::error::DataError;
 use crate::findings::Findings;
+use crate::loss_mask::{MASK_FILE, MaskWriter};
 use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE};
 use crate::named_tokens::NamedTokens;
 use crate::prepared::{PreparedSource, TOKENIZER_FILE};
@@ -100,11 +101,9 @@ impl CacheBuilder<'_> {
             findings,
         };
         if contents.documents == 0 {
-            return Err(DataError::Empty {
-                files: self.corpus.files.len(),
-                notes: contents.findings.notes(&self.corpus.file_names()),
-            });
+            return Err(self.corpus.without_any_document(&contents.findings));
         }
+        self.check_conversations(&headers, &contents.sources)?;
         self.concatenate_parts(&headers, contents.tokens)?;
         Ok(contents)
     }
@@ -175,6 +174,7 @@ impl CacheBuilder<'_> {
         self.corpus.read_until(from.cursor, end, tokenizer.split(), &mut |piece| {
             match piece.content {
                 Content::Text(text) => batch.add(text, piece.is_last),
+                Content::Conversation(record) => batch.add_conversation(record),
                 Content::LoneSurrogates(count) => part.documents.findings.lone_surrogates += count,
                 Content::BadRecord(bad) => part.documents.findings.bad_record(bad.file, bad.reason),
                 Content::Ids { .. } => {
@@ -220,6 +220,19 @@ impl CacheBuilder<'_> {
         sources
     }
 
+    /// Refuses a source all of whose conversations are left out.
+    fn check_conversations(&self, headers: &[PartHeader], sources: &[PreparedSource]) -> Result<(), DataError> {
+        for (index, _) in sources.iter().enumerate().filter(|(_, source)| source.documents == 0) {
+            let mut findings = Findings::default();
+            let of_source = headers.iter().filter(|header| self.corpus.source_at(header.from.cursor) == index);
+            of_source.for_each(|header| findings.add(&header.findings));
+            if findings.most_frequent_reason().is_some() {
+                return Err(self.corpus.without_documents(index, &findings));
+            }
+        }
+        Ok(())
+    }
+
     /// Concatenates the parts into the files that training maps.
     fn concatenate_parts(&self, headers: &[PartHeader], tokens: u64) -> Result<(), DataError> {
         let open = |index: usize| {
@@ -237,7 +250,16 @@ impl CacheBuilder<'_> {
             file.write_all(&tokens.to_le_bytes()).map_err(DataError::io("write", &path))
         })?;
         let path = self.folder.join(TOKEN_IDS_FILE);
-        write_atomically(&path, |file| (0..headers.len()).try_for_each(|index| open(index)?.copy_ids(file)))
+        write_atomically(&path, |file| (0..headers.len()).try_for_each(|index| open(index)?.copy_ids(file)))?;
+        if headers.iter().all(|header| !header.has_mask) {
+            return Ok(());
+        }
+        let path = self.folder.join(MASK_FILE);
+        write_atomically(&path, |file| {
+            let mut mask = MaskWriter::new(file);
+            (0..headers.len()).try_for_each(|index| open(index)?.copy_mask(&mut mask))?;
+            mask.finish().map_err(DataError::io("write", &path))
+        })
     }
 
     fn part_path(&self, index: usize) -> PathBuf {

@@ -8,9 +8,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::write_bytes_atomically;
-use crate::config::PrepareProgress;
+use crate::config::{DocumentFormat, PrepareProgress};
 use crate::corpus::{BYTE_ORDER_MARK, Contents, Corpus, CorpusFile};
 use crate::error::DataError;
+use crate::loss_mask::{MASK_FILE, mask_bytes};
 use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE};
 use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
 use crate::source::FileStamp;
@@ -52,6 +53,7 @@ impl Meta {
         let prepared = &meta.prepared;
         let has = |file: &str, size: u64| fs::metadata(folder.join(file)).is_ok_and(|found| found.len() == size);
         let complete = has(TOKEN_IDS_FILE, prepared.tokens * prepared.id_bytes as u64)
+            && (prepared.chat_template.is_none() || has(MASK_FILE, mask_bytes(prepared.tokens)))
             && has(DOCUMENTS_FILE, (prepared.documents + 1) * 8)
             && fs::read(folder.join(TOKENIZER_FILE)).is_ok_and(|bytes| hash_bytes(&bytes) == prepared.tokenizer_hash);
         complete.then_some(meta)
@@ -98,19 +100,24 @@ pub(super) fn hash_files(
         .collect()
 }
 
-/// Identity of the corpus: the formats and contents of its files in order, and the text field. File names don't count.
+/// Identity of the corpus: the formats and contents of its files in order, and the text field or the format of
+/// conversations. File names don't count.
 /// Checkpoints record this hash, so its input can't change.
 pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, hash) in corpus.files.iter().zip(hashes) {
         let format = file.format;
-        let field = if let Contents::Fields(_) = format.contents { file.text_field.as_str() } else { "" };
+        let field = match (file.documents, &format.contents) {
+            (DocumentFormat::Text, Contents::Fields(_)) => format!("{:?}", file.text_field),
+            (DocumentFormat::Text, _) => "\"\"".to_owned(),
+            (conversations, _) => conversations.name().to_owned(),
+        };
         // earlier versions trained on the byte order mark of a text
         let without = match format.contents {
             Contents::PlainText if hash.byte_order_mark => " without its byte order mark",
             _ => "",
         };
-        hasher.update(format!("{} {field:?} {}{without}\n", file.hashed_name(), hash.blake3).as_bytes());
+        hasher.update(format!("{} {field} {}{without}\n", file.hashed_name(), hash.blake3).as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }
@@ -164,7 +171,7 @@ mod tests {
         let file = |extension: &str| {
             let name = format!("a.{extension}");
             let file = SourceFile { path: name.clone().into(), matched: name.clone(), name, stamp, digest: None };
-            CorpusFile::new(&source, file, "text").unwrap()
+            CorpusFile::new(&source, file, DocumentFormat::Text, "text").unwrap()
         };
         for format in &FORMATS {
             assert_eq!(format.hashed_name, example(format.extension).hashed_name);

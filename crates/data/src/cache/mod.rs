@@ -13,11 +13,12 @@ mod tests;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::config::{DataConfig, HeldOut, OnBadRecord, PrepareProgress, TokenizerSource};
+use crate::chat_template::with_conversations;
+use crate::config::{DataConfig, DocumentFormat, HeldOut, OnBadRecord, PrepareProgress, TokenizerSource};
 use crate::corpus::Corpus;
 use crate::dataset::Dataset;
 use crate::document_hashes::DocumentHashes;
-use crate::document_tokens::id_bytes;
+use crate::document_tokens::form_of;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
@@ -115,9 +116,10 @@ fn prepare_in_parts(
                     documents: contents.documents,
                     empty_documents: contents.empty_documents,
                     vocab_size: contents.tokenizer.vocab_size(),
-                    id_bytes: id_bytes(&contents.tokenizer),
+                    id_bytes: form_of(&contents.tokenizer).id_bytes,
                     padding: contents.tokenizer.padding().unwrap_or(contents.eos_token_id),
                     special_tokens: contents.tokenizer.special_tokens().clone(),
+                    chat_template: contents.tokenizer.conversations.as_ref().map(|it| it.template_hash.clone()),
                     findings: contents.findings,
                     notes: Vec::new(),
                 };
@@ -168,9 +170,15 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
             let (tokenizer, bytes) =
                 Tokenizer::read(&config.volume_root.join(path), config.parse_special_tokens, &config.named_tokens)?;
             tokenizer.require_eos_token()?;
-            Ok(ResolvedTokenizer::File { tokenizer: Box::new(tokenizer), bytes })
+            let tokenizer = Box::new(with_conversations(tokenizer, config)?);
+            Ok(ResolvedTokenizer::File { tokenizer, bytes })
         }
         &TokenizerSource::Train { vocab_size } => {
+            if config.formats().any(|format| format != DocumentFormat::Text) {
+                let problem = "data.tokenizer is trained on the corpus, and a conversation needs the special tokens and \
+                               the chat template of a model: give its tokenizer with type File";
+                return Err(DataError::Invalid { problem: problem.into() });
+            }
             if vocab_size < MIN_VOCAB_SIZE {
                 return Err(DataError::VocabularyTooSmall { found: vocab_size, least: MIN_VOCAB_SIZE });
             }
@@ -187,6 +195,11 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
 fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
     let ends_documents_at_tokens =
         config.parse_special_tokens || corpus.files.iter().any(|file| !file.format.is_text());
+    let conversations = match tokenizer {
+        ResolvedTokenizer::File { tokenizer, .. } => tokenizer.conversations.as_ref(),
+        ResolvedTokenizer::Train { .. } => None,
+    };
+    let conversations = conversations.map(|encoder| format!(" conversations {}", encoder.key)).unwrap_or_default();
     let mut tokenizer = match tokenizer {
         ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),
         ResolvedTokenizer::File { tokenizer, .. } => file_key(tokenizer, ends_documents_at_tokens),
@@ -203,6 +216,7 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     if config.on_bad_record == OnBadRecord::Skip {
         tokenizer += " skip";
     }
+    tokenizer += &conversations;
     let hash =
         blake3::hash(format!("stagecoach tokens {CACHE_FORMAT_VERSION}\n{corpus_hash}\n{tokenizer}\n").as_bytes());
     stagecoach_files::key(&hash.to_hex())

@@ -1,4 +1,5 @@
-//! A part of the tokenised corpus: a line of JSON, then the offsets in the part at which documents start, then the ids.
+//! A part of the tokenised corpus: a line of JSON, then the offsets in the part at which documents start, then the ids, then
+//! the bitmap of the tokens that are trained on if the corpus has conversations.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -8,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::write_atomically;
 use crate::corpus::Cursor;
-use crate::document_tokens::{DocumentTokens, id_bytes};
+use crate::document_tokens::{DocumentTokens, form_of};
 use crate::error::DataError;
 use crate::findings::Findings;
+use crate::loss_mask::{MaskWriter, bit, id_of, mask_bytes, write_mask};
 use crate::tokenizer::Tokenizer;
 
 /// The range of the corpus that a part covers, and the numbers of its contents. Stored as the part's first line.
@@ -24,8 +26,23 @@ pub(super) struct PartHeader {
     pub(super) documents: u64,
     pub(super) empty: u64,
     id_bytes: usize,
+    /// Whether the bitmap of the tokens that are trained on follows the ids.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) has_mask: bool,
     #[serde(default)]
     pub(super) findings: Findings,
+}
+
+impl PartHeader {
+    /// Bytes of the ids.
+    fn id_size(&self) -> u64 {
+        self.tokens * self.id_bytes as u64
+    }
+
+    /// Bytes of the bitmap.
+    fn mask_size(&self) -> u64 {
+        if self.has_mask { mask_bytes(self.tokens) } else { 0 }
+    }
 }
 
 /// The beginning of a part. Part boundaries do not depend on who writes the parts or where a run resumed.
@@ -67,6 +84,7 @@ impl<'a> PartWriter<'a> {
     /// Writes the part to `path`; the next one begins at `to`.
     pub(super) fn finish(self, path: &Path, to: Option<PartStart>) -> Result<PartHeader, DataError> {
         let tokenizer = self.documents.tokenizer();
+        let form = form_of(tokenizer);
         let DocumentTokens { ids, starts, empty, findings, .. } = self.documents;
         let header = PartHeader {
             tokenizer: tokenizer.hash().to_owned(),
@@ -75,7 +93,8 @@ impl<'a> PartWriter<'a> {
             tokens: ids.len() as u64,
             documents: starts.len() as u64,
             empty,
-            id_bytes: id_bytes(tokenizer),
+            id_bytes: form.id_bytes,
+            has_mask: form.has_mask,
             findings,
         };
         let failed = || DataError::io("write", path);
@@ -85,10 +104,10 @@ impl<'a> PartWriter<'a> {
             for start in &starts {
                 file.write_all(&start.to_le_bytes()).map_err(failed())?;
             }
-            for id in &ids {
-                file.write_all(&id.to_le_bytes()[..header.id_bytes]).map_err(failed())?;
+            for &token in &ids {
+                file.write_all(&id_of(token).to_le_bytes()[..header.id_bytes]).map_err(failed())?;
             }
-            Ok(())
+            if header.has_mask { write_mask(&ids, file).map_err(failed()) } else { Ok(()) }
         })?;
         Ok(header)
     }
@@ -108,7 +127,7 @@ impl PartReader {
         let mut line = String::new();
         file.read_line(&mut line).ok()?;
         let header: PartHeader = serde_json::from_str(&line).ok()?;
-        let size = line.len() as u64 + header.documents * 8 + header.tokens * header.id_bytes as u64;
+        let size = line.len() as u64 + header.documents * 8 + header.id_size() + header.mask_size();
         (fs::metadata(path).ok()?.len() == size).then(|| PartReader { header, path: path.into(), file })
     }
 
@@ -126,9 +145,25 @@ impl PartReader {
 
     /// Writes the ids to `into`.
     pub(super) fn copy_ids(&mut self, into: &mut impl Write) -> Result<(), DataError> {
-        let size = self.header.tokens * self.header.id_bytes as u64;
-        self.file.seek(std::io::SeekFrom::End(-(size as i64))).map_err(DataError::io("read", &self.path))?;
-        std::io::copy(&mut self.file, into).map_err(DataError::io("copy", &self.path))?;
+        let size = self.header.id_size();
+        self.seek_before_end(size + self.header.mask_size())?;
+        std::io::copy(&mut (&mut self.file).take(size), into).map_err(DataError::io("copy", &self.path))?;
         Ok(())
+    }
+
+    /// Writes the bits of the part's mask to `into`. All tokens of a part without a mask are trained on.
+    pub(super) fn copy_mask(&mut self, into: &mut MaskWriter<impl Write>) -> Result<(), DataError> {
+        let mut bytes = vec![u8::MAX; mask_bytes(self.header.tokens) as usize];
+        if self.header.has_mask {
+            self.seek_before_end(self.header.mask_size())?;
+            self.file.read_exact(&mut bytes).map_err(DataError::io("read", &self.path))?;
+        }
+        let mut bits = (0..self.header.tokens).map(|token| bit(&bytes, token));
+        bits.try_for_each(|bit| into.push(bit)).map_err(DataError::io("copy", &self.path))
+    }
+
+    fn seek_before_end(&mut self, bytes: u64) -> Result<(), DataError> {
+        let sought = self.file.seek(std::io::SeekFrom::End(-(bytes as i64)));
+        sought.map(drop).map_err(DataError::io("read", &self.path))
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::build::{CacheContents, ResolvedTokenizer};
 use crate::config::{DataConfig, HeldOut, PrepareProgress, Streaming};
 use crate::corpus::{Content, Corpus, Cursor};
-use crate::document_tokens::{DocumentTokens, id_bytes};
+use crate::document_tokens::{DocumentTokens, form_of};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::prepared::PreparedSource;
@@ -50,7 +50,7 @@ pub(super) fn build(
     fs::create_dir_all(path).map_err(DataError::io("create", path))?;
     let tokenizer = tokenizer.prepare(path, |on_text| read_sample(config, streaming, corpus, on_text, progress))?;
     let held_out = HeldOutDocuments::read(config, streaming, corpus, &tokenizer, folder, progress)?;
-    write_tokens(path, &held_out.ids, &held_out.starts, id_bytes(&tokenizer))?;
+    write_tokens(path, &held_out.ids, &held_out.starts, form_of(&tokenizer))?;
     Ok(CacheContents {
         eos_token_id: tokenizer.require_eos_token()?,
         tokenizer,
@@ -107,7 +107,7 @@ impl HeldOutDocuments {
         for source in 0..config.sources.len() {
             match config.held_out {
                 HeldOut::Documents(fraction) => {
-                    let store = WindowStore::new(streaming, folder, source, id_bytes(tokenizer));
+                    let store = WindowStore::new(streaming, folder, source, form_of(tokenizer));
                     held_out.draw((config, streaming, fraction), (corpus, source), tokenizer, &store, progress)?;
                 }
                 HeldOut::Nothing | HeldOut::LastSequences(_) => held_out.add(&[], &[]),
@@ -132,7 +132,7 @@ impl HeldOutDocuments {
         store.remove_unfinished()?;
         let start = StreamPosition::default();
         let mut reader = WindowReader::new(config, streaming, (corpus, source), tokenizer, start, true)?;
-        let least = config.least_held_out_tokens() as usize;
+        let least = config.least_held_out_tokens(config.sources[source].format) as usize;
         // a token of text is about four bytes
         let bytes_total = 4 * streaming.window_sequences * config.sequence_length as u64;
         let mut on_tokens = |tokens: u64| {
@@ -176,6 +176,7 @@ impl HeldOutDocuments {
         corpus.read_until(cursor, end, tokenizer.split(), &mut |piece| {
             match &piece.content {
                 Content::Text(text) => batch.add(text, piece.is_last),
+                Content::Conversation(record) => batch.add_conversation(record),
                 Content::LoneSurrogates(count) => documents.findings.lone_surrogates += count,
                 Content::BadRecord(bad) => documents.findings.bad_record(bad.file, bad.reason),
                 Content::Ids { .. } => {

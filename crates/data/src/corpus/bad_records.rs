@@ -28,6 +28,18 @@ pub(crate) enum BadRecordReason {
     NotJson,
     /// The record, which is the whole file for plain text, is not UTF-8.
     NotUtf8,
+    /// The record is no conversation.
+    NoConversation,
+    /// The chat template refuses the conversation.
+    RefusedByTemplate,
+    /// The conversation spells special tokens that can't be told from those of the template.
+    SpellsSpecialTokens,
+    /// The tokens to train on can't be proven.
+    Unproven,
+    /// No token is trained on.
+    NothingTrained,
+    /// The conversation is longer than a sequence.
+    TooLong,
 }
 
 impl BadRecordReason {
@@ -39,6 +51,12 @@ impl BadRecordReason {
             BadRecordReason::NotText => "with something other than text",
             BadRecordReason::NotJson => "in invalid JSON",
             BadRecordReason::NotUtf8 => "in invalid UTF-8",
+            BadRecordReason::NoConversation => "without a conversation",
+            BadRecordReason::RefusedByTemplate => "refused by the chat template",
+            BadRecordReason::SpellsSpecialTokens => "with a special token spelled as text",
+            BadRecordReason::Unproven => "without a proof of the tokens to train on",
+            BadRecordReason::NothingTrained => "without a token to train on",
+            BadRecordReason::TooLong => "longer than data.sequenceLength",
         }
     }
 }

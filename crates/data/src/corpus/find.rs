@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::formats::{Format, unknown_format, with_compression};
+use super::formats::{self, Format, unknown_format, with_compression};
 use super::{Corpus, CorpusFile};
-use crate::config::DataConfig;
+use crate::config::{DataConfig, DocumentFormat};
 use crate::error::DataError;
 use crate::source::{Listing, Source, SourceFile, Sources};
 
@@ -36,13 +36,13 @@ impl Corpus {
         let mut held_out = Vec::new();
         let mut owners: BTreeMap<PathBuf, String> = BTreeMap::new();
         for set in &config.held_out_files {
-            let files = corpus.match_files(&set.paths, &set.text_field, &mut list)?;
+            let files = corpus.match_files(&set.paths, (set.format, &set.text_field), &mut list)?;
             own_files(&mut owners, &set.subject(), &files, |file, sets| DataError::FileOfTwoSets { file, sets })?;
             held_out.push(files);
         }
         let is_held_out: BTreeSet<PathBuf> = owners.keys().cloned().collect();
         for source in &config.sources {
-            let mut files = corpus.match_files(&source.paths, &source.text_field, &mut list)?;
+            let mut files = corpus.match_files(&source.paths, (source.format, &source.text_field), &mut list)?;
             let all = files.len();
             files.retain(|path, file| {
                 let is_held_out = is_held_out.contains(path);
@@ -69,7 +69,7 @@ impl Corpus {
     fn match_files(
         &mut self,
         paths: &[String],
-        text_field: &str,
+        (documents, text_field): (DocumentFormat, &str),
         list: &mut impl FnMut(&str) -> Result<(Arc<dyn Source>, Listing), DataError>,
     ) -> Result<BTreeMap<PathBuf, CorpusFile>, DataError> {
         if paths.is_empty() {
@@ -79,7 +79,7 @@ impl Corpus {
         for pattern in paths {
             let (place, listing) = list(pattern)?;
             for file in listing.files {
-                let file = CorpusFile::new(&place, file, text_field)?;
+                let file = CorpusFile::new(&place, file, documents, text_field)?;
                 if let Some(file) = files.insert(file.path.clone(), file) {
                     self.repeated.insert(file.name.clone());
                 }
@@ -111,15 +111,26 @@ fn own_files(
 }
 
 impl CorpusFile {
-    /// A file of `source`, whose text is in the field `text_field`.
+    /// A file of `source` with records of `documents`. A text is in the field `text_field`.
     ///
     /// # Errors
-    /// `UnknownFormat` if no format has the extension of the file.
-    pub(crate) fn new(source: &Arc<dyn Source>, file: SourceFile, text_field: &str) -> Result<CorpusFile, DataError> {
+    /// `UnknownFormat` if no format has the extension of the file, and `NoRecords` for a file that can't hold
+    /// conversations.
+    pub(crate) fn new(
+        source: &Arc<dyn Source>,
+        file: SourceFile,
+        documents: DocumentFormat,
+        text_field: &str,
+    ) -> Result<CorpusFile, DataError> {
         // a link may have the extension that its target lacks
         let found = Format::of(&file.path).or_else(|| Format::of(Path::new(&file.matched)));
         let (format, compression) = found.ok_or_else(|| unknown_format(&file.path))?;
-        Ok(CorpusFile { file, format, compression, text_field: text_field.to_owned(), source: Arc::clone(source) })
+        if documents != DocumentFormat::Text && !format.has_records() {
+            let (path, format) = (file.path.clone(), documents.name());
+            return Err(DataError::NoRecords { path, format, known: formats::with_records() });
+        }
+        let (text_field, source) = (text_field.to_owned(), Arc::clone(source));
+        Ok(CorpusFile { file, format, compression, documents, text_field, source })
     }
 
     /// The name of the format and the compression in corpus hashes, such as `Text.gz`.

@@ -19,8 +19,10 @@ use std::sync::atomic::AtomicU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::OnBadRecord;
+use crate::config::{DocumentFormat, OnBadRecord};
+use crate::conversations::ConversationRecord;
 use crate::error::DataError;
+use crate::findings::Findings;
 use crate::source::{CountedSource, RemoteFiles, Source, SourceFile};
 pub(crate) use bad_records::{BadRecord, BadRecordReason};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
@@ -55,6 +57,8 @@ pub(crate) struct CorpusFile {
     file: SourceFile,
     pub(crate) format: &'static Format,
     pub(crate) compression: Option<Compression>,
+    /// The content of the records.
+    pub(crate) documents: DocumentFormat,
     /// The field that holds the text.
     pub(crate) text_field: String,
     source: Arc<dyn Source>,
@@ -123,6 +127,8 @@ pub(crate) enum Content<'a> {
         /// Index of the first id in the file.
         first_index: u64,
     },
+    /// A conversation, which is a whole document.
+    Conversation(&'a ConversationRecord),
     /// The number of lone surrogates that the text of the next pieces has lost. Not a piece of a document.
     LoneSurrogates(u64),
     /// A record that is left out. Not a piece of a document.
@@ -183,6 +189,26 @@ impl Corpus {
         start..self.source_ends[source]
     }
 
+    /// The error of a source none of whose records is a document to train on.
+    pub(crate) fn without_documents(&self, source: usize, findings: &Findings) -> DataError {
+        self.without_documents_in(self.files_of(source), findings)
+    }
+
+    /// The error of a corpus none of whose records is a document to train on.
+    pub(crate) fn without_any_document(&self, findings: &Findings) -> DataError {
+        self.without_documents_in(0..self.files.len(), findings)
+    }
+
+    fn without_documents_in(&self, files: Range<usize>, findings: &Findings) -> DataError {
+        let first = self.files.get(files.start).filter(|file| file.documents != DocumentFormat::Text);
+        match (first, findings.most_frequent_reason()) {
+            (Some(first), Some((reason, records))) => {
+                DataError::NoConversations { file: first.name.clone(), records, reason: reason.description() }
+            }
+            _ => DataError::Empty { files: files.len(), notes: findings.notes(&self.file_names()) },
+        }
+    }
+
     /// Bytes of the first `files` files.
     pub(crate) fn bytes_before(&self, files: usize) -> u64 {
         self.files.iter().take(files).map(|file| file.stamp.size).sum()
@@ -227,7 +253,13 @@ impl Corpus {
         on_piece: &mut PieceHandler,
     ) -> Result<(), DataError> {
         let file = &self.files[from.file];
-        let options = ReadOptions { text_field: &file.text_field, split, on_bad_record: self.on_bad_record, part };
+        let options = ReadOptions {
+            documents: file.documents,
+            text_field: &file.text_field,
+            split,
+            on_bad_record: self.on_bad_record,
+            part,
+        };
         (file.format.read)(file, &options, from, &mut |piece| match piece.content {
             Content::BadRecord(bad) if self.on_bad_record == OnBadRecord::Fail => Err(bad.error),
             _ => on_piece(piece),

@@ -1,7 +1,12 @@
 //! Splits long texts at positions where the ids of the pieces equal the ids of the whole text. Limits the size of text
 //! that can't be split.
 
+use serde_json::Value;
+use stagecoach_chat::Conversation;
+
 use super::{BadRecord, BadRecordReason, Content, CorpusFile, Cursor, Piece, PieceHandler};
+use crate::config::DocumentFormat;
+use crate::conversations::ConversationRecord;
 use crate::error::DataError;
 
 /// The positions at which a text may be split such that the pieces have the ids of the whole text. At each of them,
@@ -85,6 +90,46 @@ pub(super) fn emit_record(
         format!("{}, {} {number}", corpus_file.path.display(), corpus_file.format.unit)
     })?;
     let content = Content::Text(rest);
+    on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
+}
+
+/// The conversation in the fields of a record.
+///
+/// # Errors
+/// Names the field or the message that is none of a conversation.
+pub(super) fn conversation(
+    record: &Value,
+    documents: DocumentFormat,
+) -> Result<Conversation, (BadRecordReason, String)> {
+    let conversation = match documents {
+        DocumentFormat::PromptCompletion => Conversation::prompt_completion(record),
+        DocumentFormat::Text | DocumentFormat::Chat => Conversation::chat(record),
+    };
+    conversation.map_err(|refusal| (BadRecordReason::NoConversation, refusal.to_string()))
+}
+
+/// Passes a conversation to `on_piece`. `resume_at` and `bytes_read` hold the values after the record, which has
+/// `bytes`.
+///
+/// # Errors
+/// The error of `on_piece`.
+pub(super) fn emit_conversation(
+    corpus_file: &CorpusFile,
+    conversation: Conversation,
+    bytes: usize,
+    resume_at: Cursor,
+    bytes_read: u64,
+    on_piece: &mut PieceHandler,
+) -> Result<(), DataError> {
+    let record = ConversationRecord {
+        conversation,
+        file: resume_at.file,
+        path: corpus_file.path.clone(),
+        unit: corpus_file.format.unit,
+        number: corpus_file.format.first_unit + resume_at.record - 1,
+        bytes,
+    };
+    let content = Content::Conversation(&record);
     on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
 }
 

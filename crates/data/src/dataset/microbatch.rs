@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::Dataset;
 use crate::sequences::{Sequences, TokenRange};
 
-/// Target that the loss ignores, with the value of PyTorch's `ignore_index`. Padding has this target, and so does the
-/// last token of a document in a packed row.
+/// Target that the loss ignores, with the value of PyTorch's `ignore_index`. Padding has this target, and so do the last
+/// token of a document in a packed row and tokens of a conversation that the assistant does not write.
 pub const IGNORE_INDEX: i64 = -100;
 
 /// The sequence in a row of a microbatch.
@@ -121,9 +121,26 @@ impl Dataset {
         BatchPlan { layouts: layouts.collect(), target_count, rows }
     }
 
-    /// The inputs of a row, as offsets from the first input, whose targets belong to a document that training leaves
-    /// out.
+    /// The inputs of a row, as offsets from the first input, whose targets are left out: those of a document that
+    /// training leaves out, and those that the loss mask excludes. The first tokens of documents are not among them.
     fn left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
+        let of_documents = self.of_documents_left_out(row, range);
+        let Some(mut trained) = row.sequences.stream.trained(range.start + 1, range.length) else {
+            return of_documents;
+        };
+        of_documents.into_iter().for_each(|inputs| trained[inputs].fill(false));
+        for boundary in row.boundaries(range) {
+            trained[boundary as usize - 1] = true;
+        }
+        let mut start = 0;
+        let runs = trained.chunk_by(|one, other| one == other).map(|run| {
+            start += run.len();
+            (run[0], start - run.len()..start)
+        });
+        runs.filter(|(trained, _)| !trained).map(|(_, inputs)| inputs).collect()
+    }
+
+    fn of_documents_left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
         if self.without.is_empty() || row.source.is_none() {
             return Vec::new();
         }

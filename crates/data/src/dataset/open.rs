@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Dataset, SourceSequences, TrainingSource};
-use crate::config::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, Streaming};
+use crate::config::{CorpusSource, DataConfig, DocumentFormat, HeldOut, HeldOutFiles, Streaming};
 use crate::document_hashes::DocumentHashes;
 use crate::error::DataError;
 use crate::held_out::{Share, Split, split};
@@ -28,7 +28,7 @@ impl Dataset {
         let folder = config.cache_root.join(&prepared.folder);
         let documents = match prepared.documents {
             0 => None,
-            documents => Some(Arc::new(TokenFiles::open(&folder, prepared.tokens, documents, prepared.id_bytes)?)),
+            documents => Some(Arc::new(TokenFiles::open(&folder, prepared.tokens, documents, prepared.form())?)),
         };
         let mut dataset = Dataset {
             sources: Vec::new(),
@@ -66,9 +66,9 @@ impl Dataset {
             HeldOut::Documents(_) => Some(DocumentHashes::open(folder, prepared)?),
             HeldOut::Nothing | HeldOut::LastSequences(_) => None,
         };
-        let cut = |stream| Sequences::new(stream, config.sequence_length, config.packing);
         for (source, range) in config.sources.iter().zip(of_sources) {
-            let (training, drawn) = training_stream(config, files, hashes.as_ref(), range.clone());
+            let cut = |stream| Sequences::new(stream, config.sequence_length, config.cut(source.format));
+            let (training, drawn) = training_stream(config, source.format, (files, hashes.as_ref()), range.clone());
             let (all, drawn) = (Arc::new(cut(training)), drawn.map(cut));
             let at_end = match config.held_out {
                 HeldOut::LastSequences(fraction) => ((all.count as f64 * fraction) as u64).max(1),
@@ -92,8 +92,9 @@ impl Dataset {
     /// Adds the sources as streams.
     fn add_streams(&mut self, config: &DataConfig, prepared: &PreparedCorpus, streaming: &Streaming) {
         for (index, source) in config.sources.iter().enumerate() {
-            let store = WindowStore::new(streaming, &prepared.folder, index, prepared.id_bytes);
-            let stream = SourceStream::new(store, streaming.window_sequences, config.sequence_length, config.packing);
+            let store = WindowStore::new(streaming, &prepared.folder, index, prepared.form());
+            let cut = config.cut(source.format);
+            let stream = SourceStream::new(store, streaming.window_sequences, config.sequence_length, cut);
             let sequences = SourceSequences::Streamed(Box::new(stream));
             self.sources.push(TrainingSource { sequences, stops: source.stops });
         }
@@ -103,9 +104,9 @@ impl Dataset {
     fn hold_out_drawn(&mut self, config: &DataConfig, of_sources: &[Range<u64>]) -> Result<(), DataError> {
         let Some(files) = self.documents.clone() else { return Ok(()) };
         let drawn = config.sources.iter().zip(of_sources).filter(|(_, range)| !range.is_empty());
-        for (CorpusSource { name, .. }, range) in drawn {
+        for (CorpusSource { name, format, .. }, range) in drawn {
             let stream = TokenStream::of_documents(&files, range.clone());
-            let sequences = Sequences::new(stream, config.sequence_length, config.packing);
+            let sequences = Sequences::new(stream, config.sequence_length, config.cut(*format));
             self.hold_out(name.clone(), false, sequences, config);
         }
         Ok(())
@@ -121,7 +122,7 @@ impl Dataset {
         for (set, range) in config.held_out_files.iter().zip(of_files) {
             let Some(files) = self.documents.clone() else { return Err(too_short(set, 0)) };
             let stream = TokenStream::of_documents(&files, range.clone());
-            let sequences = Sequences::new(stream, config.sequence_length, config.packing);
+            let sequences = Sequences::new(stream, config.sequence_length, config.cut(set.format));
             if sequences.count == 0 {
                 return Err(too_short(set, sequences.stream.tokens()));
             }
@@ -134,13 +135,18 @@ impl Dataset {
 /// The documents of a source that are not held out, and the documents drawn to be held out.
 fn training_stream(
     config: &DataConfig,
-    files: &Arc<TokenFiles>,
-    hashes: Option<&DocumentHashes>,
+    format: DocumentFormat,
+    (files, hashes): (&Arc<TokenFiles>, Option<&DocumentHashes>),
     documents: Range<u64>,
 ) -> (TokenStream, Option<TokenStream>) {
     match (config.held_out, hashes) {
         (HeldOut::Documents(fraction), Some(hashes)) => {
-            let share = Share { fraction, seed: config.seed, least_tokens: config.least_held_out_tokens() };
+            let share = Share {
+                fraction,
+                seed: config.seed,
+                least_tokens: config.least_held_out_tokens(format),
+                whole_documents: format != DocumentFormat::Text,
+            };
             let Split { training, held_out } = split(files, hashes, documents, share);
             (training, Some(held_out))
         }

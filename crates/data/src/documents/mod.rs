@@ -52,8 +52,8 @@ impl FromStr for DocumentName {
 pub struct PartText {
     /// The document.
     pub name: DocumentName,
-    /// Bytes of the document's text before the part. For a file of token ids, bytes of the document's ids before the
-    /// part.
+    /// Bytes of the document's text before the part. For a file of token ids and for a
+    /// conversation, bytes of the document's ids before the part.
     pub offset: u64,
     /// The text of the part's inputs and of the target after the last input.
     pub text: String,
@@ -93,11 +93,17 @@ pub fn part_texts(
             PieceContent::Ids { ids, width } => {
                 (ids.to_vec(), (0..ids.len()).map(|index| index * width..(index + 1) * width).collect())
             }
+            PieceContent::Conversation(ids) => {
+                let width = size_of::<u32>();
+                (ids.to_vec(), (0..ids.len()).map(|index| index * width..(index + 1) * width).collect())
+            }
         };
+        let is_whole = matches!(piece.content, PieceContent::Conversation(_));
         if piece.is_first {
-            (tokens, bytes) = (u64::from(walk.tokenizer.bos_before(&ids).is_some()), 0);
+            (tokens, bytes) = (u64::from(!is_whole && walk.tokenizer.bos_before(&ids).is_some()), 0);
         }
-        lengths.insert(piece.document, Length { tokens: tokens + ids.len() as u64, last: ids.last().copied() });
+        let last = ids.last().copied();
+        lengths.insert(piece.document, Length { tokens: tokens + ids.len() as u64, last, is_whole });
         for &index in of_document {
             let part = &parts[index];
             let begin = part.tokens.start.max(tokens);
@@ -115,7 +121,9 @@ pub fn part_texts(
             let range = ranges[first].start..ranges[last].end;
             let text = match piece.content {
                 PieceContent::Text(text) => text.get(range.clone()).unwrap_or_default().to_owned(),
-                PieceContent::Ids { ids, .. } => walk.tokenizer.decode(&ids[first..=last])?,
+                PieceContent::Ids { ids, .. } | PieceContent::Conversation(ids) => {
+                    walk.tokenizer.decode(&ids[first..=last])?
+                }
             };
             let offset = bytes + range.start as u64;
             let part_text = || PartText { name: name(), offset, text: String::new(), document_tokens: 0 };
@@ -125,6 +133,7 @@ pub fn part_texts(
         bytes += match piece.content {
             PieceContent::Text(text) => text.len() as u64,
             PieceContent::Ids { ids, width } => (ids.len() * width) as u64,
+            PieceContent::Conversation(_) => 0,
         };
         Ok(())
     })?;
@@ -140,11 +149,13 @@ pub fn part_texts(
 struct Length {
     tokens: u64,
     last: Option<u32>,
+    /// Whether the tokens are all of the document.
+    is_whole: bool,
 }
 
 impl Length {
     fn with_end(&self, tokenizer: &Tokenizer) -> u64 {
-        self.tokens + u64::from(!tokenizer.is_ended_by(self.last.as_ref()))
+        self.tokens + u64::from(!self.is_whole && !tokenizer.is_ended_by(self.last.as_ref()))
     }
 }
 

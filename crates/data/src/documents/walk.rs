@@ -5,8 +5,10 @@ use std::ops::RangeInclusive;
 
 use super::DocumentName;
 use crate::config::{DataConfig, PrepareProgress};
+use crate::conversations::{ConversationRecord, EncodedConversation};
 use crate::corpus::{Content, Corpus, CorpusFile, Cursor};
 use crate::error::DataError;
+use crate::loss_mask::id_of;
 use crate::prepared::PreparedCorpus;
 use crate::streaming::DocumentId;
 use crate::tokenizer::Tokenizer;
@@ -51,6 +53,8 @@ pub(super) enum PieceContent<'a> {
         /// Bytes per id in the file.
         width: usize,
     },
+    /// All ids of a conversation.
+    Conversation(&'a [u32]),
 }
 
 /// A receiver of every piece, in the order of the corpus.
@@ -102,6 +106,7 @@ impl Walk {
                 }
                 match piece.content {
                     Content::Text(text) => reader.text(text, piece.record, piece.is_last, on_piece)?,
+                    Content::Conversation(record) => reader.conversation(record, piece.record, on_piece)?,
                     Content::Ids { ids, width, .. } => reader.ids(ids, width, piece.is_last, on_piece)?,
                     Content::LoneSurrogates(_) | Content::BadRecord(_) => {}
                 }
@@ -200,6 +205,21 @@ impl FileWalk<'_> {
             self.piece(PieceContent::Text(text), number, on_piece)?;
         }
         if is_last {
+            self.end();
+        }
+        Ok(())
+    }
+
+    fn conversation(
+        &mut self,
+        conversation: &ConversationRecord,
+        record: u64,
+        on_piece: &mut OnPiece,
+    ) -> Result<(), DataError> {
+        let Some(encoder) = &self.walk.tokenizer.conversations else { return Ok(()) };
+        if let EncodedConversation::Tokens { tokens, .. } = encoder.encode(conversation)? {
+            let ids: Vec<u32> = tokens.into_iter().map(id_of).collect();
+            self.piece(PieceContent::Conversation(&ids), self.file.format.first_unit + record - 1, on_piece)?;
             self.end();
         }
         Ok(())

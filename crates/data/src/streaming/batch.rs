@@ -2,6 +2,7 @@
 
 use super::document_id::DocumentId;
 use super::position::ReadPosition;
+use crate::conversations::{ConversationRecord, EncodedConversation};
 use crate::corpus::BadRecordReason;
 use crate::error::DataError;
 use crate::findings::Findings;
@@ -10,6 +11,14 @@ use crate::tokenizer::Tokenizer;
 
 /// The ids of a text, and its findings.
 type EncodedText = (Vec<u32>, Findings);
+
+/// A tokenised batch.
+pub(super) struct Tokenised {
+    pub(super) items: Vec<Item>,
+    pub(super) texts: Vec<EncodedText>,
+    /// Each conversation with its tokens, until they are taken.
+    pub(super) conversations: Vec<(ConversationRecord, Option<Result<EncodedConversation, DataError>>)>,
+}
 
 /// A piece of a stream, or a record that is left out.
 pub(super) enum Item {
@@ -20,6 +29,11 @@ pub(super) enum Item {
         document: DocumentId,
         has_text: bool,
         is_last: bool,
+    },
+    /// A whole conversation, with its index in the batch.
+    Conversation {
+        index: usize,
+        document: DocumentId,
     },
     BadRecord {
         file: usize,
@@ -38,6 +52,7 @@ const MAX_ITEMS: usize = 1 << 14;
 pub(super) struct Batch {
     items: Vec<Item>,
     texts: Vec<String>,
+    conversations: Vec<ConversationRecord>,
     bytes: usize,
 }
 
@@ -52,6 +67,12 @@ impl Batch {
         self.texts.push(text.to_owned());
     }
 
+    pub(super) fn push_conversation(&mut self, document: DocumentId, record: &ConversationRecord) {
+        self.items.push(Item::Conversation { index: self.conversations.len(), document });
+        self.bytes += record.bytes;
+        self.conversations.push(record.clone());
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -60,13 +81,15 @@ impl Batch {
         self.bytes >= ENCODE_BATCH_BYTES || self.items.len() >= MAX_ITEMS
     }
 
-    /// The items, and the ids and findings of their texts.
+    /// Takes the contents of the batch, and tokenises its texts and conversations.
     ///
     /// # Errors
     /// Fails if the tokenizer fails.
-    pub(super) fn tokenise(&mut self, tokenizer: &Tokenizer) -> Result<(Vec<Item>, Vec<EncodedText>), DataError> {
-        let Batch { items, texts, .. } = std::mem::take(self);
-        Ok((items, tokenizer.encode_all(texts)?))
+    pub(super) fn tokenise(&mut self, tokenizer: &Tokenizer) -> Result<Tokenised, DataError> {
+        let Batch { items, texts, conversations, .. } = std::mem::take(self);
+        let encoded = tokenizer.conversations.as_ref().map(|encoder| encoder.encode_all(&conversations));
+        let conversations = conversations.into_iter().zip(encoded.into_iter().flatten().map(Some)).collect();
+        Ok(Tokenised { items, texts: tokenizer.encode_all(texts)?, conversations })
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::document_id::DocumentId;
 use super::position::{DocumentCounts, ReadPosition, StreamPosition};
-use crate::sequences::sequences_of_document;
+use crate::sequences::{Cut as SequenceCut, has_room, sequences_of_document};
 
 /// The size of a window.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +13,7 @@ pub(super) struct WindowSize {
     pub(super) sequences: u64,
     /// The largest number of inputs of a sequence.
     pub(super) length: u64,
-    /// Whether a sequence holds several documents.
-    pub(super) packing: bool,
+    pub(super) cut: SequenceCut,
 }
 
 /// A finished window.
@@ -65,8 +64,17 @@ pub(super) struct WindowBuffer {
     /// Positions at which reading can resume, each with the number of tokens before it. The first position is at or
     /// before the window's start.
     points: VecDeque<(u64, ReadPosition, DocumentCounts)>,
-    /// Without packing, the number of closed documents that `cut` has counted, and the number of their sequences.
-    counted: (usize, u64),
+    /// If documents decide the sequences, the documents that `cut` has counted.
+    counted: Counted,
+}
+
+/// Closed documents, and the sequences that they make.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counted {
+    documents: usize,
+    sequences: u64,
+    /// The number of tokens in the last sequence, if it has whole documents.
+    filled: u64,
 }
 
 /// The end of a window and the beginning of the next window, in tokens. If the last input has a target, that token is
@@ -90,7 +98,7 @@ impl WindowBuffer {
             tokens_before: start.read.tokens,
             is_open: start.read.inside,
             points: VecDeque::from([(0, start.read, start.counts.clone())]),
-            counted: (0, 0),
+            counted: Counted::default(),
             start: StreamPosition { digest: None, ..start },
         }
     }
@@ -151,7 +159,7 @@ impl WindowBuffer {
             tokens_before: self.tokens_before,
         };
         self.drop_first(cut.next);
-        self.counted = (0, 0);
+        self.counted = Counted::default();
         Some(window)
     }
 
@@ -159,12 +167,41 @@ impl WindowBuffer {
         if self.skip > 0 {
             return None;
         }
-        if self.size.packing {
-            let next = (self.size.sequences * self.size.length) as usize;
-            return (self.ids.len() > next).then_some(Cut { end: next + 1, next });
+        match self.size.cut {
+            SequenceCut::Packed => {
+                let next = (self.size.sequences * self.size.length) as usize;
+                (self.ids.len() > next).then_some(Cut { end: next + 1, next })
+            }
+            SequenceCut::Unpacked => self.cut_per_document(),
+            SequenceCut::WholeDocuments => self.cut_between_documents(),
         }
-        while let Some(&start) = self.starts.get(self.counted.0) {
-            let (document, sequences) = self.counted;
+    }
+
+    /// The end of a window is before the first document that does not fit into the last sequence.
+    fn cut_between_documents(&mut self) -> Option<Cut> {
+        while let Some(&start) = self.starts.get(self.counted.documents) {
+            let counted = &mut self.counted;
+            let is_closed = counted.documents + 1 < self.starts.len() || !self.is_open;
+            if !is_closed {
+                return None;
+            }
+            let end = self.starts.get(counted.documents + 1).copied().unwrap_or(self.ids.len() as u64);
+            if counted.sequences == 0 || !has_room(counted.filled, end - start, self.size.length) {
+                if counted.sequences == self.size.sequences {
+                    return Some(Cut { end: start as usize, next: start as usize });
+                }
+                counted.sequences += 1;
+                counted.filled = 0;
+            }
+            counted.filled += end - start;
+            counted.documents += 1;
+        }
+        None
+    }
+
+    fn cut_per_document(&mut self) -> Option<Cut> {
+        while let Some(&start) = self.starts.get(self.counted.documents) {
+            let Counted { documents: document, sequences, .. } = self.counted;
             let end = self.starts.get(document + 1).copied().unwrap_or(self.ids.len() as u64);
             let is_closed = document + 1 < self.starts.len() || !self.is_open;
             let total = sequences + sequences_of_document(end - start, self.size.length);
@@ -178,7 +215,7 @@ impl WindowBuffer {
             if !is_closed {
                 return None;
             }
-            self.counted = (document + 1, total);
+            self.counted = Counted { documents: document + 1, sequences: total, filled: 0 };
         }
         None
     }
@@ -224,7 +261,7 @@ mod tests {
 
     fn sequences(ids: &[u32], starts: &[u64], size: WindowSize) -> Vec<SequenceTokens> {
         let stream = TokenStream::of_documents(&Arc::new(files(ids, starts)), 0..starts.len() as u64);
-        let all = Sequences::new(stream, size.length as usize, size.packing);
+        let all = Sequences::new(stream, size.length as usize, size.cut);
         let sequence = |index| {
             let range = all.token_range(index);
             let last = range.start + range.length as u64;
@@ -266,7 +303,7 @@ mod tests {
         (1u64..5, 1u64..6, any::<bool>()).prop_map(|(sequences, length, packing)| WindowSize {
             sequences,
             length,
-            packing,
+            cut: if packing { SequenceCut::Packed } else { SequenceCut::Unpacked },
         })
     }
 

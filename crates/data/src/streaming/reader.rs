@@ -2,7 +2,7 @@
 
 use std::mem::take;
 
-use super::batch::{Batch, Item};
+use super::batch::{Batch, Item, Tokenised};
 use super::blocks::BlockOrder;
 use super::buffer::{WindowBuffer, WindowSize, WindowTokens};
 use super::document_id::DocumentId;
@@ -79,7 +79,7 @@ impl<'a> WindowReader<'a> {
         let size = WindowSize {
             sequences: streaming.window_sequences,
             length: config.sequence_length as u64,
-            packing: config.packing,
+            cut: config.cut(config.sources[source].format),
         };
         let seed = order::seed_of_source(config.seed, source);
         let mut documents = DocumentTokens::new(tokenizer, start.read.inside)?;
@@ -124,9 +124,7 @@ impl<'a> WindowReader<'a> {
         loop {
             if self.at == (ReadPosition { epoch: self.at.epoch, ..ReadPosition::default() }) {
                 if documents_before.replace(self.counts.documents) == Some(self.counts.documents) {
-                    let files = self.corpus.files_of(self.source).len();
-                    let notes = self.documents.findings.notes(&self.corpus.file_names());
-                    return Err(DataError::Empty { files, notes });
+                    return Err(self.corpus.without_documents(self.source, &self.documents.findings));
                 }
                 // the first epoch collects all held-out documents
                 self.drawn.is_complete |= self.at.epoch > 0;
@@ -181,6 +179,10 @@ impl<'a> WindowReader<'a> {
                 let document = DocumentId { file: self.blocks.at(block).file, record: piece.record };
                 self.batch.push_text(document, text, piece.is_last);
             }
+            Content::Conversation(record) => {
+                let document = DocumentId { file: record.file, record: piece.record };
+                self.batch.push_conversation(document, record);
+            }
             Content::LoneSurrogates(count) => self.batch.push(Item::LoneSurrogates(*count)),
             Content::BadRecord(bad) => self.batch.push(Item::BadRecord { file: bad.file, reason: bad.reason }),
             Content::Ids { .. } => {
@@ -204,7 +206,7 @@ impl<'a> WindowReader<'a> {
 
     /// Tokenises the batch and passes on its documents.
     fn flush(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
-        let (items, texts) = self.batch.tokenise(self.documents.tokenizer())?;
+        let Tokenised { items, texts, mut conversations } = self.batch.tokenise(self.documents.tokenizer())?;
         for item in items {
             match item {
                 Item::Text { index, document, has_text, is_last } => {
@@ -214,6 +216,14 @@ impl<'a> WindowReader<'a> {
                     self.documents.push_text(ids, has_text);
                     if is_last {
                         self.documents.end_document();
+                    }
+                    self.pass_on(on_window)?;
+                }
+                Item::Conversation { index, document } => {
+                    self.next = document;
+                    let (record, encoded) = &mut conversations[index];
+                    if let Some(encoded) = encoded.take() {
+                        self.documents.push_conversation(record, encoded)?;
                     }
                     self.pass_on(on_window)?;
                 }

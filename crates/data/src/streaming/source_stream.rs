@@ -9,7 +9,7 @@ use super::maker::WindowMaker;
 use super::position::{DocumentCounts, StreamPosition};
 use super::window::{WindowHeader, WindowStore};
 use crate::error::DataError;
-use crate::sequences::Sequences;
+use crate::sequences::{Cut, Sequences};
 
 /// The time after which a window that stage 0 has announced must be visible on the volume.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ pub(crate) struct SourceStream {
     /// The number of sequences of a window.
     pub(crate) sequences: u64,
     length: usize,
-    packing: bool,
+    cut: Cut,
     /// `Some` in the process that makes the windows.
     maker: Option<WindowMaker>,
     state: Mutex<State>,
@@ -40,8 +40,8 @@ struct State {
 
 impl SourceStream {
     /// The windows in `store`, with `sequences` sequences each.
-    pub(crate) fn new(store: WindowStore, sequences: u64, length: usize, packing: bool) -> SourceStream {
-        SourceStream { store, sequences, length, packing, maker: None, state: Mutex::default() }
+    pub(crate) fn new(store: WindowStore, sequences: u64, length: usize, cut: Cut) -> SourceStream {
+        SourceStream { store, sequences, length, cut, maker: None, state: Mutex::default() }
     }
 
     /// Makes the windows with `maker`, which begins at `start`.
@@ -113,7 +113,7 @@ impl SourceStream {
         }
         let header = self.wait_for_header(window, keep_waiting)?;
         let stream = self.store.open(&header)?;
-        let sequences = Arc::new(Sequences::new(stream, self.length, self.packing));
+        let sequences = Arc::new(Sequences::new(stream, self.length, self.cut));
         if sequences.count != self.sequences {
             return Err(DataError::OtherWindow { path: self.store.window_folder(window) });
         }

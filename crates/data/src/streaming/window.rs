@@ -12,7 +12,8 @@ use super::position::StreamPosition;
 use crate::atomic_file::{write_atomically, write_bytes_atomically};
 use crate::config::Streaming;
 use crate::error::DataError;
-use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TokenFiles};
+use crate::loss_mask::{MASK_FILE, id_of, write_mask};
+use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TokenFiles, TokenForm};
 use crate::stream::{Origins, TokenStream};
 
 const HEADER_FILE: &str = "window.json";
@@ -25,8 +26,7 @@ const UNFINISHED: &str = "unfinished-";
 #[derive(Clone, Debug)]
 pub(crate) struct WindowStore {
     folder: PathBuf,
-    /// Bytes per id.
-    id_bytes: usize,
+    form: TokenForm,
 }
 
 /// The facts about a window besides its tokens.
@@ -46,8 +46,8 @@ pub(super) struct WindowHeader {
 
 impl WindowStore {
     /// The windows of the source with the index `source`, for the token cache in `folder`.
-    pub(crate) fn new(streaming: &Streaming, folder: &Path, source: usize, id_bytes: usize) -> WindowStore {
-        WindowStore { folder: streaming.folder.join(folder).join(source.to_string()), id_bytes }
+    pub(crate) fn new(streaming: &Streaming, folder: &Path, source: usize, form: TokenForm) -> WindowStore {
+        WindowStore { folder: streaming.folder.join(folder).join(source.to_string()), form }
     }
 
     /// The header of a complete window.
@@ -66,7 +66,7 @@ impl WindowStore {
     /// Fails if the window's files can't be mapped.
     pub(super) fn open(&self, header: &WindowHeader) -> Result<TokenStream, DataError> {
         let folder = self.window_folder(header.start.window);
-        let files = Arc::new(TokenFiles::open(&folder, header.tokens, header.documents, self.id_bytes)?);
+        let files = Arc::new(TokenFiles::open(&folder, header.tokens, header.documents, self.form)?);
         let path = folder.join(ORIGINS_FILE);
         let bytes = fs::read(&path).map_err(DataError::io("read", &path))?;
         let expected = header.documents * size_of::<u64>() as u64;
@@ -132,7 +132,7 @@ impl WindowStore {
 
     fn write_unfinished(&self, folder: &Path, window: &WindowTokens, header: &WindowHeader) -> Result<(), DataError> {
         fs::create_dir(folder).map_err(DataError::io("create", folder))?;
-        write_tokens(folder, &window.ids, &window.starts, self.id_bytes)?;
+        write_tokens(folder, &window.ids, &window.starts, self.form)?;
         let origins: Vec<u8> = window.documents.iter().flat_map(|document| document.number().to_le_bytes()).collect();
         write_bytes_atomically(&folder.join(ORIGINS_FILE), &origins)?;
         let path = folder.join(HEADER_FILE);
@@ -213,11 +213,11 @@ impl WindowStore {
     }
 }
 
-/// Writes documents as the two files that are mapped later.
+/// Writes documents as the files that are mapped later. `ids` have their marks, see [`crate::loss_mask`].
 ///
 /// # Errors
 /// Fails if the files can't be written.
-pub(crate) fn write_tokens(folder: &Path, ids: &[u32], starts: &[u64], id_bytes: usize) -> Result<(), DataError> {
+pub(crate) fn write_tokens(folder: &Path, ids: &[u32], starts: &[u64], form: TokenForm) -> Result<(), DataError> {
     let path = folder.join(DOCUMENTS_FILE);
     write_atomically(&path, |file| {
         let ends = [ids.len() as u64];
@@ -228,9 +228,15 @@ pub(crate) fn write_tokens(folder: &Path, ids: &[u32], starts: &[u64], id_bytes:
     })?;
     let path = folder.join(TOKEN_IDS_FILE);
     write_atomically(&path, |file| {
-        ids.iter()
-            .try_for_each(|id| file.write_all(&id.to_le_bytes()[..id_bytes]).map_err(DataError::io("write", &path)))
-    })
+        ids.iter().try_for_each(|&token| {
+            file.write_all(&id_of(token).to_le_bytes()[..form.id_bytes]).map_err(DataError::io("write", &path))
+        })
+    })?;
+    if !form.has_mask {
+        return Ok(());
+    }
+    let path = folder.join(MASK_FILE);
+    write_atomically(&path, |file| write_mask(ids, file).map_err(DataError::io("write", &path)))
 }
 
 /// Removes a folder that is not a window. The thread of a dropped maker may still write into it. The remaining files

@@ -8,11 +8,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Value, json};
 
 use crate::catch_panic::catch_panic;
+use crate::conversations::ConversationEncoder;
 use crate::corpus::Split;
 use crate::error::DataError;
 use crate::findings::Findings;
@@ -38,6 +40,8 @@ pub struct Tokenizer {
     /// Whether special tokens in a text are encoded as tokens.
     parses: bool,
     losses: Losses,
+    /// The encoder of conversations, if the corpus has some.
+    pub(crate) conversations: Option<Arc<ConversationEncoder>>,
 }
 
 /// The ways in which a text may lose information when it is tokenised.
@@ -129,6 +133,7 @@ impl Tokenizer {
             keeps_padding_text,
             parses: parse,
             losses,
+            conversations: None,
         })
     }
 

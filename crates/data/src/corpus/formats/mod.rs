@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::pieces::Split;
 use super::{Compression, CorpusFile, Cursor, FilePart, PieceHandler};
-use crate::config::OnBadRecord;
+use crate::config::{DocumentFormat, OnBadRecord};
 use crate::error::DataError;
 
 /// All formats.
@@ -70,6 +70,7 @@ const MESSAGE_TEXTS: [&str; 2] = ["content", "value"];
 
 /// The reader of a file's documents.
 pub(super) struct ReadOptions<'a> {
+    pub(super) documents: DocumentFormat,
     /// The field or column with the text.
     pub(super) text_field: &'a str,
     /// The positions at which a long text may be split.
@@ -102,6 +103,11 @@ impl Format {
             None => extension,
         };
         Some((FORMATS.iter().find(|format| inner == format.extension)?, compression))
+    }
+
+    /// Whether the files hold records with fields.
+    pub(super) fn has_records(&self) -> bool {
+        matches!(self.contents, Contents::Fields(_))
     }
 
     /// Whether the files hold text, which any tokenizer can encode.
@@ -138,6 +144,11 @@ pub(super) fn unknown_format(path: &Path) -> DataError {
 /// The extensions of `formats`, such as ".txt or .jsonl".
 fn extensions<'a>(formats: impl Iterator<Item = &'a Format>) -> String {
     list(formats.map(|format| format!(".{}", format.extension)))
+}
+
+/// The extensions of the formats with records, such as ".jsonl or .parquet".
+pub(super) fn with_records() -> String {
+    extensions(FORMATS.iter().filter(|format| format.has_records()))
 }
 
 /// The compressed formats, such as ".txt or .jsonl also with .gz or .zst".

@@ -1,12 +1,14 @@
 //! Files of JSON objects, each with a document in one of its fields. The formats differ in where a record ends.
 
 mod array;
+mod conversation;
 mod lines;
 mod record;
 
 use serde_json::{Map, Value};
 
 use super::{FieldBytes, MESSAGE_TEXTS, ReadOptions};
+use crate::config::DocumentFormat;
 use crate::corpus::text_reader::TextReader;
 use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
@@ -65,11 +67,26 @@ fn read(
     while next_record(&mut records)? {
         let position = records.position;
         let bytes_read = records.reader.file_bytes(position.offset);
+        let number = records.next_number() - 1;
+        let bad =
+            |(reason, problem)| (reason, DataError::Record { path: corpus_file.path.clone(), unit, number, problem });
         let document = match std::str::from_utf8(&records.record) {
-            Ok(json) => record::document(json.trim(), options.text_field, unit).map_err(|(reason, problem)| {
-                let number = records.next_number() - 1;
-                (reason, DataError::Record { path: corpus_file.path.clone(), unit, number, problem })
-            }),
+            Ok(json) if options.documents != DocumentFormat::Text => {
+                let found = conversation::value(json.trim(), options.documents, unit)
+                    .and_then(|(value, surrogates)| Ok((pieces::conversation(&value, options.documents)?, surrogates)));
+                match found {
+                    Ok((conversation, lone_surrogates)) => {
+                        pieces::emit_lone_surrogates(lone_surrogates, position, bytes_read, on_piece)?;
+                        let bytes = records.record.len();
+                        pieces::emit_conversation(corpus_file, conversation, bytes, position, bytes_read, on_piece)?;
+                    }
+                    Err(problem) => {
+                        pieces::emit_bad_record(bad(problem), from.file, position, bytes_read, on_piece)?;
+                    }
+                }
+                continue;
+            }
+            Ok(json) => record::document(json.trim(), options.text_field, unit).map_err(bad),
             Err(error) => {
                 let offset = records.start + error.valid_up_to() as u64;
                 Err((BadRecordReason::NotUtf8, DataError::NotUtf8 { path: corpus_file.path.clone(), offset }))

@@ -49,8 +49,8 @@ fn text(json: &str, field: &str, unit: &str) -> Result<String, Problem> {
         Some(other) => return Err((BadRecordReason::NotText, no_text(field, other, unit))),
         None if fields.is_empty() => format!("the object has no fields: it needs \"{field}\""),
         None if CONVERSATIONS.iter().any(|name| fields.get(*name).is_some_and(Value::is_array)) => format!(
-            "there is no field \"{field}\", only {}: a conversation can't be trained on as it is; write it as one text with the \
-             tokenizer's chat template, and set data.specialTokens to Parse",
+            "there is no field \"{field}\", only {}: to train on the assistant's messages, set \
+             data.format to Chat",
             names()
         ),
         None => {
@@ -82,8 +82,7 @@ fn no_text(field: &str, value: &Value, unit: &str) -> String {
     let is_conversation = value.as_array().is_some_and(|turns| turns.first().is_some_and(Value::is_object));
     if is_conversation {
         return format!(
-            "the field \"{field}\" holds a conversation, not text: write it as one text with the tokenizer's chat template, and \
-             set data.specialTokens to Parse"
+            "the field \"{field}\" holds a conversation, not text: set data.format to Chat to train on the field messages"
         );
     }
     let select = format!("select(.{field} | type == \"string\")");
@@ -92,7 +91,7 @@ fn no_text(field: &str, value: &Value, unit: &str) -> String {
 }
 
 /// The reason why a record is not JSON.
-fn not_json(json: &str, error: &serde_json::Error, example: &str, unit: &str) -> String {
+pub(super) fn not_json(json: &str, error: &serde_json::Error, example: &str, unit: &str) -> String {
     if let Some(number) = bare_number(json) {
         return format!("JSON has no {number}, which Python's json.dumps writes for a number: write null for it");
     }
@@ -105,7 +104,7 @@ fn not_json(json: &str, error: &serde_json::Error, example: &str, unit: &str) ->
 }
 
 /// `json` with `replacement` for each `\u` escape of a lone surrogate; `None` without such an escape.
-fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<String> {
+pub(super) fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<String> {
     let unit = |at: usize| {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok()

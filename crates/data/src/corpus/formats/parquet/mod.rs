@@ -1,5 +1,6 @@
-//! `.parquet`: every row is a document, in one column of text.
+//! `.parquet`: every row is a document, in one column of text or in the columns of a conversation.
 
+mod conversation;
 mod file;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,8 @@ use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::{ColumnDescPtr, Type as SchemaType};
 
 use super::{Contents, FieldBytes, Format, MESSAGE_TEXTS, ReadOptions};
-use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
+use crate::config::DocumentFormat;
+use crate::corpus::{BadRecordReason, CorpusFile, Cursor, FilePart, PieceHandler, pieces};
 use crate::error::DataError;
 use file::ParquetFile;
 
@@ -43,34 +45,63 @@ fn read(
     from: Cursor,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
+    if options.documents != DocumentFormat::Text {
+        return conversation::read(corpus_file, options, from, on_piece);
+    }
     let file = ParquetFile::new(corpus_file);
     let reader = file.call(|| SerializedFileReader::new(file.clone()))?;
     let column = TextColumn::find(reader.metadata(), corpus_file, options.text_field)?;
     let chunks = column_chunks(reader.metadata(), column.index, corpus_file)?;
-    let total_rows = reader.metadata().file_metadata().num_rows().max(1) as u64;
+    let groups = RowGroups::of(reader.metadata());
     let mut on_row = |record: u64, text: Result<&str, (BadRecordReason, DataError)>| {
-        let bytes_read = (corpus_file.stamp.size as f64 * record as f64 / total_rows as f64) as u64;
+        let bytes_read = groups.bytes_read(record, corpus_file);
         let position = Cursor { record, ..from };
         match text {
             Ok(text) => pieces::emit_record(corpus_file, text, options.split, position, bytes_read, on_piece),
             Err(bad) => pieces::emit_bad_record(bad, from.file, position, bytes_read, on_piece),
         }
     };
-    let sizes = reader.metadata().row_groups().iter().map(|group| group.compressed_size().max(0) as u64);
-    let total_bytes = sizes.fold(0, u64::saturating_add);
-    let (mut row, mut bytes) = (0u64, 0u64); // rows and bytes of the file before the next group
-    for (group, chunk) in chunks.into_iter().enumerate() {
-        let group = file.call(|| reader.get_row_group(group))?;
-        let end = row.saturating_add(group.metadata().num_rows() as u64);
-        let group_bytes = bytes..bytes.saturating_add(group.metadata().compressed_size().max(0) as u64);
-        bytes = group_bytes.end;
-        if end > from.record && options.part.has(group_bytes, total_bytes) {
-            file.expect_chunk(chunk);
-            column.read_group(&file, &*group, row..end, from.record, &mut on_row)?;
-        }
-        row = end;
+    for (index, rows) in groups.of_part(options.part, from.record) {
+        let group = file.call(|| reader.get_row_group(index))?;
+        file.expect_chunk(chunks[index].clone());
+        column.read_group(&file, &*group, rows, from.record, &mut on_row)?;
     }
     Ok(())
+}
+
+/// The row groups of a file.
+struct RowGroups {
+    /// The rows and the bytes of each group, counted from the first group on.
+    groups: Vec<(Range<u64>, Range<u64>)>,
+    total_rows: u64,
+    total_bytes: u64,
+}
+
+impl RowGroups {
+    fn of(metadata: &ParquetMetaData) -> RowGroups {
+        let (mut row, mut bytes) = (0u64, 0u64);
+        let groups = metadata.row_groups().iter().map(|group| {
+            let (rows_before, bytes_before) = (row, bytes);
+            row = row.saturating_add(group.num_rows().max(0) as u64);
+            bytes = bytes.saturating_add(group.compressed_size().max(0) as u64);
+            (rows_before..row, bytes_before..bytes)
+        });
+        let groups = groups.collect();
+        RowGroups { groups, total_rows: metadata.file_metadata().num_rows().max(1) as u64, total_bytes: bytes }
+    }
+
+    /// The index and the rows of each group in a part of the file that has rows from `first` on.
+    fn of_part(&self, part: FilePart, first: u64) -> impl Iterator<Item = (usize, Range<u64>)> {
+        let groups = self.groups.iter().enumerate();
+        let wanted =
+            groups.filter(move |(_, (rows, bytes))| rows.end > first && part.has(bytes.clone(), self.total_bytes));
+        wanted.map(|(index, (rows, _))| (index, rows.clone()))
+    }
+
+    /// Bytes of the file up to a row, about.
+    fn bytes_read(&self, rows: u64, corpus_file: &CorpusFile) -> u64 {
+        (corpus_file.stamp.size as f64 * rows as f64 / self.total_rows as f64) as u64
+    }
 }
 
 /// The column of a file that holds its documents.

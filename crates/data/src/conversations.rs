@@ -1,0 +1,172 @@
+//! Conversations as tokens: the limit of their length, and the treatment of those that can't be encoded.
+
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::thread;
+
+use stagecoach_chat::{Chat, Conversation, Refusal, Tokens};
+
+use crate::config::{OnBadRecord, OnLongConversation};
+use crate::corpus::BadRecordReason;
+use crate::error::DataError;
+use crate::loss_mask::marked;
+
+/// A conversation of a corpus, and its place.
+#[derive(Clone, Debug)]
+pub(crate) struct ConversationRecord {
+    pub(crate) conversation: Conversation,
+    /// Index of the file in the corpus.
+    pub(crate) file: usize,
+    pub(crate) path: PathBuf,
+    /// The unit in which the file's records are numbered.
+    pub(crate) unit: &'static str,
+    /// The number of the record in the file.
+    pub(crate) number: u64,
+    /// Bytes of the record.
+    pub(crate) bytes: usize,
+}
+
+/// The tokens of a conversation, or the reason why it is left out.
+#[derive(Debug)]
+pub(crate) enum EncodedConversation {
+    /// Ids with their marks, see [`crate::loss_mask`]. At least one target is trained on.
+    Tokens {
+        tokens: Vec<u32>,
+        is_cut: bool,
+    },
+    LeftOut(BadRecordReason),
+}
+
+/// An encoder of a job's conversations.
+pub(crate) struct ConversationEncoder {
+    pub(crate) chat: Chat,
+    /// The tokens that frame a prompt with its completion, if both are texts.
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: u32,
+    /// The largest number of tokens: a sequence, and the target of its last input.
+    pub(crate) max_tokens: usize,
+    pub(crate) on_long: OnLongConversation,
+    pub(crate) on_bad: OnBadRecord,
+    /// The hash of the template and its variables.
+    pub(crate) template_hash: String,
+    /// Everything that decides the tokens of a conversation.
+    pub(crate) key: String,
+}
+
+impl ConversationEncoder {
+    /// The tokens of each conversation, computed on all processors.
+    pub(crate) fn encode_all(&self, records: &[ConversationRecord]) -> Vec<Result<EncodedConversation, DataError>> {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let encode = |records: &[ConversationRecord]| records.iter().map(|record| self.encode(record)).collect();
+        thread::scope(|scope| {
+            let chunks = records.chunks(records.len().div_ceil(threads).max(1));
+            let running: Vec<_> = chunks.map(|chunk| scope.spawn(move || -> Vec<_> { encode(chunk) })).collect();
+            running.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        })
+    }
+
+    /// The tokens of a conversation.
+    ///
+    /// # Errors
+    /// Fails if the job's settings can't encode any conversation, or if the job refuses bad records and long
+    /// conversations and this is one.
+    pub(crate) fn encode(&self, record: &ConversationRecord) -> Result<EncodedConversation, DataError> {
+        let refused = |problem| DataError::Record {
+            path: record.path.clone(),
+            unit: record.unit,
+            number: record.number,
+            problem,
+        };
+        let mut tokens = match self.framed(&record.conversation) {
+            Ok(tokens) => tokens,
+            Err(setup @ (Refusal::NoTemplate | Refusal::NoDate)) => {
+                return Err(DataError::Invalid { problem: setup.to_string() });
+            }
+            Err(Refusal::NothingTrained) => {
+                return Ok(EncodedConversation::LeftOut(BadRecordReason::NothingTrained));
+            }
+            Err(refusal) => return self.bad_record(&refusal, refused),
+        };
+        let count = tokens.ids.len();
+        let mut is_cut = false;
+        if count > self.max_tokens {
+            match (self.on_long, self.last_end(&tokens)) {
+                (OnLongConversation::Fail, _) => return Err(refused(self.too_long(count))),
+                (OnLongConversation::Truncate, Some(end)) => {
+                    is_cut = true;
+                    tokens.ids.truncate(end);
+                }
+                (OnLongConversation::Truncate | OnLongConversation::Skip, _) => {
+                    return Ok(EncodedConversation::LeftOut(BadRecordReason::TooLong));
+                }
+            }
+        }
+        if !has_target(&tokens.trained[..tokens.ids.len()]) {
+            return Ok(EncodedConversation::LeftOut(BadRecordReason::NothingTrained));
+        }
+        let tokens = tokens.ids.iter().zip(&tokens.trained).map(|(&id, &trained)| marked(id, trained)).collect();
+        Ok(EncodedConversation::Tokens { tokens, is_cut })
+    }
+
+    /// The tokens of a conversation. A prompt with its completion is framed as a document if both are texts.
+    fn framed(&self, conversation: &Conversation) -> Result<Tokens, Refusal> {
+        let mut tokens = self.chat.tokens(conversation)?;
+        if conversation.is_of_texts() {
+            if let Some(bos) = self.bos {
+                tokens.ids.insert(0, bos);
+                tokens.trained.insert(0, false);
+                tokens.turn_ends.iter_mut().flatten().for_each(|end| *end += 1);
+            }
+            tokens.ids.push(self.eos);
+            tokens.trained.push(true);
+            if let Some(Some(end)) = tokens.turn_ends.last_mut() {
+                *end += 1;
+            }
+        }
+        Ok(tokens)
+    }
+
+    fn bad_record(
+        &self,
+        refusal: &Refusal,
+        refused: impl FnOnce(String) -> DataError,
+    ) -> Result<EncodedConversation, DataError> {
+        match self.on_bad {
+            OnBadRecord::Fail => Err(refused(refusal.to_string())),
+            OnBadRecord::Skip => Ok(EncodedConversation::LeftOut(reason(refusal))),
+        }
+    }
+
+    /// The end of the last turn that fits, if a target before it is trained on.
+    fn last_end(&self, tokens: &Tokens) -> Option<usize> {
+        let ends = tokens.turn_ends.iter().flatten().copied();
+        ends.filter(|&end| end <= self.max_tokens && has_target(&tokens.trained[..end])).max()
+    }
+
+    fn too_long(&self, count: usize) -> String {
+        let length = self.max_tokens - 1;
+        format!(
+            "the conversation has {count} tokens, and a sequence has {length} with the target of its last one: raise \
+             data.sequenceLength, or set data.onLongConversation to Truncate or Skip"
+        )
+    }
+}
+
+/// The reason of a refusal, for the counts of records that are left out.
+pub(crate) fn reason(refusal: &Refusal) -> BadRecordReason {
+    match refusal {
+        Refusal::Malformed { .. } | Refusal::Mark(_) | Refusal::NoTemplate | Refusal::NoDate => {
+            BadRecordReason::NoConversation
+        }
+        Refusal::Template { .. } => BadRecordReason::RefusedByTemplate,
+        Refusal::Inspected { .. } | Refusal::Forged { .. } => BadRecordReason::SpellsSpecialTokens,
+        Refusal::Tokenizer { .. } | Refusal::Unproven { .. } | Refusal::Block { .. } => BadRecordReason::Unproven,
+        Refusal::NothingTrained => BadRecordReason::NothingTrained,
+    }
+}
+
+/// Whether a token that has one before it is trained on: the first token is no target.
+fn has_target(trained: &[bool]) -> bool {
+    trained.iter().skip(1).any(|&trained| trained)
+}

@@ -1,0 +1,130 @@
+//! Rows as conversations: columns of lists and structs as JSON.
+
+use parquet::file::metadata::ParquetMetaData;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Field, Row};
+use parquet::schema::types::Type as SchemaType;
+use serde_json::{Map, Number, Value, json};
+
+use super::file::ParquetFile;
+use super::{PARQUET, RowGroups, column_chunks, damaged};
+use crate::config::DocumentFormat;
+use crate::corpus::formats::ReadOptions;
+use crate::corpus::{CorpusFile, Cursor, PieceHandler, pieces};
+use crate::error::DataError;
+
+/// Reads the rows of a file as conversations, from the row that `from` names on.
+///
+/// # Errors
+/// Fails if the file can't be read or is damaged, if it lacks a column of conversations, or if `on_piece` fails.
+pub(super) fn read(
+    corpus_file: &CorpusFile,
+    options: &ReadOptions,
+    from: Cursor,
+    on_piece: &mut PieceHandler,
+) -> Result<(), DataError> {
+    let file = ParquetFile::new(corpus_file);
+    let reader = file.call(|| SerializedFileReader::new(file.clone()))?;
+    let columns = columns(reader.metadata(), corpus_file, options.documents)?;
+    let groups = RowGroups::of(reader.metadata());
+    for (index, rows) in groups.of_part(options.part, from.record) {
+        let group = file.call(|| reader.get_row_group(index))?;
+        let mut iterator = file.call(|| group.get_row_iter(Some(columns.clone())))?;
+        for record in rows {
+            let cut_off = || damaged(corpus_file, format!("it ends at row {record}: is it cut off?"));
+            let row = file.call(|| iterator.next().transpose())?.ok_or_else(cut_off)?;
+            if record < from.record {
+                continue;
+            }
+            let position = Cursor { record: record + 1, ..from };
+            let bytes_read = groups.bytes_read(record + 1, corpus_file);
+            let value = object(&row);
+            let bytes = value.to_string().len();
+            match pieces::conversation(&value, options.documents) {
+                Ok(conversation) => {
+                    pieces::emit_conversation(corpus_file, conversation, bytes, position, bytes_read, on_piece)?;
+                }
+                Err((reason, problem)) => {
+                    let (path, unit) = (corpus_file.path.clone(), PARQUET.unit);
+                    let error = DataError::Record { path, unit, number: record, problem };
+                    pieces::emit_bad_record((reason, error), from.file, position, bytes_read, on_piece)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The schema of the columns of conversations. Checks that their chunks fit the file.
+fn columns(
+    metadata: &ParquetMetaData,
+    corpus_file: &CorpusFile,
+    documents: DocumentFormat,
+) -> Result<SchemaType, DataError> {
+    let schema = metadata.file_metadata().schema_descr();
+    let fields = schema.root_schema().get_fields();
+    let has = |name: &str| fields.iter().any(|field| field.name() == name);
+    let required = documents.fields().iter().filter(|name| !DocumentFormat::OPTIONAL.contains(name));
+    if let Some(&column) = required.into_iter().find(|name| !has(name)) {
+        return Err(DataError::NoConversationColumn {
+            path: corpus_file.path.clone(),
+            column,
+            format: documents.name(),
+            columns: fields.iter().map(|field| field.name().to_owned()).collect(),
+        });
+    }
+    let is_read = |name: &str| documents.fields().contains(&name);
+    for (index, column) in schema.columns().iter().enumerate() {
+        if column.path().parts().first().is_some_and(|name| is_read(name)) {
+            column_chunks(metadata, index, corpus_file)?;
+        }
+    }
+    let fields = fields.iter().filter(|field| is_read(field.name())).cloned().collect();
+    let columns = SchemaType::group_type_builder(schema.root_schema().name()).with_fields(fields).build();
+    columns.map_err(|error| damaged(corpus_file, error.to_string()))
+}
+
+fn object(row: &Row) -> Value {
+    Value::Object(row.get_column_iter().map(|(name, field)| (name.clone(), value(field))).collect())
+}
+
+fn value(field: &Field) -> Value {
+    match field {
+        Field::Null => Value::Null,
+        Field::Bool(value) => json!(value),
+        Field::Byte(value) => json!(value),
+        Field::Short(value) => json!(value),
+        Field::Int(value) | Field::Date(value) | Field::TimeMillis(value) => json!(value),
+        Field::Long(value)
+        | Field::TimeMicros(value)
+        | Field::TimestampMillis(value)
+        | Field::TimestampMicros(value) => json!(value),
+        Field::UByte(value) => json!(value),
+        Field::UShort(value) => json!(value),
+        Field::UInt(value) => json!(value),
+        Field::ULong(value) => json!(value),
+        Field::Float16(value) => number(f64::from(value.to_f32())),
+        // the shortest decimal of the smaller type, and not the digits of its value as a larger one
+        Field::Float(value) => value.to_string().parse().map_or(Value::Null, number),
+        Field::Double(value) => number(*value),
+        Field::Str(text) => json!(text),
+        Field::Group(row) => object(row),
+        Field::ListInternal(list) => Value::Array(list.elements().iter().map(value).collect()),
+        Field::MapInternal(map) => {
+            let entry = |(key, entry): &(Field, Field)| (key_of(key), value(entry));
+            Value::Object(map.entries().iter().map(entry).collect::<Map<String, Value>>())
+        }
+        other => json!(other.to_string()),
+    }
+}
+
+fn key_of(field: &Field) -> String {
+    match field {
+        Field::Str(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn number(value: f64) -> Value {
+    Number::from_f64(value).map_or(Value::Null, Value::Number)
+}

@@ -86,13 +86,16 @@ fn lines() {
     };
     second(r#"{"text": null}"#, &other("null"));
     second(r#"{"text": [1]}"#, &other("a list"));
-    let remedy = "write it as one text with the tokenizer's chat template, and set data.specialTokens to Parse";
+    let remedy = "set data.format to Chat, which reads the field messages";
     let turns = r#"[{"role": "user", "content": "hi"}]"#;
     second(
         &format!(r#"{{"messages": {turns}}}"#),
-        &format!("there is no field \"text\", only messages: a conversation can't be trained on as it is; {remedy}"),
+        &format!("there is no field \"text\", only messages: to train on a conversation, {remedy}"),
     );
-    second(&format!(r#"{{"text": {turns}}}"#), &format!("the field \"text\" holds a conversation, not text: {remedy}"));
+    second(
+        &format!(r#"{{"text": {turns}}}"#),
+        &format!("the field \"text\" holds a conversation, not text: to train on it, {remedy}"),
+    );
     for number in ["NaN", "Infinity", "-Infinity"] {
         second(
             &format!(r#"{{"title": "NaN \" ", "score": {number}, "text": "b"}}"#),

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::common::*;
 use proptest::prelude::*;
-use stagecoach_data::{CorpusSource, DataConfig, Dataset, HeldOut, HeldOutFiles, HeldOutSet, IGNORE_INDEX, part_texts};
+use stagecoach_data::{
+    CorpusSource, DataConfig, Dataset, DocumentFormat, HeldOut, HeldOutFiles, HeldOutSet, IGNORE_INDEX, part_texts,
+};
 
 /// A volume whose files have these documents, one per line.
 fn volume(files: &[(&str, &[&str])]) -> TestVolume {
@@ -19,7 +21,12 @@ fn volume(files: &[(&str, &[&str])]) -> TestVolume {
 }
 
 fn held_out(name: &str, pattern: &str) -> HeldOutFiles {
-    HeldOutFiles { name: name.to_owned(), paths: vec![pattern.to_owned()], text_field: "text".to_owned() }
+    HeldOutFiles {
+        name: name.to_owned(),
+        paths: vec![pattern.to_owned()],
+        format: DocumentFormat::Text,
+        text_field: "text".to_owned(),
+    }
 }
 
 /// The texts of the documents that training reads in an epoch.

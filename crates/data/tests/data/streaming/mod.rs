@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use serde_json::json;
 use stagecoach_data::{
-    CorpusSource, DataConfig, DataError, Dataset, DocumentPart, HeldOut, HeldOutFiles, Microbatch, OnBadRecord,
-    StreamPosition, Streaming, document_indices, part_texts,
+    CorpusSource, DataConfig, DataError, Dataset, DocumentFormat, DocumentPart, HeldOut, HeldOutFiles, Microbatch,
+    OnBadRecord, StreamPosition, Streaming, document_indices, part_texts,
 };
 
 use crate::common::{A, EOS, TestVolume, little_endian, parquet};
@@ -220,7 +220,12 @@ fn sources_are_streamed_in_their_proportions_and_files_are_held_out() {
         ..CorpusSource::new(&format!("corpus/{name}.jsonl"))
     };
     volume.config.sources = vec![source("x", 2), source("y", 1)];
-    let set = HeldOutFiles { name: String::new(), paths: vec!["corpus/z.jsonl".into()], text_field: "text".into() };
+    let set = HeldOutFiles {
+        name: String::new(),
+        paths: vec!["corpus/z.jsonl".into()],
+        format: DocumentFormat::Text,
+        text_field: "text".into(),
+    };
     volume.config.held_out_files = vec![set];
     volume.config.packing = false;
     stream(&mut volume, 4);

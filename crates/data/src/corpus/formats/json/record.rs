@@ -7,6 +7,9 @@ use crate::corpus::BadRecordReason;
 /// Fields in which data sets hold conversations.
 const CONVERSATIONS: [&str; 3] = ["messages", "conversations", "conversation"];
 
+/// The remedy for a conversation where a text is expected.
+const READS_MESSAGES: &str = "set data.format to Chat, which reads the field messages";
+
 /// A document in a field.
 #[derive(Debug, PartialEq)]
 pub(super) struct Document {
@@ -48,11 +51,9 @@ fn text(json: &str, field: &str, unit: &str) -> Result<String, Problem> {
         Some(Value::Null) => return Err((BadRecordReason::Null, no_text(field, &Value::Null, unit))),
         Some(other) => return Err((BadRecordReason::NotText, no_text(field, other, unit))),
         None if fields.is_empty() => format!("the object has no fields: it needs \"{field}\""),
-        None if CONVERSATIONS.iter().any(|name| fields.get(*name).is_some_and(Value::is_array)) => format!(
-            "there is no field \"{field}\", only {}: to train on the assistant's messages, set \
-             data.format to Chat",
-            names()
-        ),
+        None if CONVERSATIONS.iter().any(|name| fields.get(*name).is_some_and(Value::is_array)) => {
+            format!("there is no field \"{field}\", only {}: to train on a conversation, {READS_MESSAGES}", names())
+        }
         None => {
             format!(
                 "there is no field \"{field}\", only {}: set data.textField to the one that holds the text",
@@ -81,9 +82,7 @@ fn find_field<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Valu
 fn no_text(field: &str, value: &Value, unit: &str) -> String {
     let is_conversation = value.as_array().is_some_and(|turns| turns.first().is_some_and(Value::is_object));
     if is_conversation {
-        return format!(
-            "the field \"{field}\" holds a conversation, not text: set data.format to Chat to train on the field messages"
-        );
+        return format!("the field \"{field}\" holds a conversation, not text: to train on it, {READS_MESSAGES}");
     }
     let select = format!("select(.{field} | type == \"string\")");
     let command = if unit == "line" { format!("jq -c '{select}'") } else { format!("jq 'map({select})'") };

@@ -3,6 +3,7 @@
 mod audit;
 mod blame;
 mod checkpoint;
+mod data;
 mod diff;
 mod explain;
 mod generate;
@@ -70,6 +71,8 @@ enum CliCommand {
     Diff(diff::DiffCommand),
     /// Show which documents made a step's loss and its gradient.
     Blame(blame::BlameCommand),
+    /// Show a job's documents as training reads them.
+    Data(data::DataCommand),
     /// Fill the token cache for a job.
     Tokenize(tokenize::TokenizeCommand),
     /// Continue a prompt with a trained model.
@@ -110,6 +113,7 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Audit(command) => to_exit_code(command.main()),
         CliCommand::Diff(command) => to_exit_code(command.main()),
         CliCommand::Blame(command) => to_exit_code(command.main()),
+        CliCommand::Data(command) => to_exit_code(command.main()),
         CliCommand::Tokenize(command) => to_exit_code(command.main()),
         CliCommand::Generate(command) => to_exit_code(command.main()),
         CliCommand::Checkpoint(command) => to_exit_code(command.main()),

@@ -64,6 +64,21 @@ fn find_sources(config: &DataConfig) -> Result<(Corpus, ResolvedTokenizer), Data
     Ok((corpus, tokenizer))
 }
 
+/// The corpus and its tokenizer. A tokenizer that the corpus trains is trained, and the corpus prepared, if it is not
+/// yet.
+///
+/// # Errors
+/// Like [`prepare`].
+pub(crate) fn find_tokens(config: &DataConfig) -> Result<(Corpus, Tokenizer), DataError> {
+    Ok(match find_sources(config)? {
+        (corpus, ResolvedTokenizer::File { tokenizer, .. }) => (corpus, *tokenizer),
+        (corpus, ResolvedTokenizer::Train { .. }) => {
+            let tokenizer = prepare(config, &mut |_| {})?.tokenizer(config)?;
+            (corpus, tokenizer)
+        }
+    })
+}
+
 /// Checks that the files of `corpus` have the contents that were prepared.
 ///
 /// # Errors

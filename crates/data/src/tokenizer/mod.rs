@@ -190,6 +190,21 @@ impl Tokenizer {
         self.inner.decode(ids, true).map_err(self.failed())
     }
 
+    /// The text that each of `ids` adds to the text of those before it, special tokens included. A token that ends
+    /// within a character adds nothing, and the next one the whole character.
+    pub(crate) fn texts_of(&self, ids: impl Iterator<Item = u32>) -> Vec<String> {
+        let mut stream = self.inner.decode_stream(false);
+        let text = |id| match stream.step(id) {
+            Ok(text) => text.unwrap_or_default(),
+            // a decoder may change earlier text, and then the token's name has to do
+            Err(_) => {
+                stream = self.inner.decode_stream(false);
+                self.inner.id_to_token(id).unwrap_or_default()
+            }
+        };
+        ids.map(text).collect()
+    }
+
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path

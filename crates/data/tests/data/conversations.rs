@@ -498,3 +498,46 @@ fn parts_of_conversations_are_found_again() {
         assert!(text.document_tokens > part.tokens.end);
     }
 }
+
+/// The documents with their names, ids, and texts of the tokens that are trained on.
+fn shown(config: &DataConfig, first: u64) -> Vec<(String, Vec<u32>, String)> {
+    let mut all = Vec::new();
+    stagecoach_data::show_documents(config, first, &mut |document| {
+        let trained = document.tokens.iter().filter(|token| token.is_trained);
+        let trained = trained.map(|token| token.text.trim()).collect::<Vec<_>>().join(" ");
+        all.push((document.name.to_string(), document.tokens.iter().map(|token| token.id).collect(), trained));
+        true
+    })
+    .unwrap();
+    all
+}
+
+#[test]
+fn documents_are_shown_as_training_reads_them() {
+    let records = records(&[(1, 0), (2, 0), (1, 3)]);
+    let rejected = [json!({"messages": [{"role": "user", "content": "a"}]})];
+    let volume = volume(
+        DocumentFormat::Chat,
+        &[("a.jsonl", &[&lines(&records[..1])[..], b"\n", &lines(&rejected), &lines(&records[1..])].concat())],
+    );
+    let chat = chat(&volume);
+    let documents = shown(&volume.config, 1);
+    assert_eq!(
+        documents.iter().map(|(name, ..)| &name[..]).collect::<Vec<_>>(),
+        ["corpus/a.jsonl:1", "corpus/a.jsonl:4", "corpus/a.jsonl:5"]
+    );
+    for ((_, ids, _), record) in documents.iter().zip(&records) {
+        assert_eq!(*ids, chat.tokens(&Conversation::chat(record).unwrap()).unwrap().ids);
+    }
+    assert_eq!(documents[2].2, "d a a a [EOT]");
+    assert_eq!(shown(&volume.config, 3), documents[2..]);
+    // texts, and the ids of another tool
+    let ids = little_endian(&[BOS, A, EOS, B, C, EOS], 4);
+    let texts =
+        TestVolume::new(&[("a.txt", b"a b"), ("b.jsonl", b"{\"text\": \" \"}\n{\"text\": \"c\"}"), ("c.tokens", &ids)]);
+    let documents = shown(&texts.config, 1);
+    let names: Vec<&str> = documents.iter().map(|(name, ..)| &name[..]).collect();
+    assert_eq!(names, ["corpus/a.txt:1", "corpus/b.jsonl:2", "corpus/c.tokens:1", "corpus/c.tokens:2"]);
+    assert_eq!(documents.iter().flat_map(|(_, ids, _)| ids.clone()).collect::<Vec<_>>(), texts.ids());
+    assert_eq!(documents[0].2, "a b [EOT]");
+}

@@ -105,6 +105,13 @@ impl PreparedCorpus {
             let problem = "it is another than the one that the corpus was tokenised with: put that one back".into();
             return Err(DataError::Tokenizer { path, problem });
         }
-        with_conversations(tokenizer, config)
+        let tokenizer = with_conversations(tokenizer, config)?;
+        let template = tokenizer.conversations.as_ref().map(|encoder| &encoder.template_hash);
+        if template != self.chat_template.as_ref() {
+            let problem =
+                "its chat template is another than the one that the corpus was tokenised with: put that one back";
+            return Err(DataError::Tokenizer { path, problem: problem.into() });
+        }
+        Ok(tokenizer)
     }
 }

@@ -5,6 +5,7 @@ mod attempts;
 mod audit;
 mod blame;
 mod collector;
+mod conversations;
 mod crashes;
 mod damage;
 mod diff;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::parts::{PartHeader, PartReader, PartStart, PartWriter};
 use crate::atomic_file::{write_atomically, write_bytes_atomically};
-use crate::config::PrepareProgress;
+use crate::config::{DocumentFormat, PrepareProgress};
 use crate::corpus::{Content, Corpus, Cursor, Split};
 use crate::error::DataError;
 use crate::findings::Findings;
@@ -222,7 +222,12 @@ impl CacheBuilder<'_> {
 
     /// Refuses a source all of whose conversations are left out.
     fn check_conversations(&self, headers: &[PartHeader], sources: &[PreparedSource]) -> Result<(), DataError> {
-        for (index, _) in sources.iter().enumerate().filter(|(_, source)| source.documents == 0) {
+        let has_conversations = |index: &usize| {
+            let first = self.corpus.files.get(self.corpus.files_of(*index).start);
+            first.is_some_and(|file| file.documents != DocumentFormat::Text)
+        };
+        let empty = sources.iter().enumerate().filter(|(_, source)| source.documents == 0).map(|(index, _)| index);
+        for index in empty.filter(has_conversations) {
             let mut findings = Findings::default();
             let of_source = headers.iter().filter(|header| self.corpus.source_at(header.from.cursor) == index);
             of_source.for_each(|header| findings.add(&header.findings));

@@ -194,7 +194,7 @@ fn only_a_source_that_verifies_files_reads_them_from_their_beginning() {
         let recorded = Arc::new(Recorded { verifies, opened: Mutex::default() });
         let source: Arc<dyn Source> = recorded.clone();
         let file = source.list("memory://a.txt").unwrap().files.remove(0);
-        let file = CorpusFile::new(&source, file, "text").unwrap();
+        let file = CorpusFile::new(&source, file, crate::config::DocumentFormat::Text, "text").unwrap();
         let mut text = String::new();
         file.open_at(4).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "two\n\n");

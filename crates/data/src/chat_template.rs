@@ -12,8 +12,10 @@ use stagecoach_files::read_if_exists;
 use crate::config::{ConversationConfig, DataConfig, DocumentFormat};
 use crate::conversations::ConversationEncoder;
 use crate::error::DataError;
-use crate::model_files::CHAT_TEMPLATE_FILE;
 use crate::tokenizer::{TOKENIZER_CONFIG_FILE, Tokenizer, read_config};
+
+/// The file of the template beside a tokenizer.
+pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
 
 /// The variables of special tokens that transformers gives a template.
 const TOKEN_NAMES: [&str; 7] =

@@ -2,30 +2,14 @@
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
 use std::thread;
 
 use stagecoach_chat::{Chat, Conversation, Refusal, Tokens};
 
 use crate::config::{OnBadRecord, OnLongConversation};
-use crate::corpus::BadRecordReason;
+use crate::corpus::{BadRecordReason, ConversationRecord};
 use crate::error::DataError;
 use crate::loss_mask::marked;
-
-/// A conversation of a corpus, and its place.
-#[derive(Clone, Debug)]
-pub(crate) struct ConversationRecord {
-    pub(crate) conversation: Conversation,
-    /// Index of the file in the corpus.
-    pub(crate) file: usize,
-    pub(crate) path: PathBuf,
-    /// The unit in which the file's records are numbered.
-    pub(crate) unit: &'static str,
-    /// The number of the record in the file.
-    pub(crate) number: u64,
-    /// Bytes of the record.
-    pub(crate) bytes: usize,
-}
 
 /// The tokens of a conversation, or the reason why it is left out.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use crate::atomic_file::write_atomically;
 use crate::config::PrepareProgress;
 use crate::error::DataError;
 use crate::loss_mask::id_of;
-use crate::mapped::{TokenFiles, map_file};
+use crate::map_file::map_file;
+use crate::mapped::TokenFiles;
 use crate::prepared::PreparedCorpus;
 use memmap2::Mmap;
 

@@ -1,7 +1,7 @@
 //! Documents as token ids, with the tokens that begin and end them.
 
-use crate::conversations::{ConversationRecord, EncodedConversation};
-use crate::corpus::Content;
+use crate::conversations::EncodedConversation;
+use crate::corpus::{Content, ConversationRecord};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::mapped::TokenForm;

@@ -22,6 +22,7 @@ mod examples;
 mod findings;
 mod held_out;
 mod loss_mask;
+mod map_file;
 mod mapped;
 mod mixture;
 mod model_files;
@@ -38,6 +39,7 @@ mod text_batch;
 mod texts;
 mod tokenizer;
 mod tokenizer_training;
+mod without_documents;
 
 pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;

@@ -7,7 +7,7 @@ use std::path::Path;
 use memmap2::Mmap;
 
 use crate::error::DataError;
-use crate::mapped::map_file;
+use crate::map_file::map_file;
 
 /// The file of the bitmap in a folder of tokens.
 pub(crate) const MASK_FILE: &str = "trained.bin";

@@ -1,13 +1,13 @@
 //! The memory-mapped files of a tokenised corpus: token ids and document offsets, both little-endian, and the bitmap of
 //! the tokens that are trained on.
 
-use std::fs::File;
 use std::path::Path;
 
 use memmap2::Mmap;
 
 use crate::error::DataError;
 use crate::loss_mask::LossMask;
+use crate::map_file::map_file;
 
 /// The file of the token ids in a folder of tokens.
 pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
@@ -102,18 +102,6 @@ impl DocumentOffsets {
             if self.start(middle) < token { low = middle + 1 } else { high = middle }
         }
         low
-    }
-}
-
-#[allow(unsafe_code)]
-pub(crate) fn map_file(path: &Path, expected: u64) -> Result<Mmap, DataError> {
-    let file = File::open(path).map_err(DataError::io("open", path))?;
-    // SAFETY: the file must not shrink or change while it is mapped. Cache files are renamed into place once complete
-    // and are never written to afterwards. Replacing a file leaves the mapped inode as it is.
-    let map = unsafe { Mmap::map(&file) }.map_err(DataError::io("map", path))?;
-    match map.len() as u64 {
-        found if found == expected => Ok(map),
-        found => Err(DataError::WrongSize { path: path.into(), expected, found }),
     }
 }
 

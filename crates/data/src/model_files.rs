@@ -6,14 +6,13 @@ use std::path::Path;
 use serde_json::Value;
 use stagecoach_files::read_if_exists;
 
-use crate::chat_template::read_template;
+use crate::chat_template::{CHAT_TEMPLATE_FILE, read_template};
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
 use crate::named_tokens::NamedTokens;
 use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
 use crate::tokenizer::{TOKENIZER_CONFIG_FILE, parse_config};
 
-pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
 const SPECIAL_TOKENS_FILE: &str = "special_tokens_map.json";
 
 /// Names of a tokenizer's files in a model directory. All but `tokenizer.json` may be absent.

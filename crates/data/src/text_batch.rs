@@ -1,6 +1,6 @@
 //! Texts that are tokenised together, spread over the processors.
 
-use crate::conversations::ConversationRecord;
+use crate::corpus::ConversationRecord;
 use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
 

@@ -107,7 +107,7 @@ fn data_show_marks_what_is_trained_on() {
     let (code, shown) = show(&["--document", "2"]);
     let second: Value = serde_json::from_str(conversations().lines().nth(1).unwrap()).unwrap();
     let text = |message: usize| second["messages"][message]["content"].as_str().unwrap();
-    let expected = format!("[BOT]user\n{}[EOT][BOT]assistant\n⟦{}[EOT]⟧\n", text(0), text(1));
+    let expected = format!("[BOT]user\n{}[EOT][BOT]assistant\n⟦{}[EOT]⟧\n\n", text(0), text(1));
     assert!(code == Some(0) && shown.starts_with("document 2: corpus/chat.jsonl:2, "), "{shown}");
     assert!(shown.ends_with(&expected), "{shown}\n{expected}");
     let (code, shown) = show(&[]);

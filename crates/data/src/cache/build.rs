@@ -17,6 +17,7 @@ use crate::prepared::{PreparedSource, TOKENIZER_FILE};
 use crate::text_batch::{ENCODE_BATCH_BYTES, TextBatch};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training;
+use crate::without_documents::without_documents;
 
 const PARTS_DIR: &str = "parts";
 
@@ -101,7 +102,7 @@ impl CacheBuilder<'_> {
             findings,
         };
         if contents.documents == 0 {
-            return Err(self.corpus.without_any_document(&contents.findings));
+            return Err(without_documents(self.corpus, 0..self.corpus.files.len(), &contents.findings));
         }
         self.check_conversations(&headers, &contents.sources)?;
         self.concatenate_parts(&headers, contents.tokens)?;
@@ -232,7 +233,7 @@ impl CacheBuilder<'_> {
             let of_source = headers.iter().filter(|header| self.corpus.source_at(header.from.cursor) == index);
             of_source.for_each(|header| findings.add(&header.findings));
             if findings.most_frequent_reason().is_some() {
-                return Err(self.corpus.without_documents(index, &findings));
+                return Err(without_documents(self.corpus, self.corpus.files_of(index), &findings));
             }
         }
         Ok(())

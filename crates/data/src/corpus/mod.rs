@@ -5,6 +5,7 @@
 mod bad_records;
 mod byte_order_mark;
 mod compression;
+mod conversation_record;
 mod find;
 mod formats;
 mod pieces;
@@ -20,13 +21,12 @@ use std::sync::atomic::AtomicU64;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{DocumentFormat, OnBadRecord};
-use crate::conversations::ConversationRecord;
 use crate::error::DataError;
-use crate::findings::Findings;
 use crate::source::{CountedSource, RemoteFiles, Source, SourceFile};
 pub(crate) use bad_records::{BadRecord, BadRecordReason};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
 pub use compression::Compression;
+pub(crate) use conversation_record::ConversationRecord;
 use formats::ReadOptions;
 pub(crate) use formats::{Contents, FieldBytes, with_compression};
 pub use formats::{FORMATS, Format, document_numbers, text_formats};
@@ -187,26 +187,6 @@ impl Corpus {
     pub(crate) fn files_of(&self, source: usize) -> Range<usize> {
         let start = source.checked_sub(1).map_or(0, |before| self.source_ends[before]);
         start..self.source_ends[source]
-    }
-
-    /// The error of a source none of whose records is a document to train on.
-    pub(crate) fn without_documents(&self, source: usize, findings: &Findings) -> DataError {
-        self.without_documents_in(self.files_of(source), findings)
-    }
-
-    /// The error of a corpus none of whose records is a document to train on.
-    pub(crate) fn without_any_document(&self, findings: &Findings) -> DataError {
-        self.without_documents_in(0..self.files.len(), findings)
-    }
-
-    fn without_documents_in(&self, files: Range<usize>, findings: &Findings) -> DataError {
-        let first = self.files.get(files.start).filter(|file| file.documents != DocumentFormat::Text);
-        match (first, findings.most_frequent_reason()) {
-            (Some(first), Some((reason, records))) => {
-                DataError::NoConversations { file: first.name.clone(), records, reason: reason.description() }
-            }
-            _ => DataError::Empty { files: files.len(), notes: findings.notes(&self.file_names()) },
-        }
     }
 
     /// Bytes of the first `files` files.

@@ -4,9 +4,8 @@
 use serde_json::Value;
 use stagecoach_chat::Conversation;
 
-use super::{BadRecord, BadRecordReason, Content, CorpusFile, Cursor, Piece, PieceHandler};
+use super::{BadRecord, BadRecordReason, Content, ConversationRecord, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::config::DocumentFormat;
-use crate::conversations::ConversationRecord;
 use crate::error::DataError;
 
 /// The positions at which a text may be split such that the pieces have the ids of the whole text. At each of them,

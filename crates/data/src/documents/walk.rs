@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 
 use super::DocumentName;
 use crate::config::{DataConfig, PrepareProgress};
-use crate::conversations::{ConversationRecord, EncodedConversation};
-use crate::corpus::{Content, Corpus, CorpusFile, Cursor};
+use crate::conversations::EncodedConversation;
+use crate::corpus::{Content, ConversationRecord, Corpus, CorpusFile, Cursor};
 use crate::error::DataError;
 use crate::loss_mask::id_of;
 use crate::prepared::PreparedCorpus;

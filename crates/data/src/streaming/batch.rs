@@ -2,8 +2,8 @@
 
 use super::document_id::DocumentId;
 use super::position::ReadPosition;
-use crate::conversations::{ConversationRecord, EncodedConversation};
-use crate::corpus::BadRecordReason;
+use crate::conversations::EncodedConversation;
+use crate::corpus::{BadRecordReason, ConversationRecord};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::text_batch::{ENCODE_BATCH_BYTES, has_text};

@@ -16,6 +16,7 @@ use crate::findings::Findings;
 use crate::held_out::Draw;
 use crate::order;
 use crate::tokenizer::Tokenizer;
+use crate::without_documents::without_documents;
 
 /// The first tokens of a document, whose hash decides whether it is held out. A document may be longer than memory.
 const HASHED_TOKENS: usize = 1 << 14;
@@ -124,7 +125,8 @@ impl<'a> WindowReader<'a> {
         loop {
             if self.at == (ReadPosition { epoch: self.at.epoch, ..ReadPosition::default() }) {
                 if documents_before.replace(self.counts.documents) == Some(self.counts.documents) {
-                    return Err(self.corpus.without_documents(self.source, &self.documents.findings));
+                    let files = self.corpus.files_of(self.source);
+                    return Err(without_documents(self.corpus, files, &self.documents.findings));
                 }
                 // the first epoch collects all held-out documents
                 self.drawn.is_complete |= self.at.epoch > 0;

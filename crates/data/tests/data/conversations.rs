@@ -277,7 +277,7 @@ fn bad_input_is_refused_in_a_sentence() {
         rows,
         "VOLUME/corpus/a.parquet has no column \"messages\", which data.format Chat reads, only number, text"
     );
-    let trained = chat(&[good.clone()]).train(300).error_message();
+    let trained = chat(std::slice::from_ref(&good)).train(300).error_message();
     assert!(trained.starts_with("data.tokenizer is trained on the corpus"), "{trained}");
 }
 

@@ -34,7 +34,7 @@ pub struct Texts {
     /// The `data.paths` that match these files and no others.
     pub patterns: Vec<String>,
     /// The field or column that holds the text, which is the one with the most bytes; `None` if all files are plain
-    /// text.
+    /// text, or the records are conversations.
     pub field: Option<String>,
     /// The other text fields of these files, each with its share of the files' text, between 0 and 1. The largest is
     /// first.
@@ -43,7 +43,7 @@ pub struct Texts {
     pub files: usize,
     /// Bytes of the files' text. Only the text in the field counts, which is estimated from a sample.
     pub bytes: u64,
-    /// The form of the records, of which training reads the field of text alone.
+    /// The form of the records. If there is a field of text, training reads that field alone.
     pub form: RecordForm,
     /// A sentence about each file that looks like a text but can't be trained on.
     pub skipped: Vec<String>,
@@ -72,11 +72,17 @@ struct Search {
 }
 
 /// The texts, in files of the formats that hold text, below `folder`, a path relative to `volume_root`, which may be
-/// empty. Hidden files, links to folders, and folders for which `is_excluded` holds are skipped.
+/// empty. Hidden files, links to folders, and folders for which `is_excluded` holds are skipped. With `conversations`,
+/// records may also be conversations, in the field `messages` or in `prompt` and `completion`.
 ///
 /// # Errors
 /// Fails if a folder can't be listed.
-pub fn find_texts(volume_root: &Path, folder: &Path, is_excluded: &dyn Fn(&Path) -> bool) -> Result<Texts, DataError> {
+pub fn find_texts(
+    volume_root: &Path,
+    folder: &Path,
+    conversations: bool,
+    is_excluded: &dyn Fn(&Path) -> bool,
+) -> Result<Texts, DataError> {
     let mut search = Search {
         source: Arc::new(LocalFiles::below(volume_root)?),
         found: Vec::new(),
@@ -85,7 +91,7 @@ pub fn find_texts(volume_root: &Path, folder: &Path, is_excluded: &dyn Fn(&Path)
         has_left_out_folder: false,
     };
     search.visit(folder, is_excluded, 0)?;
-    Ok(search.into_texts(folder))
+    Ok(search.into_texts(folder, conversations))
 }
 
 impl Search {
@@ -154,13 +160,17 @@ impl Search {
         self.skipped.push(error.to_string());
     }
 
-    fn into_texts(mut self, folder: &Path) -> Texts {
+    fn into_texts(mut self, folder: &Path, conversations: bool) -> Texts {
         let field = largest(texts_of(&self.found)).map(|(field, _)| field);
         let form = form(&self.found, field.as_deref());
-        let (found, others): (Vec<Found>, Vec<Found>) = self.found.drain(..).partition(|file| match &file.fields {
-            None => true,
-            Some(fields) => field.as_ref().is_some_and(|field| fields.contains_key(field)),
-        });
+        let is_read_whole = conversations && form.has_format();
+        let field = field.filter(|_| !is_read_whole);
+        let (found, others): (Vec<Found>, Vec<Found>) =
+            self.found.drain(..).partition(|file| match (&file.fields, is_read_whole) {
+                (_, true) => file.conversation_bytes(&form).is_some(),
+                (None, false) => true,
+                (Some(fields), false) => field.as_ref().is_some_and(|field| fields.contains_key(field)),
+            });
         for Found { folder, name, conversations, .. } in others {
             let problem = match (&field, conversations.keys().next()) {
                 (_, Some(conversation)) => format!("holds conversations in \"{conversation}\", and no text"),
@@ -179,10 +189,14 @@ impl Search {
         let all: u64 = of_fields.iter().map(|(_, bytes)| bytes).sum();
         let others = of_fields.into_iter().filter(|(name, _)| field.as_ref() != Some(name));
         let other_fields = others.map(|(name, bytes)| (name, bytes as f64 / all.max(1) as f64)).collect();
+        let bytes = |file: &Found| match is_read_whole {
+            true => file.conversation_bytes(&form).unwrap_or(0),
+            false => file.text_bytes(field.as_deref()),
+        };
         Texts {
             patterns,
             files: found.len(),
-            bytes: found.iter().fold(0, |bytes, file| bytes.saturating_add(file.text_bytes(field.as_deref()))),
+            bytes: found.iter().fold(0, |sum, file| sum.saturating_add(bytes(file))),
             field,
             other_fields,
             form,
@@ -208,7 +222,28 @@ impl Search {
     }
 }
 
+impl RecordForm {
+    /// Whether a job has a format for such records, besides texts.
+    fn has_format(&self) -> bool {
+        match self {
+            RecordForm::Text => false,
+            RecordForm::Conversation(field) => field == "messages",
+            RecordForm::PromptAndCompletion => true,
+        }
+    }
+}
+
 impl Found {
+    /// The bytes of the records' conversations; `None` if the records have another form.
+    fn conversation_bytes(&self, form: &RecordForm) -> Option<u64> {
+        let fields = self.fields.as_ref()?;
+        match form {
+            RecordForm::Text => None,
+            RecordForm::Conversation(field) => self.conversations.get(field).copied(),
+            RecordForm::PromptAndCompletion => Some(fields.get("prompt")?.saturating_add(*fields.get("completion")?)),
+        }
+    }
+
     fn text_bytes(&self, field: Option<&str>) -> u64 {
         let Some(fields) = &self.fields else { return self.bytes };
         field.and_then(|field| fields.get(field)).copied().unwrap_or(0)

@@ -86,7 +86,7 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         // all layers take the same time
         model.remove("num_hidden_layers");
     }
-    json!({
+    let mut key = json!({
         "model": model,
         "microbatch": [tokens / length, length],
         "precision": precision,
@@ -96,7 +96,11 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         "processor": processor(),
         "kernels": kernels::version(tch::Device::Cpu),
         "isa": kernels::cpu_capability(),
-    })
+    });
+    if config.training.freezes_weights() {
+        key["trained"] = json!([config.training.lora, config.training.freeze]);
+    }
+    key
 }
 
 /// The processor's name.

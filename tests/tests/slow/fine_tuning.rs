@@ -257,3 +257,67 @@ fn a_job_with_frozen_weights_goes_on_with_the_same_ones_only() {
     std::fs::write(&weights, bytes).unwrap();
     run(path, &longer, LORA).hashes();
 }
+
+/// The commands of a section of docs/FINE-TUNING.md that call this program, each in one line.
+fn commands_of(section: &str) -> Vec<String> {
+    let page = include_str!("../../../docs/FINE-TUNING.md");
+    let (_, rest) = page.split_once(&format!("# {section}\n")).unwrap_or_else(|| panic!("no section {section}"));
+    let text = rest.split("\n#").next().unwrap();
+    let blocks = text.split("```sh\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0.replace("\\\n", " ")));
+    let commands = blocks.flat_map(|block| block.lines().map(str::to_owned).collect::<Vec<_>>());
+    commands.filter(|line| line.starts_with("stagecoach ")).collect()
+}
+
+/// Runs commands of the page in a shell, as a reader does.
+fn follow(folder: &Path, commands: &[String]) {
+    let programs = stagecoach().parent().unwrap().display().to_string();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+    for command in commands {
+        let output = Command::new("sh").args(["-c", command]).current_dir(folder).env("PATH", &path).output().unwrap();
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{command}\n{text}");
+    }
+}
+
+/// Every command of the page works as it is written, from a model directory to a merged model, with texts and with
+/// conversations.
+#[test]
+fn the_page_on_fine_tuning_works_as_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let workspace = path.join("workspace");
+    std::fs::create_dir_all(workspace.join("corpus")).unwrap();
+    tiny(&workspace, "SmolLM2-135M", serde_json::json!({"max_position_embeddings": 256}));
+    let template = "{% for message in messages %}{{ message.role }}: {% if message.role == 'assistant' %}{% generation %}\
+                    {{ message.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ message.content }}{% endif %}\n\
+                    {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+    std::fs::write(workspace.join("SmolLM2-135M/chat_template.jinja"), template).unwrap();
+    std::fs::write(workspace.join("corpus/texts.jsonl"), corpus::jsonl(120, 40, 3)).unwrap();
+    let train = commands_of("Train");
+    assert_eq!(train.len(), 3, "{train:?}");
+    follow(path, &train);
+    follow(path, &commands_of("Generate"));
+    follow(path, &commands_of("Export"));
+
+    // the same with conversations and adapters
+    std::fs::remove_dir_all(workspace.join("job")).unwrap();
+    let turns = |at: usize| {
+        let turn =
+            |role: &str, of: usize| format!("{{\"role\": \"{role}\", \"content\": \"kalo {} su {of}\"}}", at % 7);
+        format!("{{\"messages\": [{}, {}]}}\n", turn("user", at), turn("assistant", at * 3))
+    };
+    std::fs::write(workspace.join("corpus/texts.jsonl"), (0..400).map(turns).collect::<String>()).unwrap();
+    follow(path, &[format!("{} --force", train[0])]);
+    let job = std::fs::read_to_string(path.join("job.yaml")).unwrap();
+    assert!(job.contains("format: Chat") && !job.contains("lora"), "{job}");
+    let adapters = job.replace("    learningRate:\n", "    lora: {rank: 16, alpha: 32}\n    learningRate:\n");
+    std::fs::write(path.join("job.yaml"), adapters).unwrap();
+    follow(path, &train[1..]);
+    follow(path, &commands_of("Conversations"));
+    follow(path, &commands_of("Adapters"));
+    follow(path, &commands_of("Generate"));
+    for name in ["tuned", "merged"] {
+        assert!(path.join(name).join("model.safetensors").exists(), "{name}");
+    }
+    assert!(path.join("adapter/adapter_model.safetensors").exists());
+}

@@ -117,24 +117,29 @@ fn a_job_that_fine_tunes_a_model_trains_as_it_was_written() {
     outcome.hashes();
     assert_eq!(outcome.result.unwrap()["steps"], 3);
 
-    // records of which the job trains on a part
+    // records that are pairs or conversations
+    let read = || std::fs::read_to_string(path.join("first.yaml")).unwrap();
     let pair = format!("{{\"prompt\": \"ka\", \"completion\": \"{}\"}}\n", "lo mi ".repeat(50));
     std::fs::write(path.join("data/all.jsonl"), pair.repeat(40)).unwrap();
     let output = init(path, &["--from", &from, "--force"]);
     let said = String::from_utf8(output.stdout).unwrap();
-    let words = "note: the records are pairs of a prompt and a completion, and this job trains on \"completion\" alone";
-    assert!(said.contains(words), "{said}");
+    assert!(
+        said.contains("the records are pairs of a prompt and a completion: the completions are trained on"),
+        "{said}"
+    );
+    assert!(read().contains("    format: PromptCompletion  # ") && !read().contains("textField"), "{}", read());
+    let output = init(path, &["--force"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("and this job trains on \"completion\" alone"), "{said}");
     let messages = format!("[{{\"role\": \"user\", \"content\": \"{}\"}}]", "lo mi ".repeat(50));
-    std::fs::write(
-        path.join("data/all.jsonl"),
-        format!("{{\"id\": \"abcdefgh\", \"messages\": {messages}}}\n").repeat(200),
-    )
-    .unwrap();
+    let conversation = format!("{{\"id\": \"abcdefgh\", \"messages\": {messages}}}\n");
+    std::fs::write(path.join("data/all.jsonl"), conversation.repeat(200)).unwrap();
     let output = init(path, &["--from", &from, "--force"]);
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("note: the records hold conversations in the field \"messages\""), "{said}");
+    assert!(said.contains("the records are conversations in the field \"messages\""), "{said}");
+    assert!(read().contains("    format: Chat  # ") && read().contains("onLongConversation: Truncate"), "{}", read());
     std::fs::write(path.join("data/all.jsonl"), format!("{{\"messages\": {messages}}}\n")).unwrap();
-    refused(path, &["--from", &from, "--force"], &["data/all.jsonl holds conversations in \"messages\", and no text"]);
+    refused(path, &["--force"], &["there is no text that can be trained on"]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn write(root: &Path, path: &str, content: &str) {
 }
 
 fn find(root: &Path, folder: &str) -> Texts {
-    find_texts(root, Path::new(folder), &|path| path.ends_with("cache")).unwrap()
+    find_texts(root, Path::new(folder), false, &|path| path.ends_with("cache")).unwrap()
 }
 
 #[test]

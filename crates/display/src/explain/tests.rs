@@ -117,7 +117,10 @@ fn a_tree_has_names_types_and_values() {
   train\t<Object>
     vocabSize\t<integer> -required-
   file\t<Object>
-    path\t<string> -required-";
+    path\t<string> -required-
+    bos\t<string>
+    eos\t<string>
+    pad\t<string>";
     assert_eq!(fields, expected);
 }
 

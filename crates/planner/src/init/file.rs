@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use indicatif::{DecimalBytes, HumanBytes};
+use stagecoach_data::RecordForm;
 use stagecoach_display::duration;
 
 use super::sizes::{SECONDS, Sizes};
@@ -89,6 +90,16 @@ pub(super) fn data_paths(facts: &Facts) -> String {
     let mut text = "  data:\n    paths:  # below the workspace\n".to_owned();
     for pattern in &facts.texts.patterns {
         let _ = writeln!(text, "      - {}", quoted(pattern));
+    }
+    let format = match (&facts.texts.field, &facts.texts.form) {
+        (None, RecordForm::Conversation(_)) => "    format: Chat  # the assistant's messages are trained on\n",
+        (None, RecordForm::PromptAndCompletion) => "    format: PromptCompletion  # the completions are trained on\n",
+        (_, _) => "",
+    };
+    text += format;
+    if !format.is_empty() {
+        text +=
+            "    onLongConversation: Truncate  # longer than sequenceLength: cut at the end of a turn, and counted\n";
     }
     if let Some(field) = &facts.texts.field {
         let _ = writeln!(text, "    textField: {}  # the field or column of the documents' text", quoted(field));

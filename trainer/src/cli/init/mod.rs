@@ -138,10 +138,10 @@ fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> 
     let is_excluded = |path: &Path| is_cache(path) || is_job(path) || is_model(path);
     let mut texts = Texts::default();
     if workspace.join(CORPUS).is_dir() {
-        texts = find_texts(workspace, Path::new(CORPUS), &is_excluded)?;
+        texts = find_texts(workspace, Path::new(CORPUS), model.is_some(), &is_excluded)?;
     }
     if texts.files == 0 {
-        texts = find_texts(workspace, Path::new(""), &is_excluded)?;
+        texts = find_texts(workspace, Path::new(""), model.is_some(), &is_excluded)?;
     }
     if texts.bytes >= MIN_CORPUS_BYTES {
         return Ok(texts);
@@ -189,18 +189,23 @@ fn field_choice(field: &str, others: &[(String, f64)]) -> String {
     }
 }
 
-/// The sentence about records of which the job trains on a part. `None` for records that are texts.
+/// The sentence about records that are conversations. `None` for records that are texts.
 fn form_choice(texts: &Texts) -> Option<String> {
-    let field = texts.field.as_deref()?;
-    match &texts.form {
-        RecordForm::Text => None,
-        RecordForm::Conversation(name) => Some(format!(
-            "note: the records hold conversations in the field {name:?}, and this job trains on {field:?} alone; to train on the \
-             conversations, write each as one text with the tokenizer's chat template, and set data.specialTokens to Parse"
+    match (&texts.form, texts.field.as_deref()) {
+        (RecordForm::Text, _) => None,
+        (RecordForm::Conversation(name), None) => Some(format!(
+            "the records are conversations in the field {name:?}: the assistant's messages are trained on"
         )),
-        RecordForm::PromptAndCompletion => Some(format!(
-            "note: the records are pairs of a prompt and a completion, and this job trains on {field:?} alone; to train on both, \
-             write each pair as one text"
+        (RecordForm::PromptAndCompletion, None) => {
+            Some("the records are pairs of a prompt and a completion: the completions are trained on".to_owned())
+        }
+        (RecordForm::Conversation(name), Some(field)) => Some(format!(
+            "note: the records hold conversations in the field {name:?}, and this job trains on {field:?} alone; a job that \
+             fine-tunes a model (--from) can train on conversations in the field \"messages\""
+        )),
+        (RecordForm::PromptAndCompletion, Some(field)) => Some(format!(
+            "note: the records are pairs of a prompt and a completion, and this job trains on {field:?} alone; a job that \
+             fine-tunes a model (--from) trains on the pairs"
         )),
     }
 }

@@ -6,7 +6,7 @@ use super::super::file::{count, data_paths, float, quoted};
 use super::super::sizes::SECONDS;
 use super::super::{Facts, MEMORY_SHARE};
 use super::SourceModel;
-use super::sizes::Sizes;
+use super::sizes::{Method, Sizes};
 
 /// The job as YAML.
 pub(super) fn job_file(facts: &Facts, model: &SourceModel, sizes: &Sizes) -> String {
@@ -17,8 +17,9 @@ fn head(facts: &Facts, model: &SourceModel, sizes: &Sizes) -> String {
     format!(
         "# Written by `stagecoach init --from` for {corpus}, about {tokens} tokens,
 # for a model of {parameters} parameters, and for {machine}.
-# The rule: {method} on the longest sequences that model and corpus allow and whose stages are planned to use at most
-# {share:.0}% of the memory, for three passes over the corpus or {minutes}. Estimates are rough: change what you know better.
+# The rule: full fine-tuning on the longest sequences that model and corpus allow, if its stages are planned to use at
+# most {share:.0}% of the memory, otherwise adapters on the longest that fit, for three passes over the corpus or {minutes}.
+# Chosen: {method}. Estimates are rough: change what you know better.
 # `stagecoach plan` shows partition, timeline and memory.
 apiVersion: stagecoach.dev/v1alpha1
 kind: PipelineJob
@@ -35,7 +36,7 @@ spec:
         tokens = count(sizes.tokens),
         parameters = count(model.parameters as f64),
         machine = facts.machine(),
-        method = sizes.method.name,
+        method = sizes.method.name(),
         share = 100.0 * MEMORY_SHARE,
         minutes = duration(SECONDS),
         name = quoted(&facts.name),
@@ -81,8 +82,8 @@ fn training(facts: &Facts, sizes: &Sizes) -> String {
     microbatches: {microbatches}  # at least two for each stage, and eight, so that the pipeline is filled
 {precision}    threads: {threads}  # processors by stages, at most 4
     gradientClipNorm: 1.0  # keeps a single batch from throwing the model off
-    learningRate:
-      peak: {peak}  # for {method}: the larger the model, the lower
+{lora}    learningRate:
+      peak: {peak}  # for {method}: {why_peak}
       warmupSteps: {warmup}  # a tenth of the steps
       schedule: Cosine
       floor: {floor}  # a tenth of the peak
@@ -99,10 +100,19 @@ fn training(facts: &Facts, sizes: &Sizes) -> String {
         rows = sizes.batch / sizes.microbatches,
         microbatches = sizes.microbatches,
         threads = sizes.threads,
-        peak = float(sizes.method.learning_rate),
-        method = sizes.method.name,
+        lora = match sizes.method {
+            Method::Full => "",
+            Method::Lora =>
+                "    lora: {rank: 16, alpha: 32}  # adapters of all linear layers, scaled by alpha / rank\n",
+        },
+        peak = float(sizes.learning_rate),
+        method = sizes.method.name(),
+        why_peak = match sizes.method {
+            Method::Full => "the larger the model, the lower",
+            Method::Lora => "about ten times the rate of all weights",
+        },
         warmup = sizes.warmup_steps,
-        floor = float(sizes.method.learning_rate / 10.0),
+        floor = float(sizes.learning_rate / 10.0),
         interval = sizes.interval,
     )
 }

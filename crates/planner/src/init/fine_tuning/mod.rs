@@ -13,7 +13,7 @@ use super::file::{count, plural};
 use super::sizes::wanted_stages;
 use super::{Facts, MEMORY_SHARE};
 use file::job_file;
-use sizes::{Sizes, lengths, method};
+use sizes::{Method, Sizes, lengths};
 
 /// A model directory to start from.
 #[derive(Clone, Debug)]
@@ -54,8 +54,8 @@ impl SourceModel {
 }
 
 /// The text of a file for a job that continues to train `model`. The job has as many stages as [`propose`](super::propose)
-/// chooses, but fewer if the memory is too small for so many processes, and the longest sequences that fit into the
-/// memory. `planned_bytes` is that of [`propose`](super::propose).
+/// chooses, but fewer if the memory is too small for so many processes. It trains all weights on the longest sequences
+/// that the corpus allows, or adapters on the longest sequences that fit, if the memory is too small for all weights. `planned_bytes` is that of [`propose`](super::propose).
 ///
 /// # Errors
 /// The problems of the smallest job, or the memory that it needs.
@@ -69,21 +69,23 @@ pub fn propose_fine_tuning(
         Some(stages) => (stages.max(1), stages.max(1)),
         None => (1, wanted_stages(facts).min(model.layers.max(1) as u32)),
     };
+    let stages = || (fewest..=most).rev();
+    let full =
+        stages().flat_map(|stages| lengths(facts, model).take(1).map(move |length| (Method::Full, stages, length)));
+    let lora = stages().flat_map(|stages| lengths(facts, model).map(move |length| (Method::Lora, stages, length)));
     let mut needed = 0;
-    for stages in (fewest..=most).rev() {
-        for length in lengths(facts, model) {
-            let text = job_file(facts, model, &Sizes::new(facts, model, stages, length));
-            needed = planned_bytes(&text)?;
-            if needed <= limit {
-                return Ok(text);
-            }
+    for (method, stages, length) in full.chain(lora) {
+        let text = job_file(facts, model, &Sizes::new(facts, model, method, stages, length));
+        needed = planned_bytes(&text)?;
+        if needed <= limit {
+            return Ok(text);
         }
     }
     let remedy = if fewest > 1 { "give fewer stages (--stages), or " } else { "" };
     Err(StageError::invalid(format!(
         "{} of the model in {} ({}) over {} needs {needed} bytes of memory, and {limit} of this machine's {} may be used \
          ({:.0}%): {remedy}use a smaller model or a machine with more memory",
-        method(model).name,
+        Method::Lora.name(),
         model.path,
         model.size(),
         plural(fewest as usize, "stage"),

@@ -21,29 +21,41 @@ const MOST_STEPS: f64 = 2000.0;
 const MOST_THREADS: usize = 4;
 
 /// The way in which the weights are trained.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Method {
-    pub(super) name: &'static str,
-    /// Peak of the learning rate.
-    pub(super) learning_rate: f64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// Every weight.
+    Full,
+    /// Adapters of all linear layers beside frozen weights.
+    Lora,
 }
 
-/// The method for a model. All weights are trained: their rate is far below that of training from the start, and the
-/// larger the model, the lower.
-pub(super) fn method(model: &SourceModel) -> Method {
-    let learning_rate = match model.parameters {
-        0..10_000_000 => 3e-4,
-        10_000_000..100_000_000 => 1e-4,
-        100_000_000..1_000_000_000 => 5e-5,
-        _ => 2e-5,
-    };
-    Method { name: "full fine-tuning", learning_rate }
+impl Method {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Method::Full => "full fine-tuning",
+            Method::Lora => "fine-tuning of adapters (LoRA)",
+        }
+    }
+
+    /// The peak of the learning rate. That of trained weights is far below that of training from the start, and the
+    /// larger the model, the lower. Adapters begin at zero, and need about ten times the rate.
+    pub(super) fn learning_rate(self, model: &SourceModel) -> f64 {
+        match (self, model.parameters) {
+            (Method::Lora, _) => 2e-4,
+            (Method::Full, 0..10_000_000) => 3e-4,
+            (Method::Full, 10_000_000..100_000_000) => 1e-4,
+            (Method::Full, 100_000_000..1_000_000_000) => 5e-5,
+            (Method::Full, _) => 2e-5,
+        }
+    }
 }
 
 /// The numbers of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sizes {
     pub(super) method: Method,
+    /// Peak of the learning rate.
+    pub(super) learning_rate: f64,
     pub(super) stages: u32,
     pub(super) sequence_length: u32,
     pub(super) batch: u32,
@@ -63,7 +75,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn new(facts: &Facts, model: &SourceModel, stages: u32, sequence_length: u32) -> Sizes {
+    pub(super) fn new(facts: &Facts, model: &SourceModel, method: Method, stages: u32, sequence_length: u32) -> Sizes {
         let tokens = tokens(facts, model);
         let microbatches = (2 * stages).next_power_of_two().max(8);
         let rows = (LEAST_TOKENS_OF_STEP / (microbatches * sequence_length)).clamp(1, MOST_ROWS);
@@ -75,7 +87,8 @@ impl Sizes {
         let steps = by_epochs.min(SECONDS / seconds_of_step).clamp(LEAST_STEPS, MOST_STEPS);
         let steps = (steps / 5.0).floor() as u32 * 5;
         Sizes {
-            method: method(model),
+            method,
+            learning_rate: method.learning_rate(model),
             stages,
             sequence_length,
             batch,

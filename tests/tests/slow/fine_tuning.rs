@@ -231,6 +231,12 @@ fn a_job_with_frozen_weights_goes_on_with_the_same_ones_only() {
         same.contains(&"model.layers.0.mlp.down_proj.weight") && same.contains(&"model.layers.1.mlp.up_proj.weight")
     );
     assert!(!same.contains(&"model.layers.1.mlp.down_proj.weight"), "{same:?}");
+    let (success, words) = command(&["checkpoint", "export", "--to", "hf", "--output", &text("part"), &text("frozen")]);
+    assert!(!success && words.contains("`stagecoach checkpoint merge` writes the whole model"), "{words}");
+    // the documents of a step, whose gradients need the frozen weights too
+    for name in ["tuned", "frozen"] {
+        succeeds(&["blame", &text(name), "--step", "7", "--workspace", &path.display().to_string()]);
+    }
     // a checkpoint without the frozen weights is no model to start from
     let file = path.join("other.yaml");
     let mut other = job("other");
@@ -256,6 +262,33 @@ fn a_job_with_frozen_weights_goes_on_with_the_same_ones_only() {
     assert!(!path.join("wrong").exists());
     std::fs::write(&weights, bytes).unwrap();
     run(path, &longer, LORA).hashes();
+}
+
+/// A job may begin with the newest checkpoint of another job's folder, which may get newer ones.
+#[test]
+fn the_base_of_a_job_stays_the_checkpoint_with_which_it_began() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let base = TestJob { steps: 8, ..job("base") };
+    Launched::start(path, &base, &[]).finish(path).hashes();
+    let from_base = |steps| {
+        let job = TestJob { steps, ..job("tuned") };
+        TestJob { extra: job.extra.replace("everySteps: 4", "everySteps: 4, initFrom: {path: base}"), ..job }
+    };
+    let start = |job: &TestJob| {
+        let tokenizer = "{type: File, file: {path: base/checkpoints/step-00000008/tokenizer.json}}";
+        let file = path.join("tuned.yaml");
+        std::fs::write(&file, job.yaml().replace("{type: Train, train: {vocabSize: 300}}", tokenizer)).unwrap();
+        Launched::start_file(path, &file, path.join("tuned"), &["--set", LORA]).finish(path)
+    };
+    start(&from_base(8)).hashes();
+    Launched::start(path, &TestJob { steps: 12, ..base }, &[]).finish(path).hashes();
+    start(&from_base(12)).hashes();
+    let manifest = std::fs::read_to_string(path.join("tuned/checkpoints/step-00000012/manifest.json")).unwrap();
+    assert!(manifest.contains("base/checkpoints/step-00000008"));
+    std::fs::remove_dir_all(path.join("base/checkpoints/step-00000008")).unwrap();
+    let outcome = start(&from_base(16));
+    says(&outcome, "base/checkpoints/step-00000008");
 }
 
 /// The commands of a section of docs/FINE-TUNING.md that call this program, each in one line.

@@ -73,8 +73,9 @@ impl MergedWeights {
     ) -> Result<Option<MergedWeights>, CheckpointError> {
         let metadata = &checkpoint.manifest().metadata;
         let Ok(frozen) = FrozenWeights::deserialize(&metadata.progress["frozenWeights"]) else { return Ok(None) };
-        let FineTuning { lora, freeze } = FineTuning::deserialize(&metadata.job["training"]).unwrap_or_default();
         let content = |problem: String| CheckpointError::Content { path: folder.to_owned(), problem };
+        let FineTuning { lora, freeze } = FineTuning::deserialize(&metadata.job["training"])
+            .map_err(|e| content(format!("records a job that this version can't read ({e})")))?;
         let base_folder = match base {
             Some(base) => base.to_owned(),
             None => find_above(folder, &frozen.path).ok_or_else(|| {

@@ -55,8 +55,18 @@ pub(crate) fn adapted_module(name: &str) -> Option<&str> {
 /// the model directory `base`.
 pub fn adapter_config(lora: &LoraSpec, architecture: &dyn Architecture, base: &str) -> Value {
     let specs = architecture.all_weight_specs();
-    let modules = specs.iter().filter_map(|spec| adapted_module(&spec.name)?.rsplit('.').next());
-    let targets: BTreeSet<&str> = modules.collect();
+    let adapted: BTreeSet<&str> = specs.iter().filter_map(|spec| adapted_module(&spec.name)).collect();
+    let last = |module: &'_ str| module.rsplit('.').next().unwrap_or_default().to_owned();
+    let all = LoraSpec { targets: Vec::new(), ..lora.clone() };
+    let others = specs.iter().filter(|spec| spec.is_of_model() && adapts(&all, spec));
+    let others: BTreeSet<String> = others
+        .filter_map(|spec| spec.name.strip_suffix(".weight"))
+        .filter(|module| !adapted.contains(module))
+        .map(last)
+        .collect();
+    // the last part of a name stands for all layers with such a module
+    let target = |module: &&str| if others.contains(&last(module)) { (*module).to_owned() } else { last(module) };
+    let targets: BTreeSet<String> = adapted.iter().map(target).collect();
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use stagecoach_api::job::Recompute;
 use stagecoach_data::{DocumentPart, IGNORE_INDEX};
 use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage};
-use stagecoach_engine::state_dict::{InitialWeights, find_model};
+use stagecoach_engine::state_dict::{InitialWeights, TensorHash};
 use stagecoach_kernels as kernels;
 use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 use tch::{Device, Kind, Tensor};
@@ -75,9 +75,16 @@ pub fn document_gradients(
         step_gradient.push(take(parameter, "gradient")?);
     }
     stage.parameters.update_compute();
-    if let (true, Some(folder)) = (config.training.freezes_weights(), &config.initial_weights) {
-        let folder = config.workspace.join(find_model(&config.workspace, folder)?);
-        InitialWeights::open(&folder)?.load_frozen(architecture.as_ref(), &stage, &mut |_| {})?;
+    if let Some(frozen) = &subject.frozen {
+        let folder = config.workspace.join(&frozen.path);
+        let hashes = InitialWeights::open(&folder)?.load_frozen(architecture.as_ref(), &stage, &mut |_| {})?;
+        let hash = TensorHash::combine(hashes);
+        ensure!(
+            hash == frozen.hash,
+            "the weights in {} are not those with which the job began: their hash is {hash} and was {}; put those weights back",
+            folder.display(),
+            frozen.hash
+        );
     }
     let chunk = stage.chunks.get(&0).context("a model of one stage has no chunk: this is a bug")?;
 

@@ -6,6 +6,7 @@ use stagecoach_data::{
     DataConfig, DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus,
 };
 use stagecoach_engine::StageError;
+use stagecoach_engine::state_dict::FrozenWeights;
 use stagecoach_launcher::REMOTE_FILES;
 use stagecoach_planner::JobConfig;
 use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
@@ -24,6 +25,8 @@ pub struct Subject {
     dataset: Dataset,
     /// The windows of a streamed job.
     windows: Option<Windows>,
+    /// The frozen weights with which the job began, if it has some.
+    pub(super) frozen: Option<FrozenWeights>,
 }
 
 impl Subject {
@@ -49,7 +52,8 @@ impl Subject {
         let progress = &mut |progress| show(&mut display, progress);
         let prepared = stagecoach_data::prepare(&data_config, progress).map_err(StageError::from)?;
         let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
-        Ok(Subject { config, prepared, data_config, dataset, windows })
+        let frozen = record.checkpoints.last().and_then(|checkpoint| checkpoint.state.frozen_weights.clone());
+        Ok(Subject { config, prepared, data_config, dataset, windows, frozen })
     }
 
     /// The parts of documents in `step`, counted from 1.

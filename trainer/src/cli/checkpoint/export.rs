@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use indicatif::HumanBytes;
 use serde_json::json;
+use stagecoach_checkpoint::paths::ADAPTER_CONFIG_FILE;
 use stagecoach_checkpoint::{
     CheckpointReader, ExportFormat, ExportOptions, ExportSummary, ExportType, ExportedWeights, FileSystemVolume,
     export_weights, open,
@@ -62,6 +63,14 @@ impl ExportCommand {
             ExportFormatArg::SingleFile => ExportFormat::SingleFile,
         };
         let reader = open(&checkpoints.volume, step)?;
+        let is_part = !reader.manifest().metadata.progress["frozenWeights"].is_null();
+        let has_adapters = reader.read_small_file(ADAPTER_CONFIG_FILE)?.is_some();
+        ensure!(
+            !is_part || has_adapters || format == ExportFormat::SingleFile,
+            "the checkpoint of step {step} in {} has only the trained weights of its job: `stagecoach checkpoint merge` writes the \
+             whole model",
+            checkpoints.folder.display()
+        );
         self.output.write(&reader, &reader, format, json)
     }
 }

@@ -191,7 +191,10 @@ pub(in crate::train) fn prepare_and_plan(
     }
     if begins || config.training.freezes_weights() {
         let tokenizer = prepared.tokenizer_file(&data_config);
-        initial_weights = resolve_initial_weights(config, Some(vocab_size), Some(&tokenizer), &mut notes)?;
+        let recorded = trainer_state.frozen_weights.as_ref().map(|frozen| frozen.path.clone());
+        let from =
+            &JobConfig { initial_weights: recorded.or_else(|| config.initial_weights.clone()), ..config.clone() };
+        initial_weights = resolve_initial_weights(from, Some(vocab_size), Some(&tokenizer), &mut notes)?;
     }
     if let (true, Some(path)) = (begins, &initial_weights) {
         notes.push(format!("starting from the weights in {}", path.display()));

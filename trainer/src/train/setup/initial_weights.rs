@@ -41,8 +41,11 @@ pub(in crate::train) fn load_frozen_weights(
     architecture: &dyn Architecture,
     stage: &mut Stage,
 ) -> Result<(), LeaveReason> {
-    let (true, Some(path)) = (context.config.training.freezes_weights(), &plan.initial_weights) else { return Ok(()) };
-    let folder = context.config.workspace.join(path);
+    // a job's folder may have a newer checkpoint than the one with which this job began
+    let recorded = plan.trainer_state.frozen_weights.as_ref().map(|frozen| frozen.path.clone());
+    let path = recorded.or_else(|| plan.initial_weights.clone());
+    let (true, Some(path)) = (context.config.training.freezes_weights(), path) else { return Ok(()) };
+    let folder = context.config.workspace.join(&path);
     if stage.frozen_hashes.is_none() {
         let mut progress = LoadProgress::of_frozen(context, stage);
         let load = |weights: InitialWeights| weights.load_frozen(architecture, stage, &mut |bytes| progress.add(bytes));
@@ -60,7 +63,7 @@ pub(in crate::train) fn load_frozen_weights(
         .into());
     }
     let hash = TensorHash::combine(distinct.into_iter().collect());
-    let own = FrozenWeights { hash, path: path.clone() };
+    let own = FrozenWeights { hash, path };
     match plan.trainer_state.frozen_weights.replace(own.clone()) {
         Some(before) if before.hash != own.hash => Err(StageError::invalid(format!(
             "the weights in {} are not those with which this job began: their hash is {} and was {}; put those weights \
@@ -86,7 +89,14 @@ impl<'a> LoadProgress<'a> {
     /// The progress of loading `stage`, with or without its moments.
     pub(in crate::train) fn new(context: &'a StageContext, stage: &Stage, with_moments: bool) -> LoadProgress<'a> {
         let each = if with_moments { 3 } else { 1 };
-        let owned = || stage.parameters.iter().enumerate().filter(|(index, _)| !with_moments || stage.owns(*index));
+        let parameters = || stage.parameters.iter().enumerate();
+        let owned = || {
+            // adapters are in no model directory
+            parameters().filter(|(index, parameter)| match with_moments {
+                true => stage.owns(*index),
+                false => parameter.spec.is_of_model(),
+            })
+        };
         let bytes: u64 = owned().map(|(_, parameter)| 4 * parameter.spec.numel()).sum();
         LoadProgress { context, tensors: (0, each * owned().count()), bytes: (0, each as u64 * bytes) }
     }

@@ -197,9 +197,10 @@ impl Search {
             patterns,
             files: found.len(),
             bytes: found.iter().fold(0, |sum, file| sum.saturating_add(bytes(file))),
+            // without a field of text, only plain files of text are read
+            form: if is_read_whole || field.is_some() || found.is_empty() { form } else { RecordForm::Text },
             field,
             other_fields,
-            form,
             skipped: self.skipped,
         }
     }

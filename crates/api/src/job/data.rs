@@ -305,6 +305,11 @@ impl DataSpec {
         sources.chain(sets).chain([self.format])
     }
 
+    /// Whether a source or a held-out set has conversations.
+    pub fn has_conversations(&self) -> bool {
+        self.formats().any(|format| format != DataFormat::Text)
+    }
+
     /// All patterns, those of held-out files included, each with its place, such as `spec.data.paths[0]`.
     pub(crate) fn patterns(&self) -> Vec<(String, &str)> {
         let evaluation = self.evaluation.as_ref();

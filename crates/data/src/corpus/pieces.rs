@@ -120,6 +120,15 @@ pub(super) fn emit_conversation(
     bytes_read: u64,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
+    let location = || {
+        let number = corpus_file.format.first_unit + resume_at.record - 1;
+        format!("{}, {} {number}", corpus_file.path.display(), corpus_file.format.unit)
+    };
+    if bytes > MAX_PIECE_BYTES {
+        let reason = "a conversation is tokenised as a whole";
+        let error = DataError::TooLong { location: location(), limit: MAX_PIECE_BYTES, reason };
+        return emit_bad_record((BadRecordReason::TooLong, error), resume_at.file, resume_at, bytes_read, on_piece);
+    }
     let record = ConversationRecord {
         conversation,
         file: resume_at.file,

@@ -174,3 +174,17 @@ fn a_parquet_column_of_messages_is_a_conversation() {
     fs::write(root.path().join("chat.parquet"), writer.into_inner().unwrap()).unwrap();
     assert_eq!(find(root.path(), "").form, RecordForm::Conversation("messages".into()));
 }
+
+#[test]
+fn plain_texts_beside_conversations_that_are_not_read_are_texts() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    fs::write(root.join("a.txt"), "short").unwrap();
+    let messages = format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"{}\"}}]}}\n", "long ".repeat(50));
+    fs::write(root.join("chat.jsonl"), messages).unwrap();
+    let texts = find(root, "");
+    assert_eq!((texts.form, texts.patterns), (RecordForm::Text, vec!["*.txt".to_owned()]));
+    let texts = find_texts(root, Path::new(""), true, &|_| false).unwrap();
+    assert_eq!(texts.form, RecordForm::Conversation("messages".into()));
+    assert_eq!((texts.field, texts.patterns), (None, vec!["*.jsonl".to_owned()]));
+}

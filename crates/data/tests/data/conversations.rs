@@ -339,11 +339,12 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
     assert_eq!(all.error_message(), nothing);
 }
 
-/// Rows of lists of structs.
-fn nested(conversations: &[Value]) -> Vec<u8> {
+/// Rows of lists of structs, whose texts are declared as such or are plain bytes.
+fn nested(conversations: &[Value], is_declared: bool) -> Vec<u8> {
     let schema = "message rows { optional group messages (LIST) { repeated group list { optional group element {
         optional binary role (utf8); optional binary content (utf8); optional binary name (utf8); } } } required int32 id; }";
-    let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
+    let schema = if is_declared { schema.to_owned() } else { schema.replace(" (utf8)", "") };
+    let schema = parquet::schema::parser::parse_message_type(&schema).unwrap();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();
     for group in conversations.chunks(2) {
         let mut rows = writer.next_row_group().unwrap();
@@ -385,13 +386,14 @@ fn all_formats_with_records_give_the_same_tokens() {
     let others = [
         of("a.json", json!(records).to_string().as_bytes()),
         of("a.jsonl.gz", &compressed(&[&lines(&records)], "gz")),
-        of("a.parquet", &nested(&records)),
+        of("a.parquet", &nested(&records, true)),
+        of("b.parquet", &nested(&records, false)),
     ];
     for other in &others {
         assert_eq!((other.ids(), bitmap(other)), (of_lines.ids(), bitmap(&of_lines)));
     }
     // rows of one block, and a resumed reading within a row group
-    let mut streamed = of("a.parquet", &nested(&records));
+    let mut streamed = of("a.parquet", &nested(&records, true));
     stream(&mut streamed.config, 1);
     let chat = chat(&streamed);
     let expected: Vec<_> = records.iter().map(|record| alone(&chat, record)).collect();

@@ -109,10 +109,10 @@ impl StepRecorder {
 }
 
 /// The peak of the group's GPUs in a step, if each rank has its own GPU. `None` if a peak is unknown, as on processors,
-/// and for sequences that are not packed, because their lengths differ.
+/// and for sequences that are not packed or hold whole conversations, because their lengths differ.
 fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
     let config = running.context.config;
-    if !config.data.packing {
+    if !config.data.packing || config.data.has_conversations() {
         return None;
     }
     let gpus = running.environments.iter().map(|environment| environment["gpu"].as_str().unwrap_or_default());

@@ -10,8 +10,11 @@ use super::file::ParquetFile;
 use super::{PARQUET, RowGroups, column_chunks, damaged};
 use crate::config::DocumentFormat;
 use crate::corpus::formats::ReadOptions;
-use crate::corpus::{CorpusFile, Cursor, PieceHandler, pieces};
+use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
+
+/// Characters of an error that are shown.
+const MAX_QUOTED: usize = 200;
 
 /// Reads the rows of a file as conversations, from the row that `from` names on.
 ///
@@ -32,15 +35,20 @@ pub(super) fn read(
         let mut iterator = file.call(|| group.get_row_iter(Some(columns.clone())))?;
         for record in rows {
             let cut_off = || damaged(corpus_file, format!("it ends at row {record}: is it cut off?"));
-            let row = file.call(|| iterator.next().transpose())?.ok_or_else(cut_off)?;
+            let row = file.call(|| iterator.next().transpose()).map_err(|error| in_row(error, record))?;
+            let row = row.ok_or_else(cut_off)?;
             if record < from.record {
                 continue;
             }
             let position = Cursor { record: record + 1, ..from };
             let bytes_read = groups.bytes_read(record + 1, corpus_file);
             let value = object(&row);
-            let bytes = value.to_string().len();
-            match pieces::conversation(&value, options.documents) {
+            let bytes = value.as_ref().map_or(0, |value| value.to_string().len());
+            let conversation = match &value {
+                Some(value) => pieces::conversation(value, options.documents),
+                None => Err((BadRecordReason::NotUtf8, "has a text that is not valid UTF-8".to_owned())),
+            };
+            match conversation {
                 Ok(conversation) => {
                     pieces::emit_conversation(corpus_file, conversation, bytes, position, bytes_read, on_piece)?;
                 }
@@ -84,12 +92,26 @@ fn columns(
     columns.map_err(|error| damaged(corpus_file, error.to_string()))
 }
 
-fn object(row: &Row) -> Value {
-    Value::Object(row.get_column_iter().map(|(name, field)| (name.clone(), value(field))).collect())
+/// The library's error of a row, which may quote the whole row.
+fn in_row(error: DataError, row: u64) -> DataError {
+    match error {
+        DataError::Parquet { path, problem } => {
+            let problem: String = problem.chars().take(MAX_QUOTED).collect();
+            DataError::Parquet { path, problem: format!("row {row}: {problem}") }
+        }
+        other => other,
+    }
 }
 
-fn value(field: &Field) -> Value {
-    match field {
+/// The row as an object; `None` if a text is not UTF-8.
+fn object(row: &Row) -> Option<Value> {
+    let columns = row.get_column_iter().map(|(name, field)| Some((name.clone(), value(field)?)));
+    Some(Value::Object(columns.collect::<Option<_>>()?))
+}
+
+/// The field as JSON; `None` if it is a text that is not UTF-8.
+fn value(field: &Field) -> Option<Value> {
+    Some(match field {
         Field::Null => Value::Null,
         Field::Bool(value) => json!(value),
         Field::Byte(value) => json!(value),
@@ -108,14 +130,16 @@ fn value(field: &Field) -> Value {
         Field::Float(value) => value.to_string().parse().map_or(Value::Null, number),
         Field::Double(value) => number(*value),
         Field::Str(text) => json!(text),
-        Field::Group(row) => object(row),
-        Field::ListInternal(list) => Value::Array(list.elements().iter().map(value).collect()),
+        // a text that its writer did not declare as one
+        Field::Bytes(bytes) => json!(bytes.as_utf8().ok()?),
+        Field::Group(row) => object(row)?,
+        Field::ListInternal(list) => Value::Array(list.elements().iter().map(value).collect::<Option<_>>()?),
         Field::MapInternal(map) => {
-            let entry = |(key, entry): &(Field, Field)| (key_of(key), value(entry));
-            Value::Object(map.entries().iter().map(entry).collect::<Map<String, Value>>())
+            let entry = |(key, entry): &(Field, Field)| Some((key_of(key), value(entry)?));
+            Value::Object(map.entries().iter().map(entry).collect::<Option<Map<String, Value>>>()?)
         }
         other => json!(other.to_string()),
-    }
+    })
 }
 
 fn key_of(field: &Field) -> String {

@@ -158,15 +158,23 @@ impl Architecture for FineTunedModel {
         cost
     }
 
-    /// The operations of the model without the gradients of frozen weights, and those of the adapters.
+    /// The operations of the model without the gradients of frozen weights, and those of the adapters. One layer stands
+    /// for all, so that it has the mean of their gradients and adapters.
     fn operations(&self, microbatch: MicrobatchCost) -> ModelOperations {
         let mut operations = self.model.operations(microbatch);
         let is_trained = |part: ModelPart| {
             self.weight_specs(&part).iter().any(|spec| spec.is_matrix() && spec.role == WeightRole::Trained)
         };
-        let first_layer = || ModelPart { layers: 0..1, has_embedding: false, has_head: false };
-        if !is_trained(first_layer()) {
-            operations.layer.retain(|operation| operation.pass != Pass::BackwardWeight);
+        let layers =
+            self.weight_specs(&ModelPart { layers: 0..self.num_layers(), has_embedding: false, has_head: false });
+        let matrices = layers.iter().filter(|spec| spec.is_matrix() && spec.is_of_model());
+        let numel = |is_counted: fn(&&ParameterSpec) -> bool| {
+            matrices.clone().filter(is_counted).map(ParameterSpec::numel).sum::<u64>() as f64
+        };
+        let trained = numel(|spec| spec.is_trained()) / numel(|_| true).max(1.0);
+        for operation in operations.layer.iter_mut().filter(|operation| operation.pass == Pass::BackwardWeight) {
+            operation.flops *= trained;
+            operation.bytes *= trained;
         }
         if !is_trained(ModelPart { layers: 0..0, has_embedding: true, has_head: false }) {
             operations.embedding.retain(|operation| operation.pass != Pass::BackwardWeight);
@@ -176,7 +184,7 @@ impl Architecture for FineTunedModel {
             let products = |operation: &Operation| operation.kind == OperationKind::Product;
             operations.head.iter().rposition(products).map(|last| operations.head.remove(last));
         }
-        operations.layer.extend(adapter_operations(&self.weight_specs(&first_layer()), microbatch));
+        operations.layer.extend(adapter_operations(&layers, self.num_layers(), microbatch));
         operations
     }
 
@@ -242,10 +250,10 @@ fn adapter_temporaries(specs: &[ParameterSpec]) -> u64 {
     2 * adapters.map(|spec| spec.shape[0]).max().unwrap_or(0) as u64
 }
 
-/// The products of a layer's adapters on a GPU, in bf16.
-fn adapter_operations(specs: &[ParameterSpec], microbatch: MicrobatchCost) -> Vec<Operation> {
+/// The products of the adapters of all `layers` with the weights `specs`, as those of one layer on a GPU, in bf16.
+fn adapter_operations(specs: &[ParameterSpec], layers: usize, microbatch: MicrobatchCost) -> Vec<Operation> {
     let adapters: Vec<&ParameterSpec> = specs.iter().filter(|spec| !spec.is_of_model()).collect();
-    let t = microbatch.tokens as f64;
+    let t = microbatch.tokens as f64 / layers.max(1) as f64;
     let flops = 2.0 * t * adapters.iter().map(|spec| spec.numel()).sum::<u64>() as f64;
     let bytes = 2.0 * t * adapters.iter().map(|spec| spec.shape[0] + spec.shape[1]).sum::<i64>() as f64;
     let operation = |(pass, times): (Pass, f64)| Operation {
@@ -259,3 +267,6 @@ fn adapter_operations(specs: &[ParameterSpec], microbatch: MicrobatchCost) -> Ve
     let passes = [(Pass::Forward, 1.0), (Pass::BackwardInput, 2.0), (Pass::BackwardWeight, 1.0)];
     passes.into_iter().filter(|_| !adapters.is_empty()).map(operation).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+use serde_json::json;
+use stagecoach_api::job::{Precision, Recompute};
+use tch::Device;
+
+use super::*;
+use crate::{ParameterCopies, SourceConfig, adapter_config};
+
+fn model() -> Box<dyn Architecture> {
+    let fields = json!({
+        "model_type": "llama", "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "intermediate_size": 12, "vocab_size": 10, "max_position_embeddings": 16,
+    });
+    SourceConfig::parse(fields.as_object().unwrap().clone()).unwrap().config.architecture(Device::Cpu)
+}
+
+fn lora(targets: &[&str]) -> LoraSpec {
+    let targets = targets.iter().map(|&target| target.to_owned()).collect();
+    LoraSpec { rank: 2, alpha: 4.0, targets, use_rslora: false }
+}
+
+fn patterns(patterns: &[&str]) -> Vec<String> {
+    patterns.iter().map(|&pattern| pattern.to_owned()).collect()
+}
+
+#[test]
+fn targets_and_patterns_without_weights_are_refused() {
+    let of_target = |target| check_fine_tuning(model().as_ref(), Some(&lora(&[target])), &[]).unwrap_err();
+    let modules = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj";
+    // an end of a name that is no whole part of it, the head, the embedding, and a norm
+    for target in ["proj", "lm_head", "embed_tokens", "input_layernorm", ""] {
+        let expected =
+            format!("spec.training.lora.targets: {target:?} is no linear layer of this model, which has {modules}");
+        assert_eq!(of_target(target), expected);
+    }
+    check_fine_tuning(model().as_ref(), Some(&lora(&["q_proj", "layers.1.mlp.up_proj"])), &[]).unwrap();
+    let of_patterns = |texts: &[&str]| check_fine_tuning(model().as_ref(), None, &patterns(texts));
+    let refused = of_patterns(&["*.mlp.*", "model.layer.*"]).unwrap_err();
+    assert!(
+        refused.starts_with("spec.training.freeze[1]: \"model.layer.*\" matches no weight of this model"),
+        "{refused}"
+    );
+    assert!(of_patterns(&["a[b"]).unwrap_err().starts_with("spec.training.freeze[0]: \"a[b\" is no pattern"));
+    assert!(of_patterns(&["*"]).unwrap_err().contains("nothing is left to train"));
+    assert!(of_patterns(&["model.*"]).is_ok() && of_patterns(&[]).is_ok());
+}
+
+#[test]
+fn adapters_follow_the_weights_that_they_adapt() {
+    let lora = lora(&["k_proj", "down_proj"]);
+    let tuned = fine_tuned(model(), Some(&lora), &[]);
+    let part = ModelPart { layers: 1..2, has_embedding: false, has_head: true };
+    let trained: Vec<(String, Vec<i64>)> =
+        tuned.parameter_specs(&part).into_iter().map(|spec| (spec.name, spec.shape)).collect();
+    let name = |module: &str, matrix: &str| format!("base_model.model.model.layers.1.{module}.lora_{matrix}.weight");
+    let expected = [
+        (name("self_attn.k_proj", "A"), vec![2, 8]),
+        (name("self_attn.k_proj", "B"), vec![4, 2]),
+        (name("mlp.down_proj", "A"), vec![2, 12]),
+        (name("mlp.down_proj", "B"), vec![8, 2]),
+    ];
+    assert_eq!(trained, expected);
+    let of_model: Vec<ParameterSpec> =
+        tuned.weight_specs(&part).into_iter().filter(ParameterSpec::is_of_model).collect();
+    let names = |specs: &[ParameterSpec]| specs.iter().map(|spec| spec.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&of_model), names(&model().weight_specs(&part)));
+    assert!(of_model.iter().all(|spec| spec.role == WeightRole::Frozen));
+    let freeze = patterns(&["*.q_proj.*", "lm_head.*"]);
+    let frozen = fine_tuned(model(), None, &freeze).weight_specs(&part).into_iter().filter(|spec| !spec.is_trained());
+    assert_eq!(names(&frozen.collect::<Vec<_>>()), ["model.layers.1.self_attn.q_proj.weight", "lm_head.weight"]);
+}
+
+/// PEFT adapts every module whose name ends with a target.
+#[test]
+fn targets_of_a_configuration_mean_the_adapted_layers_alone() {
+    let targets = |of: &[&str]| {
+        let lora = lora(of);
+        let tuned = fine_tuned(model(), Some(&lora), &[]);
+        adapter_config(&lora, tuned.as_ref(), "base")["target_modules"].clone()
+    };
+    assert_eq!(targets(&["self_attn.q_proj", "up_proj"]), json!(["q_proj", "up_proj"]));
+    assert_eq!(targets(&["layers.1.self_attn.q_proj", "v_proj"]), json!(["model.layers.1.self_attn.q_proj", "v_proj"]));
+}
+
+#[test]
+fn a_plan_counts_what_is_trained() {
+    let microbatch = MicrobatchCost {
+        tokens: 4,
+        length: 4,
+        precision: Precision::BFloat16,
+        recompute: Recompute::None,
+        on_gpu: false,
+        copies: ParameterCopies::default(),
+    };
+    let lora = lora(&["q_proj"]);
+    let (whole, tuned) = (model().cost(microbatch), fine_tuned(model(), Some(&lora), &[]).cost(microbatch));
+    let numel = |specs: Vec<ParameterSpec>, is_counted: fn(&ParameterSpec) -> bool| {
+        specs.iter().filter(|spec| is_counted(spec)).map(ParameterSpec::numel).sum::<u64>()
+    };
+    let layer = || model().weight_specs(&ModelPart { layers: 0..1, has_embedding: false, has_head: false });
+    let (matrices, norms) = (numel(layer(), ParameterSpec::is_matrix), numel(layer(), |spec| !spec.is_matrix()));
+    // A and B with a copy in bf16, a gradient and two moments; frozen matrices in bf16, norms in fp32
+    let adapters = 2 * (8 + 8);
+    assert_eq!(tuned.layers[0].parameter_bytes, (4 + 2 + 4 + 8) * adapters + 2 * matrices + 4 * norms);
+    assert_eq!(whole.layers[0].parameter_bytes, (4 + 2 + 4 + 8) * (matrices + norms));
+    assert_eq!(tuned.layers[0].backward_weight, 2.0 * 4.0 * adapters as f64);
+    assert_eq!(tuned.layers[0].forward - whole.layers[0].forward, 2.0 * 4.0 * adapters as f64);
+    // the input and the output's gradient of q_proj, and both sides of its adapter
+    assert_eq!(tuned.layers[0].weight_gradient_bytes, 4 * 2 * (8 + 8 + 2 * 2));
+    assert_eq!(whole.head.forward - tuned.head.forward, 2.0 * 4.0 * 80.0);
+    // without frozen weights, the costs are those of the model
+    let first = patterns(&["*.layers.0.*"]);
+    let part = fine_tuned(model(), None, &first).cost(microbatch);
+    assert_eq!(part.layers[1], whole.layers[1]);
+    assert_eq!((part.layers[0].backward_weight, part.layers[0].weight_gradient_bytes), (0.0, 0));
+    // one layer stands for all in the operations of a GPU
+    let flops = |model: Box<dyn Architecture>| {
+        let operations = model.operations(microbatch).layer.into_iter();
+        operations
+            .filter(|operation| operation.pass == Pass::BackwardWeight)
+            .map(|operation| operation.flops)
+            .sum::<f64>()
+    };
+    let (all, two_of_three) = (flops(model()), flops(fine_tuned(model(), None, &first)));
+    assert!((two_of_three / all - 2.0 / 3.0).abs() < 1e-12, "{two_of_three} of {all}");
+}

@@ -1,5 +1,5 @@
-//! Tests of adapters and of frozen weights against Hugging Face's PEFT: twenty steps (`tests/reference/lora.py`),
-//! reproduced with any number of stages and microbatches, and with the same bits.
+//! Tests of whole models, frozen weights and adapters against transformers and PEFT: twenty steps
+//! (`tests/reference/fine_tuning.py`), reproduced with any number of stages and microbatches, and with the same bits.
 
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_model::model_types;
@@ -13,7 +13,7 @@ use crate::support::reference_data::Reference;
 const LOSS_TOLERANCE: f64 = 1e-6;
 
 #[test]
-fn every_case_of_peft_is_reproduced() {
+fn every_case_is_reproduced() {
     let reference = Reference::of_peft();
     for name in reference.names() {
         let case = reference.case(name);
@@ -58,16 +58,13 @@ fn no_layout_changes_a_bit() {
 
 /// The cases have what the comparison depends on.
 #[test]
-fn the_reference_has_every_family_and_both_ways() {
+fn the_reference_has_every_family_and_every_way() {
     let reference = Reference::of_peft();
     let cases = || reference.names().map(|name| reference.case(name));
     for model_type in model_types() {
-        let is_of = |name: &str| {
-            let named = name == format!("lora-{model_type}");
-            (named || reference.case(name).source.fields["model_type"] == model_type)
-                && reference.case(name).lora.is_some()
-        };
-        assert!(reference.names().any(is_of), "{model_type} has no case with adapters");
+        for way in ["lora", "full"] {
+            assert!(reference.names().any(|name| name == format!("{way}-{model_type}")), "no {way}-{model_type}");
+        }
     }
     assert!(cases().any(|case| !case.freeze.is_empty()));
     assert!(cases().any(|case| case.lora.as_ref().is_some_and(|lora| lora.use_rslora)));

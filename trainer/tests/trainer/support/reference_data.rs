@@ -98,9 +98,9 @@ impl Reference {
         serde_json::from_slice(&std::fs::read(folder().join("reference.json")).unwrap()).unwrap()
     }
 
-    /// The cases of which a part is trained, by PEFT.
+    /// The cases of twenty steps: whole models, parts of them, and adapters of PEFT.
     pub(crate) fn of_peft() -> Reference {
-        serde_json::from_slice(&std::fs::read(folder().join("lora.json")).unwrap()).unwrap()
+        serde_json::from_slice(&std::fs::read(folder().join("fine_tuning.json")).unwrap()).unwrap()
     }
 
     /// The names of all cases.

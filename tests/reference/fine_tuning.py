@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains adapters and parts of tiny models with Hugging Face's PEFT and writes down what a trainer must reproduce.
+"""Trains tiny models, parts of them, and adapters of Hugging Face's PEFT, and writes down what a trainer must reproduce.
 
     pip install torch==2.11.0 safetensors transformers==5.23.0 peft==0.21.2
-    python3 tests/reference/lora.py
+    python3 tests/reference/fine_tuning.py
 
-writes, beside this file, for each case lora-CASE.safetensors (`initial.NAME` of every weight, `gradient.NAME` of the
-first step before clipping and `final.NAME` of the trained ones) and lora.json, with the fields of reference.json. The
+writes, beside this file, for each case CASE.safetensors (`initial.NAME` of every weight, `gradient.NAME` of the
+first step before clipping and `final.NAME` of the trained ones) and fine_tuning.json, with the fields of reference.json. The
 adapters are PEFT's, the models those of transformers. Twenty steps in float32, and again in float64.
 """
 
@@ -25,19 +25,23 @@ reference.RATE = {"peak": 5e-3, "floor": 1e-3, "warmup_steps": 2, "warmup_start"
 ROWS = [[n] if n else [] for n in PADDED]
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
-LORA_CASES = {
-    "llama": {"transformers": "Llama", "config": config(), "lora": {"rank": 4, "alpha": 6.0}},
-    "mistral": {
+CASES = {
+    "lora-llama": {"transformers": "Llama", "config": config(), "lora": {"rank": 4, "alpha": 6.0}},
+    "lora-mistral": {
         "transformers": "Mistral",
         "config": config(),
         "lora": {"rank": 3, "alpha": 8.0, "targets": ["k_proj", "down_proj", "up_proj"]},
     },
-    "qwen2": {
+    "lora-qwen2": {
         "transformers": "Qwen2",
         "config": config(model_type="qwen2", tie_word_embeddings=True),
         "lora": {"rank": 8, "alpha": 16.0, "targets": ["q_proj", "v_proj"], "useRslora": True},
     },
-    "qwen3": {"transformers": "Qwen3", "config": config(model_type="qwen3", head_dim=12), "lora": {"rank": 2, "alpha": 2.0}},
+    "lora-qwen3": {"transformers": "Qwen3", "config": config(model_type="qwen3", head_dim=12), "lora": {"rank": 2, "alpha": 2.0}},
+    "full-llama": {"transformers": "Llama", "config": config()},
+    "full-mistral": {"transformers": "Mistral", "config": config()},
+    "full-qwen2": {"transformers": "Qwen2", "config": config(model_type="qwen2", tie_word_embeddings=True)},
+    "full-qwen3": {"transformers": "Qwen3", "config": config(model_type="qwen3", head_dim=12)},
     "freeze": {
         "transformers": "Qwen2",
         "config": config(model_type="qwen2"),
@@ -107,14 +111,13 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     cases = {}
-    for seed, (name, case) in enumerate(LORA_CASES.items(), start=101):
-        name = f"lora-{name}"
+    for seed, (name, case) in enumerate(CASES.items(), start=101):
         tensors, cases[name] = compute(case, seed)
         save_file(tensors, HERE / f"{name}.safetensors", metadata={"format": "pt"})
         print(name, cases[name]["losses"], cases[name]["float64"], sep="\n  ")
     versions = {"torch": torch.__version__.split("+")[0], "peft": peft.__version__}
     document = {**versions, "optimizer": reference.OPTIMIZER, "learning_rate": reference.RATE, "cases": cases}
-    (HERE / "lora.json").write_text(json.dumps(document) + "\n")
+    (HERE / "fine_tuning.json").write_text(json.dumps(document) + "\n")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def continue_prompt(words, model, prompt, tokens):
         if following == SPECIAL["eos_token_id"]:
             break
         ids = torch.cat([ids, following.view(1, 1)], dim=1)
-    return words.decode(ids[0, 1:])
+    return words.decode(ids[0, 1:], skip_special_tokens=True)
 
 
 {"make": make, "continue": continue_prompts, "adapter": continue_with_adapter}[sys.argv[1]](*sys.argv[2:])

@@ -18,6 +18,7 @@ mod rms_norm;
 mod rotary;
 mod weight_gradient;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -259,6 +260,13 @@ pub trait Architecture: std::fmt::Debug {
     /// The parameters of `part`, which training updates, in the order of its weights.
     fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
         self.weight_specs(part).into_iter().filter(ParameterSpec::is_trained).collect()
+    }
+
+    /// The frozen weights of `part`, each once, in the order of its weights.
+    fn frozen_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
+        let mut names = BTreeSet::new();
+        let frozen = self.weight_specs(part).into_iter().filter(|spec| !spec.is_trained());
+        frozen.filter(|spec| names.insert(spec.name.clone())).collect()
     }
 
     /// Whether the gradients of a weight that embedding and head share are added: the weight is shared and trained.

@@ -34,7 +34,7 @@ struct ShowCommand {
     document: Option<u64>,
 }
 
-/// What is written before and after tokens that are trained on.
+/// The text before and after tokens that are trained on.
 struct Marks {
     before: &'static str,
     after: &'static str,

@@ -32,7 +32,7 @@ pub(crate) enum BadRecordReason {
     NoConversation,
     /// The chat template refuses the conversation.
     RefusedByTemplate,
-    /// The conversation spells special tokens that can't be told from those of the template.
+    /// The template looks into special tokens that the conversation spells, so that their origin is unknown.
     SpellsSpecialTokens,
     /// The tokens to train on can't be proven.
     Unproven,

@@ -2,8 +2,6 @@
 //! is the forward and backward pass of one chunk on one microbatch. This module records the inputs of a work item and
 //! the hashes of its results during the step. A step without an audit has no overhead.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_kernels::bytes_of;
@@ -36,12 +34,8 @@ impl WorkInputs {
 
 /// The number of values of [`WorkInputs::parameters`] for this part of a model.
 pub fn work_numel(architecture: &dyn Architecture, part: &ModelPart) -> i64 {
-    let numel = |spec: &ParameterSpec| if spec.is_trained() { 2 * spec.numel() } else { spec.numel() };
-    let mut names = BTreeSet::new();
-    // a stage holds a shared frozen weight once
-    let specs = architecture.weight_specs(part).into_iter();
-    let specs = specs.filter(|spec| spec.is_trained() || names.insert(spec.name.clone()));
-    specs.map(|spec| numel(&spec) as i64).sum()
+    let numel = |specs: Vec<ParameterSpec>| specs.iter().map(|spec| spec.numel() as i64).sum::<i64>();
+    numel(architecture.frozen_specs(part)) + 2 * numel(architecture.parameter_specs(part))
 }
 
 /// BLAKE3 hashes of the results of a work item, in hex.

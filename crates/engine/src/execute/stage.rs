@@ -1,6 +1,6 @@
 //! The state of a stage: its chunks, their parameters and the optimizer state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_group::Activity;
@@ -241,11 +241,8 @@ fn first_chunks(architecture: &dyn Architecture, parts: &[(usize, ModelPart)], p
 
 /// The frozen weights of `part`, each once.
 fn frozen_weights(architecture: &dyn Architecture, part: &ModelPart, parameters: &Parameters) -> Vec<Tensor> {
-    let mut names = BTreeSet::new();
-    let frozen = architecture.weight_specs(part).into_iter().filter(|spec| !spec.is_trained());
-    let each = frozen.filter(|spec| names.insert(spec.name.clone()));
     let weight = |spec: ParameterSpec| parameters.frozen().iter().find(|weight| weight.spec.name == spec.name);
-    each.filter_map(weight).map(|weight| weight.value.shallow_clone()).collect()
+    architecture.frozen_specs(part).into_iter().filter_map(weight).map(|weight| weight.value.shallow_clone()).collect()
 }
 
 /// The gradient accumulators, with the index of their parameter, by the actions that add to them.

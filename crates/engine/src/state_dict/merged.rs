@@ -105,11 +105,6 @@ impl MergedWeights {
         &self.checkpoint
     }
 
-    /// The number of bytes of the model's weights in fp32.
-    pub fn bytes(&self) -> u64 {
-        self.of_model().map(|spec| 4 * spec.numel()).sum()
-    }
-
     /// Loads the weights into `stage`, a whole model without frozen weights.
     ///
     /// # Errors

@@ -20,9 +20,10 @@
 //!                         └──────────┘
 //! ```
 //!
-//! A suspended attempt whose instances have all exited goes back to Idle without draining. `decide` makes at most one
-//! transition. Actions depend on the new state and the observation, never on the transition (`actions`), so a caller
-//! that crashes between storing and acting repeats them.
+//! An attempt that may no longer run, because the job is suspended or no longer admitted, goes back to Idle without
+//! draining once its instances have all exited. `decide` makes at most one transition. Actions depend on the new state
+//! and the observation, never on the transition (`actions`), so a caller that crashes between storing and acting repeats
+//! them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +34,7 @@ use stagecoach_api::job::{BackoffSpec, JobPhase};
 use crate::actions;
 use crate::attempt_action::AttemptAction;
 use crate::instance::{InstanceState, StageInstance};
-use crate::observed::Observed;
+use crate::observed::{Admission, Observed};
 use crate::policy::RestartDecision;
 use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
@@ -58,6 +59,9 @@ pub struct Decision {
     /// The number of replicas that train: the smallest number of ready instances of any stage; 0 while too few for a
     /// group.
     pub training_replicas: u32,
+    /// Whether an instance of any attempt may still use resources: it is alive, and the time that `decide` waits for its
+    /// end has not passed. A queue gets its reservation back only afterwards.
+    pub instances_remain: bool,
 }
 
 /// The next state and the actions that lead to it, given an observation.
@@ -77,7 +81,24 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
         AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(_) => 0,
     };
     let job_phase = job_phase(&observed, training_replicas);
-    Decision { state: observed.state, actions, wake_at: clock.next_deadline, job_phase, training_replicas }
+    let instances_remain = instances_remain(&observed, &mut clock);
+    Decision {
+        state: observed.state,
+        actions,
+        wake_at: clock.next_deadline,
+        job_phase,
+        training_replicas,
+        instances_remain,
+    }
+}
+
+/// Whether an instance of any attempt may still use resources. Only a job that gives an admission back waits for it.
+fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
+    let has_attempt = matches!(observed.state.attempt_phase, AttemptPhase::Running { .. } | AttemptPhase::Draining);
+    match has_attempt || observed.desired.admission == Admission::NotRequired {
+        true => actions::instances_remain(observed, &mut DeadlineClock::new(clock.now)),
+        false => actions::instances_remain(observed, clock),
+    }
 }
 
 /// A new checkpoint resets the restart budget. A step beyond all earlier ones resets the back-off and the record of
@@ -115,7 +136,7 @@ fn next_state(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
     let state = &observed.state;
     match state.attempt_phase {
         AttemptPhase::Finished(_) => state.clone(),
-        AttemptPhase::Idle if observed.desired.suspend => state.clone(),
+        AttemptPhase::Idle if !observed.desired.may_run() => state.clone(),
         AttemptPhase::Idle => with_next_attempt(observed, clock.now, clock.now),
         AttemptPhase::Running { .. } | AttemptPhase::Draining if all_completed(observed) => {
             finished(&spares::with_finished_promotions(observed), JobOutcome::Complete)
@@ -148,7 +169,7 @@ fn next_from_running(
     if deadline.is_some_and(|deadline| clock.passed_or_wake_at(deadline)) {
         return finished(state, JobOutcome::Failed(JobFailureReason::DeadlineExceeded));
     }
-    if desired.suspend || desired.mesh != state.attempt.mesh || desired.revision != state.attempt.revision {
+    if !desired.may_run() || !desired.is_of(&state.attempt) {
         let mut state = state.clone();
         let may_save = observed.current_instances().chain(observed.instances.iter().filter(|other| is_newer(other)));
         if may_save.map(|instance| &instance.state).any(InstanceState::is_alive)
@@ -157,7 +178,10 @@ fn next_from_running(
             state.attempt_phase = AttemptPhase::Draining;
             return state;
         }
-        return if desired.suspend { suspended(state) } else { with_next_attempt(observed, not_before, clock.now) };
+        return match desired.may_run() {
+            true => with_next_attempt(observed, not_before, clock.now),
+            false => idle(state),
+        };
     }
     // this check comes before the root cause, because the loss that promoted a spare must not lead to a replacement too
     if let Some(promoted) = spares::unrecorded_promotion(observed) {
@@ -188,10 +212,9 @@ fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobStat
     if actions::instances_remain(observed, clock) {
         return observed.state.clone();
     }
-    if observed.desired.suspend {
-        suspended(observed.state.clone())
-    } else {
-        with_next_attempt(observed, clock.now, clock.now)
+    match observed.desired.may_run() {
+        true => with_next_attempt(observed, clock.now, clock.now),
+        false => idle(observed.state.clone()),
     }
 }
 
@@ -270,6 +293,7 @@ fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMilli
         number: highest_used.max(state.attempt.number).saturating_add(1),
         mesh: observed.desired.mesh,
         revision: observed.desired.revision,
+        admission: observed.desired.admission.id(),
     };
     state.incarnations.clear();
     state.ranks_to_create.clear();
@@ -279,8 +303,9 @@ fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMilli
     state
 }
 
-/// The suspended state: as for a Kubernetes Job, the active deadline starts again with the next attempt.
-fn suspended(mut state: JobState) -> JobState {
+/// The state without an attempt. As for a Kubernetes Job, the active deadline starts again with the next attempt: the
+/// time during which a job is suspended or waits in a queue does not count.
+fn idle(mut state: JobState) -> JobState {
     state.attempt_phase = AttemptPhase::Idle;
     state.started_at = None;
     state

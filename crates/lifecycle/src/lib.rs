@@ -41,7 +41,7 @@ pub use budget::RestartBudget;
 pub use decide::{Decision, decide};
 pub use failure::{AttemptFailure, FailureReason};
 pub use instance::{Exit, ExternalCause, InstanceId, InstanceState, SpareInstance, StageInstance, TerminationReport};
-pub use observed::{CreationRefusal, Desired, LostInstance, Observed, ObservedProgress};
+pub use observed::{Admission, CreationRefusal, Desired, LostInstance, Observed, ObservedProgress};
 pub use policy::Policy;
 pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 pub use time::UnixMillis;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stagecoach_api::contract::{ExitCode, Mesh};
 
 use crate::instance::{InstanceRef, InstanceState, SpareInstance, StageInstance};
-use crate::{JobState, Policy, UnixMillis};
+use crate::{Attempt, JobState, Policy, UnixMillis};
 
 /// One consistent observation of a job.
 #[derive(Clone, Debug)]
@@ -46,6 +46,43 @@ pub struct Desired {
     pub revision: u64,
     /// Drain and start no further attempt: `spec.suspend`, or Ctrl-C.
     pub suspend: bool,
+    /// Whether the queue of the job admits it.
+    pub admission: Admission,
+}
+
+/// Whether the queue of a job admits it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// The job has no queue.
+    #[default]
+    NotRequired,
+    /// The job waits in its queue. An attempt is drained, and no attempt starts.
+    Waiting,
+    /// The job is admitted. The number identifies the admission, because an attempt of another admission is drained.
+    /// The number is never 0.
+    Admitted(u64),
+}
+
+impl Desired {
+    /// Whether an attempt may run.
+    pub(crate) const fn may_run(&self) -> bool {
+        !self.suspend && !matches!(self.admission, Admission::Waiting)
+    }
+
+    /// Whether `attempt` has the desired stages, replicas and revision, and runs under the current admission.
+    pub(crate) fn is_of(&self, attempt: &Attempt) -> bool {
+        (self.mesh, self.revision, self.admission.id()) == (attempt.mesh, attempt.revision, attempt.admission)
+    }
+}
+
+impl Admission {
+    /// The number in the attempts of this admission; 0 without an admission.
+    pub const fn id(self) -> u64 {
+        match self {
+            Admission::Admitted(id) => id,
+            Admission::NotRequired | Admission::Waiting => 0,
+        }
+    }
 }
 
 /// Training progress, from `/status`, termination messages or the volume. `None` where unknown.

@@ -88,6 +88,15 @@ pub struct Attempt {
     pub mesh: Mesh,
     /// The revision of the spec that the attempt runs.
     pub revision: u64,
+    /// The number of the admission under which the attempt runs; 0 without a queue.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub admission: u64,
+}
+
+// serde passes a reference
+#[allow(clippy::trivially_copy_pass_by_ref)]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The outcome of a job.

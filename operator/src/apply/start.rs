@@ -29,7 +29,8 @@ pub(super) async fn start(
     // when stages are replaced, the attempt's objects exist already
     let is_new = incarnations.values().all(|incarnation| *incarnation == 0);
     let is_first = number == 1 && is_new;
-    let attempt = Attempt { number, mesh, revision: job.desired().revision };
+    let desired = job.desired();
+    let attempt = Attempt { number, mesh, revision: desired.revision, admission: desired.admission.id() };
     let mut template = attempt_template(context, attempt).await?;
     let older = if is_first { Vec::new() } else { older_attempts(clients, &job.reference, number).await? };
     let before = older.iter().filter_map(|(_, template)| template.as_ref()).max_by_key(|template| template.number);

@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use stagecoach_api::job::{JobPhase, attempt_fields};
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus, StoredSpec};
-use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
+use stagecoach_lifecycle::{Admission, AttemptPhase, Desired, JobState};
 
 pub(crate) use raw::RawPipelineJob;
 
@@ -179,7 +179,7 @@ impl ParsedJob {
     /// The desired state.
     pub(crate) fn desired(&self) -> Desired {
         let spec = &self.manifest.spec;
-        Desired { mesh: spec.mesh(), revision: self.revision, suspend: spec.suspend }
+        Desired { mesh: spec.mesh(), revision: self.revision, suspend: spec.suspend, admission: Admission::NotRequired }
     }
 }
 

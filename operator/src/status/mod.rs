@@ -258,7 +258,7 @@ mod tests {
     fn running_job() -> ParsedJob {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7, admission: 0 },
             ..JobState::default()
         };
         let overrides = [("stages".to_owned(), "2".to_owned())];

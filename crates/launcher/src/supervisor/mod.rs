@@ -17,8 +17,8 @@ use std::time::Duration;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_lifecycle::{
-    AttemptPhase, Decision, Desired, JobFailureReason, JobOutcome, Observed, ObservedProgress, Policy, UnixMillis,
-    decide,
+    Admission, AttemptPhase, Decision, Desired, JobFailureReason, JobOutcome, Observed, ObservedProgress, Policy,
+    UnixMillis, decide,
 };
 use stagecoach_telemetry::{ProgressDisplay, RunSummary};
 
@@ -177,7 +177,12 @@ impl<'a> Supervisor<'a> {
 
     fn observe(&self) -> Observed {
         Observed {
-            desired: Desired { mesh: self.config.job.spec.mesh(), revision: 0, suspend: self.stop_requested },
+            desired: Desired {
+                mesh: self.config.job.spec.mesh(),
+                revision: 0,
+                suspend: self.stop_requested,
+                admission: Admission::NotRequired,
+            },
             policy: self.policy.clone(),
             state: self.stored.state.clone(),
             instances: self.processes.instances(self.stored.state.attempt.number),

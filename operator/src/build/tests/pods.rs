@@ -158,9 +158,13 @@ fn pods_keep_off_the_nodes_that_are_excluded_besides_what_their_template_demands
 fn a_custom_trainer_gets_only_the_environment() {
     let mut job = custom_job();
     job.spec.storage.persistent_volume_claim = None;
-    let attempt =
-        AttemptTemplate::new(&job, Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7 }, "unused", None)
-            .unwrap();
+    let attempt = AttemptTemplate::new(
+        &job,
+        Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7, admission: 0 },
+        "unused",
+        None,
+    )
+    .unwrap();
     let pod = pod(&attempt, 1);
     let trainer = trainer(&pod);
     assert_eq!((&trainer["command"], trainer.get("args")), (&json!(["python", "train.py"]), None));

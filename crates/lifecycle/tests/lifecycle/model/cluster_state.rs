@@ -35,9 +35,35 @@ pub(crate) struct ClusterState {
     /// The groups that have formed, in order. The list is kept only if there are spares or if replicas may be missing.
     /// An older group stays in the list only while a process is still in it.
     pub(crate) groups: Vec<ModelGroup>,
+    /// The queue of the job.
+    pub(crate) queue: ModelQueue,
     /// Faults that may still happen.
     pub(crate) remaining_faults: Faults,
     pub(crate) history: History,
+}
+
+/// The job's place in a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum ModelQueue {
+    /// The job has no queue.
+    #[default]
+    None,
+    /// The job waits after this number of admissions.
+    Waiting(u64),
+    /// The job is admitted for the n-th time.
+    Admitted(u64),
+    /// The job is evicted, and still has the reservation of its n-th admission.
+    Evicted(u64),
+}
+
+impl ModelQueue {
+    pub(crate) fn admission(self) -> Admission {
+        match self {
+            ModelQueue::None => Admission::NotRequired,
+            ModelQueue::Admitted(id) => Admission::Admitted(id),
+            ModelQueue::Waiting(_) | ModelQueue::Evicted(_) => Admission::Waiting,
+        }
+    }
 }
 
 /// The stages of one attempt that have formed a group.
@@ -156,6 +182,8 @@ pub(crate) enum Write {
         name: Name,
         mesh: Mesh,
     },
+    /// Gives the reservation of an evicted job back.
+    Release,
     /// Deletes by UID, so that a later pod of the same name is never deleted.
     Delete(Name),
 }
@@ -194,6 +222,8 @@ pub(crate) struct Faults {
     pub(crate) spec_changes: u8,
     /// The job's status is lost.
     pub(crate) status_losses: u8,
+    /// The queue evicts the job.
+    pub(crate) evictions: u8,
 }
 
 /// The past, as far as the invariants depend on it.

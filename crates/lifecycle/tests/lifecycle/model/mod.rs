@@ -59,7 +59,7 @@ use properties::*;
 use steps::ClusterModel;
 
 const NONE: Faults =
-    Faults { crashes: 0, stale_reads: 0, failures: 0, partitions: 0, spec_changes: 0, status_losses: 0 };
+    Faults { crashes: 0, stale_reads: 0, failures: 0, partitions: 0, spec_changes: 0, status_losses: 0, evictions: 0 };
 
 const fn two_stages(faults: Faults) -> ClusterModel {
     ClusterModel {
@@ -67,6 +67,7 @@ const fn two_stages(faults: Faults) -> ClusterModel {
         replaces_stages: false,
         spares: 0,
         min_data_parallel: u32::MAX,
+        is_queued: false,
         faults,
         disabled_guard: None,
     }
@@ -80,6 +81,11 @@ const fn replacing(faults: Faults) -> ClusterModel {
 /// The same cluster with a spare beside the stages.
 const fn with_spare(faults: Faults) -> ClusterModel {
     ClusterModel { spares: 1, ..replacing(faults) }
+}
+
+/// The same cluster with a queue that admits the job.
+const fn queued(faults: Faults) -> ClusterModel {
+    ClusterModel { is_queued: true, ..replacing(faults) }
 }
 
 /// Two replicas of one stage. Either replica is enough for a group.
@@ -221,6 +227,20 @@ fn invariants_hold_where_replicas_may_be_missing() {
         };
         assert_invariants(&two_stages_each, &[COMPLETES, REPLACES, WITHOUT, TAKES_BACK]);
     }
+}
+
+#[test]
+fn invariants_hold_for_a_job_with_a_queue() {
+    for (faults, examples) in [
+        (Faults { evictions: 2, ..NONE }, vec![COMPLETES, RETURNS]),
+        (Faults { crashes: 1, stale_reads: 1, evictions: 1, ..NONE }, vec![COMPLETES, RETURNS]),
+        (Faults { failures: 1, evictions: 1, ..NONE }, vec![COMPLETES, REPLACES, RETURNS]),
+        (Faults { spec_changes: 1, evictions: 1, ..NONE }, vec![COMPLETES, RETURNS]),
+        (Faults { partitions: 1, evictions: 1, ..NONE }, vec![COMPLETES, RETURNS]),
+    ] {
+        assert_invariants(&queued(faults), &examples);
+    }
+    assert_violated_without(Guard::ReleaseLast, &queued(Faults { evictions: 1, ..NONE }), RESERVED);
 }
 
 /// Asserts that `invariant` is violated without the guard. All invariants hold with the guard.

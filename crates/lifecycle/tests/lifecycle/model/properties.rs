@@ -3,7 +3,7 @@
 use stagecoach_lifecycle::*;
 use stateright::Property;
 
-use super::cluster_state::{ClusterState, ModelGroup, ModelPod, NOW};
+use super::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelQueue, NOW};
 use super::operator::TERMINATION_TIMEOUT_SECONDS;
 use super::steps::{ClusterModel, ModelTransition};
 
@@ -34,7 +34,8 @@ pub(crate) const EARLY: &str = "no job fails before its budget is used";
 pub(crate) const CLAIMED_ONCE: &str = "no two processes claim one incarnation of a stage";
 pub(crate) const ENOUGH: &str = "no group has fewer replicas than restart.minDataParallel";
 pub(crate) const STAYS_DONE: &str = "no attempt follows one of which a replica is done";
-pub(crate) const ENDS: &str = "a final state is terminal or suspended";
+pub(crate) const RESERVED: &str = "no pod of a waiting job runs, except past the timeout on a lost node";
+pub(crate) const ENDS: &str = "a final state is terminal, suspended or waits in a queue";
 
 pub(crate) const COMPLETES: &str = "a job completes";
 pub(crate) const REPLACES: &str = "a job completes in its first attempt with a stage replaced";
@@ -46,9 +47,21 @@ pub(crate) const TOO_LATE: &str = "a spare takes a place for which another pod w
 pub(crate) const WITHOUT: &str = "a job completes without a replica";
 pub(crate) const TAKES_BACK: &str = "a group has a replica that the one before it lacked";
 pub(crate) const WRONGLY: &str = "a group with a spare commits while the stage 0 lives whose place that took";
+pub(crate) const RETURNS: &str = "a job completes after an eviction";
 /// Examples that must be reachable, so that no invariant holds vacuously.
-pub(crate) const REACHABLE: [&str; 10] =
-    [COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS, GIVES_UP, TAKES_OVER, TOO_LATE, WRONGLY, WITHOUT, TAKES_BACK];
+pub(crate) const REACHABLE: [&str; 11] = [
+    COMPLETES,
+    REPLACES,
+    PRECEDES,
+    THREE_ATTEMPTS,
+    GIVES_UP,
+    TAKES_OVER,
+    TOO_LATE,
+    WRONGLY,
+    WITHOUT,
+    TAKES_BACK,
+    RETURNS,
+];
 
 pub(crate) fn all() -> Vec<Property<ClusterModel>> {
     invariants().into_iter().chain(examples()).collect()
@@ -84,6 +97,7 @@ fn invariants() -> Vec<Property<ClusterModel>> {
             is_not_broken(cluster, BrokenInvariant::NothingFollowsTheEnd)
         }),
         Property::always(CLAIMED_ONCE, |_, cluster: &ClusterState| each_is_claimed_once(cluster)),
+        Property::always(RESERVED, |_, cluster: &ClusterState| runs_with_reservation(cluster)),
         Property::always(ENDS, |model, cluster| {
             has_ended(cluster) || model.enabled(cluster).iter().any(|step| !step.is_fault())
         }),
@@ -131,6 +145,10 @@ fn examples() -> Vec<Property<ClusterModel>> {
             cluster.group().is_some_and(|group| group.took_back)
         }),
         Property::sometimes(THREE_ATTEMPTS, |_, cluster: &ClusterState| cluster.job.recorded.attempt.number >= 3),
+        Property::sometimes(RETURNS, |_, cluster: &ClusterState| {
+            let is_second = cluster.job.recorded.attempt.admission > 1;
+            is_second && cluster.job.recorded.outcome() == Some(&JobOutcome::Complete)
+        }),
         Property::sometimes(GIVES_UP, |_, cluster: &ClusterState| {
             cluster.job.recorded.outcome() == Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted))
         }),
@@ -170,11 +188,18 @@ fn timed_out_on_lost_node(pod: &ModelPod) -> bool {
     !pod.is_reachable() && waited
 }
 
+/// Whether every pod that runs has a reservation in the queue.
+fn runs_with_reservation(cluster: &ClusterState) -> bool {
+    let mut alive = cluster.pods.iter().filter(|pod| pod.is_alive());
+    !matches!(cluster.queue, ModelQueue::Waiting(_)) || alive.all(timed_out_on_lost_node)
+}
+
 /// Whether no further transition is required.
 fn has_ended(cluster: &ClusterState) -> bool {
     let none_run = cluster.pods.iter().all(|pod| !pod.is_alive() || !pod.is_reachable());
-    let suspended = cluster.job.desired.suspend && cluster.job.recorded.attempt_phase == AttemptPhase::Idle;
-    cluster.history.broken.is_some() || none_run && (suspended || cluster.job.recorded.outcome().is_some())
+    let may_run = !cluster.job.desired.suspend && cluster.queue.admission() != Admission::Waiting;
+    let is_idle = !may_run && cluster.job.recorded.attempt_phase == AttemptPhase::Idle;
+    cluster.history.broken.is_some() || none_run && (is_idle || cluster.job.recorded.outcome().is_some())
 }
 
 impl ModelTransition {
@@ -186,6 +211,7 @@ impl ModelTransition {
                 | ModelTransition::Write
                 | ModelTransition::PodTransition(_)
                 | ModelTransition::Wait
+                | ModelTransition::Admit
         )
     }
 }

@@ -5,8 +5,8 @@ use stagecoach_lifecycle::*;
 use stateright::{Model, Property};
 
 use super::cluster_state::{
-    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, ModelOperator, ModelProcess, ModelVolume, NOW, Name,
-    StaleCache, Write,
+    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, ModelOperator, ModelProcess, ModelQueue, ModelVolume,
+    NOW, Name, StaleCache, Write,
 };
 use super::operator::{self, Guard, TERMINATION_TIMEOUT_SECONDS};
 use super::pods::{self, PodTransition};
@@ -25,6 +25,8 @@ pub(crate) struct ClusterModel {
     /// The minimal number of replicas with which a group may train. A value above the number of replicas means all of
     /// them.
     pub(crate) min_data_parallel: u32,
+    /// Whether the job has a queue.
+    pub(crate) is_queued: bool,
     pub(crate) faults: Faults,
     pub(crate) disabled_guard: Option<Guard>,
 }
@@ -64,6 +66,10 @@ pub(crate) enum ModelTransition {
     ExitUnobserved(Name),
     /// The user changes the spec.
     Change(Desired),
+    /// The queue admits the job.
+    Admit,
+    /// The queue evicts the job.
+    EvictJob,
     /// The status is lost.
     LoseStatus,
 }
@@ -91,6 +97,9 @@ impl ClusterModel {
                 steps.push(ModelTransition::WaitDespiteActivity);
             }
         }
+        if let ModelQueue::Waiting(_) = cluster.queue {
+            steps.push(ModelTransition::Admit);
+        }
         self.faults_of_the_operator(cluster, &mut steps);
         self.faults_of_others(cluster, &mut steps);
         steps
@@ -114,7 +123,7 @@ impl ClusterModel {
     }
 
     fn faults_of_others(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
-        let Faults { failures, partitions, spec_changes, status_losses, .. } = cluster.remaining_faults;
+        let Faults { failures, partitions, spec_changes, status_losses, evictions, .. } = cluster.remaining_faults;
         if cluster.job.recorded.outcome().is_some() {
             return;
         }
@@ -145,6 +154,9 @@ impl ClusterModel {
             let desired = cluster.job.desired;
             steps.push(ModelTransition::Change(Desired { suspend: !desired.suspend, ..desired }));
             steps.push(ModelTransition::Change(Desired { mesh: other_mesh(desired.mesh), ..desired }));
+        }
+        if evictions > 0 && matches!(cluster.queue, ModelQueue::Admitted(_)) {
+            steps.push(ModelTransition::EvictJob);
         }
         if status_losses > 0 && cluster.job.recorded != JobState::default() {
             steps.push(ModelTransition::LoseStatus);
@@ -216,6 +228,13 @@ fn apply_fault(cluster: &mut ClusterState, fault: ModelTransition) {
             cluster.job.desired = desired;
             job_changed(cluster);
         }
+        ModelTransition::EvictJob => {
+            faults.evictions -= 1;
+            if let ModelQueue::Admitted(id) = cluster.queue {
+                cluster.queue = ModelQueue::Evicted(id);
+            }
+            cluster.operator.has_unobserved_change = true;
+        }
         ModelTransition::LoseStatus => {
             faults.status_losses -= 1;
             cluster.job.recorded = canonical(JobState::default());
@@ -233,7 +252,7 @@ impl Model for ClusterModel {
     fn init_states(&self) -> Vec<ClusterState> {
         vec![ClusterState {
             job: JobObject {
-                desired: Desired { mesh: self.mesh, revision: 1, suspend: false },
+                desired: Desired { mesh: self.mesh, revision: 1, suspend: false, admission: Admission::NotRequired },
                 recorded: JobState::default(),
             },
             pods: vec![],
@@ -244,6 +263,7 @@ impl Model for ClusterModel {
             spares: self.spares,
             min_data_parallel: self.min_data_parallel,
             groups: vec![],
+            queue: if self.is_queued { ModelQueue::Waiting(0) } else { ModelQueue::None },
             remaining_faults: self.faults.clone(),
             history: History::default(),
         }]
@@ -280,6 +300,12 @@ impl Model for ClusterModel {
                 faults.crashes -= 1;
                 next.operator =
                     ModelOperator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true };
+            }
+            ModelTransition::Admit => {
+                if let ModelQueue::Waiting(before) = next.queue {
+                    next.queue = ModelQueue::Admitted(before + 1);
+                }
+                next.operator.has_unobserved_change = true;
             }
             fault => apply_fault(&mut next, fault),
         }

@@ -31,11 +31,11 @@ fn policy() -> Policy {
 /// Attempt 1 of three stages, which are all created.
 fn running(instances: Vec<StageInstance>) -> Observed {
     Observed {
-        desired: Desired { mesh: Mesh::pipeline(3), revision: 7, suspend: false },
+        desired: Desired { mesh: Mesh::pipeline(3), revision: 7, suspend: false, admission: Admission::NotRequired },
         policy: policy(),
         state: JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 7 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 7, admission: 0 },
             started_at: Some(UnixMillis(0)),
             ..JobState::default()
         },

@@ -56,7 +56,12 @@ impl Simulation {
             hides_takeovers: false,
             known: BTreeMap::new(),
             now: UnixMillis::from_seconds(1000),
-            desired: Desired { mesh: Mesh::pipeline(stages), revision: 1, suspend: false },
+            desired: Desired {
+                mesh: Mesh::pipeline(stages),
+                revision: 1,
+                suspend: false,
+                admission: Admission::NotRequired,
+            },
             recorded: JobState::default(),
             version: 0,
             processes: vec![],

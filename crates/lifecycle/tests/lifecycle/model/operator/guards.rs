@@ -47,6 +47,8 @@ pub(crate) enum Guard {
     EnoughReplicas,
     /// If replicas may be missing, a job is complete when the first replica is done.
     OneReplicaCompletes,
+    /// The reservation of an evicted job is given back only when none of its pods is alive.
+    ReleaseLast,
     /// An instance is removed if it waits for a replica that a complete job lacked.
     RemoveWaiting,
 }

@@ -10,7 +10,7 @@ pub(crate) use self::guards::Guard;
 use self::guards::decide_without;
 pub(crate) use self::writes::write;
 use super::cluster_state::{
-    ClusterState, JobObject, ModelOperator, ModelPod, NOW, Name, Record, SPARE, Shown, StaleCache, Write,
+    ClusterState, JobObject, ModelOperator, ModelPod, ModelQueue, NOW, Name, Record, SPARE, Shown, StaleCache, Write,
 };
 use super::pods::is_heard_to_train_without;
 use super::time::canonical;
@@ -66,7 +66,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         }
     }
     let observed = Observed {
-        desired: job.desired,
+        desired: Desired { admission: cluster.queue.admission(), ..job.desired },
         policy: policy(cluster, disabled_guard),
         state: job.recorded.clone(),
         instances,
@@ -85,6 +85,9 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
     };
     let decision = decide_without(&observed, disabled_guard);
     let mut plan = writes(&decision, pods);
+    if releases(cluster, &decision, disabled_guard) {
+        plan.push(Write::Release);
+    }
     let done = InstanceState::Exited(Exit::with_code(0));
     let is_done = cluster.may_lack_replicas() && a_replica_is(&done, &job.recorded, &observed.instances);
     let others_train =
@@ -107,6 +110,13 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         job_is_current: job_is_current || plan.is_empty(),
         plan,
     };
+}
+
+/// Whether the operator gives the reservation of an evicted job back.
+fn releases(cluster: &ClusterState, decision: &Decision, disabled_guard: Option<Guard>) -> bool {
+    let is_over = matches!(decision.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
+    let is_drained = is_over && !decision.instances_remain;
+    matches!(cluster.queue, ModelQueue::Evicted(_)) && (is_drained || disabled_guard == Some(Guard::ReleaseLast))
 }
 
 /// The stage of an attempt whose end the other stages report.

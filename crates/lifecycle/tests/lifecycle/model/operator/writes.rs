@@ -5,7 +5,9 @@ use stagecoach_lifecycle::*;
 
 use super::guards::Guard;
 use super::max_restarts;
-use crate::model::cluster_state::{ClusterState, ModelPod, ModelProcess, NOW, Name, Record, StaleCache, Write};
+use crate::model::cluster_state::{
+    ClusterState, ModelPod, ModelProcess, ModelQueue, NOW, Name, Record, StaleCache, Write,
+};
 use crate::model::properties::BrokenInvariant;
 
 /// Makes the next write of the plan. With `unseen`, the watch's cache keeps the version that the write replaces.
@@ -24,6 +26,11 @@ pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Op
         }
         Write::Create { name, mesh } => create(cluster, name, mesh),
         Write::Delete(name) => delete(cluster, name),
+        Write::Release => {
+            if let ModelQueue::Evicted(id) = cluster.queue {
+                cluster.queue = ModelQueue::Waiting(id);
+            }
+        }
     }
     if cluster.operator.plan.is_empty() {
         cluster.operator.job_is_current = true;

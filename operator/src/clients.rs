@@ -5,6 +5,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Client;
 use kube::api::Api;
 
+use crate::build::kueue::Workload;
 use crate::build::{PodGroup, PodGroupApi};
 use crate::job::RawPipelineJob;
 use crate::json_api::JsonApi;
@@ -25,6 +26,8 @@ pub(crate) struct Clients {
     pub config_maps: JsonApi,
     /// NetworkPolicies.
     pub network_policies: JsonApi,
+    /// Workloads of Kueue.
+    pub workloads: JsonApi,
     /// Logs of pods.
     pub pod_logs: Api<Pod>,
     /// The client that the other fields use.
@@ -43,6 +46,7 @@ impl Clients {
             services: JsonApi::new::<Service>(client, namespace, &(), field_manager),
             config_maps: JsonApi::new::<ConfigMap>(client, namespace, &(), field_manager),
             network_policies: JsonApi::new::<NetworkPolicy>(client, namespace, &(), field_manager),
+            workloads: JsonApi::new::<Workload>(client, namespace, &(), field_manager),
             pod_logs: Api::namespaced(client.clone(), namespace),
             client: client.clone(),
             namespace: namespace.to_owned(),

@@ -64,6 +64,9 @@ pub struct OperatorConfig {
     /// anybody
     #[arg(long, env = "STAGECOACH_DNS", default_value = "[]", value_parser = parse_peers)]
     dns: Peers,
+    /// Make Workloads of Kueue for jobs with a queue
+    #[arg(long, env = "STAGECOACH_KUEUE", default_value_t = false, action = clap::ArgAction::Set)]
+    pub kueue: bool,
     /// Seconds between two polls of a job's stage 0
     #[arg(long, env = "STAGECOACH_POLL_SECONDS", default_value_t = 10.0, value_parser = parse_poll_seconds)]
     poll_seconds: f64,

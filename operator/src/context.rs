@@ -9,8 +9,9 @@ use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
 use crate::folders::Folders;
 use crate::job::CreatedAttempt;
+use crate::kueue::Workloads;
 use crate::observe::{LogTails, OtherOperators, OwnedObjects, PodCache, StageStatusPoller};
-use crate::rejection::Rejections;
+use crate::rejection::{Rejection, Rejections};
 use crate::repair_history::RepairHistory;
 use crate::status::Recovery;
 use crate::sync::PerJob;
@@ -28,6 +29,8 @@ pub(crate) struct Context {
     pub pod_cache: PodCache,
     /// The jobs' Services, NetworkPolicies and ConfigMaps, fed by watches.
     pub owned_objects: OwnedObjects,
+    /// The Workloads of jobs with a queue, fed by the watch.
+    pub workloads: Workloads,
     /// The field manager of this operator's writes.
     pub field_manager: String,
     /// The other operators that write the jobs' status, fed by the watch.
@@ -56,6 +59,8 @@ pub(crate) struct Context {
 pub(crate) struct ReconcileCache {
     /// The rejections by the API server.
     pub rejections: Rejections,
+    /// The refusal of the last write to a Workload of the job.
+    pub queue_rejection: Option<Rejection>,
     /// The repairs of the job's objects.
     pub repairs: RepairHistory,
     /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
@@ -80,6 +85,7 @@ impl Context {
             config,
             pod_cache: PodCache::default(),
             owned_objects: OwnedObjects::default(),
+            workloads: Workloads::default(),
             folders: Folders::default(),
             write_cache: WriteCache::default(),
             pod_group_discovery: PodGroupDiscovery::default(),

@@ -24,6 +24,7 @@ use serde::de::DeserializeOwned;
 use stagecoach_api::contract::{JOB_LABEL, JOB_UID_LABEL};
 use stagecoach_lifecycle::{BACKOFF_JITTER_PERCENT, backoff_delay, jittered};
 
+use crate::build::kueue::Workload;
 use crate::build::{self, JobReference};
 use crate::context::Context;
 use crate::errors::error_policy;
@@ -80,7 +81,12 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let touched = watch_owned(&context, api::<PartialPod>(client, namespace)).filter_map(move |event| {
         std::future::ready(event.ok().and_then(|event| job_of_pod_event(&pod_context, &pod_namespace, event)))
     });
-    let others: [BoxStream<'_, _>; 3] = [
+    let workloads = match context.config.kueue {
+        true => changed_workloads(&context, namespace).boxed(),
+        false => futures::stream::pending().boxed(),
+    };
+    let others: [BoxStream<'_, _>; 4] = [
+        workloads,
         changed_owned::<Service>(&context, namespace).boxed(),
         changed_owned::<NetworkPolicy>(&context, namespace).boxed(),
         changed_owned::<PartialObjectMeta<ConfigMap>>(&context, namespace).boxed(),
@@ -178,6 +184,18 @@ where
     let (context, watched) = (Arc::clone(context), namespace.to_owned());
     watch_owned(&context, api::<K>(&context.client, namespace)).filter_map(move |event| {
         std::future::ready(event.ok().and_then(|event| job_of_owned_event(&context, &watched, event)))
+    })
+}
+
+/// The jobs whose Workloads have changed.
+fn changed_workloads(
+    context: &Arc<Context>,
+    namespace: &str,
+) -> impl Stream<Item = ObjectRef<RawPipelineJob>> + Send + use<> {
+    let (context, watched) = (Arc::clone(context), namespace.to_owned());
+    watch_owned(&context, api::<Workload>(&context.client, namespace)).flat_map(move |event| {
+        let jobs = event.map(|event| context.workloads.apply(&watched, event)).unwrap_or_default();
+        futures::stream::iter(jobs.into_iter().map(|job| ObjectRef::new(&job.name).within(&job.namespace)))
     })
 }
 

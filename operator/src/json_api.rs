@@ -57,6 +57,13 @@ impl JsonApi {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
+    /// Replaces the status of the object of this name.
+    pub(crate) async fn replace_status(&self, name: &str, object: &Value) -> kube::Result<Value> {
+        let (params, body) = (write_params(&self.field_manager), object.to_string().into_bytes());
+        let request = self.request.replace_subresource("status", name, &params, body);
+        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
+    }
+
     /// The object of this name, if such an object exists.
     pub(crate) async fn get(&self, name: &str) -> kube::Result<Option<Value>> {
         let request = self.request.get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;

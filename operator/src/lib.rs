@@ -1,6 +1,6 @@
 //! The operator's modules in the order of the data flow: `observe` (current pods), `lifecycle::decide` (desired next
 //! state), `status` (next status and events, which `status_writer` writes), `apply` (writes of other objects, which
-//! `build` constructs). `reconcile` calls them in this order, `controller` triggers reconciles, `leader` holds the
+//! `build` constructs). `kueue` asks the job's queue before `decide`, and answers it after `apply`. `reconcile` calls them in this order, `controller` triggers reconciles, `leader` holds the
 //! Lease.
 #![forbid(unsafe_code)]
 
@@ -14,9 +14,11 @@ mod errors;
 mod folders;
 mod job;
 mod json_api;
+mod kueue;
 mod leader;
 mod observe;
 mod reconcile;
+mod reconcile_queue;
 mod rejection;
 mod repair_history;
 mod requeue;

@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
 use crate::job::{self, CreatedAttempt, InvalidJob, ParsedJob, RawPipelineJob};
 use crate::observe::{self, ChangedObject, ObservedPods};
+use crate::reconcile_queue;
 use crate::rejection::{CreationResults, Rejections};
 use crate::requeue::{LEAVING_RETRY_DELAY, NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
 use crate::status::{self, Recovery, StatusInputs, StatusUpdate};
@@ -73,6 +74,7 @@ async fn reconcile_valid_job(
     context: &Context,
 ) -> Result<Action, ReconcileError> {
     let rejections = restore_cached_state(&mut job, context);
+    let queue = reconcile_queue::observe(&mut job, context).await;
     let (pods, decision) = observe_and_decide(&job, &rejections, clients, context).await?;
     if pods.awaits_spare_status && starts_new_instances(&job, &decision) {
         // A stage that seems missing may be a former spare whose `/status` was not read yet.
@@ -87,15 +89,21 @@ async fn reconcile_valid_job(
         log_tail: log_tail(&job, &pods, &decision, clients, context),
         recovery: update_recovery(&job, &pods, &decision, context),
         contested: contested_objects(&job, pods.observed_at, context),
+        queue: queue.condition(&job, context),
         other_operators: context.other_operators.get(&job.reference.uid),
         field_manager: &context.field_manager,
         since_last_write: context.write_cache.age(&job.reference.uid),
     };
     let StatusUpdate { status, write_after } = status::next_status(&inputs);
-    let apply_context = apply_context(context, clients, &job, &pods, &decision, &status);
+    let placement = queue.placement(&decision, clients).await?;
+    let apply_context = ApplyContext {
+        placement: placement.as_ref(),
+        ..apply_context(context, clients, &job, &pods, &decision, &status)
+    };
+    let queue_actions = queue.actions(&job, &pods, &decision, &status, context);
     let mut repairs = repairs(&apply_context, &decision.state);
     context.with_cache(&job.reference.uid, |cache| cache.repairs.remove_waiting(&mut repairs, pods.observed_at));
-    let writes_objects = has_actions(&decision) || !repairs.is_empty();
+    let writes_objects = has_actions(&decision) || !repairs.is_empty() || !queue_actions.is_empty();
     persist_status(object, &inputs, &status, writes_objects, clients, context).await?;
 
     let (mut created, mut repaired) = (CreationResults::default(), Vec::new());
@@ -107,13 +115,23 @@ async fn reconcile_valid_job(
     let retry_after = cache_rejections(&job, &decision, &rejections, &created, context);
     let next_repair = cache_repairs(&job, &repaired, pods.observed_at, context);
     applied?;
+    let queue_retry = reconcile_queue::write(&job, &queue_actions, clients, pods.observed_at, context).await?;
 
     let remaining_ttl = remaining_ttl(&job, &status, pods.observed_at);
     if remaining_ttl == Some(Duration::ZERO) {
         delete_job(&job, clients).await?;
         return Ok(Action::await_change());
     }
-    let delays = [remaining_ttl, retry_after, next_repair, write_after, requeue_delay(&decision, &pods)];
+    let next_boost = queue.next_boost_change(&decision, &status, pods.observed_at);
+    let delays = [
+        remaining_ttl,
+        retry_after,
+        next_repair,
+        write_after,
+        queue_retry,
+        next_boost,
+        requeue_delay(&decision, &pods),
+    ];
     Ok(delays.into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
 
@@ -188,6 +206,7 @@ fn apply_context<'a>(
         pod_group_discovery: &context.pod_group_discovery,
         owned_objects: &context.owned_objects,
         log_tails: &context.log_tails,
+        placement: None,
         peers: PolicyPeers { egress_cidrs: &job.manifest.spec.network_policy.egress_cidrs, ..context.config.peers() },
         default_image: &context.config.trainer_image,
         kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),

@@ -221,6 +221,7 @@ pub(super) mod tests {
             wake_at: None,
             job_phase: JobPhase::Starting,
             training_replicas: 0,
+            instances_remain: false,
         }
     }
 }

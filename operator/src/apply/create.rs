@@ -17,7 +17,7 @@ use crate::observe::{BlockingReason, OwnedObject};
 ///
 /// # Errors
 /// `Rejected` if the API server rejects the object, or if an object that the job does not own has its name.
-pub(super) async fn create_owned<T: DeserializeOwned>(
+pub(crate) async fn create_owned<T: DeserializeOwned>(
     api: &JsonApi,
     job: &JobReference,
     object: &(impl Serialize + ResourceExt),

@@ -12,9 +12,11 @@ use kube::api::{DeleteParams, Preconditions};
 use stagecoach_api::job::condition_reason;
 use stagecoach_lifecycle::{AttemptAction, InstanceId, MIN_GRACE_SECONDS};
 
+pub(crate) use create::create_owned;
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
 pub(crate) use repair::{Repair, repair, repairs};
 
+use crate::build::kueue::Placement;
 use crate::build::{BuildError, PolicyPeers};
 use crate::clients::Clients;
 use crate::job::ParsedJob;
@@ -55,6 +57,9 @@ pub(crate) struct ApplyContext<'a> {
     pub owned_objects: &'a OwnedObjects,
     /// The logs that are being read.
     pub log_tails: &'a LogTails,
+    /// The placement by the job's queue, or the reason why there is none; `None` for a job without a queue, and if no
+    /// pod is created.
+    pub placement: Option<&'a Result<Placement, BlockingReason>>,
     /// The peers in the jobs' NetworkPolicies.
     pub peers: PolicyPeers<'a>,
     /// The trainer's image if the pod template names no image and the job keeps no image.

@@ -57,6 +57,7 @@ pub(super) async fn attempt_template(
     let image = context.kept_image.unwrap_or(context.default_image);
     let mut template = AttemptTemplate::new(manifest, attempt, image, pod_group_api)?;
     template.excluded_nodes.clone_from(context.excluded_nodes);
+    template.placement = context.placement.cloned().transpose().map_err(ApplyError::Rejected)?;
     Ok(template)
 }
 

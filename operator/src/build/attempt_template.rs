@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{MAX_STAGES, Mesh};
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::Attempt;
 
+use super::kueue::Placement;
 use super::{JobReference, PodGroupApi, attempt_name, job_file, names, pod};
 
 /// The keys of the attempt's ConfigMap.
@@ -39,6 +41,8 @@ pub(crate) struct AttemptTemplate {
     pub(crate) pod_group_api: Option<PodGroupApi>,
     /// The nodes on which the attempt's pods must not run, because a stage on them has computed a wrong result.
     pub(crate) excluded_nodes: BTreeSet<String>,
+    /// The placement by Kueue; `None` for a job without a queue.
+    pub(crate) placement: Option<Placement>,
     /// The pod template, with the trainer's image resolved.
     pub(crate) pod_template: Map<String, Value>,
 }
@@ -72,6 +76,7 @@ impl AttemptTemplate {
             credentials: job.spec.data.as_ref().and_then(|data| Some(data.credentials.as_ref()?.secret_name.clone())),
             pod_group_api,
             excluded_nodes: BTreeSet::new(),
+            placement: None,
             pod_template,
         })
     }
@@ -103,6 +108,9 @@ impl AttemptTemplate {
         }
         if !self.excluded_nodes.is_empty() {
             template["excludedNodes"] = json!(self.excluded_nodes);
+        }
+        if let Some(placement) = &self.placement {
+            template["placement"] = json!(placement);
         }
         ConfigMap {
             metadata: names::metadata(job, attempt_name(job, self.number), Some(self.number)),
@@ -137,6 +145,10 @@ impl AttemptTemplate {
         let data_parallel = number(&stored["dataParallel"]).unwrap_or(1);
         let mesh = number(&stored["stages"]).map(|stages| Mesh { stages, data_parallel });
         let mesh = mesh.filter(|mesh| (1..=MAX_STAGES).contains(&mesh.ranks()));
+        let placement = match &stored["placement"] {
+            Value::Null => None,
+            placement => Some(Placement::deserialize(placement).map_err(|_| wrong("holds no placement"))?),
+        };
         let nodes = stored["excludedNodes"].as_array().into_iter().flatten();
         Ok(AttemptTemplate {
             number: stored["attempt"].as_u64().ok_or_else(|| wrong("names no attempt"))?,
@@ -147,6 +159,7 @@ impl AttemptTemplate {
             claim: stored["claim"].as_str().map(str::to_owned),
             credentials: stored["credentials"].as_str().map(str::to_owned),
             pod_group_api: stored["gang"].as_str().and_then(PodGroupApi::from_api_version),
+            placement,
             excluded_nodes: nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect(),
             pod_template,
         })

@@ -5,6 +5,7 @@ mod attempt_template;
 mod container;
 mod job_file;
 mod json;
+pub(crate) mod kueue;
 mod names;
 mod network_policy;
 mod pod;
@@ -16,9 +17,9 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 
 pub(crate) use attempt_template::{AttemptTemplate, BuildError};
 pub use names::{JobReference, labels};
-pub(crate) use names::{PodRole, attempt_name, is_controlled_by, pod_label_selector};
+pub(crate) use names::{PodRole, attempt_name, is_controlled_by, metadata, pod_label_selector};
 pub use network_policy::{PolicyPeers, network_policy};
-pub(crate) use pod::{missing_gpu, missing_volume, pod, surplus_gpus, workspace_claim};
+pub(crate) use pod::{missing_gpu, missing_volume, pod, surplus_gpus, template_of_stage, workspace_claim};
 pub(crate) use pod_group::{PodGroup, PodGroupApi};
 pub(crate) use service::service;
 

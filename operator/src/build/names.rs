@@ -116,7 +116,7 @@ pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64, mesh: Mesh)
 }
 
 /// The metadata of an object that the job owns. The object is garbage-collected with the job.
-pub(super) fn metadata(job: &JobReference, name: String, attempt: Option<u64>) -> ObjectMeta {
+pub(crate) fn metadata(job: &JobReference, name: String, attempt: Option<u64>) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(job.namespace.clone()),

@@ -68,6 +68,9 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
             api.add_pod(attempt_name(job, attempt.number), &mut all_labels, &mut annotations, &mut spec);
         }
     }
+    if let Some(placement) = &attempt.placement {
+        placement.add_pod(attempt, role, &mut all_labels, &mut annotations, &mut spec);
+    }
     let name = role.pod_name(job, attempt.number, attempt.mesh);
     let mut pod = StagePod::new(&name, &ApiResource::erase::<Pod>(&()), spec);
     pod.metadata = names::metadata(job, name, None);
@@ -79,10 +82,18 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
 /// The template of one pod. The template of a stage includes the stage's override, if `stages` has one. A spare may
 /// become any stage, so its template includes no override.
 fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
-    let mut all = attempt.pod_template.clone();
+    let stage = match role {
+        PodRole::Stage(InstanceId { rank, .. }) => Some(attempt.mesh.stage(rank)),
+        PodRole::Spare(_) => None,
+    };
+    template_of_stage(&attempt.pod_template, stage)
+}
+
+/// The pod template with the override of a stage; without any override if `stage` is `None`.
+pub(crate) fn template_of_stage(pod_template: &Map<String, Value>, stage: Option<u32>) -> Map<String, Value> {
+    let mut all = pod_template.clone();
     let overrides = array(all.shift_remove("stages").as_ref());
-    let is_own = |one: &&Value| matches!(role, PodRole::Stage(InstanceId { rank, .. }) if one["stage"] == attempt.mesh.stage(rank));
-    let own = overrides.iter().find(is_own);
+    let own = stage.and_then(|stage| overrides.iter().find(|one| one["stage"] == stage));
     for part in ["metadata", "spec"] {
         if let Some(change) = own.and_then(|own| own.get(part)) {
             let changed = merged(all.get(part).unwrap_or(&Value::Null), change);

@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
+use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{JobPhase, attempt_fields};
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus, StoredSpec};
 use stagecoach_lifecycle::{Admission, AttemptPhase, Desired, JobState};
 
 pub(crate) use raw::RawPipelineJob;
 
+use crate::build::kueue::Demand;
 use crate::build::{self, JobReference};
 
 /// The default of `spec.managedBy`.
@@ -34,8 +36,23 @@ pub(crate) struct ParsedJob {
     pub unknown_fields: Vec<String>,
     /// Whether the job's attempt runs the current spec.
     pub runs: bool,
+    /// What the job asks of its queue; `None` for a job without a queue.
+    pub demand: Option<Demand>,
+    /// What the queue grants.
+    pub grant: Grant,
     /// Hash of the fields of the spec whose change starts a new attempt.
     revision: u64,
+}
+
+/// What the queue of a job grants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Whether the job may run.
+    pub admission: Admission,
+    /// The stages and replicas with which the job may run; `None` for those of the spec.
+    pub mesh: Option<Mesh>,
+    /// The number of spares that the job may have; `None` for that of the spec.
+    pub spares: Option<u32>,
 }
 
 /// The reason why a job waits for its folder.
@@ -149,7 +166,9 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     if !problems.is_empty() {
         return Err(InvalidJob::Spec(problems.join("; ")));
     }
-    Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, runs, revision })
+    let demand = Demand::new(object.labels(), object.annotations(), &manifest.spec);
+    let grant = Grant::default();
+    Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, runs, demand, grant, revision })
 }
 
 /// An attempt and the incarnations of its stages, after the operator has observed all pods of the attempt.
@@ -178,8 +197,13 @@ impl ParsedJob {
 
     /// The desired state.
     pub(crate) fn desired(&self) -> Desired {
-        let spec = &self.manifest.spec;
-        Desired { mesh: spec.mesh(), revision: self.revision, suspend: spec.suspend, admission: Admission::NotRequired }
+        let (spec, grant) = (&self.manifest.spec, self.grant);
+        Desired {
+            mesh: grant.mesh.unwrap_or_else(|| spec.mesh()),
+            revision: self.revision,
+            suspend: spec.suspend,
+            admission: grant.admission,
+        }
     }
 }
 

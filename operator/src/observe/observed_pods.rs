@@ -186,6 +186,7 @@ impl ObservedPods {
         // use the grace period of the existing pods: the spec may have been edited since
         let grace_seconds = self.of_attempt(state.attempt.number).filter_map(|pod| pod.grace_seconds).max();
         policy.grace_seconds = grace_seconds.unwrap_or(policy.grace_seconds);
+        policy.spares = job.grant.spares.unwrap_or(policy.spares);
         let progress = self.observed_progress();
         Observed { desired: job.desired(), policy, state, instances, spares, refusal, progress }
     }

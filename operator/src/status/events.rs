@@ -30,6 +30,7 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
     all.extend(attempt_event(inputs));
     all.extend(replacement_events(inputs));
     all.extend(phase_event(inputs, new));
+    all.extend(queue_event(&inputs.job.status, new));
     all.extend(checkpoint_event(&inputs.job.status, new));
     all.extend(scheduling_event(&inputs.job.status, new));
     all
@@ -104,6 +105,19 @@ fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEven
         }
         JobPhase::Pending | JobPhase::Starting | JobPhase::Restarting => None,
     }
+}
+
+/// The event for an admission, or for its end.
+fn queue_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
+    let Condition { status, reason, message, .. } = new.condition(condition_type::ADMITTED)?;
+    let before = old.condition(condition_type::ADMITTED);
+    let is_new = before.is_none_or(|before| (&before.status, &before.reason) != (status, reason));
+    let event = match status.as_str() {
+        "True" => normal("Admitted", message),
+        _ if before.is_some_and(|before| before.status == "True") => normal("AdmissionLost", message),
+        _ => normal("Queued", message),
+    };
+    is_new.then_some(event)
 }
 
 /// The event for saving that fails, or that works again.

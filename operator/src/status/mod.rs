@@ -20,6 +20,7 @@ pub(crate) use throttle::StatusUpdate;
 
 use crate::build::{self, PodRole};
 use crate::job::ParsedJob;
+use crate::kueue::QueueCondition;
 use crate::observe::{ChangedObject, ObservedPod, ObservedPods, PolledStatus};
 use crate::rejection::Rejections;
 
@@ -39,6 +40,8 @@ pub(crate) struct StatusInputs<'a> {
     pub recovery: Option<Recovery>,
     /// The objects that another client changes or deletes again and again.
     pub contested: Vec<ChangedObject>,
+    /// The condition `Admitted`; `None` for a job without a queue.
+    pub queue: Option<QueueCondition>,
     /// The other operators that write the job's status, as `namespace/lease`.
     pub other_operators: Vec<String>,
     /// This operator's field manager.
@@ -310,6 +313,7 @@ mod tests {
             log_tail: None,
             recovery: None,
             contested: Vec::new(),
+            queue: None,
             other_operators: Vec::new(),
             field_manager: "test",
             since_last_write: None,

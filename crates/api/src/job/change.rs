@@ -141,6 +141,8 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("restart.exitCodes", Live),
     ("scheduling.gang", Cluster),
     ("scheduling.timeoutSeconds", Cluster),
+    ("scheduling.kueue.queueName", Cluster),
+    ("scheduling.kueue.priorityClassName", Cluster),
     ("networkPolicy.mode", Cluster),
     ("networkPolicy.egressCIDRs", Cluster),
     ("activeDeadlineSeconds", Live),

@@ -9,14 +9,44 @@ use serde::{Deserialize, Serialize};
 pub struct SchedulingSpec {
     /// The gang scheduler, which starts all pods together or none.
     pub gang: GangScheduling,
-    /// Seconds after which a pod that is not scheduled fails the attempt.
+    /// Seconds after which a pod that is not scheduled fails the attempt. The time in a queue does not count.
     pub timeout_seconds: u32,
+    /// The queue of Kueue that admits the job. Absent: the label `kueue.x-k8s.io/queue-name` of the job names the queue,
+    /// if the job has this label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kueue: Option<KueueSpec>,
 }
 
 impl Default for SchedulingSpec {
     fn default() -> Self {
-        Self { gang: GangScheduling::Auto, timeout_seconds: 3600 }
+        Self { gang: GangScheduling::Auto, timeout_seconds: 3600, kueue: None }
     }
+}
+
+/// The queue of Kueue that admits the job. The job has pods only while it is admitted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KueueSpec {
+    /// The LocalQueue, in the namespace of the job.
+    #[schemars(
+        length(min = 1, max = 253),
+        extend("x-expected" = "name a LocalQueue in the job's namespace", "x-kubernetes-validations" = [{
+            "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
+            "message": "is no name of a LocalQueue: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
+        }])
+    )]
+    pub queue_name: String,
+    /// The WorkloadPriorityClass, which decides the order in the queue and who preempts whom. Absent: the label
+    /// `kueue.x-k8s.io/priority-class` of the job names it, else the PriorityClass of the pods counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 253),
+        extend("x-expected" = "name a WorkloadPriorityClass", "x-kubernetes-validations" = [{
+            "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
+            "message": "is no name of a WorkloadPriorityClass: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
+        }])
+    )]
+    pub priority_class_name: Option<String>,
 }
 
 string_enum! {

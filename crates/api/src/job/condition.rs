@@ -40,6 +40,8 @@ impl PipelineJobStatus {
 pub mod condition_type {
     /// Whether the spec can be run.
     pub const ACCEPTED: &str = "Accepted";
+    /// Whether the queue admits the job. Absent for a job without a queue.
+    pub const ADMITTED: &str = "Admitted";
     /// Whether all pods are scheduled and have their image.
     pub const SCHEDULED: &str = "Scheduled";
     /// Whether the stages are ready.
@@ -88,6 +90,16 @@ pub mod condition_reason {
     pub const UNKNOWN_RECORD: &str = "UnknownRecord";
     /// Another job has the folder.
     pub const FOLDER_TAKEN: &str = "FolderTaken";
+
+    // of Admitted, besides the reasons of Kueue's own conditions
+    /// The queue admits the job.
+    pub const ADMITTED: &str = "Admitted";
+    /// The job waits in its queue.
+    pub const QUEUED: &str = "Queued";
+    /// The admitted job asks for other pods, and must be admitted again.
+    pub const REQUEUED: &str = "Requeued";
+    /// The operator runs without support for Kueue.
+    pub const KUEUE_DISABLED: &str = "KueueDisabled";
 
     // of Scheduled
     /// All pods are scheduled and have their image.

@@ -25,7 +25,7 @@ pub use checkpoint::{
     CheckpointMode, CheckpointSpec, InitFromSpec, MemoryCheckpointSpec, PersistentVolumeClaim, StepInterval,
     StorageSpec,
 };
-pub use cluster::{GangScheduling, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
+pub use cluster::{GangScheduling, KueueSpec, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
 pub use condition::{Condition, condition_reason, condition_type};
 pub use data::{
     CredentialsSpec, DataFormat, DataSpec, EvaluationSet, EvaluationSpec, OnBadRecord, OnLongConversation,

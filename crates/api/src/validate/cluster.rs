@@ -1,4 +1,4 @@
-//! Fields that only a cluster uses: the Secret with credentials, and the addresses that a NetworkPolicy allows.
+//! Fields that only a cluster uses: the names of other objects, and the addresses that a NetworkPolicy allows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,12 +7,21 @@ use super::names::is_dns_label;
 use crate::job::PipelineJobSpec;
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
-    if let Some(credentials) = spec.data.as_ref().and_then(|data| data.credentials.as_ref()) {
-        let name = &credentials.secret_name;
-        let is_name = name.is_empty() || name.split('.').all(is_dns_label);
-        problems.require(is_name, "spec.data.credentials.secretName", || {
+    let secret = spec.data.as_ref().and_then(|data| Some(&data.credentials.as_ref()?.secret_name));
+    let kueue = spec.scheduling.kueue.as_ref();
+    for (field, kind, name) in [
+        ("spec.data.credentials.secretName", "Secret", secret),
+        ("spec.scheduling.kueue.queueName", "LocalQueue", kueue.map(|kueue| &kueue.queue_name)),
+        (
+            "spec.scheduling.kueue.priorityClassName",
+            "WorkloadPriorityClass",
+            kueue.and_then(|kueue| kueue.priority_class_name.as_ref()),
+        ),
+    ] {
+        let Some(name) = name else { continue };
+        problems.require(name.is_empty() || name.split('.').all(is_dns_label), field, || {
             format!(
-                "\"{}\" is no name of a Secret: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
+                "\"{}\" is no name of a {kind}: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
                 name.escape_debug()
             )
         });

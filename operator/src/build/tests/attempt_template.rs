@@ -82,6 +82,7 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
         claim: Some("training".into()),
         credentials: None,
         pod_group_api: Some(PodGroupApi::Volcano),
+        placement: None,
         excluded_nodes: [].into(),
         pod_template: template.as_object().cloned().unwrap(),
     };

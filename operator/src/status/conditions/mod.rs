@@ -73,7 +73,10 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
         (kind::STALLED, outcome::stalled(inputs)),
     ];
     let (old, generation, now) = (&inputs.job.status.conditions, inputs.job.generation, inputs.pods.observed_at);
-    values.into_iter().map(|(kind, value)| condition(kind, value, old, generation, now)).collect()
+    let [accepted, others @ ..] = values;
+    let admitted = admitted(inputs).map(|value| (kind::ADMITTED, value));
+    let all = std::iter::once(accepted).chain(admitted).chain(others);
+    all.map(|(kind, value)| condition(kind, value, old, generation, now)).collect()
 }
 
 /// The status of a job on which the operator can't act: `old`, which may be unreadable, with `Accepted` as `False`.
@@ -110,6 +113,12 @@ fn condition(kind: &str, value: ConditionValue, old: &[Condition], generation: i
         reason: value.reason,
         message: visible(&value.message).into_owned(),
     }
+}
+
+/// Whether the queue admits the job; `None` for a job without a queue.
+fn admitted(inputs: &StatusInputs) -> Option<ConditionValue> {
+    let queue = inputs.queue.as_ref()?;
+    Some(value(if queue.is_admitted { "True" } else { "False" }, &queue.reason, &queue.message))
 }
 
 fn accepted(inputs: &StatusInputs) -> ConditionValue {

@@ -55,7 +55,9 @@ pub(super) fn ready(inputs: &StatusInputs, new: &PipelineJobStatus) -> Condition
         }
         JobPhase::Failed => ConditionValue { status: "False", ..abridged(failed(inputs), kind::FAILED) },
         JobPhase::Pending | JobPhase::Starting | JobPhase::Restarting | JobPhase::Draining => {
-            value("False", reason::PROGRESSING, "stages are being started or stopped")
+            let waits = inputs.queue.as_ref().filter(|queue| !queue.is_admitted);
+            let message = waits.map_or("stages are being started or stopped", |queue| &queue.message);
+            abridged(value("False", reason::PROGRESSING, message), kind::ADMITTED)
         }
     }
 }

@@ -1,0 +1,44 @@
+//! Keys of labels, annotations and gates: Kueue's, and the operator's own on Workloads.
+
+/// The label of a job that names its LocalQueue.
+pub(crate) const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
+/// The label of a job that names its WorkloadPriorityClass.
+pub(crate) const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
+/// The label and the annotation that name a Workload that exists already. MultiKueue sets the label on the job of a
+/// worker cluster.
+pub(crate) const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
+/// The annotation with the value `true` of a job whose number of pods changes by Workload slices, and of its Workloads.
+pub(crate) const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
+/// The annotation of a slice with the Workload that it replaces, as `namespace/name`.
+pub(crate) const SLICE_REPLACEMENT_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
+/// The annotation with the name of the first Workload of a chain of slices.
+pub(crate) const SLICE_NAME_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
+/// The annotation of a Workload that is added to its priority.
+pub(crate) const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boost";
+/// The label of a Workload with the UID of its job.
+pub(crate) const KUEUE_JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
+
+/// The label of a pod with its podSet.
+pub(crate) const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
+/// The labels of a pod with its queues.
+pub(crate) const LOCAL_QUEUE_LABEL: &str = "kueue.x-k8s.io/local-queue-name";
+pub(crate) const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
+/// The annotation of a pod with its Workload.
+pub(crate) const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
+/// The gate that Kueue removes from a pod when it has chosen the pod's place in the topology.
+pub(crate) const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
+
+/// The annotations of a pod template that ask for neighbouring pods.
+pub(crate) const REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
+pub(crate) const PREFERRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-preferred-topology";
+pub(crate) const UNCONSTRAINED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-unconstrained-topology";
+pub(crate) const SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-required-topology";
+pub(crate) const SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
+
+/// The annotations of a Workload with the stages and replicas that its counts stand for.
+pub(crate) const STAGES_ANNOTATION: &str = "stagecoach.dev/stages";
+pub(crate) const DATA_PARALLEL_ANNOTATION: &str = "stagecoach.dev/data-parallel";
+/// The annotation of a Workload with a hash of its pod sets without their counts.
+pub(crate) const POD_SETS_ANNOTATION: &str = "stagecoach.dev/pod-sets-hash";
+/// The annotation of a Workload with the time of the newest checkpoint of its job, in RFC 3339.
+pub(crate) const LAST_CHECKPOINT_ANNOTATION: &str = "stagecoach.dev/last-checkpoint-time";

@@ -1,0 +1,12 @@
+//! The parts of a job's objects that Kueue reads: the Workload of what the job asks for, and the placement of admitted
+//! pods.
+
+mod demand;
+pub(crate) mod keys;
+mod placement;
+mod pod_sets;
+mod workload;
+
+pub(crate) use demand::{Demand, PriorityClassName, workload_name, workload_number};
+pub(crate) use placement::{Placement, PodSetPlacement};
+pub(crate) use workload::{QueueAdmission, Workload, condition_type};

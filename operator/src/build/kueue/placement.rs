@@ -1,0 +1,78 @@
+//! The placement of the pods of a job that a queue admits. An attempt keeps its placement.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use stagecoach_api::contract::RANK_LABEL;
+
+use super::keys::{PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, TOPOLOGY_GATE, UNCONSTRAINED_TOPOLOGY};
+use super::pod_sets::{SPARES, pod_sets};
+use crate::build::{AttemptTemplate, PodRole};
+
+/// The placement of the pods of an attempt, by pod set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Placement(pub(crate) BTreeMap<String, PodSetPlacement>);
+
+/// The additions to each pod of a pod set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodSetPlacement {
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) annotations: BTreeMap<String, String>,
+    pub(crate) node_selector: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tolerations: Vec<Value>,
+    /// Whether Kueue chooses the nodes, and only then lets the scheduler see the pods.
+    pub(crate) has_topology: bool,
+}
+
+impl Placement {
+    /// Adds the placement to a pod of an attempt.
+    pub(crate) fn add_pod(
+        &self,
+        attempt: &AttemptTemplate,
+        role: PodRole,
+        labels: &mut BTreeMap<String, String>,
+        annotations: &mut BTreeMap<String, String>,
+        spec: &mut Map<String, Value>,
+    ) {
+        let spares = u32::from(self.0.contains_key(SPARES));
+        let sets = pod_sets(&attempt.pod_template, attempt.mesh, spares);
+        let Some(set) = sets.iter().find(|set| set.has(role, attempt.mesh)) else { return };
+        let Some(pods) = self.0.get(&set.name) else { return };
+        labels.extend(pods.labels.clone());
+        if let PodRole::Stage(instance) = role {
+            labels.insert(RANK_LABEL.into(), instance.rank.to_string());
+        }
+        annotations.extend(pods.annotations.clone());
+        if !pods.node_selector.is_empty() {
+            let selector = spec.entry("nodeSelector").or_insert_with(|| json!({}));
+            pods.node_selector.iter().for_each(|(key, value)| selector[key] = value.as_str().into());
+        }
+        extend_list(spec, "tolerations", pods.tolerations.clone());
+        if pods.has_topology {
+            extend_list(spec, "schedulingGates", vec![json!({"name": TOPOLOGY_GATE})]);
+            let asks = [REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY];
+            // Kueue finds the pods that it places by these annotations
+            if !asks.iter().any(|key| annotations.contains_key(*key)) {
+                annotations.insert(UNCONSTRAINED_TOPOLOGY.into(), "true".into());
+            }
+        }
+    }
+}
+
+/// Adds the items that the list does not have.
+fn extend_list(spec: &mut Map<String, Value>, field: &str, items: Vec<Value>) {
+    if items.is_empty() {
+        return;
+    }
+    let mut all = spec.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
+    for item in items {
+        if !all.contains(&item) {
+            all.push(item);
+        }
+    }
+    spec.insert(field.into(), all.into());
+}

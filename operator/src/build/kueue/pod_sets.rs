@@ -1,0 +1,178 @@
+//! The pod sets of a job: the groups of pods with one template, for which a Workload asks.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use stagecoach_api::contract::{CONTAINER_NAME, Mesh, RANK_LABEL};
+
+use super::keys::{PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, UNCONSTRAINED_TOPOLOGY};
+use crate::build::{PodRole, template_of_stage};
+
+/// The name of the pod set of all stages without an override in `template.stages`.
+pub(crate) const STAGES: &str = "stages";
+/// The name of the pod set of the spares.
+pub(crate) const SPARES: &str = "spares";
+/// The number of pod sets that every version of Kueue accepts.
+pub(crate) const MAX_POD_SETS: usize = 8;
+
+/// The pods of one template.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PodSet {
+    pub(crate) name: String,
+    /// The stages of each replica in this set; `None` for the spares.
+    stages: Option<Vec<u32>>,
+    template: Map<String, Value>,
+}
+
+/// The pod sets of a job. Stages whose override is equal share a set.
+pub(crate) fn pod_sets(pod_template: &Map<String, Value>, mesh: Mesh, spares: u32) -> Vec<PodSet> {
+    let common = template_of_stage(pod_template, None);
+    let mut sets: Vec<PodSet> = Vec::new();
+    for stage in 0..mesh.stages {
+        let template = template_of_stage(pod_template, Some(stage));
+        match sets.iter_mut().find(|set| set.template == template) {
+            Some(set) => set.stages.get_or_insert_default().push(stage),
+            None => {
+                let name = if template == common { STAGES.to_owned() } else { format!("stage-{stage}") };
+                sets.push(PodSet { name, stages: Some(vec![stage]), template });
+            }
+        }
+    }
+    if spares > 0 {
+        sets.push(PodSet { name: SPARES.to_owned(), stages: None, template: common });
+    }
+    sets
+}
+
+impl PodSet {
+    /// The number of pods of the set.
+    pub(crate) fn count(&self, data_parallel: u32, spares: u32) -> u32 {
+        match &self.stages {
+            Some(stages) => u32::try_from(stages.len()).unwrap_or(u32::MAX).saturating_mul(data_parallel),
+            None => spares,
+        }
+    }
+
+    /// Whether the set has the pod of this role.
+    pub(crate) fn has(&self, role: PodRole, mesh: Mesh) -> bool {
+        match (&self.stages, role) {
+            (Some(stages), PodRole::Stage(instance)) => stages.contains(&mesh.stage(instance.rank)),
+            (None, PodRole::Spare(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the set has stages, and not spares.
+    pub(crate) fn has_stages(&self) -> bool {
+        self.stages.is_some()
+    }
+
+    /// The set without its counts, as JSON. `mesh` decides the size of a replica, and `is_alone` whether the set has
+    /// all stages, so that the rank of a pod is its index in the set.
+    pub(crate) fn to_json(&self, mesh: Mesh, is_alone: bool, image: &str) -> Value {
+        let mut set = json!({"name": self.name, "template": pod_template(&self.template, image)});
+        if let Some(request) = self.topology_request(mesh, is_alone) {
+            set["topologyRequest"] = request;
+        }
+        set
+    }
+
+    /// Name and template of the set, without the images: another image needs no other admission.
+    pub(crate) fn identity(&self) -> Value {
+        let mut template = pod_template(&self.template, "");
+        for field in ["containers", "initContainers"] {
+            let containers = template["spec"].get_mut(field).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
+                container.shift_remove("image");
+            }
+        }
+        json!({"name": self.name, "template": template})
+    }
+
+    /// The topology for which the annotations of the template ask. Kueue's own integrations read the same annotations.
+    fn topology_request(&self, mesh: Mesh, is_alone: bool) -> Option<Value> {
+        let annotations = self.template.get("metadata").and_then(|metadata| metadata.get("annotations"));
+        let annotation = |key: &str| annotations?.get(key)?.as_str().map(str::to_owned);
+        let required = annotation(REQUIRED_TOPOLOGY);
+        let preferred = annotation(PREFERRED_TOPOLOGY);
+        let unconstrained = annotation(UNCONSTRAINED_TOPOLOGY).and_then(|value| value.parse::<bool>().ok());
+        let slice = annotation(SLICE_REQUIRED_TOPOLOGY);
+        if required.is_none() && preferred.is_none() && unconstrained.is_none() && slice.is_none() {
+            return None;
+        }
+        let mut request = Map::new();
+        let fields = [("required", required.map(Value::from)), ("preferred", preferred.map(Value::from))];
+        request.extend(fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))));
+        if let Some(unconstrained) = unconstrained {
+            request.insert("unconstrained".into(), unconstrained.into());
+        }
+        if self.has_stages() {
+            if let Some(slice) = slice {
+                // a replica by default: its stages stay together
+                let of_replica = self.count(1, 0);
+                let size = annotation(SLICE_SIZE).and_then(|size| size.parse().ok()).unwrap_or(of_replica);
+                request.insert("podSetSliceRequiredTopology".into(), slice.into());
+                request.insert("podSetSliceSize".into(), size.into());
+            }
+            if is_alone && mesh.stages > 0 {
+                request.insert("podIndexLabel".into(), RANK_LABEL.into());
+            }
+        }
+        Some(request.into())
+    }
+}
+
+/// The fields of a pod template for a Workload. Kueue reads resources, placement and priority. Other fields of the
+/// containers, such as their commands, stay out, because a change of them needs no other admission. `image` is the
+/// trainer's image if the template names none.
+fn pod_template(template: &Map<String, Value>, image: &str) -> Value {
+    let spec = template.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    let containers = |field: &str| -> Vec<Value> {
+        spec.get(field).and_then(Value::as_array).into_iter().flatten().map(container).collect()
+    };
+    let mut all = Map::new();
+    all.insert("containers".into(), with_trainer(containers("containers"), image).into());
+    let init_containers = containers("initContainers");
+    if !init_containers.is_empty() {
+        all.insert("initContainers".into(), init_containers.into());
+    }
+    const KEPT: [&str; 8] = [
+        "affinity",
+        "nodeSelector",
+        "overhead",
+        "priorityClassName",
+        "resourceClaims",
+        "resources",
+        "runtimeClassName",
+        "tolerations",
+    ];
+    all.extend(KEPT.iter().filter_map(|field| Some(((*field).to_owned(), spec.get(*field)?.clone()))));
+    all.insert("restartPolicy".into(), "Never".into());
+    let metadata = template.get("metadata").and_then(Value::as_object);
+    let metadata: BTreeMap<&str, &Value> =
+        ["labels", "annotations"].into_iter().filter_map(|field| Some((field, metadata?.get(field)?))).collect();
+    json!({"metadata": metadata, "spec": all})
+}
+
+fn container(container: &Value) -> Value {
+    let mut kept = Map::new();
+    for field in ["name", "image", "resources", "restartPolicy"] {
+        if let Some(value) = container.get(field) {
+            kept.insert(field.into(), value.clone());
+        }
+    }
+    kept.into()
+}
+
+/// The containers, with the trainer's if the template leaves it out.
+fn with_trainer(mut containers: Vec<Value>, image: &str) -> Vec<Value> {
+    if !containers.iter().any(|container| container["name"] == CONTAINER_NAME) {
+        containers.insert(0, json!({"name": CONTAINER_NAME}));
+    }
+    for trainer in containers.iter_mut().filter(|container| container["name"] == CONTAINER_NAME) {
+        if trainer["image"].is_null() {
+            trainer["image"] = image.into();
+        }
+    }
+    containers
+}

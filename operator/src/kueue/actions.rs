@@ -1,0 +1,253 @@
+//! The next writes to the Workloads of a job, from its demand, its Workloads and its own state. Each write is
+//! idempotent, and follows from what was observed alone, so that a crash between two writes is harmless.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use stagecoach_lifecycle::UnixMillis;
+
+use super::boost::boost;
+use super::queue_state::holder;
+use crate::build::JobReference;
+use crate::build::kueue::keys::{LAST_CHECKPOINT_ANNOTATION, PRIORITY_BOOST_ANNOTATION};
+use crate::build::kueue::{Demand, Workload, condition_type, workload_number};
+
+/// A write to a Workload of the job.
+#[derive(Clone, Debug)]
+pub(crate) enum WorkloadAction {
+    /// Creates the n-th Workload, which may be a slice for other numbers of pods.
+    Create { number: u64, replaced: Option<Arc<Workload>> },
+    /// Makes the job the owner of a Workload that another controller has made for it.
+    Adopt(Arc<Workload>),
+    /// Sets the counts of the demand.
+    SetCounts(Arc<Workload>),
+    /// Sets the priority class of the demand.
+    SetPriority(Arc<Workload>),
+    /// Deletes a Workload that the job no longer needs.
+    Delete(Arc<Workload>),
+    /// Gives the reservation of an evicted Workload back.
+    Release(Arc<Workload>),
+    /// Ends a Workload with its job.
+    Finish { workload: Arc<Workload>, succeeded: bool, message: String },
+    /// Reports whether all pods are ready.
+    SetPodsReady { workload: Arc<Workload>, is_ready: bool },
+    /// Gives a part of the reservation back: pods of each set that the job no longer needs.
+    SetReclaimable { workload: Arc<Workload>, counts: BTreeMap<String, u32> },
+    /// Sets the annotations with which Kueue chooses whom to preempt.
+    SetBoost { workload: Arc<Workload>, boost: u32, last_checkpoint: Option<String> },
+}
+
+/// The state of the job, as far as the Workloads depend on it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JobSituation {
+    /// Whether the user has suspended the job.
+    pub(crate) is_suspended: bool,
+    /// Whether the job is complete, and its outcome in words; `None` for a job that has not ended.
+    pub(crate) outcome: Option<(bool, String)>,
+    /// Whether the job has no attempt, and none of its pods may still use resources.
+    pub(crate) has_stopped: bool,
+    /// Whether pods that the queue no longer grants, of an earlier number of stages, may still use resources.
+    pub(crate) exceeds_grant: bool,
+    /// Whether the job trains.
+    pub(crate) is_running: bool,
+    /// The time of the newest checkpoint, in RFC 3339.
+    pub(crate) last_checkpoint: Option<String>,
+    /// The time since which the job has computed something that no checkpoint has.
+    pub(crate) at_risk_since: UnixMillis,
+    /// The current time.
+    pub(crate) now: UnixMillis,
+}
+
+/// The next writes. `demand` is `None` for a job without a queue. `workloads` are in the order of their creation.
+pub(crate) fn actions(
+    job: &JobReference,
+    demand: Option<&Demand>,
+    workloads: &[Arc<Workload>],
+    situation: &JobSituation,
+) -> Vec<WorkloadAction> {
+    let unfinished: Vec<&Arc<Workload>> = workloads.iter().filter(|workload| workload.is_unfinished()).collect();
+    let all = |action: fn(Arc<Workload>) -> WorkloadAction| {
+        unfinished.iter().map(|workload| action(Arc::clone(workload))).collect::<Vec<_>>()
+    };
+    if let Some((succeeded, message)) = &situation.outcome {
+        let finish = |workload: &&Arc<Workload>| WorkloadAction::Finish {
+            workload: Arc::clone(workload),
+            succeeded: *succeeded,
+            message: message.clone(),
+        };
+        return if situation.has_stopped { unfinished.iter().map(finish).collect() } else { Vec::new() };
+    }
+    let Some(demand) = demand else { return all(WorkloadAction::Delete) };
+    if demand.prebuilt.is_some() {
+        return of_prebuilt(job, demand, &unfinished, situation);
+    }
+    if situation.is_suspended {
+        return if situation.has_stopped { all(WorkloadAction::Delete) } else { Vec::new() };
+    }
+    if demand.problem().is_some() {
+        return if situation.has_stopped { all(WorkloadAction::Delete) } else { Vec::new() };
+    }
+    let number = 1 + workloads.iter().filter_map(|workload| workload_number(job, workload)).max().unwrap_or(0);
+    match holder(workloads) {
+        Some(holder) if demand.matches(holder) => of_holder(demand, holder, &unfinished, number, situation),
+        Some(holder) if situation.has_stopped => vec![WorkloadAction::Delete(Arc::clone(holder))],
+        Some(_) => Vec::new(),
+        None => of_waiting(demand, &unfinished, number, situation),
+    }
+}
+
+/// The writes of a job that is admitted for the pods that it asks for, or for another number of them.
+fn of_holder(
+    demand: &Demand,
+    holder: &Arc<Workload>,
+    unfinished: &[&Arc<Workload>],
+    number: u64,
+    situation: &JobSituation,
+) -> Vec<WorkloadAction> {
+    let others = || unfinished.iter().copied().filter(|other| !Arc::ptr_eq(other, holder));
+    let mut actions = Vec::new();
+    if demand.granted_mesh(holder).is_some() {
+        actions.extend(others().map(|other| WorkloadAction::Delete(Arc::clone(other))));
+        actions.extend(surplus(demand, holder, situation));
+    } else if demand.is_elastic {
+        let (fitting, obsolete): (Vec<_>, Vec<_>) = others().partition(|other| demand.matches(other));
+        actions.extend(obsolete.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
+        match fitting.last() {
+            None => actions.push(WorkloadAction::Create { number, replaced: Some(Arc::clone(holder)) }),
+            Some(slice) if demand.has_counts(slice) => {}
+            Some(slice) if slice.has_reservation() => actions.push(WorkloadAction::Delete(Arc::clone(slice))),
+            Some(slice) => actions.push(WorkloadAction::SetCounts(Arc::clone(slice))),
+        }
+    } else if situation.has_stopped {
+        // the Workload can't grow while it has a reservation
+        return vec![WorkloadAction::Delete(Arc::clone(holder))];
+    }
+    actions.extend(set_priority(demand, holder));
+    actions.extend(reports(holder, situation));
+    actions
+}
+
+/// Gives the pods back that the job no longer asks for, after they have stopped.
+fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &JobSituation) -> Option<WorkloadAction> {
+    if demand.is_elastic && !demand.has_counts(holder) {
+        return (!situation.exceeds_grant).then(|| WorkloadAction::SetCounts(Arc::clone(holder)));
+    }
+    let mesh = demand.granted_mesh(holder).filter(|_| !situation.exceeds_grant)?;
+    let mut counts = BTreeMap::new();
+    for stored in &holder.spec.pod_sets {
+        let set = demand.pod_sets.iter().find(|set| set.name == stored.name);
+        let wanted = set.map_or(0, |set| set.count(mesh.data_parallel, demand.granted_spares(holder)));
+        let surplus = holder.admitted_count(stored).saturating_sub(wanted);
+        // Kueue accepts no smaller number while the reservation lasts
+        let count = surplus.max(holder.surrendered(stored)).min(stored.count);
+        if count > 0 {
+            counts.insert(stored.name.clone(), count);
+        }
+    }
+    let is_new = counts.iter().any(|(name, count)| {
+        holder.status.reclaimable_pods.iter().all(|given| (&given.name, given.count) != (name, *count))
+    });
+    is_new.then(|| WorkloadAction::SetReclaimable { workload: Arc::clone(holder), counts })
+}
+
+/// The writes of a job that is not admitted.
+fn of_waiting(
+    demand: &Demand,
+    unfinished: &[&Arc<Workload>],
+    number: u64,
+    situation: &JobSituation,
+) -> Vec<WorkloadAction> {
+    let mut actions = Vec::new();
+    // the oldest has the best place in the queue
+    let mut kept = None;
+    for workload in unfinished {
+        let is_other = kept.is_some() || !demand.matches(workload);
+        let may_leave = situation.has_stopped || !workload.has_reservation();
+        if is_other {
+            actions.extend(may_leave.then(|| WorkloadAction::Delete(Arc::clone(workload))));
+            continue;
+        }
+        kept = Some(workload);
+        if workload.is_evicted() && workload.has_reservation() {
+            actions.extend(situation.has_stopped.then(|| release(workload)));
+        } else if !demand.has_counts(workload) {
+            // a reservation without an admission can't be changed
+            let change = if workload.has_reservation() { WorkloadAction::Delete } else { WorkloadAction::SetCounts };
+            actions.push(change(Arc::clone(workload)));
+        } else {
+            actions.extend(set_priority(demand, workload));
+            actions.extend(pods_ready(workload, false));
+        }
+    }
+    // a Workload that leaves would count against the quota beside its successor
+    if kept.is_none() && unfinished.is_empty() {
+        actions.push(WorkloadAction::Create { number, replaced: None });
+    }
+    actions
+}
+
+/// Gives a reservation back. Before that, the boost goes, because in the queue it would preempt others.
+fn release(workload: &Arc<Workload>) -> WorkloadAction {
+    let workload = Arc::clone(workload);
+    match stored_boost(&workload) {
+        0 => WorkloadAction::Release(workload),
+        _ => WorkloadAction::SetBoost { workload, boost: 0, last_checkpoint: None },
+    }
+}
+
+/// The writes to a Workload that another controller has made. That controller decides its counts and its end.
+fn of_prebuilt(
+    job: &JobReference,
+    demand: &Demand,
+    unfinished: &[&Arc<Workload>],
+    situation: &JobSituation,
+) -> Vec<WorkloadAction> {
+    let name = demand.prebuilt.as_deref().unwrap_or_default();
+    let Some(workload) = unfinished.iter().find(|workload| workload.name_any() == name) else { return Vec::new() };
+    if !crate::build::is_controlled_by(&workload.metadata, &job.uid) {
+        return vec![WorkloadAction::Adopt(Arc::clone(workload))];
+    }
+    if workload.is_evicted() && workload.has_reservation() {
+        return if situation.has_stopped { vec![release(workload)] } else { Vec::new() };
+    }
+    if workload.is_admitted() { reports(workload, situation) } else { Vec::new() }
+}
+
+/// The reports about a job that is admitted.
+fn reports(holder: &Arc<Workload>, situation: &JobSituation) -> Vec<WorkloadAction> {
+    let mut actions: Vec<WorkloadAction> = pods_ready(holder, situation.is_running).into_iter().collect();
+    if situation.is_running {
+        let boost = boost(situation.at_risk_since, situation.now);
+        let last_checkpoint = situation.last_checkpoint.clone();
+        let is_first = last_checkpoint.is_some() && !holder.annotations().contains_key(LAST_CHECKPOINT_ANNOTATION);
+        if is_first || stored_boost(holder) != boost {
+            actions.push(WorkloadAction::SetBoost { workload: Arc::clone(holder), boost, last_checkpoint });
+        }
+    }
+    actions
+}
+
+fn stored_boost(workload: &Workload) -> u32 {
+    workload.annotations().get(PRIORITY_BOOST_ANNOTATION).and_then(|boost| boost.parse().ok()).unwrap_or(0)
+}
+
+fn pods_ready(workload: &Arc<Workload>, is_ready: bool) -> Option<WorkloadAction> {
+    let stored = workload.condition(condition_type::PODS_READY).map(|condition| condition.status == "True");
+    // a Workload that was never admitted has no such condition
+    let is_new = if is_ready {
+        stored != Some(true)
+    } else {
+        stored == Some(true) || stored.is_none() && workload.is_admitted()
+    };
+    is_new.then(|| WorkloadAction::SetPodsReady { workload: Arc::clone(workload), is_ready })
+}
+
+/// Sets another priority class. While quota is reserved, Kueue accepts only another name of the same kind.
+fn set_priority(demand: &Demand, workload: &Arc<Workload>) -> Option<WorkloadAction> {
+    let stored = workload.spec.priority_class_ref.as_ref().map(|class| (class.kind.as_str(), class.name.as_str()));
+    let wanted = demand.priority_class.as_ref().map(|class| class.kind_and_name());
+    let may_change = !workload.has_reservation()
+        || matches!((stored, wanted), (Some((kind, _)), Some((other, _))) if kind == other && kind != "PriorityClass");
+    (stored != wanted && may_change).then(|| WorkloadAction::SetPriority(Arc::clone(workload)))
+}

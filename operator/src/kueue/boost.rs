@@ -1,0 +1,52 @@
+//! The priority boost: of two jobs of one priority, Kueue preempts the job that has just saved, because it loses least.
+//!
+//! A job that runs gets a boost that grows with the time since its newest checkpoint, so that a job that waits never
+//! preempts a job of its own priority. The boost has few steps: its changes make Kueue look at its queues again.
+
+use stagecoach_lifecycle::UnixMillis;
+
+/// The largest boost. Priority classes must be further apart than this number.
+pub(crate) const MAX_BOOST: u32 = 9;
+
+/// The boost of a job whose newest checkpoint, or whose start, was at `since`. Each step takes twice as long as the
+/// step before: 0 below one minute, 1 below two, 2 below four, and so on.
+pub(crate) fn boost(since: UnixMillis, now: UnixMillis) -> u32 {
+    let minutes = now.0.saturating_sub(since.0) / 60_000;
+    minutes.checked_ilog2().map_or(0, |step| step + 1).min(MAX_BOOST)
+}
+
+/// The time at which the boost changes next, if the job saves no checkpoint; `None` at the largest boost.
+pub(crate) fn next_change(since: UnixMillis, now: UnixMillis) -> Option<UnixMillis> {
+    let current = boost(since, now);
+    let minutes = 1_u64.checked_shl(current)?;
+    (current < MAX_BOOST).then(|| since.plus_seconds(minutes * 60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SINCE: UnixMillis = UnixMillis::from_seconds(1000);
+
+    #[test]
+    fn the_boost_grows_with_the_time_since_the_checkpoint_in_steps_that_double() {
+        let after = |minutes: u64| boost(SINCE, SINCE.plus_seconds(minutes * 60));
+        assert_eq!(
+            [0, 1, 2, 3, 4, 7, 8, 15, 16, 255, 256, 511, 512, 100_000].map(after),
+            [0, 1, 2, 2, 3, 3, 4, 4, 5, 8, 9, 9, 9, 9]
+        );
+        assert_eq!(boost(SINCE, UnixMillis(0)), 0, "a clock that went back");
+    }
+
+    #[test]
+    fn the_next_change_is_the_first_time_with_another_boost() {
+        for minutes in [0, 1, 2, 3, 5, 100, 255] {
+            let now = SINCE.plus_seconds(minutes * 60);
+            let next = next_change(SINCE, now).unwrap();
+            assert!(next > now);
+            assert_eq!(boost(SINCE, next), boost(SINCE, now) + 1);
+            assert_eq!(boost(SINCE, UnixMillis(next.0 - 1)), boost(SINCE, now));
+        }
+        assert_eq!(next_change(SINCE, SINCE.plus_seconds(256 * 60)), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! The placement of admitted pods: node labels and tolerations of the assigned ResourceFlavors, the changes of
+//! admission checks, and the marks by which Kueue knows the pods.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::build::kueue::keys::{
+    CLUSTER_QUEUE_LABEL, ELASTIC_JOB_ANNOTATION, LOCAL_QUEUE_LABEL, POD_SET_LABEL, SLICE_NAME_ANNOTATION,
+    WORKLOAD_ANNOTATION,
+};
+use crate::build::kueue::{Placement, PodSetPlacement, QueueAdmission, Workload};
+
+/// The part of a ResourceFlavor that places pods.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct FlavorSpec {
+    node_labels: BTreeMap<String, String>,
+    tolerations: Vec<Value>,
+}
+
+/// The ResourceFlavors of an admission.
+pub(crate) fn flavors_of(workload: &Workload) -> impl Iterator<Item = &String> {
+    let assignments = workload.status.admission.iter().flat_map(|admission| &admission.pod_set_assignments);
+    assignments.flat_map(|assigned| assigned.flavors.values())
+}
+
+/// The placement by the admission of a Workload, with its ResourceFlavors by name.
+///
+/// # Errors
+/// A sentence, if two parts of the admission contradict each other.
+pub(crate) fn placement(workload: &Workload, flavors: &BTreeMap<String, FlavorSpec>) -> Result<Placement, String> {
+    let Some(QueueAdmission { cluster_queue, pod_set_assignments }) = &workload.status.admission else {
+        return Ok(Placement::default());
+    };
+    let name = workload.name_any();
+    let mut placement = BTreeMap::new();
+    for assigned in pod_set_assignments {
+        let mut pods = PodSetPlacement { has_topology: assigned.topology_assignment, ..PodSetPlacement::default() };
+        pods.annotations.insert(WORKLOAD_ANNOTATION.into(), name.clone());
+        if workload.annotations().contains_key(ELASTIC_JOB_ANNOTATION) {
+            let first = workload.annotations().get(SLICE_NAME_ANNOTATION).unwrap_or(&name);
+            pods.annotations.insert(SLICE_NAME_ANNOTATION.into(), first.clone());
+        }
+        pods.labels.insert(POD_SET_LABEL.into(), assigned.name.clone());
+        pods.labels.insert(LOCAL_QUEUE_LABEL.into(), workload.spec.queue_name.clone());
+        pods.labels.insert(CLUSTER_QUEUE_LABEL.into(), cluster_queue.clone());
+        // a value of a label has at most 63 characters; the names of queues may be longer
+        pods.labels.retain(|_, value| value.len() <= 63);
+        let mut used = Vec::new();
+        for flavor in assigned.flavors.values() {
+            if !used.contains(&flavor)
+                && let Some(spec) = flavors.get(flavor)
+            {
+                used.push(flavor);
+                add(&mut pods.node_selector, &spec.node_labels, &name)?;
+                pods.tolerations.extend(spec.tolerations.iter().cloned());
+            }
+        }
+        let updates = workload.status.admission_checks.iter().flat_map(|check| &check.pod_set_updates);
+        for update in updates.filter(|update| update.name == assigned.name) {
+            add(&mut pods.labels, &update.labels, &name)?;
+            add(&mut pods.annotations, &update.annotations, &name)?;
+            add(&mut pods.node_selector, &update.node_selector, &name)?;
+            pods.tolerations.extend(update.tolerations.iter().cloned());
+        }
+        placement.insert(assigned.name.clone(), pods);
+    }
+    Ok(Placement(placement))
+}
+
+/// Adds entries. A key with two values is an error.
+fn add(all: &mut BTreeMap<String, String>, added: &BTreeMap<String, String>, workload: &str) -> Result<(), String> {
+    for (key, value) in added {
+        let before = all.insert(key.clone(), value.clone());
+        if let Some(before) = before.filter(|before| before != value) {
+            return Err(format!(
+                "the admission of the Workload {workload} gives its pods {key} twice, as {before} and as {value}: \
+                 change its ResourceFlavors or its admission checks"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! The answer of the queue: whether the job may run, with how many pods, and the condition that shows it.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use stagecoach_api::job::condition_reason as reason;
+use stagecoach_lifecycle::Admission;
+
+use crate::build::kueue::{Demand, Workload, condition_type};
+use crate::job::Grant;
+
+/// The answer of the queue of a job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QueueState {
+    /// Whether the job may run, and with what.
+    pub(crate) grant: Grant,
+    /// The Workload under which the job runs.
+    pub(crate) holder: Option<Arc<Workload>>,
+    /// The condition `Admitted`; `None` for a job without a queue.
+    pub(crate) condition: Option<QueueCondition>,
+}
+
+/// Status, reason and message of the condition `Admitted`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueueCondition {
+    pub(crate) is_admitted: bool,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+impl QueueState {
+    /// The state of a job that waits, with the reason.
+    pub(crate) fn waiting(reason: &str, message: impl Into<String>) -> QueueState {
+        let condition = QueueCondition { is_admitted: false, reason: reason.to_owned(), message: message.into() };
+        let grant = Grant { admission: Admission::Waiting, ..Grant::default() };
+        QueueState { grant, condition: Some(condition), ..QueueState::default() }
+    }
+
+    /// The answer of the queue to `demand`, with the job's Workloads.
+    pub(crate) fn new(demand: &Demand, workloads: &[Arc<Workload>]) -> QueueState {
+        let holder = holder(workloads);
+        let matching = holder.filter(|holder| demand.matches(holder));
+        let Some(holder) = matching else { return without_admission(demand, workloads, holder) };
+        let granted = demand.granted_mesh(holder);
+        // a slice for other numbers waits, and the job runs with those of its admission
+        let kept = || holder.admitted_mesh().filter(|_| demand.is_elastic && demand.prebuilt.is_none());
+        let Some(mesh) = granted.or_else(kept) else {
+            return QueueState::waiting(
+                reason::REQUEUED,
+                format!(
+                    "the job asks for {}, and the Workload {} is admitted for fewer pods: the job saves, stops and is \
+                     queued again; the annotation kueue.x-k8s.io/elastic-job keeps a job running meanwhile",
+                    demand.mesh,
+                    holder.name_any()
+                ),
+            );
+        };
+        let queue = holder.status.admission.as_ref().map(|admission| admission.cluster_queue.as_str());
+        let mut message =
+            format!("the ClusterQueue {} admits the Workload {}", queue.unwrap_or_default(), holder.name_any());
+        if mesh != demand.mesh {
+            message += &format!(" for {mesh}; the job asks for {}", demand.mesh);
+            let newer = workloads.iter().rfind(|other| other.is_unfinished() && !Arc::ptr_eq(other, holder));
+            if let Some(why) = newer.and_then(|newer| not_reserved(newer)) {
+                message += &format!(": {why}");
+            }
+        }
+        QueueState {
+            grant: Grant {
+                admission: Admission::Admitted(holder.admission_id()),
+                mesh: Some(mesh),
+                spares: Some(demand.granted_spares(holder)),
+            },
+            holder: Some(Arc::clone(holder)),
+            condition: Some(QueueCondition { is_admitted: true, reason: reason::ADMITTED.into(), message }),
+        }
+    }
+}
+
+/// The newest Workload that is admitted. An admitted slice takes over from the Workload that it replaces.
+pub(super) fn holder(workloads: &[Arc<Workload>]) -> Option<&Arc<Workload>> {
+    workloads.iter().rfind(|workload| workload.is_admitted())
+}
+
+/// The state of a job without an admission that it can use.
+fn without_admission(demand: &Demand, workloads: &[Arc<Workload>], other: Option<&Arc<Workload>>) -> QueueState {
+    if let Some(problem) = demand.problem() {
+        return QueueState::waiting("TooManyPodSets", problem);
+    }
+    if let Some(other) = other {
+        let message = format!(
+            "the Workload {} is admitted for other pods or another queue than the job asks for: the job saves, stops and \
+             is queued again",
+            other.name_any()
+        );
+        return QueueState::waiting(reason::REQUEUED, message);
+    }
+    let Some(workload) = workloads.iter().rfind(|workload| workload.is_unfinished()) else {
+        return match &demand.prebuilt {
+            Some(name) => QueueState::waiting(reason::QUEUED, format!("the Workload {name} does not exist yet")),
+            None => QueueState::waiting(reason::QUEUED, format!("the job enters the queue {}", demand.queue_name)),
+        };
+    };
+    let name = workload.name_any();
+    if workload.is_evicted()
+        && let Some(evicted) = workload.condition(condition_type::EVICTED)
+    {
+        let message = format!("the Workload {name} is evicted: {}", evicted.message);
+        return QueueState::waiting(&evicted.reason, message);
+    }
+    let why = not_reserved(workload).unwrap_or_else(|| "it waits for its admission checks".into());
+    QueueState::waiting(
+        reason::QUEUED,
+        format!("the Workload {name} waits in the queue {}: {why}", workload.spec.queue_name),
+    )
+}
+
+/// The reason why no quota is reserved for a Workload.
+fn not_reserved(workload: &Workload) -> Option<String> {
+    if workload.has_reservation() {
+        return None;
+    }
+    let message = workload.condition(condition_type::QUOTA_RESERVED).map(|reserved| reserved.message.clone());
+    Some(message.filter(|message| !message.is_empty()).unwrap_or_else(|| "Kueue has not answered yet".into()))
+}

@@ -1,0 +1,120 @@
+//! The Workloads of all jobs, fed by the watch.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+use stagecoach_api::contract::{JOB_LABEL, JOB_UID_LABEL};
+use tokio::sync::Notify;
+
+use crate::build::JobReference;
+use crate::build::kueue::Workload;
+use crate::observe::parse_resource_version;
+use crate::sync::lock;
+
+/// The Workloads of all jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Workloads {
+    watches: Mutex<HashMap<String, Watch>>,
+    list_ended: Notify,
+}
+
+/// The Workloads that one watch has delivered. A watch has one namespace, or all of them.
+#[derive(Debug, Default)]
+struct Watch {
+    /// By namespace and name.
+    all: BTreeMap<(String, String), Arc<Workload>>,
+    has_listed: bool,
+    /// The Workloads of the list that is being read.
+    listed: HashSet<(String, String)>,
+}
+
+impl Workloads {
+    /// Applies an event of the watch of `watched`. Returns the jobs whose Workloads have changed.
+    pub(crate) fn apply(&self, watched: &str, event: Event<Workload>) -> Vec<JobReference> {
+        let mut watches = lock(&self.watches);
+        let watch = watches.entry(watched.to_owned()).or_default();
+        match event {
+            Event::Init => {
+                watch.listed.clear();
+                Vec::new()
+            }
+            Event::InitApply(workload) => {
+                watch.listed.insert(key(&workload));
+                watch.insert(workload).into_iter().collect()
+            }
+            Event::Apply(workload) => watch.insert(workload).into_iter().collect(),
+            Event::Delete(workload) => {
+                watch.all.remove(&key(&workload));
+                job_of(&workload).into_iter().collect()
+            }
+            Event::InitDone => {
+                let gone: Vec<_> = watch.all.keys().filter(|key| !watch.listed.contains(key)).cloned().collect();
+                let gone: Vec<_> = gone.iter().filter_map(|key| job_of(&*watch.all.remove(key)?)).collect();
+                watch.has_listed = true;
+                self.list_ended.notify_waiters();
+                gone
+            }
+        }
+    }
+
+    /// The Workloads of a job in the order of their creation, with the one of the name `prebuilt`. Waits for the first
+    /// list, without which a job would seem to have none.
+    pub(crate) async fn of(&self, job: &JobReference, prebuilt: Option<&str>) -> Vec<Arc<Workload>> {
+        loop {
+            let ended = self.list_ended.notified();
+            if let Some(found) = self.listed(job, prebuilt) {
+                return found;
+            }
+            ended.await;
+        }
+    }
+
+    /// The Workloads of a job; `None` before the first list.
+    pub(crate) fn listed(&self, job: &JobReference, prebuilt: Option<&str>) -> Option<Vec<Arc<Workload>>> {
+        let watches = lock(&self.watches);
+        let watch = watches.get("").or_else(|| watches.get(&job.namespace)).filter(|watch| watch.has_listed)?;
+        let first = (job.namespace.clone(), String::new());
+        let of_namespace = watch.all.range(first..).take_while(|((namespace, _), _)| *namespace == job.namespace);
+        let is_own = |workload: &Workload| {
+            workload.labels().get(JOB_UID_LABEL) == Some(&job.uid) || workload.metadata.name.as_deref() == prebuilt
+        };
+        let mut found: Vec<_> =
+            of_namespace.map(|(_, workload)| workload).filter(|workload| is_own(workload)).cloned().collect();
+        // two of one second are in the order of their names, which end with numbers
+        let number = |workload: &Workload| {
+            let name = workload.name_any();
+            name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok())
+        };
+        found.sort_by_key(|workload| (workload.creation_timestamp().map(|time| time.0), number(workload)));
+        Some(found)
+    }
+}
+
+impl Watch {
+    /// Inserts a Workload, unless a newer version is known. Returns its job.
+    fn insert(&mut self, workload: Workload) -> Option<JobReference> {
+        let version = |workload: &Workload| parse_resource_version(workload.resource_version().as_deref());
+        let key = key(&workload);
+        let is_old = self
+            .all
+            .get(&key)
+            .is_some_and(|known| known.metadata.uid == workload.metadata.uid && version(known) >= version(&workload));
+        let job = job_of(&workload).filter(|_| !is_old);
+        if !is_old {
+            self.all.insert(key, Arc::new(workload));
+        }
+        job
+    }
+}
+
+fn key(workload: &Workload) -> (String, String) {
+    (workload.namespace().unwrap_or_default(), workload.name_any())
+}
+
+fn job_of(workload: &Workload) -> Option<JobReference> {
+    let labels = workload.labels();
+    let (name, uid) = (labels.get(JOB_LABEL)?.clone(), labels.get(JOB_UID_LABEL)?.clone());
+    Some(JobReference { name, namespace: workload.namespace()?, uid })
+}

@@ -1,0 +1,227 @@
+//! The queue of a job in a reconcile: what the queue grants, before the decision, and the writes to the job's Workloads
+//! after it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use serde::Deserialize;
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::{JobPhase, condition_reason as reason};
+use stagecoach_lifecycle::{Attempt, AttemptAction, AttemptPhase, Decision, JobOutcome, UnixMillis};
+
+use crate::apply::ApplyError;
+use crate::build::kueue::{Placement, Workload, condition_type};
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::errors::ReconcileError;
+use crate::job::ParsedJob;
+use crate::kueue::{self, JobSituation, QueueCondition, QueueState, WriteContext};
+use crate::observe::{BlockingReason, ObservedPods};
+use crate::rejection::Rejection;
+use crate::requeue::NEW_REJECTION_DELAY;
+
+/// The queue of a job as one reconcile observes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ObservedQueue {
+    workloads: Vec<Arc<Workload>>,
+    state: QueueState,
+}
+
+/// Reads the job's Workloads, and sets what the queue grants.
+pub(crate) async fn observe(job: &mut ParsedJob, context: &Context) -> ObservedQueue {
+    let workloads = workloads(job, context).await;
+    let ended = job.state.outcome().is_some();
+    let state = match &job.demand {
+        None => QueueState::default(),
+        Some(_) if ended => QueueState::waiting("Finished", "the job has ended"),
+        Some(_) if !context.config.kueue => QueueState::waiting(
+            reason::KUEUE_DISABLED,
+            "the job names a queue of Kueue, and the operator runs without support for it: install the chart with \
+             kueue.enabled, or remove the queue from the job",
+        ),
+        Some(_) if job.manifest.spec.suspend => {
+            QueueState::waiting(JobPhase::Suspended.as_str(), "the job is suspended, and is in no queue")
+        }
+        Some(demand) => QueueState::new(demand, &workloads),
+    };
+    job.grant = state.grant;
+    ObservedQueue { workloads, state }
+}
+
+async fn workloads(job: &ParsedJob, context: &Context) -> Vec<Arc<Workload>> {
+    match &job.demand {
+        _ if !context.config.kueue => Vec::new(),
+        Some(demand) => context.workloads.of(&job.reference, demand.prebuilt.as_deref()).await,
+        // without a queue, the job must not wait for the list of the Workloads
+        None => context.workloads.listed(&job.reference, None).unwrap_or_default(),
+    }
+}
+
+impl ObservedQueue {
+    /// The condition `Admitted`, with the refusal of the last write; `None` for a job without a queue.
+    pub(crate) fn condition(&self, job: &ParsedJob, context: &Context) -> Option<QueueCondition> {
+        let condition = self.state.condition.clone()?;
+        let rejected = context.with_cache(&job.reference.uid, |cache| cache.queue_rejection.clone());
+        Some(match rejected {
+            Some(Rejection { reason: BlockingReason { reason, message }, .. }) if !condition.is_admitted => {
+                QueueCondition { is_admitted: false, reason, message }
+            }
+            Some(Rejection { reason: BlockingReason { message, .. }, .. }) => {
+                QueueCondition { message: format!("{}; {message}", condition.message), ..condition }
+            }
+            None => condition,
+        })
+    }
+
+    /// The placement of the pods that the decision creates, or the reason why there is none.
+    ///
+    /// # Errors
+    /// An error of the API server.
+    pub(crate) async fn placement(
+        &self,
+        decision: &Decision,
+        clients: &Clients,
+    ) -> kube::Result<Option<Result<Placement, BlockingReason>>> {
+        let starts = |action: &AttemptAction| {
+            matches!(action, AttemptAction::StartAttempt { .. } | AttemptAction::ReplaceStages { .. })
+        };
+        let Some(holder) = self.state.holder.as_ref().filter(|_| decision.actions.iter().any(starts)) else {
+            return Ok(None);
+        };
+        let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "ResourceFlavor");
+        let api: Api<DynamicObject> = Api::all_with(clients.client.clone(), &ApiResource::from_gvk(&kind));
+        let mut flavors = BTreeMap::new();
+        for name in kueue::flavors_of(holder) {
+            if flavors.contains_key(name) {
+                continue;
+            }
+            let Some(flavor) = api.get_opt(name).await? else {
+                let message = format!("the ResourceFlavor {name}, for which the job is admitted, does not exist");
+                return Ok(Some(Err(BlockingReason { reason: "FlavorMissing".into(), message })));
+            };
+            let spec = kueue::FlavorSpec::deserialize(&flavor.data["spec"]).map_err(kube::Error::SerdeError)?;
+            flavors.insert(name.clone(), spec);
+        }
+        let placement = kueue::placement(holder, &flavors);
+        Ok(Some(placement.map_err(|message| BlockingReason { reason: "ContradictoryAdmission".into(), message })))
+    }
+
+    /// The next writes to the Workloads.
+    pub(crate) fn actions(
+        &self,
+        job: &ParsedJob,
+        pods: &ObservedPods,
+        decision: &Decision,
+        status: &PipelineJobStatus,
+        context: &Context,
+    ) -> Vec<kueue::WorkloadAction> {
+        if !context.config.kueue {
+            return Vec::new();
+        }
+        let waits = context.with_cache(&job.reference.uid, |cache| {
+            let rejection = cache.queue_rejection.as_ref()?;
+            rejection.retry_delay(OF_THE_QUEUE, pods.observed_at)
+        });
+        if waits.is_some() {
+            return Vec::new();
+        }
+        let situation = self.situation(job, pods, decision, status);
+        kueue::actions(&job.reference, job.demand.as_ref(), &self.workloads, &situation)
+    }
+
+    fn situation(
+        &self,
+        job: &ParsedJob,
+        pods: &ObservedPods,
+        decision: &Decision,
+        status: &PipelineJobStatus,
+    ) -> JobSituation {
+        let state = &decision.state;
+        let is_over = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
+        let has_stopped = is_over && !decision.instances_remain;
+        let older = pods.all.iter().any(|pod| pod.attempt != state.attempt.number && !pod.has_exited());
+        let runs_as_granted =
+            Some(state.attempt.mesh) == job.grant.mesh && state.attempt_phase != AttemptPhase::Draining;
+        let outcome = state.outcome().map(|outcome| match outcome {
+            JobOutcome::Complete => (true, "training is complete".to_owned()),
+            JobOutcome::Failed(reason) => (false, reason.explanation().to_owned()),
+        });
+        let last_checkpoint = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.committed_at.clone());
+        JobSituation {
+            is_suspended: job.manifest.spec.suspend,
+            outcome,
+            has_stopped,
+            exceeds_grant: !has_stopped && (older || !runs_as_granted),
+            is_running: decision.job_phase == JobPhase::Running,
+            at_risk_since: self.at_risk_since(last_checkpoint.as_deref()),
+            last_checkpoint,
+            now: pods.observed_at,
+        }
+    }
+
+    /// The time since which the job computes something that no checkpoint has: the newest checkpoint, or the admission.
+    fn at_risk_since(&self, last_checkpoint: Option<&str>) -> UnixMillis {
+        let millis = |time: jiff::Timestamp| UnixMillis(u64::try_from(time.as_millisecond()).unwrap_or_default());
+        let saved = last_checkpoint.and_then(|time| time.parse().ok()).map(millis);
+        let holder = self.state.holder.as_ref();
+        let admitted = holder.and_then(|holder| holder.condition(condition_type::ADMITTED));
+        saved.max(admitted.map(|condition| millis(condition.last_transition_time.0))).unwrap_or_default()
+    }
+
+    /// The time until the priority boost of the job changes next; `None` for a job that is not admitted.
+    pub(crate) fn next_boost_change(
+        &self,
+        decision: &Decision,
+        status: &PipelineJobStatus,
+        now: UnixMillis,
+    ) -> Option<Duration> {
+        let is_running = decision.job_phase == JobPhase::Running && self.state.holder.is_some();
+        let last_checkpoint = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.committed_at.as_deref());
+        let next = kueue::next_boost_change(self.at_risk_since(last_checkpoint), now).filter(|_| is_running)?;
+        Some(Duration::from_millis(next.0.saturating_sub(now.0)))
+    }
+}
+
+/// The attempt in the rejections of writes to Workloads, which belong to no attempt.
+const OF_THE_QUEUE: Attempt =
+    Attempt { number: 0, mesh: stagecoach_api::contract::Mesh::pipeline(0), revision: 0, admission: 0 };
+
+/// Makes the writes to the Workloads. Returns when to reconcile the job again because of a refusal.
+///
+/// # Errors
+/// An error of the API server other than a refusal.
+pub(crate) async fn write(
+    job: &ParsedJob,
+    actions: &[kueue::WorkloadAction],
+    clients: &Clients,
+    now: UnixMillis,
+    context: &Context,
+) -> Result<Option<Duration>, ReconcileError> {
+    let image = &context.config.trainer_image;
+    let write_context = WriteContext { job: &job.reference, demand: job.demand.as_ref(), clients, image };
+    let mut refused = None;
+    for action in actions {
+        match kueue::write(&write_context, action).await {
+            Ok(()) => {}
+            Err(ApplyError::Rejected(reason)) => refused = Some(reason),
+            Err(ApplyError::Api(error)) => return Err(error.into()),
+        }
+    }
+    let is_new = context.with_cache(&job.reference.uid, |cache| {
+        let before = cache.queue_rejection.take();
+        let is_new = before.as_ref().map(|before| &before.reason) != refused.as_ref();
+        // without a try, the last refusal stays
+        cache.queue_rejection = match refused {
+            None if actions.is_empty() => before,
+            None => None,
+            Some(reason) => Some(Rejection::new(before.as_ref(), OF_THE_QUEUE.number, reason, now)),
+        };
+        is_new && !actions.is_empty()
+    });
+    let retry = context.with_cache(&job.reference.uid, |cache| {
+        cache.queue_rejection.as_ref().and_then(|rejection| rejection.retry_delay(OF_THE_QUEUE, now))
+    });
+    Ok(if is_new { Some(NEW_REJECTION_DELAY) } else { retry })
+}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds the tools of a test cluster from Go modules, each once, and prints the folder that holds them.
-#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl, helm, the Lua that Argo CD has, and the CRDs of other schedulers;
-#                                 `node` for what a real node takes besides, `otelcol` for a collector of metrics and traces
+#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl, helm, the Lua that Argo CD has, the CRDs of other schedulers, and
+#                                 Kueue; `node` for what a real node takes besides, `otelcol` for a collector of metrics and traces
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=$1; shift
-plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm glua controller-gen)
+plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm glua controller-gen kueue)
 case "$*" in
     "") set -- "${plane[@]}" ;;
     node) set -- "${plane[@]}" kubelet kube-proxy containerd containerd-shim-runc-v2 ctr coredns ;;
@@ -29,6 +29,7 @@ package_of() {
         glua) echo github.com/yuin/gopher-lua/cmd/glua ;;
         kwok) echo sigs.k8s.io/kwok/cmd/kwok ;;
         jobset) echo sigs.k8s.io/jobset ;;
+        kueue*) echo sigs.k8s.io/kueue/cmd/kueue ;;
         controller-gen) echo sigs.k8s.io/controller-tools/cmd/controller-gen ;;
         coredns) echo github.com/coredns/coredns ;;
         containerd* | ctr) echo "github.com/containerd/containerd/v2/cmd/$1" ;;
@@ -67,6 +68,12 @@ for tool in "$@"; do
         # its CRD comes with its source
         [ "$tool" != jobset ] || install -m 644 "$(source_of jobset sigs.k8s.io/jobset)"/config/components/crd/bases/*.yaml \
             "$cache/$built/jobset.crd.yaml"
+        # Kueue ships both, its webhooks as they are inside a cluster
+        if [[ $tool == kueue* ]]; then
+            components=$(source_of "$module" sigs.k8s.io/kueue)/config/components
+            cat "$components"/crd/bases/*.yaml >"$cache/$built/$tool.crds.yaml"
+            cat "$components"/webhook/manifests.yaml >"$cache/$built/$tool.webhooks.yaml"
+        fi
         # Volcano makes its CRDs from its types with this tool, scheduler-plugins ships them
         if [ "$tool" = controller-gen ]; then
             (cd podgroups && nice "$cache/$built/.building-$tool" crd output:crd:dir="$cache/$built" \

@@ -183,10 +183,7 @@ impl ControlPlane {
 
     /// The last `lines` lines of a component's log.
     pub fn log_tail(&self, component: Component, lines: usize) -> String {
-        let log = self.scratch.path().join(format!("{}.log", component.program()));
-        let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
-        let all: Vec<&str> = text.lines().collect();
-        all[all.len().saturating_sub(lines)..].join("\n")
+        tail(&self.scratch.path().join(format!("{}.log", component.program())), lines)
     }
 
     fn signal(&self, component: Component, signal: i32) {
@@ -229,6 +226,13 @@ impl Drop for ControlPlane {
             drop(last);
         }
     }
+}
+
+/// The last `lines` lines of a file.
+pub(crate) fn tail(file: &Path, lines: usize) -> String {
+    let text = String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
 }
 
 /// A free port of 127.0.0.1, held so that no other process gets it. The socket does not listen. The API server shares

@@ -1,4 +1,4 @@
-//! Addresses of pods.
+//! Addresses of pods, and of servers that can't share a port.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -13,11 +13,11 @@ const ANNOTATION: &str = "stagecoach.test/address";
 /// The port whose listener owns the address. No stage uses this port.
 const CLAIM_PORT: u16 = 65535;
 
-/// A pod's address. While this value lives, no other pod on this machine has the address, whichever test the pod
-/// belongs to.
+/// An address of a pod or of another server of a test. While this value lives, nothing else on this machine that claims
+/// its address this way has it, whichever test it belongs to.
 #[derive(Debug)]
-pub(super) struct Address {
-    pub(super) ip: String,
+pub(crate) struct Address {
+    pub(crate) ip: String,
     _claim: TcpListener,
 }
 
@@ -41,9 +41,11 @@ impl Address {
         panic!("{wanted} can't be claimed at port {CLAIM_PORT}")
     }
 
+    /// A free address of 127.0.0.0/8.
+    ///
     /// # Panics
     /// If many addresses in a row are taken.
-    fn claim() -> Address {
+    pub(crate) fn claim() -> Address {
         for attempt in 0..100u8 {
             let [a, b, c, ..] = RandomState::new().hash_one(attempt).to_le_bytes();
             // services of the user usually listen in 127.0.x.x

@@ -2,7 +2,7 @@
 //! 127.0.0.0/8, and writes pod status in the order of a kubelet. A pod's container is a [`Behaviour`]: a script or a
 //! real command.
 
-mod address;
+pub(crate) mod address;
 mod behaviour;
 mod container;
 mod environment;

@@ -4,4 +4,5 @@ mod chart;
 mod crd;
 mod flows;
 mod kubelet;
+mod kueue;
 mod plane;

@@ -1,0 +1,101 @@
+//! What `kubectl apply` of Kueue's release brings into a cluster, except for the Deployment and its rights.
+
+use std::path::Path;
+
+use http::Method;
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use super::WEBHOOKS;
+use super::objects::{collection, resource_flavor};
+use crate::object::condition_of;
+use crate::plane::ControlPlane;
+use crate::until;
+
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const NAMESPACE: &str = "kueue-system";
+const SERVICE: &str = "kueue-webhook-service";
+const SECRET: &str = "kueue-webhook-server-cert";
+/// The CRDs whose versions the controller converts.
+const CONVERTED: [&str; 5] = ["clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads"];
+
+/// Installs the CRDs and webhooks that are beside `program`, for a controller that serves at `ip`.
+pub(super) fn install(plane: &ControlPlane, program: &Path, ip: &str) {
+    let create = |path: &str, object: &Value| {
+        plane.client().create(path, object).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
+    };
+    let beside = |file: &str| format!("{}.{file}.yaml", program.display());
+    // the annotation of a client-side apply has no room for the CRD of workloads
+    let applied = plane.kubectl(&["apply", "--server-side", "-f", &beside("crds")]);
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    for name in CONVERTED {
+        let webhook = json!({"clientConfig": {"service": service("/convert")}, "conversionReviewVersions": ["v1"]});
+        let conversion = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
+        let path = format!("{CRDS}/{name}.kueue.x-k8s.io");
+        plane.client().patch(&path, &conversion).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
+    }
+    // the controller ends if one isn't served
+    until("Kueue's CRDs to be served", || {
+        let crds = plane.client().list(CRDS);
+        let served = |crd: &Value| condition_of(crd, "Established").is_some_and(|it| it["status"] == "True");
+        crds.iter().filter(|crd| crd["spec"]["group"] == "kueue.x-k8s.io").all(served).then_some(())
+    });
+
+    plane.create_namespace(NAMESPACE);
+    create(&namespaced("secrets"), &json!({"metadata": {"name": SECRET}}));
+    // The API server takes the name for an address. So the webhooks and the name in their certificate are those of a real
+    // cluster, and no proxy is needed.
+    let spec = json!({"type": "ExternalName", "externalName": ip});
+    create(&namespaced("services"), &json!({"metadata": {"name": SERVICE}, "spec": spec}));
+
+    let manifests = std::fs::read_to_string(beside("webhooks")).unwrap();
+    for mut configuration in serde_saphyr::from_multiple::<Value>(&manifests).unwrap() {
+        adapt(&mut configuration);
+        let plural = format!("{}s", configuration["kind"].as_str().unwrap().to_lowercase());
+        create(&format!("/apis/admissionregistration.k8s.io/v1/{plural}"), &configuration);
+    }
+}
+
+/// The files of the serving certificate, after the controller has made it.
+pub(super) fn certificates(plane: &ControlPlane) -> Option<Vec<(&'static str, Vec<u8>)>> {
+    let secret = plane.get(&format!("{}/{SECRET}", namespaced("secrets")))?;
+    let content = |file| {
+        let text = secret["data"].get(file)?.clone();
+        Some((file, serde_json::from_value::<ByteString>(text).unwrap().0))
+    };
+    ["tls.key", "tls.crt"].into_iter().map(content).collect()
+}
+
+/// Whether the API server asks both kinds of webhooks, which it learns of some time after their registration.
+pub(super) fn webhooks_are_asked(plane: &ControlPlane) -> Option<()> {
+    let path = format!("{}?dryRun=All", collection("ResourceFlavor", ""));
+    let ask = |flavor: &Value| plane.client().request(Method::POST, &path, Some(flavor));
+    let changed = ask(&resource_flavor("probe", json!({}))).ok()?;
+    changed["metadata"]["finalizers"].as_array()?;
+    let refusal = ask(&resource_flavor("probe", json!({"nodeLabels": {"/": ""}}))).err()?;
+    refusal.message.contains("spec.nodeLabels").then_some(())
+}
+
+/// Makes the changes to a webhook configuration that the release makes.
+fn adapt(configuration: &mut Value) {
+    let name = format!("kueue-{}", configuration["metadata"]["name"].as_str().unwrap());
+    configuration["metadata"]["name"] = name.into();
+    for webhook in configuration["webhooks"].as_array_mut().unwrap() {
+        let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap().to_owned();
+        webhook["clientConfig"]["service"] = service(&path);
+        if webhook["rules"][0]["apiGroups"][0] != "kueue.x-k8s.io" {
+            let others = json!({
+                "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE],
+            });
+            webhook["namespaceSelector"] = json!({"matchExpressions": [others]});
+        }
+    }
+}
+
+fn service(path: &str) -> Value {
+    json!({"namespace": NAMESPACE, "name": SERVICE, "port": WEBHOOKS, "path": path})
+}
+
+fn namespaced(collection: &str) -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/{collection}")
+}

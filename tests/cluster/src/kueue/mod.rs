@@ -1,0 +1,165 @@
+//! Kueue's own controller beside a control plane, as a process of the test and without root.
+
+mod install;
+mod objects;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub use self::objects::{
+    API, cluster_queue, collection, create, local_queue, priority_class, resource_flavor, topology,
+};
+use crate::kubelet::address::Address;
+use crate::object::merge;
+use crate::plane::{ControlPlane, tail};
+use crate::process::Process;
+use crate::tools::tool;
+use crate::until;
+
+/// The ports at the controller's own address. Another controller has another address.
+const WEBHOOKS: u16 = 9443;
+const HEALTH: u16 = 8081;
+
+/// The number of lines that a failure shows of the log.
+const TAIL: usize = 30;
+
+/// Kueue's controller and its webhooks. Any number may run at the same time, one for each control plane. The process
+/// ends when this value is dropped, or when the test dies.
+///
+/// The webhooks are those of an installation by `kubectl apply`. They include a webhook on pods that fails closed: while
+/// the controller is down, the API server refuses new pods outside `kube-system` and `kueue-system`.
+#[derive(Debug)]
+pub struct Kueue {
+    process: Mutex<Option<Process>>,
+    program: PathBuf,
+    /// The folder with configuration, certificates and log.
+    folder: PathBuf,
+    kubeconfig: PathBuf,
+    address: Address,
+}
+
+impl Kueue {
+    /// Installs Kueue's CRDs and webhooks, starts the controller, and waits until the API server asks the webhooks.
+    /// `changes` are merged into the configuration, such as `{"featureGates": {"PriorityBoost": true}}`.
+    ///
+    /// # Panics
+    /// If the controller does not start. The test's output has the tail of its log.
+    pub fn start(plane: &ControlPlane, changes: Value) -> Kueue {
+        Kueue::start_version("kueue", plane, changes)
+    }
+
+    /// Like [`Kueue::start`], with the version of Kueue that is the tool `name`, such as `kueue-0.18`.
+    ///
+    /// # Panics
+    /// If the controller does not start.
+    pub fn start_version(name: &str, plane: &ControlPlane, changes: Value) -> Kueue {
+        let program = tool(name).canonicalize().unwrap();
+        let (folder, kubeconfig) = (plane.folder().join("kueue"), plane.kubeconfig().to_owned());
+        std::fs::create_dir_all(folder.join("certificates")).unwrap();
+        let kueue = Kueue { process: Mutex::default(), program, folder, kubeconfig, address: Address::claim() };
+        let mut configuration = kueue.configuration();
+        merge(&mut configuration, changes);
+        // JSON is also YAML
+        std::fs::write(kueue.folder.join("configuration.yaml"), configuration.to_string()).unwrap();
+
+        install::install(plane, &kueue.program, &kueue.address.ip);
+        kueue.spawn();
+        // a kubelet mounts the Secret that the controller fills with certificates of its own
+        let certificates = kueue.wait_for("certificates", || install::certificates(plane));
+        for (file, content) in certificates {
+            // the controller reads a file as soon as it exists
+            let (new, file) = (kueue.folder.join("new"), kueue.folder.join("certificates").join(file));
+            std::fs::write(&new, content).unwrap();
+            std::fs::rename(new, file).unwrap();
+        }
+        kueue.wait_until_ready();
+        kueue.wait_for("the API server to ask the webhooks", || install::webhooks_are_asked(plane));
+        kueue
+    }
+
+    /// Kills the controller. Objects stay as they are.
+    pub fn kill(&self) {
+        drop(self.process.lock().unwrap().take());
+    }
+
+    /// Starts the controller again after [`Kueue::kill`], with the same configuration, and waits until its webhooks
+    /// answer.
+    ///
+    /// # Panics
+    /// If the controller does not start.
+    pub fn run(&self) {
+        self.spawn();
+        self.wait_until_ready();
+    }
+
+    /// The process id; `None` after [`Kueue::kill`].
+    pub fn process_id(&self) -> Option<u32> {
+        self.process.lock().unwrap().as_ref().map(Process::id)
+    }
+
+    /// The last `lines` lines of the controller's log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        tail(&self.folder.join("kueue.log"), lines)
+    }
+
+    fn configuration(&self) -> Value {
+        let ip = &self.address.ip;
+        json!({
+            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+            "kind": "Configuration",
+            "health": {"healthProbeBindAddress": format!("{ip}:{HEALTH}")},
+            "metrics": {"bindAddress": "0"},
+            "webhook": {"host": ip, "port": WEBHOOKS, "certDir": self.folder.join("certificates")},
+            "leaderElection": {"leaderElect": false},
+            // with certificates of others, the controller also needs some in /etc/kueue
+            "internalCertManagement": {"enable": true},
+            // that server needs a folder of its own in /
+            "featureGates": {"VisibilityOnDemand": false},
+            "integrations": {"frameworks": ["batch/job", "pod"]},
+        })
+    }
+
+    fn spawn(&self) {
+        let mut command = Command::new(&self.program);
+        command.arg("--config").arg(self.folder.join("configuration.yaml"));
+        command.args(["--zap-log-level=2", "--zap-encoder=console"]);
+        command.env("KUBECONFIG", &self.kubeconfig).current_dir(&self.folder);
+        let process = Process::start(command, &self.folder.join("kueue.log"));
+        *self.process.lock().unwrap() = Some(process.unwrap_or_else(|e| panic!("{}: {e}", self.program.display())));
+    }
+
+    fn wait_until_ready(&self) {
+        self.wait_for("the controller to be ready", || {
+            let mut stream = TcpStream::connect((self.address.ip.as_str(), HEALTH)).ok()?;
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            answer.starts_with("HTTP/1.0 200").then_some(())
+        });
+    }
+
+    /// Waits for a condition, and fails as soon as the process ends.
+    fn wait_for<T>(&self, what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+        until(&format!("Kueue: {what}"), || {
+            if let Some(status) = self.process.lock().unwrap().as_mut().and_then(Process::ended) {
+                panic!("Kueue ended ({status}), waiting for {what}");
+            }
+            condition()
+        })
+    }
+}
+
+impl Drop for Kueue {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- {} ends with\n{}", self.program.display(), self.log_tail(TAIL));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Kueue's objects as plain JSON, in the namespace `default` if a kind has one.
+
+use serde_json::{Map, Value, json};
+
+use crate::client::Client;
+use crate::object::merge;
+
+/// The API of all kinds here. `workloads` alone is ambiguous: Kubernetes has a kind of that name since 1.36.
+pub const API: &str = "kueue.x-k8s.io/v1beta2";
+
+/// The path of a kind's collection, such as that of `Workload`. A kind without namespaces ignores `namespace`.
+pub fn collection(kind: &str, namespace: &str) -> String {
+    let kind = kind.to_lowercase();
+    let plural = match kind.as_str() {
+        "topology" => "topologies".into(),
+        "workloadpriorityclass" => "workloadpriorityclasses".into(),
+        _ => format!("{kind}s"),
+    };
+    match kind.as_str() {
+        "workload" | "localqueue" => format!("/apis/{API}/namespaces/{namespace}/{plural}"),
+        _ => format!("/apis/{API}/{plural}"),
+    }
+}
+
+/// Creates objects of Kueue, in this order.
+///
+/// # Panics
+/// If the API server refuses one.
+#[track_caller]
+pub fn create(client: &Client, objects: &[Value]) {
+    for object in objects {
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
+        let path = collection(object["kind"].as_str().unwrap(), namespace);
+        client.create(&path, object).unwrap_or_else(|refusal| panic!("{path}: {refusal}\n{object}"));
+    }
+}
+
+/// A ResourceFlavor. `spec` is for example `{"nodeLabels": {"gpu": "h200"}, "tolerations": [], "topologyName": "racks"}`.
+pub fn resource_flavor(name: &str, spec: Value) -> Value {
+    object("ResourceFlavor", name, spec)
+}
+
+/// A Topology with these node labels as its levels, the widest first.
+pub fn topology(name: &str, levels: &[&str]) -> Value {
+    let levels: Vec<Value> = levels.iter().map(|label| json!({"nodeLabel": label})).collect();
+    object("Topology", name, json!({"levels": levels}))
+}
+
+/// A ClusterQueue for all namespaces. `flavors` are tried in this order, and each has a quota of the same resources, as in
+/// `("default", json!({"cpu": 3}))`. `spec` is for example `{"preemption": {"withinClusterQueue": "LowerPriority"}}`.
+pub fn cluster_queue(name: &str, flavors: &[(&str, Value)], spec: Value) -> Value {
+    let quota = |of: &Value| -> Vec<Value> {
+        let quantities = of.as_object().into_iter().flatten();
+        quantities.map(|(resource, quantity)| json!({"name": resource, "nominalQuota": quantity})).collect()
+    };
+    let covered: Vec<&String> =
+        flavors.first().and_then(|(_, of)| of.as_object()).into_iter().flat_map(Map::keys).collect();
+    let flavors: Vec<Value> =
+        flavors.iter().map(|(flavor, of)| json!({"name": flavor, "resources": quota(of)})).collect();
+    let mut whole = json!({
+        "namespaceSelector": {},
+        "resourceGroups": [{"coveredResources": covered, "flavors": flavors}],
+    });
+    merge(&mut whole, spec);
+    object("ClusterQueue", name, whole)
+}
+
+/// A LocalQueue of the namespace `default`.
+pub fn local_queue(name: &str, cluster_queue: &str) -> Value {
+    object("LocalQueue", name, json!({"clusterQueue": cluster_queue}))
+}
+
+/// A WorkloadPriorityClass.
+pub fn priority_class(name: &str, value: i32) -> Value {
+    json!({"apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value})
+}
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec})
+}

@@ -36,8 +36,32 @@
 - apiGroups: [scheduling.k8s.io, scheduling.volcano.sh, scheduling.x-k8s.io]
   resources: [podgroups]
   verbs: [get, create, delete]
+{{- if .Values.kueue.enabled }}
+# what a job asks of its queue: made, changed with the job, and deleted when the job leaves the queue
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, update, delete]
+# what the job answers: whether its pods are ready, that it gives a reservation back, its end
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [update]
+{{- end }}
 # what `kubectl describe` shows
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
+{{- end -}}
+{{- /* What the operator reads of the cluster for Kueue. */ -}}
+{{- define "stagecoach.kueueRules" -}}
+# on which nodes a job is admitted
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors]
+  verbs: [get]
+# the value of a job's priority
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloadpriorityclasses]
+  verbs: [get]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [get]
 {{- end -}}

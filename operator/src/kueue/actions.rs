@@ -10,7 +10,7 @@ use stagecoach_lifecycle::UnixMillis;
 use super::boost::boost;
 use super::queue_state::holder;
 use crate::build::JobReference;
-use crate::build::kueue::keys::{LAST_CHECKPOINT_ANNOTATION, PRIORITY_BOOST_ANNOTATION};
+use crate::build::kueue::keys::{LAST_CHECKPOINT_ANNOTATION, PRIORITY_BOOST_ANNOTATION, SLICE_REPLACEMENT_ANNOTATION};
 use crate::build::kueue::{Demand, Workload, condition_type, workload_number};
 
 /// A write to a Workload of the job.
@@ -28,8 +28,8 @@ pub(crate) enum WorkloadAction {
     Delete(Arc<Workload>),
     /// Gives the reservation of an evicted Workload back.
     Release(Arc<Workload>),
-    /// Ends a Workload with its job.
-    Finish { workload: Arc<Workload>, succeeded: bool, message: String },
+    /// Ends a Workload, with a reason of Kueue's own.
+    Finish { workload: Arc<Workload>, reason: &'static str, message: String },
     /// Reports whether all pods are ready.
     SetPodsReady { workload: Arc<Workload>, is_ready: bool },
     /// Gives a part of the reservation back: pods of each set that the job no longer needs.
@@ -73,7 +73,7 @@ pub(crate) fn actions(
     if let Some((succeeded, message)) = &situation.outcome {
         let finish = |workload: &&Arc<Workload>| WorkloadAction::Finish {
             workload: Arc::clone(workload),
-            succeeded: *succeeded,
+            reason: if *succeeded { "Succeeded" } else { "Failed" },
             message: message.clone(),
         };
         return if situation.has_stopped { unfinished.iter().map(finish).collect() } else { Vec::new() };
@@ -108,7 +108,7 @@ fn of_holder(
     let others = || unfinished.iter().copied().filter(|other| !Arc::ptr_eq(other, holder));
     let mut actions = Vec::new();
     if demand.granted_mesh(holder).is_some() {
-        actions.extend(others().map(|other| WorkloadAction::Delete(Arc::clone(other))));
+        actions.extend(others().map(|other| remove_beside(holder, other)));
         actions.extend(surplus(demand, holder, situation));
     } else if demand.is_elastic {
         let (fitting, obsolete): (Vec<_>, Vec<_>) = others().partition(|other| demand.matches(other));
@@ -126,6 +126,18 @@ fn of_holder(
     actions.extend(set_priority(demand, holder));
     actions.extend(reports(holder, situation));
     actions
+}
+
+/// Removes a Workload beside the one that is admitted. A Workload that the admitted slice replaces is finished, as Kueue
+/// does it where slices are enabled.
+fn remove_beside(holder: &Workload, other: &Arc<Workload>) -> WorkloadAction {
+    let replaced = holder.annotations().get(SLICE_REPLACEMENT_ANNOTATION).and_then(|key| key.rsplit('/').next());
+    let workload = Arc::clone(other);
+    if replaced != other.metadata.name.as_deref() {
+        return WorkloadAction::Delete(workload);
+    }
+    let message = format!("Replaced by the workload slice {}", holder.name_any());
+    WorkloadAction::Finish { workload, reason: "WorkloadSliceReplaced", message }
 }
 
 /// Gives the pods back that the job no longer asks for, after they have stopped.

@@ -70,8 +70,7 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             Ok(clients.workloads.delete(&workload.name_any(), &params).await?)
         }
         (WorkloadAction::Release(workload), _) => update_status(clients, workload, release).await,
-        (WorkloadAction::Finish { workload, succeeded, message }, _) => {
-            let reason = if *succeeded { "Succeeded" } else { "Failed" };
+        (WorkloadAction::Finish { workload, reason, message }, _) => {
             update_status(clients, workload, |stored| {
                 set_condition(stored, condition_type::FINISHED, true, reason, message);
             })

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::support::{OperatorProcess, TestCluster, shared};
+use crate::support::{OperatorProcess, TestCluster, job, jobs, shared};
 use serde_json::{Value, json};
 use stagecoach_cluster::{Deadline, Fate, Proxy, merge, until};
 
@@ -12,37 +12,48 @@ use stagecoach_cluster::{Deadline, Fate, Proxy, merge, until};
 const PARALLEL_RUNS: usize = 4;
 
 /// The life of a job: a setup, an action during which the operator crashes, and the expected end.
-struct Scenario {
-    name: &'static str,
-    spec: Value,
-    setup: fn(&ScenarioRun),
-    action: fn(&ScenarioRun),
-    end: Value,
+pub struct Scenario {
+    pub name: &'static str,
+    pub spec: Value,
+    pub setup: fn(&ScenarioRun),
+    pub action: fn(&ScenarioRun),
+    pub end: Value,
+}
+
+/// A cluster for scenarios, with what differs from other clusters.
+pub struct Site {
+    pub cluster: &'static TestCluster,
+    /// Environment variables of the operators.
+    pub env: &'static [(&'static str, &'static str)],
+    /// Adds to the end of a run what only this cluster has.
+    pub add_to_end: fn(&ScenarioRun, &mut Value),
 }
 
 /// A scenario's run in its own namespace.
-struct ScenarioRun<'s> {
-    cluster: &'s TestCluster,
+pub struct ScenarioRun<'s> {
+    site: &'s Site,
+    pub cluster: &'s TestCluster,
     proxy: &'s Proxy,
-    namespace: String,
+    pub namespace: String,
     operator: Mutex<Option<OperatorProcess>>,
 }
 
 impl ScenarioRun<'_> {
-    fn job(&self) -> String {
+    pub fn job(&self) -> String {
         format!("{}/job", self.namespace)
     }
 
-    fn exit(&self, stage: u32, attempt: u64, code: i32) {
+    pub fn exit(&self, stage: u32, attempt: u64, code: i32) {
         self.cluster.kubelet.pod(&format!("{}/job-{stage}-{attempt}", self.namespace)).exit(code, "");
     }
 
-    fn running(&self, attempt: u64) {
+    pub fn running(&self, attempt: u64) {
         self.cluster.wait_running(&self.job(), attempt);
     }
 
     fn start_operator(&self) {
-        let env = [("STAGECOACH_NAMESPACES", self.namespace.as_str())];
+        let mut env = vec![("STAGECOACH_NAMESPACES", self.namespace.as_str())];
+        env.extend(self.site.env);
         *self.operator.lock().unwrap() = Some(self.cluster.operator(self.proxy.kubeconfig(), &env));
     }
 
@@ -62,7 +73,7 @@ impl ScenarioRun<'_> {
         let attempt = &status["attempt"];
         let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
         let holding = conditions.iter().filter(|condition| condition["status"] == "True");
-        json!({
+        let mut end = json!({
             "phase": status["phase"],
             "isObserved": status["observedGeneration"] == job["metadata"]["generation"],
             "conditions": holding.map(|condition| &condition["type"]).collect::<Vec<_>>(),
@@ -75,7 +86,9 @@ impl ScenarioRun<'_> {
             "podGroups": names("/apis/scheduling.k8s.io/v1alpha2", "podgroups"),
             "services": self.list("/api/v1", "services").iter().map(|s| s["spec"]["selector"]["stagecoach.dev/attempt"].clone()).collect::<Vec<_>>(),
             "networkPolicies": names("/apis/networking.k8s.io/v1", "networkpolicies"),
-        })
+        });
+        (self.site.add_to_end)(self, &mut end);
+        end
     }
 
     /// Waits until all objects are in their final state. The operator then has nothing left to write.
@@ -92,12 +105,20 @@ impl ScenarioRun<'_> {
 
 /// Runs a scenario to its end in `namespace`. The operator crashes after `crash` writes, unless it reaches the end with
 /// fewer writes: two status writes may become one. Returns the number of writes.
-fn run(cluster: &TestCluster, scenario: &Scenario, namespace: String, crash: Option<usize>) -> usize {
+fn run(site: &Site, scenario: &Scenario, namespace: String, crash: Option<usize>) -> usize {
+    let cluster = site.cluster;
     cluster.create_namespace(&namespace);
     let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
-    let run = ScenarioRun { cluster, proxy: &proxy, namespace, operator: Mutex::default() };
+    let run = ScenarioRun { site, cluster, proxy: &proxy, namespace, operator: Mutex::default() };
     run.start_operator();
-    cluster.create(&run.job(), scenario.spec.clone());
+    // a field of the object, such as its labels, is given as such
+    let mut object = job(&run.job(), json!({}));
+    match scenario.spec.get("metadata") {
+        Some(_) => merge(&mut object, scenario.spec.clone()),
+        None => merge(&mut object["spec"], scenario.spec.clone()),
+    }
+    let created = cluster.plane.client().create(&jobs(&run.namespace), &object);
+    created.unwrap_or_else(|refusal| panic!("{}: {refusal}", scenario.name));
     (scenario.setup)(&run);
     let before = proxy.writes().len();
     if let Some(crash) = crash {
@@ -131,7 +152,7 @@ fn run(cluster: &TestCluster, scenario: &Scenario, namespace: String, crash: Opt
 }
 
 /// A job that trains in attempt `number`; `changes` are merged into it.
-fn training(number: u64, stages: usize, changes: Value) -> Value {
+pub fn training(number: u64, stages: usize, changes: Value) -> Value {
     let mut end = json!({
         "phase": "Running", "isObserved": true, "conditions": ["Accepted", "Scheduled", "Running", "Progressing", "ObjectsInSync", "Ready"],
         "stages": [stages, stages], "attempt": [number, stages, true], "restarts": 0, "lastFailure": [null, null],
@@ -239,10 +260,14 @@ fn scenarios() -> Vec<Scenario> {
 
 #[test]
 fn a_crash_between_any_two_writes_changes_nothing() {
-    let cluster = shared();
-    let scenarios = scenarios();
+    let site = Site { cluster: shared(), env: &[], add_to_end: |_, _| {} };
+    crash_after_each_write(&site, &scenarios());
+}
+
+/// Runs each scenario without a crash, and then with a crash after each of its writes.
+pub fn crash_after_each_write(site: &Site, scenarios: &[Scenario]) {
     let undisturbed: Vec<usize> = std::thread::scope(|scope| {
-        let run = |scenario| scope.spawn(move || run(cluster, scenario, format!("{}-0", scenario.name), None));
+        let run = |scenario| scope.spawn(move || run(site, scenario, format!("{}-0", scenario.name), None));
         let running: Vec<_> = scenarios.iter().map(run).collect();
         running.into_iter().map(|run| run.join().unwrap()).collect()
     });
@@ -261,7 +286,7 @@ fn a_crash_between_any_two_writes_changes_nothing() {
                 loop {
                     let Some((at, crash)) = cases.lock().unwrap().pop() else { break };
                     let scenario = &scenarios[at];
-                    run(cluster, scenario, format!("{}-{crash}", scenario.name), Some(crash));
+                    run(site, scenario, format!("{}-{crash}", scenario.name), Some(crash));
                 }
             });
         }

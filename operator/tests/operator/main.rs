@@ -18,6 +18,7 @@ mod outage;
 mod owned;
 mod placement;
 mod plugin;
+mod queues;
 mod refusals;
 mod replacement;
 mod replicas;

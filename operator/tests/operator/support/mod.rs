@@ -100,11 +100,16 @@ impl TestCluster {
 
     /// A cluster for one caller, without an operator. Its control plane has these settings.
     pub fn with_settings(settings: Settings) -> TestCluster {
+        TestCluster::with_values(settings, &Value::Null)
+    }
+
+    /// Like [`TestCluster::with_settings`]. The operator has the rights that the chart gives it with these values.
+    pub fn with_values(settings: Settings, values: &Value) -> TestCluster {
         let plane = ControlPlane::start_with(settings);
         plane.create_namespace(OPERATOR_NAMESPACE);
         let needed =
             ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-        let objects = chart::render(OPERATOR_NAMESPACE, &Value::Null);
+        let objects = chart::render(OPERATOR_NAMESPACE, values);
         let installed: Vec<&Value> =
             objects.iter().filter(|object| needed.iter().any(|kind| object["kind"] == *kind)).collect();
         plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": installed}).to_string());

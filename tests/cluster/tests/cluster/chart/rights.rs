@@ -26,6 +26,18 @@ const JOBS: [(&str, &str, &[&str]); 12] = [
     ("events.k8s.io", "events", &["create"]),
 ];
 
+/// The additional rights with `kueue.enabled`, in namespaces with jobs.
+const WORKLOADS: [(&str, &str, &[&str]); 2] = [
+    ("kueue.x-k8s.io", "workloads", &["get", "list", "watch", "create", "update", "delete"]),
+    ("kueue.x-k8s.io", "workloads/status", &["update"]),
+];
+/// The additional rights with `kueue.enabled`, in the cluster.
+const QUEUES: [(&str, &str, &[&str]); 3] = [
+    ("kueue.x-k8s.io", "resourceflavors", &["get"]),
+    ("kueue.x-k8s.io", "workloadpriorityclasses", &["get"]),
+    ("scheduling.k8s.io", "priorityclasses", &["get"]),
+];
+
 /// Group, resource and verbs in the operator's own namespace.
 const LEADER: (&str, &str, &[&str]) = ("coordination.k8s.io", "leases", &["get", "list", "watch", "create", "update"]);
 

@@ -1,0 +1,153 @@
+//! Admission, eviction and the end of a job.
+
+use serde_json::{Value, json};
+use stagecoach_cluster::until;
+
+use super::{message, queued};
+use crate::support::{condition_of, has_condition};
+
+#[test]
+fn a_job_has_pods_only_while_its_queue_admits_it() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
+    let queue = queues.queue(2, preemption);
+    queues.create("first", &queue, json!({}));
+    let first = cluster.wait_running("first", 1);
+    assert!(has_condition(&first, "Admitted", "True", "Admitted"), "{:#}", first["status"]);
+    let workload = queues.wait_workload("first", "PodsReady", "True");
+    let sets = &workload["spec"]["podSets"];
+    assert_eq!((sets.as_array().unwrap().len(), &sets[0]["name"], &sets[0]["count"]), (1, &json!("stages"), &json!(2)));
+    assert_eq!(workload["metadata"]["ownerReferences"][0]["uid"], first["metadata"]["uid"]);
+    for pod in cluster.pods("first") {
+        let (labels, annotations) = (&pod["metadata"]["labels"], &pod["metadata"]["annotations"]);
+        assert_eq!(labels["kueue.x-k8s.io/podset"], "stages");
+        assert_eq!(labels["kueue.x-k8s.io/cluster-queue-name"], queue.as_str());
+        assert_eq!(annotations["kueue.x-k8s.io/workload"], workload["metadata"]["name"]);
+        assert_eq!(labels["stagecoach.dev/rank"], labels["stagecoach.dev/stage"]);
+    }
+
+    // the second job waits without pods, and shows why
+    queues.create("second", &queue, json!({}));
+    let why = |job: &Value| message(job, "Admitted").contains("insufficient unused quota");
+    let second = cluster.wait("second", "waiting", why);
+    assert_eq!(second["status"]["phase"], "Pending");
+    assert!(has_condition(&second, "Admitted", "False", "Queued"));
+    assert!(message(&second, "Ready").contains("insufficient unused quota"), "{:#}", second["status"]);
+    assert!(cluster.pods("second").is_empty());
+
+    // it starts when the first ends
+    cluster.finish("first", 1, 2);
+    cluster.wait_phase("first", "Complete");
+    cluster.wait_running("second", 1);
+    let ended = queues.workloads("first");
+    assert!(has_condition(&ended[0], "Finished", "True", "Succeeded"), "{:#}", ended[0]["status"]);
+
+    // a job with priority preempts it: it drains, gives its reservation back, and waits again
+    queues.create("third", &queue, json!({"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "high"}}}));
+    cluster.wait_running("third", 1);
+    let second = cluster.wait_phase("second", "Pending");
+    assert_eq!(second["status"]["restarts"]["total"], 0, "an eviction is no failure");
+    assert!(cluster.pods("second").iter().all(|pod| pod["metadata"]["deletionTimestamp"].is_string()));
+    let waits = queues.wait_workload("second", "QuotaReserved", "False");
+    assert!(has_condition(&waits, "Requeued", "True", "Preempted"), "{:#}", waits["status"]);
+    assert_eq!(queues.workloads("second").len(), 1, "it keeps its place in the queue");
+
+    // and returns
+    cluster.finish("third", 1, 2);
+    let second = cluster.wait_running("second", 2);
+    assert!(has_condition(&second, "Admitted", "True", "Admitted"));
+    cluster.finish("second", 2, 2);
+    cluster.wait_phase("second", "Complete");
+    until("its events", || {
+        let events = cluster.events("second");
+        let wanted = ["Queued", "Admitted", "AttemptStarted", "Running", "AdmissionLost", "Draining"];
+        wanted.iter().all(|reason| events.iter().any(|event| event == reason)).then_some(())
+    });
+}
+
+#[test]
+fn a_stage_is_replaced_within_the_same_admission() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let queue = queues.queue(2, json!({}));
+    queues.create("kept", &queue, json!({"spec": {"restart": {"maxRestarts": 20, "reformTimeoutSeconds": 60}}}));
+    cluster.wait_running("kept", 1);
+    let before = queues.workload("kept").unwrap();
+    let mut pod = "kept-1-1".to_owned();
+    for kill in 1..=10 {
+        cluster.kubelet.pod(&pod).exit(1, "");
+        cluster.wait("kept", &format!("whole after kill {kill}"), |job| {
+            let status = &job["status"];
+            status["restarts"]["replaced"] == kill && status["phase"] == "Running" && status["readyStages"] == 2
+        });
+        // a stage that fails again without progress would restart the group
+        cluster.train_to("kept", 1, kill);
+        pod = format!("kept-1-1-{kill}");
+    }
+    let after = queues.workload("kept").unwrap();
+    assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    assert_eq!(after["status"]["admission"], before["status"]["admission"]);
+    assert_eq!(condition_of(&after, "Evicted"), None);
+    assert_eq!(cluster.job("kept").unwrap()["status"]["attempt"]["number"], 1);
+}
+
+#[test]
+fn a_suspended_job_leaves_its_queue() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let queue = queues.queue(2, json!({}));
+    queues.create("leaving", &queue, json!({}));
+    cluster.wait_running("leaving", 1);
+    cluster.edit("leaving", json!({"suspend": true}));
+    cluster.wait_phase("leaving", "Suspended");
+    until("its Workload to go", || queues.workloads("leaving").is_empty().then_some(()));
+    queues.create("next", &queue, json!({}));
+    cluster.wait_running("next", 1);
+    cluster.edit("leaving", json!({"suspend": false}));
+    queues.wait_admitted("leaving", "False");
+    cluster.plane.client().delete(&crate::support::path("next"));
+    cluster.wait_running("leaving", 2);
+}
+
+#[test]
+fn the_nodes_of_an_assigned_flavor_get_the_pods() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let toleration = json!({"key": "spot", "operator": "Exists", "effect": "NoSchedule"});
+    let flavor = json!({"nodeLabels": {"kubernetes.io/hostname": "node-2"}, "tolerations": [toleration]});
+    stagecoach_cluster::kueue::create(
+        cluster.plane.client(),
+        &[
+            stagecoach_cluster::kueue::resource_flavor("second-node", flavor),
+            stagecoach_cluster::kueue::cluster_queue("flavored", &[("second-node", json!({"pods": 4}))], json!({})),
+            stagecoach_cluster::kueue::local_queue("flavored", "flavored"),
+        ],
+    );
+    queues.create("placed", "flavored", json!({"spec": {"spares": 1, "restart": {"reformTimeoutSeconds": 60}}}));
+    cluster.wait_running("placed", 1);
+    let pods = until("the spare", || Some(cluster.pods("placed")).filter(|pods| pods.len() == 3));
+    for pod in pods {
+        assert_eq!(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"], "node-2");
+        assert!(pod["spec"]["tolerations"].as_array().unwrap().contains(&toleration), "{:#}", pod["spec"]);
+    }
+    let workload = queues.workload("placed").unwrap();
+    let counts: Vec<_> =
+        workload["spec"]["podSets"].as_array().unwrap().iter().map(|set| (&set["name"], &set["count"])).collect();
+    assert_eq!(counts, [(&json!("stages"), &json!(2)), (&json!("spares"), &json!(1))]);
+}
+
+#[test]
+fn a_job_without_admission_shows_the_mistake() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    queues.create("nowhere", "missing", json!({}));
+    cluster.wait("nowhere", "told that its queue is missing", |job| {
+        message(job, "Admitted").contains("missing doesn't exist")
+    });
+    let queue = queues.queue(2, json!({}));
+    queues.create("unknown", &queue, json!({"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "none"}}}));
+    let job = cluster.wait("unknown", "told that its priority class is missing", |job| {
+        has_condition(job, "Admitted", "False", "PriorityClassMissing")
+    });
+    let expected = "the WorkloadPriorityClass none does not exist: create it, or name another";
+    assert_eq!(message(&job, "Admitted"), expected);
+    stagecoach_cluster::kueue::create(cluster.plane.client(), &[stagecoach_cluster::kueue::priority_class("none", 3)]);
+    cluster.wait_running("unknown", 1);
+    assert_eq!(queues.workload("unknown").unwrap()["spec"]["priority"], 3);
+}

@@ -1,0 +1,147 @@
+//! The operator crashes after each of its writes to a job with a queue, among them the writes to Workloads.
+
+use serde_json::{Value, json};
+use stagecoach_cluster::kueue::{self, cluster_queue, collection};
+use stagecoach_cluster::merge;
+
+use super::queued;
+use crate::crashes::{Scenario, ScenarioRun, Site, crash_after_each_write, training};
+
+/// A job in the queue of its namespace.
+fn in_queue(elastic: bool, changes: Value) -> Value {
+    let annotations = if elastic { json!({"kueue.x-k8s.io/elastic-job": "true"}) } else { json!({}) };
+    let metadata = json!({"labels": {"kueue.x-k8s.io/queue-name": "team"}, "annotations": annotations});
+    json!({"metadata": metadata, "spec": changes})
+}
+
+/// Makes a queue of four pods in the namespace of a run.
+fn with_queue(run: &ScenarioRun) {
+    let mut queue = kueue::local_queue("team", &run.namespace);
+    queue["metadata"]["namespace"] = run.namespace.as_str().into();
+    let quota = cluster_queue(&run.namespace, &[("default", json!({"pods": 4}))], json!({}));
+    kueue::create(run.cluster.plane.client(), &[quota, queue]);
+}
+
+fn admitted(run: &ScenarioRun) {
+    with_queue(run);
+    run.running(1);
+}
+
+/// The Workloads of a run: number, counts, and the conditions that hold.
+fn add_workloads(run: &ScenarioRun, end: &mut Value) {
+    let workloads = run.cluster.plane.client().list(&collection("Workload", &run.namespace));
+    let short = |workload: &Value| {
+        let name = workload["metadata"]["name"].as_str().unwrap();
+        let conditions = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let holds = conditions.iter().filter(|condition| condition["status"] == "True");
+        let mut holds: Vec<String> = holds.map(|condition| condition["type"].as_str().unwrap().to_owned()).collect();
+        holds.sort();
+        let counts: Vec<&Value> =
+            workload["spec"]["podSets"].as_array().unwrap().iter().map(|set| &set["count"]).collect();
+        json!([name.rsplit('-').next().unwrap(), counts, holds])
+    };
+    end["workloads"] = workloads.iter().map(short).collect();
+}
+
+/// The end of a job that trains under its admission.
+fn trains(number: u64, stages: usize, workloads: Value) -> Value {
+    let mut end = training(number, stages, json!({"workloads": workloads}));
+    end["conditions"].as_array_mut().unwrap().insert(1, "Admitted".into());
+    end
+}
+
+/// The end of a job without pods.
+fn rests(phase: &str, conditions: &[&str], workloads: Value) -> Value {
+    let mut end = training(1, 2, json!({"workloads": workloads}));
+    let changes = json!({"phase": phase, "conditions": conditions, "stages": [0, 0], "services": []});
+    merge(&mut end, changes);
+    end
+}
+
+const HOLDS: [&str; 3] = ["Admitted", "PodsReady", "QuotaReserved"];
+
+fn scenarios() -> Vec<Scenario> {
+    vec![
+        Scenario {
+            name: "enqueue",
+            spec: in_queue(false, json!({"suspend": true})),
+            setup: |run| {
+                with_queue(run);
+                run.cluster.wait_phase(&run.job(), "Suspended");
+            },
+            action: |run| run.cluster.edit(&run.job(), json!({"suspend": false})),
+            end: trains(1, 2, json!([["1", [2], HOLDS]])),
+        },
+        Scenario {
+            name: "evict",
+            spec: in_queue(false, json!({})),
+            setup: admitted,
+            action: |run| {
+                let stop = json!({"spec": {"stopPolicy": "HoldAndDrain"}});
+                let path = format!("{}/{}", collection("ClusterQueue", ""), run.namespace);
+                run.cluster.plane.client().patch(&path, &stop).unwrap();
+            },
+            end: {
+                let mut end =
+                    rests("Pending", &["Accepted", "ObjectsInSync", "Reconciling"], json!([["1", [2], ["Evicted"]]]));
+                end["pods"] = json!([]);
+                // the Service stays for the next attempt
+                end["services"] = json!(["1"]);
+                end
+            },
+        },
+        Scenario {
+            name: "slice",
+            spec: in_queue(true, json!({})),
+            setup: admitted,
+            action: |run| run.cluster.edit(&run.job(), json!({"stages": 3})),
+            end: trains(
+                2,
+                3,
+                json!([["1", [2], ["Admitted", "Finished", "PodsReady", "QuotaReserved"]], ["2", [3], HOLDS]]),
+            ),
+        },
+        Scenario {
+            name: "shrink",
+            spec: in_queue(true, json!({})),
+            setup: admitted,
+            action: |run| run.cluster.edit(&run.job(), json!({"stages": 1})),
+            end: trains(2, 1, json!([["1", [1], HOLDS]])),
+        },
+        Scenario {
+            name: "requeue",
+            spec: in_queue(false, json!({})),
+            setup: admitted,
+            action: |run| run.cluster.edit(&run.job(), json!({"stages": 3})),
+            end: trains(2, 3, json!([["1", [3], HOLDS]])),
+        },
+        Scenario {
+            name: "leave",
+            spec: in_queue(false, json!({})),
+            setup: admitted,
+            action: |run| run.cluster.edit(&run.job(), json!({"suspend": true})),
+            end: {
+                let mut end = rests("Suspended", &["Accepted", "ObjectsInSync", "Suspended", "Ready"], json!([]));
+                end["pods"] = json!([]);
+                end
+            },
+        },
+        Scenario {
+            name: "finish",
+            spec: in_queue(false, json!({})),
+            setup: admitted,
+            action: |run| (0..2).for_each(|stage| run.exit(stage, 1, 0)),
+            end: rests(
+                "Complete",
+                &["Accepted", "ObjectsInSync", "Complete", "Ready"],
+                json!([["1", [2], ["Admitted", "Finished", "PodsReady", "QuotaReserved"]]]),
+            ),
+        },
+    ]
+}
+
+#[test]
+fn a_crash_between_any_two_writes_changes_nothing_in_a_queue() {
+    let site = Site { cluster: &queued().cluster, env: &[("STAGECOACH_KUEUE", "true")], add_to_end: add_workloads };
+    crash_after_each_write(&site, &scenarios());
+}

@@ -1,0 +1,49 @@
+//! Kueue is away for a while.
+
+use serde_json::json;
+use stagecoach_cluster::until;
+
+use super::start;
+use crate::support::{condition_of, path};
+
+#[test]
+fn a_job_survives_that_kueue_is_away() {
+    // other tests need Kueue, so that this one has a cluster of its own
+    let queues = start();
+    let cluster = &queues.cluster;
+    let queue = queues.queue(4, json!({}));
+
+    // before the Workload is made, the API server refuses it, since nobody answers for its webhooks
+    queues.kueue.kill();
+    queues.create("patient", &queue, json!({"spec": {"restart": {"reformTimeoutSeconds": 60}}}));
+    cluster.wait("patient", "waiting", |job| job["status"]["phase"] == "Pending");
+    assert!(queues.workloads("patient").is_empty());
+    queues.kueue.run();
+    cluster.wait_running("patient", 1);
+    let admitted = queues.wait_workload("patient", "PodsReady", "True");
+
+    // while a job trains: a lost stage waits for the webhook of pods, under the same admission
+    queues.kueue.kill();
+    cluster.kubelet.pod("patient-1-1").exit(1, "");
+    cluster.wait("patient", "without a stage", |job| job["status"]["restarts"]["replaced"] == 1);
+    queues.kueue.run();
+    cluster.wait("patient", "whole", |job| job["status"]["readyStages"] == 2);
+    let after = queues.workload("patient").unwrap();
+    assert_eq!(after["status"]["admission"], admitted["status"]["admission"]);
+
+    // between a change of the stages and the next admission
+    queues.kueue.kill();
+    cluster.edit("patient", json!({"stages": 3}));
+    cluster.wait_phase("patient", "Pending");
+    queues.kueue.run();
+    cluster.wait_running("patient", 2);
+
+    // at the end of a job
+    queues.kueue.kill();
+    cluster.finish("patient", 2, 3);
+    cluster.wait_phase("patient", "Complete");
+    queues.kueue.run();
+    until("the Workload to be finished", || condition_of(queues.workloads("patient").first()?, "Finished").map(drop));
+    cluster.plane.client().delete(&path("patient"));
+    until("its Workload to go with it", || queues.workloads("patient").is_empty().then_some(()));
+}

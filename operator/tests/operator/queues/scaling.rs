@@ -1,0 +1,97 @@
+//! Other numbers of pods while a job is admitted.
+
+use serde_json::json;
+use stagecoach_cluster::until;
+
+use super::{message, queued};
+use crate::support::has_condition;
+
+fn elastic() -> serde_json::Value {
+    json!({"metadata": {"annotations": {"kueue.x-k8s.io/elastic-job": "true"}}})
+}
+
+#[test]
+fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let queue = queues.queue(3, json!({}));
+    queues.create("elastic", &queue, elastic());
+    cluster.wait_running("elastic", 1);
+
+    // a slice for four stages waits for quota, and the job runs with two
+    cluster.edit("elastic", json!({"stages": 4}));
+    let job = cluster.wait("elastic", "waiting for four stages", |job| {
+        let message = message(job, "Admitted");
+        message.contains("the job asks for 4 stages") && message.contains("insufficient")
+    });
+    assert_eq!((&job["status"]["phase"], &job["status"]["attempt"]["number"]), (&json!("Running"), &json!(1)));
+    assert!(has_condition(&job, "Admitted", "True", "Admitted"));
+
+    // there is quota for three
+    cluster.edit("elastic", json!({"stages": 3}));
+    let job = cluster.wait_running("elastic", 2);
+    assert_eq!(job["status"]["attempt"]["stages"], 3);
+    let first = &queues.workloads("elastic")[0];
+    assert!(has_condition(first, "Finished", "True", "WorkloadSliceReplaced"), "{:#}", first["status"]);
+
+    // fewer stages give their quota back in place, after the others have stopped
+    cluster.edit("elastic", json!({"stages": 1}));
+    let job = cluster.wait_running("elastic", 3);
+    assert_eq!(job["status"]["attempt"]["stages"], 1);
+    until("the quota to be given back", || {
+        let workload = queues.workload("elastic")?;
+        (workload["spec"]["podSets"][0]["count"] == 1).then_some(())
+    });
+    queues.create("beside", &queue, json!({}));
+    cluster.wait_running("beside", 1);
+    cluster.finish("elastic", 3, 1);
+    cluster.wait_phase("elastic", "Complete");
+    until("its Workloads to be finished", || queues.workload("elastic").is_none().then_some(()));
+}
+
+#[test]
+fn another_job_is_queued_again_for_more_and_gives_back_what_it_no_longer_needs() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let queue = queues.queue(4, json!({}));
+    queues.create("rigid", &queue, json!({}));
+    cluster.wait_running("rigid", 1);
+    cluster.edit("rigid", json!({"stages": 4}));
+    let job = cluster.wait_running("rigid", 2);
+    assert_eq!(job["status"]["attempt"]["stages"], 4);
+    let seen = until("the event", || {
+        let notes = cluster.event_notes("rigid");
+        notes.into_iter().find(|note| note.contains("is queued again"))
+    });
+    assert!(seen.contains("elastic-job"), "{seen}");
+
+    cluster.edit("rigid", json!({"stages": 2}));
+    cluster.wait_running("rigid", 3);
+    until("the rest to be given back", || {
+        let workload = queues.workload("rigid")?;
+        (workload["status"]["reclaimablePods"] == json!([{"name": "stages", "count": 2}])).then_some(())
+    });
+    queues.create("successor", &queue, json!({}));
+    cluster.wait_running("successor", 1);
+}
+
+#[test]
+fn a_job_that_allows_fewer_replicas_is_admitted_with_fewer() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let queue = queues.queue(5, json!({}));
+    let replicas = json!({
+        "dataParallel": 4, "training": {"gradientBlocks": 4, "microbatches": 4},
+        "restart": {"minDataParallel": 1, "reformTimeoutSeconds": 60},
+    });
+    queues.create("partial", &queue, json!({"spec": replicas}));
+    let job = cluster.wait("partial", "started", |job| job["status"]["attempt"]["number"] == 1);
+    assert_eq!(
+        (&job["status"]["attempt"]["stages"], &job["status"]["attempt"]["dataParallel"]),
+        (&json!(2), &json!(2))
+    );
+    let pods = until("its pods", || Some(cluster.pods("partial")).filter(|pods| pods.len() == 4));
+    assert_eq!(pods.len(), 4);
+    // the fifth pod of the quota makes no replica
+    until("the rest to be given back", || {
+        let workload = queues.workload("partial")?;
+        (workload["status"]["reclaimablePods"] == json!([{"name": "stages", "count": 1}])).then_some(())
+    });
+}

@@ -28,7 +28,7 @@ fn letters_of(number: usize) -> String {
 }
 
 /// A conversation of `turns` questions with answers, which have `length` letters and a number.
-fn conversation(number: usize, turns: usize, length: usize) -> Value {
+pub fn conversation(number: usize, turns: usize, length: usize) -> Value {
     let text = letters_of(number) + &" a".repeat(length);
     let turn = |_| [json!({"role": "user", "content": "a b"}), json!({"role": "assistant", "content": text})];
     json!({"messages": (0..turns).flat_map(turn).collect::<Vec<_>>()})
@@ -39,7 +39,7 @@ fn lines(records: &[Value]) -> Vec<u8> {
 }
 
 /// A volume with these files, sequences of 24 tokens, and the template beside the tokenizer.
-fn volume(format: DocumentFormat, files: &[(&str, &[u8])]) -> TestVolume {
+pub fn volume(format: DocumentFormat, files: &[(&str, &[u8])]) -> TestVolume {
     let mut volume = TestVolume::new(files);
     volume.write("letters/chat_template.jinja", TEMPLATE.as_bytes());
     volume.config.sequence_length = 24;
@@ -339,14 +339,18 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
     assert_eq!(all.error_message(), nothing);
 }
 
-/// Rows of lists of structs, whose texts are declared as such or are plain bytes.
+/// Rows of lists of structs, whose texts are declared as such or are plain bytes, two in a row group.
 fn nested(conversations: &[Value], is_declared: bool) -> Vec<u8> {
+    nested_in_groups(conversations, is_declared, 2)
+}
+
+pub fn nested_in_groups(conversations: &[Value], is_declared: bool, rows_of_group: usize) -> Vec<u8> {
     let schema = "message rows { optional group messages (LIST) { repeated group list { optional group element {
         optional binary role (utf8); optional binary content (utf8); optional binary name (utf8); } } } required int32 id; }";
     let schema = if is_declared { schema.to_owned() } else { schema.replace(" (utf8)", "") };
     let schema = parquet::schema::parser::parse_message_type(&schema).unwrap();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();
-    for group in conversations.chunks(2) {
+    for group in conversations.chunks(rows_of_group) {
         let mut rows = writer.next_row_group().unwrap();
         for field in ["role", "content", "name"] {
             let (mut values, mut defined, mut repeated): (Vec<ByteArray>, Vec<i16>, Vec<i16>) = Default::default();

@@ -6,7 +6,7 @@ use crate::common::*;
 use stagecoach_data::{DataError, FORMATS, OnWait};
 use stagecoach_test_hub::{Answer, File, Hub, Port};
 
-const REPO: &str = "datasets/org/plays";
+pub const REPO: &str = "datasets/org/plays";
 const TEXTS: [&str; 5] = ["a b", "c a b", "", "d", "b b c a"];
 
 /// A hub with a file of each format of text, and a volume with the same files.
@@ -26,7 +26,7 @@ fn hub_and_volume() -> (Hub, TestVolume) {
 }
 
 /// A volume without texts, whose job reads from `hub`.
-fn remote(hub: &Hub, pattern: &str) -> TestVolume {
+pub fn remote(hub: &Hub, pattern: &str) -> TestVolume {
     remote_with(hub, pattern, &[])
 }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod bad_records;
 mod batches;
 mod common;
+mod conversation_tables;
 mod conversations;
 mod documents;
 mod families;

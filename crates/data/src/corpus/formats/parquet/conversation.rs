@@ -1,9 +1,15 @@
 //! Rows as conversations: columns of lists and structs as JSON.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use parquet::basic::{ConvertedType, Type};
+use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::serialized_reader::ReadOptionsBuilder;
 use parquet::record::{Field, Row};
-use parquet::schema::types::Type as SchemaType;
+use parquet::schema::types::{SchemaDescriptor, Type as SchemaType};
 use serde_json::{Map, Number, Value, json};
 
 use super::file::ParquetFile;
@@ -27,11 +33,12 @@ pub(super) fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let file = ParquetFile::new(corpus_file);
-    let reader = file.call(|| SerializedFileReader::new(file.clone()))?;
-    let columns = columns(reader.metadata(), corpus_file, options.documents)?;
+    let reader = file.call(|| open(&file))?;
+    let (columns, chunks) = columns(reader.metadata(), corpus_file, options.documents)?;
     let groups = RowGroups::of(reader.metadata());
     for (index, rows) in groups.of_part(options.part, from.record) {
         let group = file.call(|| reader.get_row_group(index))?;
+        file.expect_chunks(chunks.iter().filter_map(|of_groups| of_groups.get(index).cloned()).collect());
         let mut iterator = file.call(|| group.get_row_iter(Some(columns.clone())))?;
         for record in rows {
             let cut_off = || damaged(corpus_file, format!("it ends at row {record}: is it cut off?"));
@@ -63,12 +70,45 @@ pub(super) fn read(
     Ok(())
 }
 
-/// The schema of the columns of conversations. Checks that their chunks fit the file.
+/// Opens a file whose texts are read as bytes: at a text that is not UTF-8 the library's iterator fails, and so would
+/// the file instead of the row.
+fn open(file: &ParquetFile) -> Result<SerializedFileReader<ParquetFile>, ParquetError> {
+    let declared = SerializedFileReader::new(file.clone())?;
+    let schema = texts_as_bytes(declared.metadata().file_metadata().schema_descr().root_schema())?;
+    let schema = Arc::new(SchemaDescriptor::new(Arc::new(schema)));
+    let options = ReadOptionsBuilder::new().with_parquet_schema(schema).build();
+    SerializedFileReader::new_with_options(file.clone(), options)
+}
+
+/// The schema without the declarations of texts.
+fn texts_as_bytes(field: &SchemaType) -> Result<SchemaType, ParquetError> {
+    let info = field.get_basic_info();
+    let is_text = matches!(info.converted_type(), ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON);
+    if field.is_primitive() {
+        return match is_text && field.get_physical_type() == Type::BYTE_ARRAY {
+            true => SchemaType::primitive_type_builder(field.name(), Type::BYTE_ARRAY)
+                .with_repetition(info.repetition())
+                .build(),
+            false => Ok(field.clone()),
+        };
+    }
+    let fields = field.get_fields().iter().map(|field| texts_as_bytes(field).map(Arc::new));
+    let mut group = SchemaType::group_type_builder(field.name())
+        .with_converted_type(info.converted_type())
+        .with_logical_type(info.logical_type_ref().cloned())
+        .with_fields(fields.collect::<Result<_, _>>()?);
+    if info.has_repetition() {
+        group = group.with_repetition(info.repetition());
+    }
+    group.build()
+}
+
+/// The schema of the columns of conversations, and the chunks of each of their columns, which fit the file.
 fn columns(
     metadata: &ParquetMetaData,
     corpus_file: &CorpusFile,
     documents: DocumentFormat,
-) -> Result<SchemaType, DataError> {
+) -> Result<(SchemaType, Vec<Vec<Range<u64>>>), DataError> {
     let schema = metadata.file_metadata().schema_descr();
     let fields = schema.root_schema().get_fields();
     let has = |name: &str| fields.iter().any(|field| field.name() == name);
@@ -82,14 +122,14 @@ fn columns(
         });
     }
     let is_read = |name: &str| documents.fields().contains(&name);
-    for (index, column) in schema.columns().iter().enumerate() {
-        if column.path().parts().first().is_some_and(|name| is_read(name)) {
-            column_chunks(metadata, index, corpus_file)?;
-        }
-    }
+    let of_read = schema.columns().iter().enumerate().filter(|(_, column)| {
+        let parts = column.path().parts();
+        parts.first().is_some_and(|name| is_read(name))
+    });
+    let chunks = of_read.map(|(index, _)| column_chunks(metadata, index, corpus_file)).collect::<Result<_, _>>()?;
     let fields = fields.iter().filter(|field| is_read(field.name())).cloned().collect();
     let columns = SchemaType::group_type_builder(schema.root_schema().name()).with_fields(fields).build();
-    columns.map_err(|error| damaged(corpus_file, error.to_string()))
+    Ok((columns.map_err(|error| damaged(corpus_file, error.to_string()))?, chunks))
 }
 
 /// The library's error of a row, which may quote the whole row.
@@ -130,23 +170,24 @@ fn value(field: &Field) -> Option<Value> {
         Field::Float(value) => value.to_string().parse().map_or(Value::Null, number),
         Field::Double(value) => number(*value),
         Field::Str(text) => json!(text),
-        // a text that its writer did not declare as one
+        // a text, whether or not its writer declared it as one
         Field::Bytes(bytes) => json!(bytes.as_utf8().ok()?),
         Field::Group(row) => object(row)?,
         Field::ListInternal(list) => Value::Array(list.elements().iter().map(value).collect::<Option<_>>()?),
         Field::MapInternal(map) => {
-            let entry = |(key, entry): &(Field, Field)| Some((key_of(key), value(entry)?));
+            let entry = |(key, entry): &(Field, Field)| Some((key_of(key)?, value(entry)?));
             Value::Object(map.entries().iter().map(entry).collect::<Option<Map<String, Value>>>()?)
         }
         other => json!(other.to_string()),
     })
 }
 
-fn key_of(field: &Field) -> String {
-    match field {
+fn key_of(field: &Field) -> Option<String> {
+    Some(match field {
         Field::Str(text) => text.clone(),
+        Field::Bytes(bytes) => bytes.as_utf8().ok()?.to_owned(),
         other => other.to_string(),
-    }
+    })
 }
 
 fn number(value: f64) -> Value {

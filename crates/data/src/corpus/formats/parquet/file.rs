@@ -1,5 +1,5 @@
-//! A Parquet file as the library reads it. The library reads page by page; a source gets few, large requests: the
-//! footer, then the column's chunks in windows.
+//! A Parquet file as the library reads it. The library reads page by page, and alternates between columns; a source
+//! gets few, large requests: the footer, then the chunks of the columns in windows.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -16,10 +16,13 @@ use crate::error::DataError;
 /// Bytes at the end of a file that are read at once. They hold the metadata of most files.
 const FOOTER_BYTES: u64 = 64 << 10;
 
-/// Bytes of a column chunk that are read at once.
+/// Bytes of the column chunks that are read at once, which the chunks share.
 const WINDOW_BYTES: u64 = 8 << 20;
 
-/// A file with a window of its bytes. Clones share the window.
+/// The least share of a chunk.
+const MIN_WINDOW_BYTES: u64 = 1 << 20;
+
+/// A file with windows of its bytes. Clones share the windows.
 #[derive(Clone)]
 pub(super) struct ParquetFile(Arc<Shared>);
 
@@ -30,13 +33,24 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Position of the window in the file.
-    start: u64,
-    window: Bytes,
-    /// The end of the column chunk that the library is reading. No window extends beyond it unless a read does.
-    chunk_end: u64,
+    /// The window of what is in no chunk, such as the footer.
+    other: Window,
+    /// A window for each column chunk that the library is reading.
+    chunks: Vec<Window>,
     /// The error of the source that made a call of the library fail. The library reports only its text.
     failure: Option<io::Error>,
+}
+
+/// Bytes of a part of the file that are in memory.
+#[derive(Default)]
+struct Window {
+    /// The part of the file. No window extends beyond it unless a read does.
+    part: Range<u64>,
+    /// Bytes that are read at once.
+    length: u64,
+    /// Position of the window in the file.
+    start: u64,
+    bytes: Bytes,
 }
 
 impl ParquetFile {
@@ -57,9 +71,25 @@ impl ParquetFile {
         })
     }
 
-    /// Announces that the library reads the column chunk with these bytes next.
-    pub(super) fn expect_chunk(&self, bytes: Range<u64>) {
-        self.state(|state| state.chunk_end = bytes.end);
+    /// Announces that the library reads the column chunks with these bytes next, in turn.
+    pub(super) fn expect_chunks(&self, chunks: Vec<Range<u64>>) {
+        let start = chunks.iter().map(|chunk| chunk.start).min().unwrap_or_default();
+        let end = chunks.iter().map(|chunk| chunk.end).max().unwrap_or_default();
+        let bytes = |chunk: &Range<u64>| chunk.end.saturating_sub(chunk.start);
+        let total = chunks.iter().map(bytes).fold(0, u64::saturating_add);
+        // small chunks that lie together are one request
+        let span = bytes(&(start..end));
+        let parts = match span <= WINDOW_BYTES && span / 2 <= total {
+            true => vec![start..end],
+            false => chunks,
+        };
+        let window = |part: Range<u64>| {
+            // columns come to the ends of such windows at the same row, about
+            let share = WINDOW_BYTES as f64 * bytes(&part) as f64 / total.max(1) as f64;
+            let length = (share as u64).clamp(MIN_WINDOW_BYTES, WINDOW_BYTES);
+            Window { start: part.start, part, length, bytes: Bytes::new() }
+        };
+        self.state(|state| state.chunks = parts.into_iter().map(window).collect());
     }
 
     /// These bytes, or fewer if the file ends before them.
@@ -70,19 +100,24 @@ impl ParquetFile {
             return Ok(Bytes::new());
         }
         self.state(|state| {
-            let window = state.start..state.start + state.window.len() as u64;
-            if start < window.start || end > window.end {
-                let wanted = if start >= size.saturating_sub(FOOTER_BYTES) && state.window.is_empty() {
-                    size.saturating_sub(FOOTER_BYTES)..size
-                } else {
-                    start..end.max(state.chunk_end.min(start.saturating_add(WINDOW_BYTES)))
-                };
-                state.window = self.read(wanted.clone())?;
-                state.start = wanted.start;
+            let State { other, chunks, .. } = state;
+            if let Some(window) = chunks.iter().chain([&*other]).find(|window| window.has(start..end)) {
+                return Ok(window.slice(start..end));
             }
-            let from = (start - state.start) as usize;
-            let to = state.window.len().min(from + (end - start) as usize);
-            Ok(state.window.slice(from.min(to)..to))
+            let chunk = chunks.iter_mut().find(|window| window.part.contains(&start));
+            let (window, wanted) = match chunk {
+                Some(window) => {
+                    let wanted = start..end.max(window.part.end.min(start.saturating_add(window.length)));
+                    (window, wanted)
+                }
+                None if other.bytes.is_empty() && start >= size.saturating_sub(FOOTER_BYTES) => {
+                    (other, size.saturating_sub(FOOTER_BYTES)..size)
+                }
+                None => (other, start..end),
+            };
+            window.bytes = self.read(wanted.start..wanted.end.min(size))?;
+            window.start = wanted.start;
+            Ok(window.slice(start..end))
         })
     }
 
@@ -103,6 +138,20 @@ impl ParquetFile {
 
     fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
         with(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Window {
+    /// Whether the window has these bytes.
+    fn has(&self, bytes: Range<u64>) -> bool {
+        self.start <= bytes.start && bytes.end <= self.start + self.bytes.len() as u64
+    }
+
+    /// These bytes, which begin in the window, or fewer if the window ends before them.
+    fn slice(&self, bytes: Range<u64>) -> Bytes {
+        let length = self.bytes.len();
+        let [from, to] = [bytes.start, bytes.end].map(|at| length.min(at.saturating_sub(self.start) as usize));
+        self.bytes.slice(from..to)
     }
 }
 

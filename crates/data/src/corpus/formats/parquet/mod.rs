@@ -63,7 +63,7 @@ fn read(
     };
     for (index, rows) in groups.of_part(options.part, from.record) {
         let group = file.call(|| reader.get_row_group(index))?;
-        file.expect_chunk(chunks[index].clone());
+        file.expect_chunks(vec![chunks[index].clone()]);
         column.read_group(&file, &*group, rows, from.record, &mut on_row)?;
     }
     Ok(())
@@ -256,7 +256,7 @@ fn text_bytes(
 ) -> Result<Option<u64>, DataError> {
     let rows = reader.metadata().file_metadata().num_rows();
     let Some(first) = chunks.into_iter().next().filter(|_| rows > 0) else { return Ok(Some(0)) };
-    file.expect_chunk(first);
+    file.expect_chunks(vec![first]);
     let group = file.call(|| reader.get_row_group(0))?;
     let ColumnReader::ByteArrayColumnReader(mut column) = file.call(|| group.get_column_reader(index))? else {
         return Ok(None);

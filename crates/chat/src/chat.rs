@@ -22,8 +22,20 @@ pub struct Tokens {
     pub trained: Vec<bool>,
     /// For each message the number of tokens up to its end. The conversation cut there has the tokens of its first
     /// messages alone. `None` where the template changes earlier text at later messages, so that a cut is none. A
-    /// prompt and a completion that are texts count as two messages.
+    /// prompt and a completion that are texts count as two messages. Empty if nobody asks for them.
     pub turn_ends: Vec<Option<usize>>,
+}
+
+/// The part of a conversation's [`Tokens`] that a caller needs. The ends of turns need a rendering of each turn with
+/// all turns before it, and so does the mask by a template without generation blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// No tokens, for example because they are too many.
+    Nothing,
+    /// The ids and the mask.
+    Mask,
+    /// The ids, the mask and the ends of turns.
+    MaskAndEnds,
 }
 
 impl Chat {
@@ -38,11 +50,27 @@ impl Chat {
     /// # Errors
     /// Names the reason why the conversation has no tokens, or the turn whose mask can't be proven.
     pub fn tokens(&self, conversation: &Conversation) -> Result<Tokens, Refusal> {
+        self.wanted_tokens(conversation, |_| Wanted::MaskAndEnds)?.ok_or(Refusal::NothingTrained)
+    }
+
+    /// Like [`Chat::tokens`], with the part of the tokens that `wanted` names for their number. `None` for nothing,
+    /// before any proof. Ends may be there nonetheless.
+    ///
+    /// # Errors
+    /// Like [`Chat::tokens`].
+    pub fn wanted_tokens(
+        &self,
+        conversation: &Conversation,
+        wanted: impl FnOnce(usize) -> Wanted,
+    ) -> Result<Option<Tokens>, Refusal> {
         let tokens = match &conversation.0 {
-            Content::Texts { prompt, completion } => self.of_texts(prompt, completion)?,
-            Content::Messages(messages) => self.of_messages(messages)?,
+            Content::Texts { prompt, completion } => self.of_texts(prompt, completion, wanted)?,
+            Content::Messages(messages) => self.of_messages(messages, wanted)?,
         };
-        if tokens.trained.contains(&true) { Ok(tokens) } else { Err(Refusal::NothingTrained) }
+        match tokens {
+            Some(tokens) if !tokens.trained.contains(&true) => Err(Refusal::NothingTrained),
+            tokens => Ok(tokens),
+        }
     }
 
     /// The ids after which the assistant's next message begins.
@@ -53,7 +81,8 @@ impl Chat {
         match &conversation.0 {
             Content::Texts { prompt, .. } => Ok(self.vocabulary.encode(prompt, &[])?.ids),
             Content::Messages(messages) => {
-                let rendering = self.rendering(self.template()?, messages, true)?;
+                let variables = Variables::new(&messages.messages, &messages.tools, &messages.documents);
+                let rendering = self.rendering(self.template()?, messages, &variables, true)?;
                 Ok(self.vocabulary.encode(&rendering.text, &rendering.special)?.ids)
             }
         }
@@ -63,27 +92,46 @@ impl Chat {
         self.template.as_ref().ok_or(Refusal::NoTemplate)
     }
 
-    fn of_texts(&self, prompt: &str, completion: &str) -> Result<Tokens, Refusal> {
+    fn of_texts(
+        &self,
+        prompt: &str,
+        completion: &str,
+        wanted: impl FnOnce(usize) -> Wanted,
+    ) -> Result<Option<Tokens>, Refusal> {
         let rendering = Rendering { text: [prompt, completion].concat(), spans: Vec::new(), special: Vec::new() };
         let encoded = self.vocabulary.encode(&rendering.text, &[])?;
-        let whole = Whole { vocabulary: &self.vocabulary, rendering: &rendering, encoded: &encoded };
+        let count = encoded.ids.len();
+        if wanted(count) == Wanted::Nothing {
+            return Ok(None);
+        }
+        let whole = Whole::new(&self.vocabulary, &rendering, &encoded);
         let turn = || Turn { number: 2, role: "completion".into() };
         let start = whole.end_of(prompt).map_err(|problem| Refusal::Unproven { turn: turn(), problem })?.tokens;
-        let count = encoded.ids.len();
         let trained = (0..count).map(|token| token >= start).collect();
-        Ok(Tokens { ids: encoded.ids, trained, turn_ends: vec![Some(start), Some(count)] })
+        Ok(Some(Tokens { ids: encoded.ids, trained, turn_ends: vec![Some(start), Some(count)] }))
     }
 
-    fn of_messages(&self, messages: &Messages) -> Result<Tokens, Refusal> {
+    fn of_messages(
+        &self,
+        messages: &Messages,
+        wanted: impl FnOnce(usize) -> Wanted,
+    ) -> Result<Option<Tokens>, Refusal> {
         let template = self.template()?;
-        let rendering = self.rendering(template, messages, false)?;
+        let variables = Variables::new(&messages.messages, &messages.tools, &messages.documents);
+        let rendering = self.rendering(template, messages, &variables, false)?;
         let encoded = self.vocabulary.encode(&rendering.text, &rendering.special)?;
-        let whole = Whole { vocabulary: &self.vocabulary, rendering: &rendering, encoded: &encoded };
-        let proof = Proof::new(template, messages, whole);
-        let spans = proof.trained()?;
-        let trained = (0..encoded.ids.len()).map(|token| spans.iter().any(|span| span.contains(&token))).collect();
-        let turn_ends = proof.ends.iter().map(|end| end.as_ref().ok().map(|place| place.tokens)).collect();
-        Ok(Tokens { ids: encoded.ids, trained, turn_ends })
+        let wanted = wanted(encoded.ids.len());
+        if wanted == Wanted::Nothing {
+            return Ok(None);
+        }
+        let whole = Whole::new(&self.vocabulary, &rendering, &encoded);
+        let mut proof = Proof::new(template, messages, variables, whole);
+        let turn_ends = if wanted == Wanted::MaskAndEnds { proof.ends() } else { Vec::new() };
+        let mut trained = vec![false; encoded.ids.len()];
+        for span in proof.trained()? {
+            trained.get_mut(span).unwrap_or_default().fill(true);
+        }
+        Ok(Some(Tokens { ids: encoded.ids, trained, turn_ends }))
     }
 
     /// The rendered conversation, with the special tokens that the template has written itself.
@@ -95,17 +143,17 @@ impl Chat {
         &self,
         template: &ChatTemplate,
         conversation: &Messages,
+        variables: &Variables,
         add_generation_prompt: bool,
     ) -> Result<Rendering, Refusal> {
         let Messages { messages, tools, documents, .. } = conversation;
         self.check_roles(conversation)?;
-        let plain = self.render(template, &Variables { messages, tools, documents, add_generation_prompt })?;
+        let plain = self.render(template, variables, add_generation_prompt)?;
         for reach in [Reach::All, Reach::Tokens] {
             let shield = &self.vocabulary.shield;
             let [tools, documents] = [tools, documents].map(|value| shield.value(value, reach));
-            let messages = &shield.messages(messages, reach);
-            let shielded = Variables { messages, tools: &tools, documents: &documents, add_generation_prompt };
-            match self.render(template, &shielded) {
+            let shielded = Variables::new(&shield.messages(messages, reach), &tools, &documents);
+            match self.render(template, &shielded, add_generation_prompt) {
                 Ok(marked) if marked.text == plain.text && marked.spans == plain.spans => {
                     let special = self.vocabulary.find(&marked.shadow);
                     return Ok(Rendering { text: plain.text, spans: plain.spans, special });
@@ -118,8 +166,13 @@ impl Chat {
         Err(Refusal::Inspected { token: token.into() })
     }
 
-    fn render(&self, template: &ChatTemplate, variables: &Variables) -> Result<Marked, Refusal> {
-        let rendered = template.render(variables)?;
+    fn render(
+        &self,
+        template: &ChatTemplate,
+        variables: &Variables,
+        add_generation_prompt: bool,
+    ) -> Result<Marked, Refusal> {
+        let rendered = template.render(variables, variables.count(), add_generation_prompt)?;
         let problem = || Refusal::Template { problem: "it cuts the text of a {% generation %} block".into() };
         self.vocabulary.shield.read(&rendered).ok_or_else(problem)
     }

@@ -86,10 +86,6 @@ impl Messages {
         self.messages.get(index).and_then(|message| message["role"].as_str()).unwrap_or_default()
     }
 
-    pub(crate) fn first(&self, count: usize) -> &[Value] {
-        self.messages.get(..count).unwrap_or(&self.messages)
-    }
-
     /// The indices of the assistant's messages.
     pub(crate) fn of_assistant(&self) -> impl Iterator<Item = usize> {
         (0..self.messages.len()).filter(|&index| self.role(index) == ASSISTANT)

@@ -18,7 +18,7 @@ mod shield;
 mod template;
 mod vocabulary;
 
-pub use chat::{Chat, Tokens};
+pub use chat::{Chat, Tokens, Wanted};
 pub use conversation::Conversation;
 pub use error::{Refusal, ReservedCharacter, SetupError, Turn};
 pub use template::{ChatTemplate, Settings};

@@ -8,6 +8,8 @@ use serde_json::Value;
 use crate::error::ReservedCharacter;
 
 const RESERVED: RangeInclusive<char> = '\u{100000}'..='\u{10FFFD}';
+/// The first byte of a mark in UTF-8, with which no character before U+100000 begins.
+const FIRST_BYTE: u8 = 0xF4;
 const FIRST_TWIN: u32 = 0x10_0000;
 const FIRST_PLACEHOLDER: u32 = 0x10_8000;
 
@@ -21,6 +23,15 @@ pub(crate) const CAPACITY: usize = 0x7FF0;
 /// Refuses the mark that was found in `place`.
 pub(crate) fn check(place: &str, found: Option<char>) -> Result<(), ReservedCharacter> {
     found.map_or(Ok(()), |character| Err(ReservedCharacter { place: place.into(), character }))
+}
+
+/// The text before the first character that may be a mark, the character, and the text after it. A proof renders a
+/// conversation once for each turn, so that most time would go into the decoding of characters that are no marks.
+pub(crate) fn split_at_first(text: &str) -> Option<(&str, char, &str)> {
+    let at = text.bytes().position(|byte| byte == FIRST_BYTE)?;
+    let (before, rest) = text.split_at(at);
+    let mut characters = rest.chars();
+    Some((before, characters.next()?, characters.as_str()))
 }
 
 /// A mark in `text`.

@@ -21,9 +21,18 @@ pub(crate) struct Rendering {
 
 /// A rendered conversation with its tokens.
 pub(crate) struct Whole<'a> {
-    pub(crate) vocabulary: &'a Vocabulary,
-    pub(crate) rendering: &'a Rendering,
-    pub(crate) encoded: &'a Encoded,
+    vocabulary: &'a Vocabulary,
+    rendering: &'a Rendering,
+    encoded: &'a Encoded,
+    borders: Borders,
+}
+
+/// The places at which no token has bytes on both sides. No tokenizer promises that the ranges of tokens are in order.
+struct Borders {
+    /// For each token the largest end of it and of all tokens before it.
+    ends: Vec<usize>,
+    /// For each token the smallest start of it and of all tokens after it.
+    starts: Vec<usize>,
 }
 
 /// A place in a rendered conversation, in bytes and in tokens.
@@ -33,21 +42,44 @@ pub(crate) struct Place {
     pub(crate) tokens: usize,
 }
 
-impl Whole<'_> {
+impl Borders {
+    fn of(ranges: &[Range<usize>]) -> Borders {
+        let ends = ranges.iter().scan(0, |largest, range| {
+            *largest = range.end.max(*largest);
+            Some(*largest)
+        });
+        let ends = ends.collect();
+        let starts = ranges.iter().rev().scan(usize::MAX, |smallest, range| {
+            *smallest = range.start.min(*smallest);
+            Some(*smallest)
+        });
+        let mut starts: Vec<usize> = starts.collect();
+        starts.reverse();
+        Borders { ends, starts }
+    }
+
+    /// The number of tokens before the first that ends after `bytes`. An error if a token from there on begins before.
+    fn tokens_before(&self, bytes: usize) -> Result<usize, usize> {
+        let count = self.ends.partition_point(|&end| end <= bytes);
+        if self.starts.get(count).is_none_or(|&start| start >= bytes) { Ok(count) } else { Err(count) }
+    }
+}
+
+impl<'a> Whole<'a> {
+    pub(crate) fn new(vocabulary: &'a Vocabulary, rendering: &'a Rendering, encoded: &'a Encoded) -> Whole<'a> {
+        Whole { vocabulary, rendering, encoded, borders: Borders::of(&encoded.ranges) }
+    }
+
     /// The number of tokens of the first `bytes`.
     ///
     /// # Errors
     /// Names the token that has bytes on both sides.
     fn tokens_before(&self, bytes: usize) -> Result<usize, String> {
-        let ranges = &self.encoded.ranges;
-        let count = ranges.iter().position(|range| range.end > bytes).unwrap_or(ranges.len());
-        match ranges.iter().skip(count).find(|range| range.start < bytes) {
-            Some(range) => {
-                let token = self.rendering.text.get(range.clone()).unwrap_or_default();
-                Err(format!("the token {token:?} is partly of the turn and partly not"))
-            }
-            None => Ok(count),
-        }
+        self.borders.tokens_before(bytes).map_err(|count| {
+            let range = self.encoded.ranges.iter().skip(count).find(|range| range.start < bytes);
+            let token = range.and_then(|range| self.rendering.text.get(range.clone())).unwrap_or_default();
+            format!("the token {token:?} is partly of the turn and partly not")
+        })
     }
 
     /// Refuses a text with which this conversation does not begin.
@@ -68,7 +100,8 @@ impl Whole<'_> {
         self.check_begins_with(text)?;
         let tokens = self.tokens_before(text.len())?;
         // the library splits a text at special tokens first: only the text from the last one on could have other tokens
-        let special = self.rendering.special.iter().rfind(|found| found.range.end <= text.len());
+        let before = self.rendering.special.partition_point(|found| found.range.end <= text.len());
+        let special = before.checked_sub(1).and_then(|last| self.rendering.special.get(last));
         let start = special.map_or(0, |found| found.range.start);
         let special: Vec<Found> = special.iter().map(|found| found.before_are_cut(start)).collect();
         let alone = self
@@ -85,39 +118,56 @@ impl Whole<'_> {
 
 /// A template with a conversation whose mask is looked for.
 pub(crate) struct Proof<'a> {
-    pub(crate) template: &'a ChatTemplate,
-    pub(crate) conversation: &'a Messages,
-    pub(crate) whole: Whole<'a>,
-    /// For each message the place at which it ends, or the reason why it has no such place.
-    pub(crate) ends: Vec<Result<Place, String>>,
+    template: &'a ChatTemplate,
+    conversation: &'a Messages,
+    variables: Variables,
+    whole: Whole<'a>,
+    /// For each message the place at which it ends, or the reason why it has no such place; `None` before somebody asks.
+    ends: Vec<Option<Result<Place, String>>>,
 }
 
 impl<'a> Proof<'a> {
-    pub(crate) fn new(template: &'a ChatTemplate, conversation: &'a Messages, whole: Whole<'a>) -> Proof<'a> {
-        let mut proof = Proof { template, conversation, whole, ends: Vec::new() };
-        proof.ends = (1..conversation.messages.len()).map(|count| proof.end_of_first(count, false)).collect();
-        let (bytes, tokens) = (proof.whole.rendering.text.len(), proof.whole.encoded.ids.len());
-        proof.ends.push(Ok(Place { bytes, tokens }));
-        proof
+    pub(crate) fn new(
+        template: &'a ChatTemplate,
+        conversation: &'a Messages,
+        variables: Variables,
+        whole: Whole<'a>,
+    ) -> Proof<'a> {
+        let ends = vec![None; variables.count()];
+        Proof { template, conversation, variables, whole, ends }
+    }
+
+    /// For each message the number of tokens up to its end, if it has such a place.
+    pub(crate) fn ends(&mut self) -> Vec<Option<usize>> {
+        (0..self.ends.len()).map(|index| self.end(index).ok().map(|place| place.tokens)).collect()
+    }
+
+    /// The place at which a message ends.
+    fn end(&mut self, index: usize) -> Result<Place, String> {
+        if let Some(Some(known)) = self.ends.get(index) {
+            return known.clone();
+        }
+        let end = match index + 1 == self.variables.count() {
+            true => Ok(Place { bytes: self.whole.rendering.text.len(), tokens: self.whole.encoded.ids.len() }),
+            false => self.text_of_first(index + 1, false).and_then(|text| self.whole.end_of(&text)),
+        };
+        if let Some(slot) = self.ends.get_mut(index) {
+            *slot = Some(end.clone());
+        }
+        end
     }
 
     fn text_of_first(&self, count: usize, add_generation_prompt: bool) -> Result<String, String> {
-        let Messages { tools, documents, .. } = self.conversation;
-        let variables = Variables { messages: self.conversation.first(count), tools, documents, add_generation_prompt };
-        let rendered = self.template.render(&variables).map_err(|error| error.to_string())?;
-        let marked = self.whole.vocabulary.shield.read(&rendered);
+        let rendered = self.template.render(&self.variables, count, add_generation_prompt);
+        let marked = self.whole.vocabulary.shield.read(&rendered.map_err(|error| error.to_string())?);
         marked.map(|marked| marked.text).ok_or_else(|| "a generation block lacks its end".into())
-    }
-
-    fn end_of_first(&self, count: usize, add_generation_prompt: bool) -> Result<Place, String> {
-        self.whole.end_of(&self.text_of_first(count, add_generation_prompt)?)
     }
 
     /// The tokens to train on.
     ///
     /// # Errors
     /// Names the turn whose tokens can't be proven.
-    pub(crate) fn trained(&self) -> Result<Vec<Range<usize>>, Refusal> {
+    pub(crate) fn trained(&mut self) -> Result<Vec<Range<usize>>, Refusal> {
         if self.template.has_generation() { self.of_blocks() } else { self.of_turns() }
     }
 
@@ -151,13 +201,14 @@ impl<'a> Proof<'a> {
     }
 
     /// The tokens from the header of each assistant's turn to its end.
-    fn of_turns(&self) -> Result<Vec<Range<usize>>, Refusal> {
-        let turns = self.conversation.of_assistant().filter(|&index| index >= self.conversation.trained_from);
+    fn of_turns(&mut self) -> Result<Vec<Range<usize>>, Refusal> {
+        let Messages { trained_from, .. } = *self.conversation;
+        let turns = self.conversation.of_assistant().filter(|&index| index >= trained_from);
         turns.map(|index| self.of_turn(index).map_err(|problem| self.unproven(index, &problem))).collect()
     }
 
-    fn of_turn(&self, index: usize) -> Result<Range<usize>, String> {
-        let end = self.ends.get(index).cloned().unwrap_or_else(|| Err("it has no end".into()))?;
+    fn of_turn(&mut self, index: usize) -> Result<Range<usize>, String> {
+        let end = self.end(index)?;
         let before = self.text_of_first(index, true)?;
         let start = self.whole.end_of(&before)?;
         if start.bytes > end.bytes {
@@ -195,6 +246,27 @@ impl<'a> Proof<'a> {
                 Refusal::Unproven { turn: self.conversation.turn(turn), problem }
             }
             _ => Refusal::Block { number: index + 1, problem },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Tokens of one character share its range, and a normaliser may change the order of ranges.
+        #[test]
+        fn borders_are_those_that_a_search_finds(starts in prop::collection::vec((0usize..9, 0usize..4), 0..9)) {
+            let ranges: Vec<Range<usize>> = starts.into_iter().map(|(start, length)| start..start + length).collect();
+            let borders = Borders::of(&ranges);
+            for bytes in 0..14 {
+                let count = ranges.iter().position(|range| range.end > bytes).unwrap_or(ranges.len());
+                let crosses = ranges.iter().skip(count).any(|range| range.start < bytes);
+                prop_assert_eq!(borders.tokens_before(bytes), if crosses { Err(count) } else { Ok(count) });
+            }
         }
     }
 }

@@ -108,15 +108,19 @@ impl Shield {
     }
 
     fn text(&self, text: &str, reach: Reach) -> String {
-        let ranges = match reach {
-            Reach::All => None,
-            Reach::Tokens => Some(self.tokens_and_ends(text)),
+        let mut ranges = match reach {
+            Reach::All => vec![0..text.len()],
+            Reach::Tokens => self.tokens_and_ends(text),
         };
-        let is_hidden =
-            |position: &usize| ranges.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(position)));
-        let replaced = |(position, character)| match self.twins.get(&character) {
-            Some(&twin) if is_hidden(&position) => twin,
-            _ => character,
+        ranges.sort_by_key(|range| range.start);
+        let mut ranges = ranges.into_iter().peekable();
+        let mut hidden_up_to = 0;
+        let replaced = |(position, character)| {
+            while let Some(range) = ranges.next_if(|range| range.start <= position) {
+                hidden_up_to = range.end.max(hidden_up_to);
+            }
+            let twin = self.twins.get(&character).filter(|_| position < hidden_up_to);
+            twin.copied().unwrap_or(character)
         };
         text.char_indices().map(replaced).collect()
     }
@@ -149,7 +153,10 @@ impl Shield {
     pub(crate) fn read(&self, rendered: &str) -> Option<Marked> {
         let mut marked = Marked { text: String::with_capacity(rendered.len()), shadow: Vec::new(), spans: Vec::new() };
         let mut open = Vec::new();
-        for character in rendered.chars() {
+        let mut rest = rendered;
+        while let Some((plain, character, after)) = marks::split_at_first(rest) {
+            marked.text.push_str(plain);
+            marked.shadow.extend_from_slice(plain.as_bytes());
             match (character, self.characters.get(&character)) {
                 (OPEN, _) => open.push(marked.text.len()),
                 (CLOSE, _) => marked.spans.push(open.pop()?..marked.text.len()),
@@ -162,7 +169,10 @@ impl Shield {
                     marked.shadow.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 }
             }
+            rest = after;
         }
+        marked.text.push_str(rest);
+        marked.shadow.extend_from_slice(rest.as_bytes());
         marked.spans.sort_by_key(|span| span.start);
         open.is_empty().then_some(marked)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::civil::Date;
 use jiff::fmt::strtime;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
+use minijinja::value::{Serde, Value as EngineValue};
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
@@ -31,16 +31,27 @@ pub struct Settings {
 #[derive(Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    variables: Map<String, Value>,
+    variables: BTreeMap<String, EngineValue>,
     has_generation: bool,
 }
 
-/// The variables of one rendering.
-pub(crate) struct Variables<'a> {
-    pub(crate) messages: &'a [Value],
-    pub(crate) tools: &'a Value,
-    pub(crate) documents: &'a Value,
-    pub(crate) add_generation_prompt: bool,
+/// A conversation as the engine's values, which all renderings of it share.
+pub(crate) struct Variables {
+    messages: Vec<EngineValue>,
+    tools: EngineValue,
+    documents: EngineValue,
+}
+
+impl Variables {
+    pub(crate) fn new(messages: &[Value], tools: &Value, documents: &Value) -> Variables {
+        let value = |value: &Value| EngineValue::from(Serde(value));
+        Variables { messages: messages.iter().map(value).collect(), tools: value(tools), documents: value(documents) }
+    }
+
+    /// The number of messages.
+    pub(crate) fn count(&self) -> usize {
+        self.messages.len()
+    }
 }
 
 /// The cause of an error of `strftime_now` without a date.
@@ -64,6 +75,7 @@ impl ChatTemplate {
         let (source, has_generation) = generation::rewrite(source);
         let environment = environment(source, settings.date)
             .map_err(|error| SetupError::Template { problem: description(&error) })?;
+        let variables = variables.into_iter().map(|(name, value)| (name, EngineValue::from(Serde(value)))).collect();
         Ok(ChatTemplate { environment, variables, has_generation })
     }
 
@@ -72,18 +84,25 @@ impl ChatTemplate {
         self.has_generation
     }
 
-    /// The rendered text, with marks around what generation blocks write.
+    /// The rendered text of the first `count` messages, with marks around what generation blocks write.
     ///
     /// # Errors
     /// Fails if the template refuses the conversation, or needs a date that the settings lack.
-    pub(crate) fn render(&self, variables: &Variables) -> Result<String, Refusal> {
+    pub(crate) fn render(
+        &self,
+        variables: &Variables,
+        count: usize,
+        add_generation_prompt: bool,
+    ) -> Result<String, Refusal> {
+        let Variables { messages, tools, documents } = variables;
+        let messages = messages.get(..count).unwrap_or(messages).to_vec();
         let mut all = self.variables.clone();
-        all.insert("messages".into(), variables.messages.into());
-        all.insert("tools".into(), variables.tools.clone());
-        all.insert("documents".into(), variables.documents.clone());
-        all.insert("add_generation_prompt".into(), variables.add_generation_prompt.into());
+        all.insert("messages".into(), messages.into());
+        all.insert("tools".into(), tools.clone());
+        all.insert("documents".into(), documents.clone());
+        all.insert("add_generation_prompt".into(), add_generation_prompt.into());
         let template = self.environment.get_template(NAME);
-        template.and_then(|template| template.render(Serde(all))).map_err(|error| refusal(&error))
+        template.and_then(|template| template.render(EngineValue::from(all))).map_err(|error| refusal(&error))
     }
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::thread;
 
-use stagecoach_chat::{Chat, Conversation, Refusal, Tokens};
+use stagecoach_chat::{Chat, Conversation, Refusal, Tokens, Wanted};
 
 use crate::config::{OnBadRecord, OnLongConversation};
 use crate::corpus::{BadRecordReason, ConversationRecord};
@@ -63,7 +63,8 @@ impl ConversationEncoder {
             problem,
         };
         let mut tokens = match self.framed(&record.conversation) {
-            Ok(tokens) => tokens,
+            Ok(Some(tokens)) => tokens,
+            Ok(None) => return Ok(EncodedConversation::LeftOut(BadRecordReason::TooLong)),
             Err(setup @ (Refusal::NoTemplate | Refusal::NoDate)) => {
                 return Err(DataError::Invalid { problem: setup.to_string() });
             }
@@ -93,9 +94,13 @@ impl ConversationEncoder {
         Ok(EncodedConversation::Tokens { tokens, is_cut })
     }
 
-    /// The tokens of a conversation. A prompt with its completion is framed as a document if both are texts.
-    fn framed(&self, conversation: &Conversation) -> Result<Tokens, Refusal> {
-        let mut tokens = self.chat.tokens(conversation)?;
+    /// The tokens of a conversation, or `None` if it is left out for its length. A prompt with its completion is framed as
+    /// a document if both are texts.
+    fn framed(&self, conversation: &Conversation) -> Result<Option<Tokens>, Refusal> {
+        let frame = if conversation.is_of_texts() { 1 + usize::from(self.bos.is_some()) } else { 0 };
+        let Some(mut tokens) = self.chat.wanted_tokens(conversation, |count| self.wanted(count + frame))? else {
+            return Ok(None);
+        };
         if conversation.is_of_texts() {
             if let Some(bos) = self.bos {
                 tokens.ids.insert(0, bos);
@@ -108,7 +113,18 @@ impl ConversationEncoder {
                 *end += 1;
             }
         }
-        Ok(tokens)
+        Ok(Some(tokens))
+    }
+
+    /// The part of a conversation of `count` tokens that its treatment needs. Ends of turns serve a cut alone.
+    fn wanted(&self, count: usize) -> Wanted {
+        match self.on_long {
+            _ if count <= self.max_tokens => Wanted::Mask,
+            OnLongConversation::Skip => Wanted::Nothing,
+            OnLongConversation::Truncate => Wanted::MaskAndEnds,
+            // a conversation that has nothing to train on, or no proof, may be left out for that
+            OnLongConversation::Fail => Wanted::Mask,
+        }
     }
 
     fn bad_record(

@@ -9,3 +9,4 @@ mod records;
 mod templates;
 mod tokenizers;
 mod transformers;
+mod wanted;

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use serde_json::json;
-use stagecoach_chat::{Chat, Conversation, Refusal, Tokens};
+use stagecoach_chat::{Chat, Conversation, Refusal, Tokens, Wanted};
 use tokenizers::{PostProcessorWrapper, Tokenizer};
 
 use crate::common::*;
@@ -190,7 +190,11 @@ fn check(name: &'static str, shape: &Shape, turns: &[Turn], from: usize) {
         0 => Conversation::chat(&json!({"messages": messages})),
         _ => Conversation::prompt_completion(&json!({"prompt": messages[..from], "completion": messages[from..]})),
     };
-    match chat.tokens(&conversation.unwrap()) {
+    let conversation = conversation.unwrap();
+    let tokens = chat.tokens(&conversation);
+    let without_ends = |tokens: Tokens| Some(Tokens { turn_ends: Vec::new(), ..tokens });
+    assert_eq!(chat.wanted_tokens(&conversation, |_| Wanted::Mask), tokens.clone().map(without_ends));
+    match tokens {
         Ok(tokens) => {
             assert_eq!(tokens.ids, reference.ids(&shape.text(turns)));
             assert_eq!(Some(&tokens.trained), reference.mask(&shape.parts(turns, from)).as_ref());

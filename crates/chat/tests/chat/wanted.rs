@@ -1,0 +1,35 @@
+//! The parts of a conversation that nobody asks for.
+
+use stagecoach_chat::{Refusal, Wanted};
+
+use crate::common::*;
+
+const TURNS: [(&str, &str); 4] = [("user", "Hello"), ("assistant", "you"), ("user", "2+2?"), ("assistant", "4")];
+
+#[test]
+fn ends_of_turns_are_not_looked_for_unless_they_are_wanted() {
+    for has_generation in [true, false] {
+        let chat = family("chatml").chat(has_generation);
+        let all = chat.tokens(&conversation(&TURNS)).unwrap();
+        assert_eq!(all.turn_ends.len(), 4);
+        let mask = chat.wanted_tokens(&conversation(&TURNS), |_| Wanted::Mask).unwrap().unwrap();
+        assert_eq!((&mask.ids, &mask.trained, &mask.turn_ends[..]), (&all.ids, &all.trained, &[][..]));
+    }
+}
+
+/// The number of tokens precedes every proof: what is too long is left out without one.
+#[test]
+fn the_number_of_tokens_is_known_before_the_proof() {
+    let family = family("chatml");
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+    let chat = chat(template, family.settings(), &family.tokenizer());
+    let refused = chat.wanted_tokens(&conversation(&TURNS), |_| Wanted::Mask);
+    assert!(matches!(refused, Err(Refusal::Unproven { .. })), "{refused:?}");
+    let mut count = 0;
+    let left_out = chat.wanted_tokens(&conversation(&TURNS), |tokens| {
+        count = tokens;
+        Wanted::Nothing
+    });
+    assert_eq!(left_out, Ok(None));
+    assert!(count > 16, "{count}");
+}

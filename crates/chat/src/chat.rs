@@ -1,11 +1,13 @@
 //! Conversations to tokens.
 
+use std::ops::Range;
+
 use crate::conversation::{Content, Conversation, Messages};
 use crate::error::{Refusal, Turn};
 use crate::mask::{Proof, Rendering, Whole};
 use crate::shield::{Marked, Reach};
 use crate::template::{ChatTemplate, Variables};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{Encoded, Vocabulary};
 
 /// A tokenizer with its chat template.
 pub struct Chat {
@@ -24,6 +26,10 @@ pub struct Tokens {
     /// messages alone. `None` where the template changes earlier text at later messages, so that a cut is none. A
     /// prompt and a completion that are texts count as two messages. Empty if nobody asks for them.
     pub turn_ends: Vec<Option<usize>>,
+    /// The text of the tokens.
+    pub text: String,
+    /// For each token its bytes in the text. A character in no range has no token.
+    pub ranges: Vec<Range<usize>>,
 }
 
 /// The part of a conversation's [`Tokens`] that a caller needs. The ends of turns need a rendering of each turn with
@@ -108,7 +114,8 @@ impl Chat {
         let turn = || Turn { number: 2, role: "completion".into() };
         let start = whole.end_of(prompt).map_err(|problem| Refusal::Unproven { turn: turn(), problem })?.tokens;
         let trained = (0..count).map(|token| token >= start).collect();
-        Ok(Some(Tokens { ids: encoded.ids, trained, turn_ends: vec![Some(start), Some(count)] }))
+        let Encoded { ids, ranges } = encoded;
+        Ok(Some(Tokens { ids, trained, turn_ends: vec![Some(start), Some(count)], text: rendering.text, ranges }))
     }
 
     fn of_messages(
@@ -131,7 +138,8 @@ impl Chat {
         for span in proof.trained()? {
             trained.get_mut(span).unwrap_or_default().fill(true);
         }
-        Ok(Some(Tokens { ids: encoded.ids, trained, turn_ends }))
+        let Encoded { ids, ranges } = encoded;
+        Ok(Some(Tokens { ids, trained, turn_ends, text: rendering.text, ranges }))
     }
 
     /// The rendered conversation, with the special tokens that the template has written itself.

@@ -60,6 +60,7 @@ pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) 
         max_tokens: config.sequence_length + 1,
         on_long: *on_long,
         on_bad: config.on_bad_record,
+        losses: tokenizer.losses().clone(),
         key: format!("{template_hash} {date_name:?} {on_long:?} {}", config.sequence_length),
         template_hash,
     }));

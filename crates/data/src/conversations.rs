@@ -9,7 +9,9 @@ use stagecoach_chat::{Chat, Conversation, Refusal, Tokens, Wanted};
 use crate::config::{OnBadRecord, OnLongConversation};
 use crate::corpus::{BadRecordReason, ConversationRecord};
 use crate::error::DataError;
+use crate::findings::Findings;
 use crate::loss_mask::marked;
+use crate::tokenizer::Losses;
 
 /// The tokens of a conversation, or the reason why it is left out.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ pub(crate) enum EncodedConversation {
     /// Ids with their marks, see [`crate::loss_mask`]. At least one target is trained on.
     Tokens {
         tokens: Vec<u32>,
-        is_cut: bool,
+        findings: Findings,
     },
     LeftOut(BadRecordReason),
 }
@@ -32,6 +34,7 @@ pub(crate) struct ConversationEncoder {
     pub(crate) max_tokens: usize,
     pub(crate) on_long: OnLongConversation,
     pub(crate) on_bad: OnBadRecord,
+    pub(crate) losses: Losses,
     /// The hash of the template and its variables.
     pub(crate) template_hash: String,
     /// Everything that decides the tokens of a conversation.
@@ -74,13 +77,16 @@ impl ConversationEncoder {
             Err(refusal) => return self.bad_record(&refusal, refused),
         };
         let count = tokens.ids.len();
-        let mut is_cut = false;
+        let mut findings = Findings::default();
         if count > self.max_tokens {
             match (self.on_long, self.last_end(&tokens)) {
                 (OnLongConversation::Fail, _) => return Err(refused(self.too_long(count))),
                 (OnLongConversation::Truncate, Some(end)) => {
-                    is_cut = true;
+                    findings.cut_conversations = 1;
                     tokens.ids.truncate(end);
+                    tokens.ranges.truncate(end);
+                    // what is cut off has lost nothing
+                    tokens.text.truncate(tokens.ranges.iter().map(|range| range.end).max().unwrap_or_default());
                 }
                 (OnLongConversation::Truncate | OnLongConversation::Skip, _) => {
                     return Ok(EncodedConversation::LeftOut(BadRecordReason::TooLong));
@@ -90,8 +96,13 @@ impl ConversationEncoder {
         if !has_target(&tokens.trained[..tokens.ids.len()]) {
             return Ok(EncodedConversation::LeftOut(BadRecordReason::NothingTrained));
         }
+        self.losses.count_unknown(&tokens.ids, &mut findings);
+        if self.losses.drops_characters {
+            let ranges: Vec<(usize, usize)> = tokens.ranges.iter().map(|range| (range.start, range.end)).collect();
+            findings.dropped(&tokens.text, &ranges);
+        }
         let tokens = tokens.ids.iter().zip(&tokens.trained).map(|(&id, &trained)| marked(id, trained)).collect();
-        Ok(EncodedConversation::Tokens { tokens, is_cut })
+        Ok(EncodedConversation::Tokens { tokens, findings })
     }
 
     /// The tokens of a conversation, or `None` if it is left out for its length. A prompt with its completion is framed as
@@ -104,10 +115,12 @@ impl ConversationEncoder {
         if conversation.is_of_texts() {
             if let Some(bos) = self.bos {
                 tokens.ids.insert(0, bos);
+                tokens.ranges.insert(0, 0..0);
                 tokens.trained.insert(0, false);
                 tokens.turn_ends.iter_mut().flatten().for_each(|end| *end += 1);
             }
             tokens.ids.push(self.eos);
+            tokens.ranges.push(tokens.text.len()..tokens.text.len());
             tokens.trained.push(true);
             if let Some(Some(end)) = tokens.turn_ends.last_mut() {
                 *end += 1;

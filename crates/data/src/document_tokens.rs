@@ -95,10 +95,10 @@ impl<'a> DocumentTokens<'a> {
         encoded: Result<EncodedConversation, DataError>,
     ) -> Result<(), DataError> {
         match encoded? {
-            EncodedConversation::Tokens { tokens, is_cut } => {
+            EncodedConversation::Tokens { tokens, findings } => {
                 self.starts.push(self.ids.len() as u64);
                 self.ids.extend(tokens);
-                self.findings.cut_conversations += u64::from(is_cut);
+                self.findings.add(&findings);
             }
             EncodedConversation::LeftOut(reason) => self.findings.bad_record(record.file, reason),
         }

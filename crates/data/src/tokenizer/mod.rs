@@ -46,12 +46,12 @@ pub struct Tokenizer {
 
 /// The ways in which a text may lose information when it is tokenised.
 #[derive(Clone)]
-struct Losses {
+pub(crate) struct Losses {
     /// Names of special tokens that stay text.
     special: Option<AhoCorasick>,
     unknown: Option<u32>,
     /// Whether characters without a token vanish.
-    drops_characters: bool,
+    pub(crate) drops_characters: bool,
 }
 
 impl Tokenizer {
@@ -154,6 +154,10 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), bytes))
     }
 
+    pub(crate) fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
     /// The ids and findings of each text, computed on all processors.
     pub(crate) fn encode_all(&self, texts: Vec<String>) -> Result<Vec<(Vec<u32>, Findings)>, DataError> {
         let mut all_findings = vec![Findings::default(); texts.len()];
@@ -171,10 +175,8 @@ impl Tokenizer {
         };
         let ids_of = |encoding: tokenizers::Encoding| encoding.get_ids().to_vec();
         let mut encoded: Vec<_> = encodings.into_iter().map(ids_of).zip(all_findings).collect();
-        if let Some(unknown) = self.losses.unknown {
-            for (ids, findings) in &mut encoded {
-                findings.unknown += ids.iter().filter(|&&id| id == unknown).count() as u64;
-            }
+        for (ids, findings) in &mut encoded {
+            self.losses.count_unknown(ids, findings);
         }
         Ok(encoded)
     }
@@ -296,6 +298,13 @@ fn names<'a>(inner: &'a tokenizers::Tokenizer, definition: &Value) -> Names<'a> 
 }
 
 impl Losses {
+    /// Counts the tokens that stand for characters outside of the vocabulary.
+    pub(crate) fn count_unknown(&self, ids: &[u32], findings: &mut Findings) {
+        if let Some(unknown) = self.unknown {
+            findings.unknown += ids.iter().filter(|&&id| id == unknown).count() as u64;
+        }
+    }
+
     fn of(definition: &Value, inner: &tokenizers::Tokenizer, parse: bool) -> Losses {
         let special = definition::added_tokens(definition).iter().filter(|token| token["special"] == true);
         let contents: Vec<&str> = special.filter_map(|token| token["content"].as_str()).collect();

@@ -255,6 +255,45 @@ fn a_long_conversation_that_is_left_out_needs_no_proof() {
     assert!(nothing.contains("3 are left out, most of them longer than data.sequenceLength"), "{nothing}");
 }
 
+/// Losses of texts are noted for conversations too, except in the part that is cut off.
+#[test]
+fn losses_of_a_conversation_are_counted() {
+    let of = |contents: [&str; 4]| {
+        let roles = ["user", "assistant", "user", "assistant"];
+        let message = |(role, content): (&str, &str)| json!({"role": role, "content": content});
+        let record = json!({"messages": roles.into_iter().zip(contents).map(message).collect::<Vec<_>>()});
+        volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&[record]))])
+    };
+    let unknown = |count| format!("the tokenizer lacks characters of the corpus: {count} for them");
+    let mut words = of(["a z", "z b", "c", "z"]);
+    assert_eq!(words.prepare().unwrap().notes, [unknown("3 unknown tokens stand")]);
+    words.config.sequence_length = 12;
+    words.config.conversations.on_long = OnLongConversation::Truncate;
+    let cut = "1 conversation is cut at the end of a turn, since it is longer than data.sequenceLength".to_owned();
+    assert_eq!(words.prepare().unwrap().notes, [unknown("2 unknown tokens stand"), cut.clone()]);
+    stream(&mut words.config, 1);
+    let dataset = open(&words.config, &[]);
+    dataset.wait_for_step(0, 1, &|_| true).unwrap();
+    let noted = dataset.stream_notes(1);
+    assert!(noted.iter().any(|note| note.contains("unknown tokens stand")), "{noted:?}");
+
+    // characters without a token and without a token for such characters
+    let mut letters = of(["a é", "漢 b", "c", "é"]);
+    let mut tokenizer = crate::common::letters();
+    tokenizer["model"] = json!({"type": "BPE", "vocab": {"a": 4, "b": 5, "c": 6, "g": 10, "h": 11}, "merges": []});
+    for special in tokenizer["added_tokens"].as_array().unwrap().clone() {
+        tokenizer["model"]["vocab"][special["content"].as_str().unwrap()] = special["id"].clone();
+    }
+    letters.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
+    let dropped = |count: usize| {
+        format!("the tokenizer has no token for {count} characters of the corpus, such as 'é', '漢': they are left out")
+    };
+    assert_eq!(letters.prepare().unwrap().notes, [dropped(3)]);
+    letters.config.sequence_length = 9;
+    letters.config.conversations.on_long = OnLongConversation::Truncate;
+    assert_eq!(letters.prepare().unwrap().notes, [dropped(2), cut]);
+}
+
 #[test]
 fn a_conversation_that_fits_exactly_is_kept() {
     let mut volume = long(OnLongConversation::Fail);

@@ -15,6 +15,7 @@ use stagecoach_checkpoint::{FileSystemVolume, Manifest, differences, read_manife
 use stagecoach_data::Dataset;
 use stagecoach_engine::StageError;
 use stagecoach_engine::execute::DumpConfig;
+use stagecoach_engine::state_dict::FrozenWeights;
 use stagecoach_kernels::device::driver_devices;
 use stagecoach_launcher::write_file;
 use stagecoach_launcher::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
@@ -38,6 +39,9 @@ pub struct ReplayOptions {
     /// Whether the replayed job holds out the last sequences of each source.
     #[serde(default)]
     pub holds_out_last_sequences: bool,
+    /// The frozen weights of the replayed job, which a replay from its first step on must find.
+    #[serde(default)]
+    pub frozen_weights: Option<FrozenWeights>,
 }
 
 /// The settings of a replay.
@@ -123,7 +127,8 @@ pub fn replay(
     let steps = if config.dump_steps.is_empty() { vec![until] } else { config.dump_steps.clone() };
     let dump = DumpConfig { patterns: config.dump.clone(), steps, folder };
     let dump = (!config.dump.is_empty()).then_some(dump);
-    let options = ReplayOptions { dump, without: config.without.clone(), holds_out_last_sequences };
+    let frozen_weights = newest.and_then(|newest| newest.state.frozen_weights.clone());
+    let options = ReplayOptions { dump, without: config.without.clone(), holds_out_last_sequences, frozen_weights };
     executable.arguments.extend(["--replay".into(), serde_json::to_string(&options)?.into()]);
     let mut state = LauncherState::load(&scratch.folder)?;
     let launch = LaunchConfig {

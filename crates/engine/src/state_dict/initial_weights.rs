@@ -11,6 +11,7 @@ use stagecoach_model::{Architecture, FrozenWeight, ParameterSpec};
 use tch::{Device, Kind, Tensor};
 
 use super::TensorHash;
+use super::frozen_weights::FrozenWeights;
 use super::load::{copy_from_bytes, find_tensor, read_into};
 use super::pretrained::{check_model, check_tied_head};
 use super::tensors::NamedTensor;
@@ -58,7 +59,7 @@ impl InitialWeights {
         let location = CheckpointLocation::resolve(folder)?;
         let checkpoint = location.step.map(|step| open(&location.volume(), step)).transpose()?;
         let progress = checkpoint.as_ref().map(|checkpoint| &checkpoint.manifest().metadata.progress);
-        if progress.is_some_and(|progress| !progress["frozenWeights"].is_null()) {
+        if progress.and_then(FrozenWeights::of_progress).is_some() {
             let problem = "has only the trained weights of its job, without the frozen ones: make a whole model of it with \
                            `stagecoach checkpoint merge`";
             return Err(CheckpointError::Content { path: folder.to_owned(), problem: problem.into() });

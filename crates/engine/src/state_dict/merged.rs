@@ -5,26 +5,18 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use stagecoach_api::job::LoraSpec;
 use stagecoach_checkpoint::{CheckpointError, CheckpointLocation, CheckpointReader, ExportedWeights, open};
 use stagecoach_kernels::bytes_of;
 use stagecoach_model::{ParameterSpec, SourceConfig, WeightRole, adapter_names, check_fine_tuning, fine_tuned};
 use tch::{Device, Kind, Tensor};
 
+use super::frozen_weights::FrozenWeights;
 use super::initial_weights::InitialWeights;
 use super::load::copy_from_bytes;
 use super::{NamedTensor, TensorHash};
 use crate::execute::Stage;
-
-/// The frozen weights of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FrozenWeights {
-    /// The hash of their values in fp32, in hex.
-    pub hash: String,
-    /// The model directory that has them, relative to the volume's root.
-    pub path: PathBuf,
-}
 
 /// The weights of the model that a checkpoint's trained weights and the frozen weights of its job make up.
 ///
@@ -72,7 +64,7 @@ impl MergedWeights {
         base: Option<&Path>,
     ) -> Result<Option<MergedWeights>, CheckpointError> {
         let metadata = &checkpoint.manifest().metadata;
-        let Ok(frozen) = FrozenWeights::deserialize(&metadata.progress["frozenWeights"]) else { return Ok(None) };
+        let Some(frozen) = FrozenWeights::of_progress(&metadata.progress) else { return Ok(None) };
         let content = |problem: String| CheckpointError::Content { path: folder.to_owned(), problem };
         let FineTuning { lora, freeze } = FineTuning::deserialize(&metadata.job["training"])
             .map_err(|e| content(format!("records a job that this version can't read ({e})")))?;
@@ -201,15 +193,7 @@ impl ExportedWeights for MergedWeights {
 
     /// Checks that the frozen weights are those with which the job began.
     fn check(&self) -> Result<(), CheckpointError> {
-        let hash = TensorHash::combine(self.hashes.borrow().values().cloned().collect());
-        if hash == self.frozen.hash {
-            return Ok(());
-        }
-        let problem = format!(
-            "has other weights than those with which the checkpoint's job began: their hash is {hash}, and the job's {}: give \
-             the job's model directory",
-            self.frozen.hash
-        );
-        Err(CheckpointError::Content { path: self.base_folder.clone(), problem })
+        let hashes = self.hashes.borrow().values().cloned().collect();
+        self.frozen.check(hashes, &self.base_folder, "give the job's model directory")
     }
 }

@@ -1,6 +1,7 @@
 //! A stage's tensors by name, as in PyTorch's state dict: hashed, saved and loaded.
 
 mod compare;
+mod frozen_weights;
 mod initial_weights;
 mod load;
 mod merged;
@@ -11,9 +12,10 @@ mod tensors;
 
 pub use crate::tensor_hash::TensorHash;
 pub use compare::first_difference;
+pub use frozen_weights::FrozenWeights;
 pub use initial_weights::{InitialWeights, find_model};
 pub use load::{checkpoint_tensors, load_checkpoint};
-pub use merged::{FrozenWeights, MergedWeights};
+pub use merged::MergedWeights;
 pub use peer_copy::PeerCopy;
 pub use pretrained::{check_model, check_tied_head};
 pub use snapshot::Snapshot;

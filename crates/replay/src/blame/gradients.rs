@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use stagecoach_api::job::Recompute;
 use stagecoach_data::{DocumentPart, IGNORE_INDEX};
 use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage};
-use stagecoach_engine::state_dict::{InitialWeights, TensorHash};
+use stagecoach_engine::state_dict::InitialWeights;
 use stagecoach_kernels as kernels;
 use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 use tch::{Device, Kind, Tensor};
@@ -78,13 +78,7 @@ pub fn document_gradients(
     if let Some(frozen) = &subject.frozen {
         let folder = config.workspace.join(&frozen.path);
         let hashes = InitialWeights::open(&folder)?.load_frozen(architecture.as_ref(), &stage, &mut |_| {})?;
-        let hash = TensorHash::combine(hashes);
-        ensure!(
-            hash == frozen.hash,
-            "the weights in {} are not those with which the job began: their hash is {hash} and was {}; put those weights back",
-            folder.display(),
-            frozen.hash
-        );
+        frozen.check(hashes, &folder, "put those weights back")?;
     }
     let chunk = stage.chunks.get(&0).context("a model of one stage has no chunk: this is a bug")?;
 

@@ -11,6 +11,7 @@ use stagecoach_checkpoint::{
     CheckpointReader, ExportFormat, ExportOptions, ExportSummary, ExportType, ExportedWeights, FileSystemVolume,
     export_weights, open,
 };
+use stagecoach_engine::state_dict::FrozenWeights;
 
 use super::super::output::{byte_progress_bar, print_json, print_line};
 use super::target::CheckpointArgs;
@@ -63,7 +64,7 @@ impl ExportCommand {
             ExportFormatArg::SingleFile => ExportFormat::SingleFile,
         };
         let reader = open(&checkpoints.volume, step)?;
-        let is_part = !reader.manifest().metadata.progress["frozenWeights"].is_null();
+        let is_part = FrozenWeights::of_progress(&reader.manifest().metadata.progress).is_some();
         let has_adapters = reader.read_small_file(ADAPTER_CONFIG_FILE)?.is_some();
         ensure!(
             !is_part || has_adapters || format == ExportFormat::SingleFile,

@@ -183,10 +183,11 @@ pub(in crate::train) fn prepare_and_plan(
     let mut notes = [prepared.notes.clone(), layout.notes.clone(), ignored_settings(config, device), length].concat();
     let chosen = choose_checkpoint(context, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
-    let trainer_state = chosen.trainer_state;
+    let mut trainer_state = chosen.trainer_state;
     let mut initial_weights = None;
     let begins = trainer_state.step == 0;
     if begins {
+        trainer_state.frozen_weights.clone_from(&context.replay.frozen_weights);
         check_room_for_first_checkpoint(context, architecture.as_ref())?;
     }
     if begins || config.training.freezes_weights() {

@@ -41,10 +41,9 @@ pub(in crate::train) fn load_frozen_weights(
     architecture: &dyn Architecture,
     stage: &mut Stage,
 ) -> Result<(), LeaveReason> {
-    // a job's folder may have a newer checkpoint than the one with which this job began
-    let recorded = plan.trainer_state.frozen_weights.as_ref().map(|frozen| frozen.path.clone());
-    let path = recorded.or_else(|| plan.initial_weights.clone());
-    let (true, Some(path)) = (context.config.training.freezes_weights(), path) else { return Ok(()) };
+    let (true, Some(path)) = (context.config.training.freezes_weights(), plan.initial_weights.clone()) else {
+        return Ok(());
+    };
     let folder = context.config.workspace.join(&path);
     if stage.frozen_hashes.is_none() {
         let mut progress = LoadProgress::of_frozen(context, stage);
@@ -62,19 +61,13 @@ pub(in crate::train) fn load_frozen_weights(
         ))
         .into());
     }
-    let hash = TensorHash::combine(distinct.into_iter().collect());
-    let own = FrozenWeights { hash, path };
-    match plan.trainer_state.frozen_weights.replace(own.clone()) {
-        Some(before) if before.hash != own.hash => Err(StageError::invalid(format!(
-            "the weights in {} are not those with which this job began: their hash is {} and was {}; put those weights \
-             back, or begin another job",
-            folder.display(),
-            own.hash,
-            before.hash
-        ))
-        .into()),
-        Some(_) | None => Ok(()),
+    let hashes: Vec<TensorHash> = distinct.into_iter().collect();
+    if let Some(before) = &plan.trainer_state.frozen_weights {
+        let checked = before.check(hashes.clone(), &folder, "put those weights back, or begin another job");
+        checked.map_err(|other| StageError::invalid(other.to_string()))?;
     }
+    plan.trainer_state.frozen_weights = Some(FrozenWeights { hash: TensorHash::combine(hashes), path });
+    Ok(())
 }
 
 /// The progress of loading. Every tensor is a separate activity, so that a large stage on a slow volume is not mistaken

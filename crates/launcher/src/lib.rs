@@ -21,7 +21,9 @@ mod top;
 mod why;
 
 pub use error::LaunchError;
-pub use folder::{FolderError, JobFolder, METRICS, REMOTE_FILES, REMOTE_MODELS, RESULT, SPEEDS, WINDOWS, write_file};
+pub use folder::{
+    FolderError, INITIAL_MODEL, JobFolder, METRICS, REMOTE_FILES, REMOTE_MODELS, RESULT, SPEEDS, WINDOWS, write_file,
+};
 pub use history::History;
 pub use job_lock::JobLock;
 pub use launcher_state::{LauncherState, Recovery};

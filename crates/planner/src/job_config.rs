@@ -49,6 +49,8 @@ pub struct JobConfig {
     pub gradient_blocks: usize,
     /// Whether the job holds out the last sequences of each source, because a version without drawn documents began it.
     pub holds_out_last_sequences: bool,
+    /// Whether the records of earlier runs in the job's folder do not count.
+    pub starts_over: bool,
     /// Whether training reads the corpus while it trains. After a resume, stage 0 sets the mode with which the job
     /// began.
     pub streams: bool,
@@ -120,6 +122,7 @@ impl JobConfig {
             training,
             gradient_blocks,
             holds_out_last_sequences: false,
+            starts_over: false,
             streams,
             remote_files,
             remote_models,
@@ -183,8 +186,7 @@ impl JobConfig {
     /// # Errors
     /// If it can't be read.
     pub fn generation_config(&self) -> Result<Option<Vec<u8>>, StageError> {
-        let Some(folder) = &self.initial_weights else { return Ok(None) };
-        let Ok(folder) = find_model(&self.workspace, folder) else { return Ok(None) };
+        let Ok(Some(folder)) = self.initial_model() else { return Ok(None) };
         let path = self.workspace.join(folder).join(GENERATION_CONFIG_FILE);
         read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))
     }

@@ -10,6 +10,7 @@ mod decay_extension;
 mod environment;
 mod identity;
 pub mod init;
+mod initial_model;
 mod job_config;
 mod machines;
 mod memory;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use stagecoach_checkpoint::{Manifest, paths};
 use stagecoach_files::{random_hex, read_if_exists};
-use stagecoach_launcher::{JobFolder, JobLock, REMOTE_FILES, REMOTE_MODELS};
+use stagecoach_launcher::{INITIAL_MODEL, JobFolder, JobLock, REMOTE_FILES, REMOTE_MODELS};
 
 use super::record::RecordedCheckpoint;
 
@@ -46,12 +46,13 @@ impl Scratch {
         Ok(Scratch { folder, path, parent, _lock: lock })
     }
 
-    /// Copies the records of the job's remote files and models, if they exist, so that the replay reads the same files.
+    /// Copies the records of the job's remote files and models, and of its initial model, if they exist, so that the
+    /// replay reads the same files.
     ///
     /// # Errors
     /// If a record can't be copied.
     pub(super) fn copy_records(&self, job_folder: &Path) -> anyhow::Result<()> {
-        for name in [REMOTE_FILES, REMOTE_MODELS] {
+        for name in [REMOTE_FILES, REMOTE_MODELS, INITIAL_MODEL] {
             let (record, copy) = (job_folder.join(name), self.folder.root().join(name));
             if let Some(bytes) = read_if_exists(&record).with_context(|| format!("can't read {}", record.display()))? {
                 fs::write(&copy, bytes).with_context(|| format!("can't write {}", copy.display()))?;

@@ -399,3 +399,40 @@ fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     std::fs::rename(&away, &shard).unwrap();
     std::fs::write(&shard, whole).unwrap();
 }
+
+/// A job of another job's folder begins with its newest checkpoint, and keeps that choice before it has its own ones.
+#[test]
+fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let base = TestJob { steps: 8, decay_steps: Some(20), ..job("base") };
+    Launched::start(path, &base, &[]).finish(path).hashes();
+    let from = |name: &str, from: &str| {
+        let extra = job(name).extra.replace("everySteps: 4", &format!("everySteps: 1000, initFrom: {{path: {from}}}"));
+        TestJob { decay_steps: Some(20), extra, ..job(name) }
+    };
+    let start = |job: &TestJob, arguments: &[&str]| {
+        let tokenizer = "{type: File, file: {path: base/checkpoints/step-00000008/tokenizer.json}}";
+        let file = path.join(format!("{}.yaml", job.name));
+        std::fs::write(&file, job.yaml().replace("{type: Train, train: {vocabSize: 300}}", tokenizer)).unwrap();
+        Launched::start_file(path, &file, path.join(&job.name), arguments)
+    };
+    let killed = from("killed", "base");
+    let mut launched = start(&killed.endless(), &[]);
+    launched.wait_for_step(2);
+    launched.kill();
+    assert_eq!(stagecoach_tests::saved(&path.join("killed")), 0);
+    Launched::start(path, &TestJob { steps: 12, ..base }, &[]).finish(path).hashes();
+
+    let [eight, twelve] = ["8", "12"].map(|step| {
+        let from = from(&format!("from-{step}"), &format!("base/checkpoints/step-{step:0>8}"));
+        start(&from, &[]).finish(path).numbers()
+    });
+    assert_ne!(eight, twelve);
+    assert_eq!(start(&killed, &[]).finish(path).numbers(), eight);
+    // a replay begins with it too, and a run that starts over chooses again
+    let folder = path.join("killed").display().to_string();
+    let output = Command::new(stagecoach()).args(["replay", &folder, "--step", "2"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(start(&killed, &["--fresh"]).finish(path).numbers(), twelve);
+}

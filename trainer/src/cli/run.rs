@@ -139,12 +139,12 @@ impl RunCommand {
                 workspace.display()
             )));
         }
-        // `--fresh` removes the record
+        // `--fresh` removes the records
         let known = match self.fresh {
             true => RemoteModels::default(),
             false => RemoteModels::recorded(&job, &workspace.join(job.folder()))?,
         };
-        job_config(job, workspace, known)
+        Ok(JobConfig { starts_over: self.fresh, ..job_config(job, workspace, known)? })
     }
 }
 

@@ -9,13 +9,14 @@ use stagecoach_checkpoint::VolumeContents;
 use stagecoach_files::{is_key, temporary_target};
 
 use super::{
-    FolderError, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, REMOTE_FILES, REMOTE_MODELS,
-    RESOLVED_JOB, RESULT, SPEEDS, TERMINATION, WINDOWS,
+    FolderError, INITIAL_MODEL, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, REMOTE_FILES,
+    REMOTE_MODELS, RESOLVED_JOB, RESULT, SPEEDS, TERMINATION, WINDOWS,
 };
 
 /// Files of the folder itself in the order of their removal. The result is first: without it the job counts as
 /// unfinished if the removal is interrupted.
-const FILES: [&str; 7] = [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS, REMOTE_FILES, REMOTE_MODELS];
+const FILES: [&str; 8] =
+    [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS, REMOTE_FILES, REMOTE_MODELS, INITIAL_MODEL];
 
 /// Everything that runs of a job created, except the lock file, which this process holds.
 #[derive(Debug)]

@@ -25,6 +25,8 @@ pub const SPEEDS: &str = "speeds.json";
 pub const REMOTE_FILES: &str = "remote-files.json";
 /// The commits of the repositories that the job's paths name.
 pub const REMOTE_MODELS: &str = "remote-models.json";
+/// The record of the model directory with which the job begins, if the job names another job's folder.
+pub const INITIAL_MODEL: &str = "initial-model.json";
 /// The folder of a streamed corpus's windows, which has a folder for each token cache.
 pub const WINDOWS: &str = "windows";
 const LOCK: &str = "lock";

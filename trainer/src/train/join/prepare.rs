@@ -10,7 +10,7 @@ use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
 use stagecoach_checkpoint::{CheckpointError, Damage, Fence, VolumeContents};
 use stagecoach_data::{DataConfig, Dataset, HeldOutSet, OnWait, PrepareProgress, PreparedCorpus};
 use stagecoach_engine::StageError;
-use stagecoach_engine::state_dict::{InitialWeights, find_model};
+use stagecoach_engine::state_dict::InitialWeights;
 use stagecoach_group::{Coordinator, StepRules};
 use stagecoach_kernels as kernels;
 use stagecoach_model::{Architecture, SourceConfig};
@@ -202,6 +202,9 @@ pub(in crate::train) fn prepare_and_plan(
     }
     // preparation may have taken long: no stage finds a group that is fenced off
     fence.check(volume)?;
+    if let (true, Some(path)) = (begins, &initial_weights) {
+        config.record_initial_model(path)?;
+    }
     let plan = Plan {
         vocab_size,
         steps,
@@ -255,7 +258,6 @@ pub(in crate::train) fn resolve_initial_weights(
     tokenizer: Option<&Path>,
     notes: &mut Vec<String>,
 ) -> Result<Option<PathBuf>, StageError> {
-    let Some(path) = &config.initial_weights else { return Ok(None) };
     let field = match config.job.spec.checkpoint.init_from {
         Some(_) => "spec.checkpoint.initFrom.path",
         None => "spec.model.pretrained.path",
@@ -263,9 +265,12 @@ pub(in crate::train) fn resolve_initial_weights(
     let unusable = |error: CheckpointError| match error {
         // a missing file would not appear on a retry
         CheckpointError::Io { .. } if !error.is_not_found() => StageError::from(error),
-        other => StageError::invalid(format!("{field}: could not start from {}: {other}", path.display())),
+        other => {
+            let path = config.initial_weights.as_deref().unwrap_or(Path::new(""));
+            StageError::invalid(format!("{field}: could not start from {}: {other}", path.display()))
+        }
     };
-    let path = find_model(&config.workspace, path).map_err(unusable)?;
+    let Some(path) = config.initial_model().map_err(unusable)? else { return Ok(None) };
     let folder = config.workspace.join(&path);
     // a job names a copy by its URI
     let spec_path = match config.initial_weights_source() {

@@ -1,0 +1,72 @@
+//! The model directory with which a job begins. If the job names another job's folder, it is that job's newest checkpoint
+//! when this job begins, and a record of it in this job's folder: the other job may have a newer one at a restart.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use stagecoach_checkpoint::CheckpointError;
+use stagecoach_engine::StageError;
+use stagecoach_engine::state_dict::find_model;
+use stagecoach_files::{read_if_exists, write_atomically};
+use stagecoach_launcher::INITIAL_MODEL;
+
+use crate::JobConfig;
+
+/// The choice of a model directory. Both paths are relative to the volume's root.
+#[derive(Debug, Deserialize, Serialize)]
+struct RecordedModel {
+    /// The path in the job.
+    path: PathBuf,
+    /// The model directory that it stood for when the job began.
+    model: PathBuf,
+}
+
+impl JobConfig {
+    /// The model directory with which the job begins, relative to the volume's root; `None` if the job begins with random
+    /// weights.
+    ///
+    /// # Errors
+    /// If there is no model, or the record can't be read.
+    pub fn initial_model(&self) -> Result<Option<PathBuf>, CheckpointError> {
+        let Some(path) = &self.initial_weights else { return Ok(None) };
+        if let Some(recorded) = self.recorded_model()?.filter(|recorded| recorded.path == *path) {
+            return Ok(Some(recorded.model));
+        }
+        find_model(&self.workspace, path).map(Some)
+    }
+
+    /// Records `model`, the result of [`JobConfig::initial_model`], unless the job itself names it.
+    ///
+    /// # Errors
+    /// If the record can't be written.
+    pub fn record_initial_model(&self, model: &Path) -> Result<(), StageError> {
+        let Some(path) = self.initial_weights.clone().filter(|path| path != model) else { return Ok(()) };
+        let record = self.folder().join(INITIAL_MODEL);
+        let failed = |error: std::io::Error| StageError::storage("write", &record, error);
+        let json = serde_json::to_vec_pretty(&RecordedModel { path, model: model.to_owned() });
+        write_atomically(&record, &json.map_err(|error| failed(error.into()))?).map_err(failed)
+    }
+
+    fn recorded_model(&self) -> Result<Option<RecordedModel>, CheckpointError> {
+        if self.starts_over {
+            return Ok(None);
+        }
+        let path = self.folder().join(INITIAL_MODEL);
+        let bytes = read_if_exists(&path).map_err(|source| CheckpointError::Io {
+            operation: "read",
+            path: path.clone(),
+            source,
+        })?;
+        let Some(bytes) = bytes else { return Ok(None) };
+        let problem = match serde_json::from_slice::<RecordedModel>(&bytes) {
+            Ok(recorded) if recorded.model.starts_with(&recorded.path) => return Ok(Some(recorded)),
+            Ok(_) => "its model is not in its path".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let problem = format!(
+            "is no record of the model with which the job begins ({problem}): remove it, and a job without a checkpoint \
+             chooses again"
+        );
+        Err(CheckpointError::Content { path, problem })
+    }
+}

@@ -6,13 +6,16 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::config::OnLongConversation;
 use crate::examples::compressed;
 
 /// Bytes of the corpus per part. The corpus below has a dozen parts.
 const PART_BYTES: u64 = 8_000;
+const WORDS: [&str; 10] = ["coach", "horses", "road", "inn,", "mail", "the", "of", "milestone.", "turnpike", "and"];
 const KILLED_RUN: &str = "cache::tests::killed_run";
 
 /// Short files, and a long one that is split into pieces and so spans parts.
@@ -32,7 +35,52 @@ fn volume() -> (TempDir, DataConfig) {
     (folder, config)
 }
 
+/// Conversations in a dozen parts, some of which are cut, and some of which are bad records.
+fn conversations() -> (TempDir, DataConfig) {
+    let folder = TempDir::new().unwrap();
+    let root = folder.path().to_owned();
+    ["corpus", "model"].iter().for_each(|name| fs::create_dir(root.join(name)).unwrap());
+    let record = |line: u64| {
+        let role = if line % 7 == 3 { "oops" } else { "assistant" };
+        let content = text(line, 100 + 40 * (line as usize % 10));
+        let turn = [json!({"role": "user", "content": "the road"}), json!({"role": role, "content": content})];
+        let messages = [turn.clone(), turn].concat();
+        format!("{}\n", json!({"messages": messages}))
+    };
+    fs::write(root.join("corpus/chat.jsonl"), (0..150).map(record).collect::<String>()).unwrap();
+    let template = "{% for m in messages %}{% if m.role == 'oops' %}{{ raise_exception('oops') }}{% endif %}\
+                    {{ '[BOT] ' if m.role == 'assistant' else 'coach ' }}{{ m.content }} [EOT] {% endfor %}\
+                    {% if add_generation_prompt %}[BOT] {% endif %}";
+    fs::write(root.join("model/chat_template.jinja"), template).unwrap();
+    let special = |(id, content): (usize, &&str)| {
+        json!({
+            "id": id, "content": content, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false,
+        })
+    };
+    let names = ["[BOT]", "[EOT]", "[PAD]"];
+    let all = names.iter().chain(&WORDS).chain(&["[UNK]"]).enumerate();
+    let vocab: serde_json::Map<String, Value> = all.map(|(id, name)| ((*name).to_owned(), id.into())).collect();
+    let tokenizer = json!({
+        "version": "1.0", "added_tokens": names.iter().enumerate().map(special).collect::<Vec<_>>(),
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"},
+    });
+    fs::write(root.join("model/tokenizer.json"), tokenizer.to_string()).unwrap();
+    let config = data_config(root);
+    (folder, config)
+}
+
+/// The configuration of a volume of this file.
 fn data_config(root: PathBuf) -> DataConfig {
+    if root.join("model").exists() {
+        let tokenizer = TokenizerSource::File { path: "model/tokenizer.json".into() };
+        let mut config = DataConfig::new(root, "corpus/*", 64, tokenizer);
+        config.sources[0].format = DocumentFormat::Chat;
+        config.conversations.on_long = OnLongConversation::Truncate;
+        config.on_bad_record = OnBadRecord::Skip;
+        return config;
+    }
     let tokenizer = TokenizerSource::Train { vocab_size: 320 };
     let on_bad_record = OnBadRecord::Skip;
     DataConfig {
@@ -43,8 +91,7 @@ fn data_config(root: PathBuf) -> DataConfig {
 }
 
 fn text(seed: u64, bytes: usize) -> String {
-    let words = ["coach", "horses", "road", "inn,", "mail", "the", "of", "milestone.", "turnpike", "and"];
-    let word = |index| words[crate::order::sequence_at(seed, index, 10) as usize];
+    let word = |index| WORDS[crate::order::sequence_at(seed, index, 10) as usize];
     let mut text: String = (0..).map(word).flat_map(|word| [word, " "]).flat_map(str::chars).take(bytes).collect();
     text.shrink_to_fit();
     text
@@ -94,6 +141,15 @@ fn killed_run() {
 
 #[test]
 fn an_interrupted_run_resumes_after_its_last_part() {
+    resumes_after_its_last_part(volume);
+}
+
+#[test]
+fn an_interrupted_run_over_conversations_resumes_after_its_last_part() {
+    resumes_after_its_last_part(conversations);
+}
+
+fn resumes_after_its_last_part(volume: fn() -> (TempDir, DataConfig)) {
     let (_folder, undisturbed) = volume();
     let mut calls = Vec::new();
     let prepared = prepare_in_parts(&undisturbed, PART_BYTES, &mut |progress| calls.push(progress.phase)).unwrap();

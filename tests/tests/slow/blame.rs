@@ -9,6 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
 
+use crate::conversations;
 use crate::replay::{change_metrics, contents, job, run, text};
 
 /// The words that a regular document repeats, from any word on.
@@ -261,4 +262,34 @@ fn what_can_not_be_blamed_is_reported_in_one_sentence() {
     let (code, said) = run(&["blame", text(&alone), "--step", "2", "--without", "corpus/small.jsonl:1"]);
     assert_eq!((code, said.contains("step 1 has no other documents: without these")), (Some(1), true), "{said}");
     assert!(blame(&alone, &["--step", "2"])["steps"][0]["documents"][0]["excess"].is_null());
+}
+
+#[test]
+fn streamed_conversations_are_found_by_name() {
+    let workspace = conversations::workspace();
+    let path = workspace.path();
+    let extra = "  checkpoint: {everySteps: 10, keepLast: 9, mode: Sync}\n".into();
+    let job = TestJob { steps: 20, extra, ..conversations::job("Always") };
+    conversations::finished(conversations::start(path, &job), path);
+    let folder = path.join(&job.name);
+    let before = contents(&folder);
+    for step in [1u64, 13, 20] {
+        let report = blame(&folder, &["--step", &step.to_string(), "--top", "1000"]);
+        adds_up(&report["steps"][0], &line(&folder, step), job.precision);
+        for name in names(&report["steps"][0]) {
+            assert!(name.starts_with("corpus/chat.jsonl:"), "{name}");
+        }
+    }
+    let report = blame(&folder, &["--step", "13", "--top", "1"]);
+    let name = names(&report["steps"][0])[0].to_owned();
+    let without = blame(&folder, &["--step", "13", "--without", &name]);
+    let step = without["steps"].as_array().unwrap().iter().find(|step| step["step"] == 13).unwrap();
+    assert!(step["targetsWithout"].as_u64().unwrap() < step["targets"].as_u64().unwrap(), "{step}");
+    // without all of its documents a step has no loss
+    let report = blame(&folder, &["--step", "13", "--top", "1000"]);
+    let all = names(&report["steps"][0]).into_iter().flat_map(|name| ["--without", name]);
+    let (code, said) = run(&[&["blame", text(&folder), "--step", "13"][..], &all.collect::<Vec<_>>()].concat());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("step 13 has no other documents: without these there is nothing to train"), "{said}");
+    assert!(contents(&folder) == before, "the run's folder is as it was");
 }

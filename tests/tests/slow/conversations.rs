@@ -24,7 +24,7 @@ fn conversations() -> String {
     texts.chunks(4).enumerate().map(conversation).collect()
 }
 
-fn workspace() -> tempfile::TempDir {
+pub(crate) fn workspace() -> tempfile::TempDir {
     let workspace = corpus::workspace();
     let model = workspace.path().join("model");
     std::fs::create_dir_all(&model).unwrap();
@@ -37,7 +37,7 @@ fn workspace() -> tempfile::TempDir {
     workspace
 }
 
-fn job(mode: &str) -> TestJob {
+pub(crate) fn job(mode: &str) -> TestJob {
     TestJob {
         name: "chat".into(),
         corpus: format!(
@@ -55,11 +55,11 @@ fn job(mode: &str) -> TestJob {
 const TOKENIZER: [&str; 4] =
     ["--set", "data.tokenizer={type: File, file: {path: model/tokenizer.json}}", "--set", "data.sequenceLength=56"];
 
-fn start(workspace: &Path, job: &TestJob) -> Launched {
+pub(crate) fn start(workspace: &Path, job: &TestJob) -> Launched {
     Launched::start(workspace, job, &TOKENIZER)
 }
 
-fn finished(launched: Launched, workspace: &Path) -> (Hashes, Outcome) {
+pub(crate) fn finished(launched: Launched, workspace: &Path) -> (Hashes, Outcome) {
     let outcome = launched.finish(workspace);
     assert!(outcome.status.success(), "{}\n{}", outcome.stdout, outcome.stderr);
     (outcome.hashes(), outcome)

@@ -6,6 +6,7 @@ use std::thread;
 
 use stagecoach_chat::{Chat, Conversation, Refusal, Tokens, Wanted};
 
+use crate::chat_template::TemplateParts;
 use crate::config::{OnBadRecord, OnLongConversation};
 use crate::corpus::{BadRecordReason, ConversationRecord};
 use crate::error::DataError;
@@ -37,6 +38,7 @@ pub(crate) struct ConversationEncoder {
     pub(crate) losses: Losses,
     /// The hash of the template and its variables.
     pub(crate) template_hash: String,
+    pub(crate) template_parts: TemplateParts,
     /// Everything that decides the tokens of a conversation.
     pub(crate) key: String,
 }

@@ -43,7 +43,7 @@ mod without_documents;
 
 pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
-pub use chat_template::read_chat;
+pub use chat_template::{TemplateParts, has_chat_template, read_chat};
 pub use config::{
     ConversationConfig, CorpusSource, DataConfig, DocumentFormat, HeldOut, HeldOutFiles, OnBadRecord,
     OnLongConversation, PrepareProgress, Streaming, TokenizerSource,

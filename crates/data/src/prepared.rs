@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chat_template::with_conversations;
+use crate::chat_template::{TemplateParts, with_conversations};
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
 use crate::findings::Findings;
@@ -48,6 +48,9 @@ pub struct PreparedCorpus {
     /// the tokens that are trained on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// The parts of that hash; `None` in caches of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_parts: Option<TemplateParts>,
     /// The parts of texts that their tokens do not represent.
     #[serde(default)]
     pub findings: Findings,
@@ -106,11 +109,11 @@ impl PreparedCorpus {
             return Err(DataError::Tokenizer { path, problem });
         }
         let tokenizer = with_conversations(tokenizer, config)?;
-        let template = tokenizer.conversations.as_ref().map(|encoder| &encoder.template_hash);
-        if template != self.chat_template.as_ref() {
-            let problem =
-                "its chat template is another than the one that the corpus was tokenised with: put that one back";
-            return Err(DataError::Tokenizer { path, problem: problem.into() });
+        let encoder = tokenizer.conversations.as_ref();
+        if encoder.map(|encoder| &encoder.template_hash) != self.chat_template.as_ref() {
+            let now = encoder.map(|encoder| &encoder.template_parts);
+            let problem = TemplateParts::difference(now, self.template_parts.as_ref());
+            return Err(DataError::Tokenizer { path, problem });
         }
         Ok(tokenizer)
     }

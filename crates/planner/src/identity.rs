@@ -156,6 +156,7 @@ pub(super) mod tests {
             padding: 0,
             special_tokens: Default::default(),
             chat_template: None,
+            template_parts: None,
             findings: Default::default(),
             notes: Vec::new(),
         }

@@ -436,3 +436,26 @@ fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model()
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(start(&killed, &["--fresh"]).finish(path).numbers(), twelve);
 }
+
+/// Checkpoints have the files beside the job's tokenizer, so that a template beside the model's weights alone is lost.
+#[test]
+fn a_chat_template_that_checkpoints_will_lack_is_noted() {
+    let workspace = workspace();
+    let path = workspace.path();
+    std::fs::create_dir(path.join("bare")).unwrap();
+    std::fs::copy(path.join("tiny/tokenizer.json"), path.join("bare/tokenizer.json")).unwrap();
+    std::fs::copy(path.join("tiny/tokenizer_config.json"), path.join("bare/tokenizer_config.json")).unwrap();
+    let noted = |name: &str, tokenizer: &str| {
+        let job = TestJob { steps: 2, ..job(name) };
+        let yaml = yaml(&job, &pretrained("tiny")).replace("tiny/tokenizer.json", tokenizer);
+        let outcome = run(path, &job, &yaml);
+        assert!(outcome.status.success(), "{}", outcome.stderr);
+        outcome.stdout.contains("tiny has a chat template, and the tokenizer")
+    };
+    assert!(!noted("without", "bare/tokenizer.json"));
+    std::fs::write(path.join("tiny/chat_template.jinja"), "{{ messages }}").unwrap();
+    assert!(noted("lost", "bare/tokenizer.json"));
+    assert!(!noted("own", "tiny/tokenizer.json"));
+    std::fs::write(path.join("bare/chat_template.jinja"), "{{ messages }}").unwrap();
+    assert!(!noted("both", "bare/tokenizer.json"));
+}

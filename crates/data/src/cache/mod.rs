@@ -135,6 +135,7 @@ fn prepare_in_parts(
                     padding: contents.tokenizer.padding().unwrap_or(contents.eos_token_id),
                     special_tokens: contents.tokenizer.special_tokens().clone(),
                     chat_template: contents.tokenizer.conversations.as_ref().map(|it| it.template_hash.clone()),
+                    template_parts: contents.tokenizer.conversations.as_ref().map(|it| it.template_parts.clone()),
                     findings: contents.findings,
                     notes: Vec::new(),
                 };

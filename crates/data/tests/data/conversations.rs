@@ -538,6 +538,26 @@ fn the_cache_depends_on_everything_that_decides_the_tokens() {
 }
 
 #[test]
+fn another_template_and_another_special_token_are_told_apart() {
+    let records = records(&[(1, 0), (2, 0)]);
+    let volume = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&records))]);
+    volume.write("letters/tokenizer_config.json", br#"{"unk_token": "[UNK]"}"#);
+    let prepared = volume.prepare().unwrap();
+    let refused = || {
+        let error = stagecoach_data::document_indices(&volume.config, &prepared, &[], &mut |_| {}).unwrap_err();
+        error.to_string()
+    };
+    volume.write("letters/tokenizer_config.json", br#"{"unk_token": "a"}"#);
+    let token = refused();
+    assert!(token.contains("the chat template gets another special token than the one"), "{token}");
+    assert!(token.ends_with(r#"(its unk_token is "a", and was "[UNK]")"#), "{token}");
+    volume.write("letters/tokenizer_config.json", br#"{"unk_token": "[UNK]"}"#);
+    volume.write("letters/chat_template.jinja", TEMPLATE.replace(" [EOT] ", " [EOT]").as_bytes());
+    let template = refused();
+    assert!(template.contains("its chat template is another than the one"), "{template}");
+}
+
+#[test]
 fn parts_of_conversations_are_found_again() {
     let records = records(&[(1, 0), (2, 0), (1, 3)]);
     let rejected = [json!({"messages": [{"role": "user", "content": "a"}]})];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
 use stagecoach_checkpoint::{CheckpointError, Damage, Fence, VolumeContents};
-use stagecoach_data::{DataConfig, Dataset, HeldOutSet, OnWait, PrepareProgress, PreparedCorpus};
+use stagecoach_data::{DataConfig, Dataset, HeldOutSet, OnWait, PrepareProgress, PreparedCorpus, has_chat_template};
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::InitialWeights;
 use stagecoach_group::{Coordinator, StepRules};
@@ -318,7 +318,25 @@ pub(in crate::train) fn resolve_initial_weights(
         weights.check(config.architecture(vocab_size, tch::Device::Cpu).as_ref()).map_err(unusable)?;
         notes.extend(weights.note());
     }
+    notes.extend(lost_template(config, &folder, spec_path)?);
     Ok(Some(path))
+}
+
+/// A sentence if the model in `folder` has a chat template that the job's checkpoints will lack: they have the files
+/// beside the job's tokenizer.
+fn lost_template(config: &JobConfig, folder: &Path, spec_path: &Path) -> Result<Option<String>, StageError> {
+    let theirs = folder.join("tokenizer.json");
+    let Some(tokenizer) = config.tokenizer_file().filter(|ours| *ours != theirs) else { return Ok(None) };
+    if config.data.chat_template.is_some() || has_chat_template(&tokenizer)? || !has_chat_template(&theirs)? {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "the model in {} has a chat template, and the tokenizer {} has none beside it, so that the checkpoints have none: \
+         set spec.data.tokenizer.file.path to {} to keep it",
+        folder.display(),
+        tokenizer.display(),
+        spec_path.join("tokenizer.json").display()
+    )))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use indicatif::{DecimalBytes, HumanBytes};
 use stagecoach_data::RecordForm;
 use stagecoach_display::duration;
 
-use super::sizes::{SECONDS, Sizes};
+use super::sizes::{SECONDS, Sizes, TrainingSizes};
 use super::{Facts, MEMORY_SHARE};
 
 /// The job as YAML.
@@ -33,11 +33,11 @@ spec:
 ",
         corpus = facts.corpus(),
         machine = facts.machine(),
-        tokens = count(sizes.tokens),
+        tokens = count(sizes.training.tokens),
         minutes = duration(SECONDS),
         share = 100.0 * MEMORY_SHARE,
         name = quoted(&facts.name),
-        stages = sizes.stages,
+        stages = sizes.training.stages,
         why_stages = facts.why_stages(),
     )
 }
@@ -61,7 +61,7 @@ fn model(sizes: &Sizes) -> String {
         head_dim = sizes.shape.hidden_size / sizes.shape.heads,
         kv_heads = sizes.shape.heads / 2,
         intermediate = sizes.intermediate_size,
-        length = sizes.sequence_length,
+        length = sizes.training.sequence_length,
     )
 }
 
@@ -78,9 +78,9 @@ fn data(facts: &Facts, sizes: &Sizes) -> String {
         vocabSize: {vocab}  # grows with the corpus, and with the model: embedding and head have a row for each token
 ",
         paths = data_paths(facts),
-        length = sizes.sequence_length,
-        fraction = sizes.evaluation_fraction,
-        interval = sizes.interval,
+        length = sizes.training.sequence_length,
+        fraction = sizes.training.evaluation_fraction,
+        interval = sizes.training.interval,
         vocab = sizes.vocab_size,
     )
 }
@@ -108,16 +108,49 @@ pub(super) fn data_paths(facts: &Facts) -> String {
 }
 
 fn training(facts: &Facts, sizes: &Sizes) -> String {
-    format!(
-        "  training:
-    steps: {steps}  # about {seconds}, by estimate; 50 to 2000, and at most 20 passes over the corpus
+    let seconds = duration(sizes.training.seconds);
+    let words = TrainingWords {
+        why_steps: format!("about {seconds}, by estimate; 50 to 2000, and at most 20 passes over the corpus"),
+        why_threads: match facts.processors >= 2 * sizes.training.stages as usize {
+            true => "processors by stages, at most 4",
+            false => "fewer than two processors for each stage",
+        },
+        precision: "",
+        lora: "",
+        peak: sizes.training.learning_rate.to_string(),
+        why_peak: "the wider the model, the lower".to_owned(),
+    };
+    words.with(&sizes.training)
+}
+
+/// The parts of `training` that depend on the rule by which a job is proposed.
+pub(super) struct TrainingWords {
+    pub(super) why_steps: String,
+    pub(super) why_threads: &'static str,
+    /// The line of the precision, or nothing.
+    pub(super) precision: &'static str,
+    /// The line of the adapters, or nothing.
+    pub(super) lora: &'static str,
+    /// Peak of the learning rate.
+    pub(super) peak: String,
+    pub(super) why_peak: String,
+}
+
+impl TrainingWords {
+    /// The end of a job file: `training`, `pipeline` and `checkpoint`.
+    pub(super) fn with(&self, sizes: &TrainingSizes) -> String {
+        let TrainingWords { why_steps, why_threads, precision, lora, peak, why_peak } = self;
+        let TrainingSizes { batch, microbatches, threads, steps, warmup_steps, interval, .. } = sizes;
+        format!(
+            "  training:
+    steps: {steps}  # {why_steps}
     globalBatchSize: {batch}  # sequences of a step: {rows} for each microbatch
     microbatches: {microbatches}  # at least two for each stage, and eight, so that the pipeline is filled
-    threads: {threads}  # {why_threads}
+{precision}    threads: {threads}  # {why_threads}
     gradientClipNorm: 1.0  # keeps a single batch from throwing the model off
-    learningRate:
-      peak: {peak}  # the wider the model, the lower
-      warmupSteps: {warmup}  # a tenth of the steps
+{lora}    learningRate:
+      peak: {peak}  # {why_peak}
+      warmupSteps: {warmup_steps}  # a tenth of the steps
       schedule: Cosine
       floor: {floor}  # a tenth of the peak
   pipeline:
@@ -126,21 +159,10 @@ fn training(facts: &Facts, sizes: &Sizes) -> String {
     everySteps: {interval}  # so that a stop or a crash costs a fifth of the run at most
     keepLast: 2  # the newest, and one before it
 ",
-        steps = sizes.steps,
-        seconds = duration(sizes.seconds),
-        batch = sizes.batch,
-        rows = sizes.batch / sizes.microbatches,
-        microbatches = sizes.microbatches,
-        threads = sizes.threads,
-        why_threads = match facts.processors >= 2 * sizes.stages as usize {
-            true => "processors by stages, at most 4",
-            false => "fewer than two processors for each stage",
-        },
-        peak = sizes.shape.learning_rate,
-        warmup = sizes.warmup_steps,
-        floor = float(sizes.shape.learning_rate / 10.0),
-        interval = sizes.interval,
-    )
+            rows = batch / microbatches,
+            floor = float(sizes.learning_rate / 10.0),
+        )
+    }
 }
 
 impl Facts {

@@ -46,18 +46,16 @@ const MOST_STEPS: f64 = 2000.0;
 /// The most passes over a small corpus, before the model memorises it.
 const MOST_EPOCHS: f64 = 20.0;
 
-/// The numbers of a job.
+/// The numbers of training that every job has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sizes {
-    pub(super) shape: Shape,
+pub(super) struct TrainingSizes {
     pub(super) stages: u32,
-    pub(super) layers: u32,
-    pub(super) intermediate_size: u32,
-    pub(super) vocab_size: u32,
     pub(super) sequence_length: u32,
     pub(super) batch: u32,
     pub(super) microbatches: u32,
     pub(super) threads: u32,
+    /// Peak of the learning rate.
+    pub(super) learning_rate: f64,
     pub(super) steps: u32,
     pub(super) warmup_steps: u32,
     /// Steps between two evaluations, and between two checkpoints.
@@ -65,10 +63,20 @@ pub(super) struct Sizes {
     pub(super) evaluation_fraction: f64,
     /// Tokens of the corpus, estimated.
     pub(super) tokens: f64,
-    /// Parameters, embedding and head included.
-    pub(super) parameters: f64,
     /// Seconds of the run, estimated.
     pub(super) seconds: f64,
+}
+
+/// The numbers of a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sizes {
+    pub(super) shape: Shape,
+    pub(super) layers: u32,
+    pub(super) intermediate_size: u32,
+    pub(super) vocab_size: u32,
+    /// Parameters, embedding and head included.
+    pub(super) parameters: f64,
+    pub(super) training: TrainingSizes,
 }
 
 impl Sizes {
@@ -96,32 +104,30 @@ impl Sizes {
         let by_epochs = (MOST_EPOCHS * tokens / tokens_of_step).max(50.0);
         let steps = (SECONDS / seconds_of_step).min(by_epochs).clamp(50.0, MOST_STEPS);
         let steps = (steps / 50.0).floor() as u32 * 50;
-        Sizes {
-            shape: *shape,
+        let training = TrainingSizes {
             stages,
-            layers,
-            intermediate_size,
-            vocab_size,
             sequence_length: sequence_length as u32,
             batch,
             microbatches,
             threads,
+            learning_rate: shape.learning_rate,
             steps,
             warmup_steps: steps / 10,
             interval: steps / 5,
             evaluation_fraction: evaluation_fraction(tokens),
             tokens,
-            parameters,
             seconds: seconds_of_step * f64::from(steps),
-        }
+        };
+        Sizes { shape: *shape, layers, intermediate_size, vocab_size, parameters, training }
     }
 
     /// Whether the layers have at most two parameters for each token of the corpus, and enough steps fit into the time.
     pub(super) fn is_trained_in_time(&self, facts: &Facts) -> bool {
-        let step = f64::from(self.batch) * f64::from(self.sequence_length);
-        let seconds = LEAST_STEPS * seconds_of_step(self.parameters, step, flops(facts, self.stages, self.threads));
+        let TrainingSizes { stages, threads, batch, sequence_length, tokens, .. } = self.training;
+        let step = f64::from(batch) * f64::from(sequence_length);
+        let seconds = LEAST_STEPS * seconds_of_step(self.parameters, step, flops(facts, stages, threads));
         let of_layers = self.parameters - 2.0 * f64::from(self.vocab_size) * f64::from(self.shape.hidden_size);
-        seconds <= SECONDS && of_layers <= 2.0 * self.tokens
+        seconds <= SECONDS && of_layers <= 2.0 * tokens
     }
 }
 

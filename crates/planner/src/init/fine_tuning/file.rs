@@ -2,7 +2,7 @@
 
 use stagecoach_display::duration;
 
-use super::super::file::{count, data_paths, float, quoted};
+use super::super::file::{TrainingWords, count, data_paths, float, quoted};
 use super::super::sizes::SECONDS;
 use super::super::{Facts, MEMORY_SHARE};
 use super::SourceModel;
@@ -33,14 +33,14 @@ spec:
       path: {path}  # below the workspace: configuration and weights
 ",
         corpus = facts.corpus(),
-        tokens = count(sizes.tokens),
+        tokens = count(sizes.training.tokens),
         parameters = count(model.parameters as f64),
         machine = facts.machine(),
         method = sizes.method.name(),
         share = 100.0 * MEMORY_SHARE,
         minutes = duration(SECONDS),
         name = quoted(&facts.name),
-        stages = sizes.stages,
+        stages = sizes.training.stages,
         why_stages = facts.why_stages(),
         path = quoted(&model.path),
     )
@@ -60,59 +60,36 @@ fn data(facts: &Facts, model: &SourceModel, sizes: &Sizes) -> String {
         path: {tokenizer}  # the model's own; the files beside it name its special tokens
 ",
         paths = data_paths(facts),
-        length = sizes.sequence_length,
+        length = sizes.training.sequence_length,
         allowed = model.max_position_embeddings,
-        fraction = sizes.evaluation_fraction,
-        interval = sizes.interval,
+        fraction = sizes.training.evaluation_fraction,
+        interval = sizes.training.interval,
         tokenizer = quoted(&model.tokenizer()),
     )
 }
 
 fn training(facts: &Facts, sizes: &Sizes) -> String {
-    let precision = match facts.gpus {
-        0 => "",
-        _ => {
-            "    precision: BFloat16  # products in bf16, weights and moments in fp32: twice as fast, half the memory of activations\n"
-        }
-    };
-    format!(
-        "  training:
-    steps: {steps}  # about {seconds} and {epochs:.1} passes over the corpus, by estimate; 20 to 2000
-    globalBatchSize: {batch}  # sequences of a step: {rows} for each microbatch
-    microbatches: {microbatches}  # at least two for each stage, and eight, so that the pipeline is filled
-{precision}    threads: {threads}  # processors by stages, at most 4
-    gradientClipNorm: 1.0  # keeps a single batch from throwing the model off
-{lora}    learningRate:
-      peak: {peak}  # for {method}: {why_peak}
-      warmupSteps: {warmup}  # a tenth of the steps
-      schedule: Cosine
-      floor: {floor}  # a tenth of the peak
-  pipeline:
-    schedule: {{type: 1F1B}}  # memory for as many microbatches as there are stages; Auto lets the planner choose
-  checkpoint:
-    everySteps: {interval}  # so that a stop or a crash costs a fifth of the run at most
-    keepLast: 2  # the newest, and one before it
-",
-        steps = sizes.steps,
-        seconds = duration(sizes.seconds),
-        epochs = sizes.epochs,
-        batch = sizes.batch,
-        rows = sizes.batch / sizes.microbatches,
-        microbatches = sizes.microbatches,
-        threads = sizes.threads,
-        lora = match sizes.method {
+    let (seconds, epochs) = (duration(sizes.training.seconds), sizes.epochs);
+    let words = TrainingWords {
+        why_steps: format!("about {seconds} and {epochs:.1} passes over the corpus, by estimate; 20 to 2000"),
+        why_threads: "processors by stages, at most 4",
+        precision: match facts.gpus {
+            0 => "",
+            _ => {
+                "    precision: BFloat16  # products in bf16, weights and moments in fp32: twice as fast, half the memory of activations\n"
+            }
+        },
+        lora: match sizes.method {
             Method::Full => "",
-            Method::Lora =>
-                "    lora: {rank: 16, alpha: 32}  # adapters of all linear layers, scaled by alpha / rank\n",
+            Method::Lora => {
+                "    lora: {rank: 16, alpha: 32}  # adapters of all linear layers, scaled by alpha / rank\n"
+            }
         },
-        peak = float(sizes.learning_rate),
-        method = sizes.method.name(),
-        why_peak = match sizes.method {
-            Method::Full => "the larger the model, the lower",
-            Method::Lora => "about ten times the rate of all weights",
+        peak: float(sizes.training.learning_rate),
+        why_peak: match sizes.method {
+            Method::Full => format!("for {}: the larger the model, the lower", sizes.method.name()),
+            Method::Lora => format!("for {}: about ten times the rate of all weights", sizes.method.name()),
         },
-        warmup = sizes.warmup_steps,
-        floor = float(sizes.learning_rate / 10.0),
-        interval = sizes.interval,
-    )
+    };
+    words.with(&sizes.training)
 }

@@ -1,7 +1,7 @@
 //! The rules that choose the numbers of a fine-tuning job.
 
 use super::super::Facts;
-use super::super::sizes::{SECONDS, evaluation_fraction, flops, seconds_of_step};
+use super::super::sizes::{SECONDS, TrainingSizes, evaluation_fraction, flops, seconds_of_step};
 use super::SourceModel;
 
 /// Lengths of sequences, the longest first.
@@ -54,24 +54,9 @@ impl Method {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sizes {
     pub(super) method: Method,
-    /// Peak of the learning rate.
-    pub(super) learning_rate: f64,
-    pub(super) stages: u32,
-    pub(super) sequence_length: u32,
-    pub(super) batch: u32,
-    pub(super) microbatches: u32,
-    pub(super) threads: u32,
-    pub(super) steps: u32,
-    pub(super) warmup_steps: u32,
-    /// Steps between two evaluations, and between two checkpoints.
-    pub(super) interval: u32,
-    pub(super) evaluation_fraction: f64,
-    /// Tokens of the corpus, estimated.
-    pub(super) tokens: f64,
     /// Passes over the corpus.
     pub(super) epochs: f64,
-    /// Seconds of the run, estimated.
-    pub(super) seconds: f64,
+    pub(super) training: TrainingSizes,
 }
 
 impl Sizes {
@@ -86,22 +71,21 @@ impl Sizes {
         let by_epochs = (EPOCHS * tokens / tokens_of_step).ceil();
         let steps = by_epochs.min(SECONDS / seconds_of_step).clamp(LEAST_STEPS, MOST_STEPS);
         let steps = (steps / 5.0).floor() as u32 * 5;
-        Sizes {
-            method,
-            learning_rate: method.learning_rate(model),
+        let training = TrainingSizes {
             stages,
             sequence_length,
             batch,
             microbatches,
             threads,
+            learning_rate: method.learning_rate(model),
             steps,
             warmup_steps: (steps / 10).max(1),
             interval: steps / 5,
             evaluation_fraction: evaluation_fraction(tokens),
             tokens,
-            epochs: f64::from(steps) * tokens_of_step / tokens.max(1.0),
             seconds: seconds_of_step * f64::from(steps),
-        }
+        };
+        Sizes { method, epochs: f64::from(steps) * tokens_of_step / tokens.max(1.0), training }
     }
 }
 

@@ -6,6 +6,7 @@
 //! types and keys that are plain names are never replaced, because templates compare them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::ops::Range;
 
 use aho_corasick::AhoCorasick;
@@ -109,7 +110,7 @@ impl Shield {
 
     fn text(&self, text: &str, reach: Reach) -> String {
         let mut ranges = match reach {
-            Reach::All => vec![0..text.len()],
+            Reach::All => iter::once(0..text.len()).collect(),
             Reach::Tokens => self.tokens_and_ends(text),
         };
         ranges.sort_by_key(|range| range.start);

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use jiff::civil::Date;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stagecoach_chat::{Chat, ChatTemplate, Refusal, Settings, SetupError, Vocabulary};
 use stagecoach_files::read_if_exists;
@@ -13,50 +12,11 @@ use stagecoach_files::read_if_exists;
 use crate::config::{ConversationConfig, DataConfig, DocumentFormat};
 use crate::conversations::ConversationEncoder;
 use crate::error::DataError;
+use crate::template_parts::{TOKEN_NAMES, TemplateParts};
 use crate::tokenizer::{TOKENIZER_CONFIG_FILE, Tokenizer, read_config};
 
 /// The file of the template beside a tokenizer.
 pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
-
-/// The variables of special tokens that transformers gives a template.
-const TOKEN_NAMES: [&str; 7] =
-    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-
-/// The parts of a template's hash, by which a refusal says which of them is another.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct TemplateParts {
-    /// The hash of the template's text.
-    source: String,
-    /// The texts of special tokens by the names of their variables.
-    special_tokens: BTreeMap<String, String>,
-}
-
-impl TemplateParts {
-    /// The difference between the template here and the one that the corpus was tokenised with. Older caches have no
-    /// parts.
-    pub(crate) fn difference(now: Option<&TemplateParts>, recorded: Option<&TemplateParts>) -> String {
-        const CORPUS: &str = "the one that the corpus was tokenised with: put that one back";
-        match (now, recorded) {
-            (Some(now), Some(recorded)) if now.source == recorded.source => {
-                let names = TOKEN_NAMES.iter().filter(|name| text(now, name) != text(recorded, name));
-                let changed =
-                    names.map(|name| format!("its {name} is {}, and was {}", text(now, name), text(recorded, name)));
-                format!(
-                    "the chat template gets another special token than {CORPUS} ({})",
-                    changed.collect::<Vec<_>>().join("; ")
-                )
-            }
-            (Some(_), None) => format!("its chat template, or a special token that it gets, is another than {CORPUS}"),
-            _ => format!("its chat template is another than {CORPUS}"),
-        }
-    }
-}
-
-/// The text of a special token, for people.
-fn text(parts: &TemplateParts, name: &str) -> String {
-    parts.special_tokens.get(name).map_or_else(|| "missing".to_owned(), |text| format!("{text:?}"))
-}
 
 /// Whether a tokenizer has a chat template beside it, as [`read_chat`] finds it.
 ///
@@ -98,10 +58,7 @@ pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) 
     }
     let names = special_tokens(&tokenizer, &beside);
     let template_hash = blake3::hash(format!("{source:?}\n{names:?}").as_bytes()).to_hex().to_string();
-    let template_parts = TemplateParts {
-        source: blake3::hash(source.as_deref().unwrap_or_default().as_bytes()).to_hex().to_string(),
-        special_tokens: names.clone(),
-    };
+    let template_parts = TemplateParts::of(source.as_deref().unwrap_or_default(), &names);
     let date_name = date.map(|date| date.to_string());
     tokenizer.conversations = Some(Arc::new(ConversationEncoder {
         chat: chat(&tokenizer, source.as_deref(), names, *date)?,

@@ -6,13 +6,13 @@ use std::thread;
 
 use stagecoach_chat::{Chat, Conversation, Refusal, Tokens, Wanted};
 
-use crate::chat_template::TemplateParts;
 use crate::config::{OnBadRecord, OnLongConversation};
 use crate::corpus::{BadRecordReason, ConversationRecord};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::loss_mask::marked;
-use crate::tokenizer::Losses;
+use crate::losses::Losses;
+use crate::template_parts::TemplateParts;
 
 /// The tokens of a conversation, or the reason why it is left out.
 #[derive(Debug)]

@@ -22,6 +22,7 @@ mod examples;
 mod findings;
 mod held_out;
 mod loss_mask;
+mod losses;
 mod map_file;
 mod mapped;
 mod mixture;
@@ -35,6 +36,7 @@ mod source;
 mod stream;
 mod streaming;
 mod surroundings;
+mod template_parts;
 mod text_batch;
 mod texts;
 mod tokenizer;
@@ -43,7 +45,7 @@ mod without_documents;
 
 pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
-pub use chat_template::{TemplateParts, has_chat_template, read_chat};
+pub use chat_template::{has_chat_template, read_chat};
 pub use config::{
     ConversationConfig, CorpusSource, DataConfig, DocumentFormat, HeldOut, HeldOutFiles, OnBadRecord,
     OnLongConversation, PrepareProgress, Streaming, TokenizerSource,
@@ -62,5 +64,6 @@ pub use shown_documents::{ShownDocument, ShownToken, show_documents};
 pub use source::hub_client;
 pub use streaming::StreamPosition;
 pub use surroundings::{OnWait, Variables};
+pub use template_parts::TemplateParts;
 pub use texts::{RecordForm, Texts, find_texts};
 pub use tokenizer::{SpecialTokenIds, Tokenizer};

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chat_template::{TemplateParts, with_conversations};
+use crate::chat_template::with_conversations;
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::mapped::TokenForm;
+use crate::template_parts::TemplateParts;
 use crate::tokenizer::{SpecialTokenIds, Tokenizer};
 
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";

@@ -18,6 +18,7 @@ use crate::conversations::ConversationEncoder;
 use crate::corpus::Split;
 use crate::error::DataError;
 use crate::findings::Findings;
+use crate::losses::Losses;
 use crate::named_tokens::{NamedTokens, PAD_KEY};
 #[cfg(test)]
 pub(crate) use definition::LLAMA_3_PATTERN;
@@ -42,16 +43,6 @@ pub struct Tokenizer {
     losses: Losses,
     /// The encoder of conversations, if the corpus has some.
     pub(crate) conversations: Option<Arc<ConversationEncoder>>,
-}
-
-/// The ways in which a text may lose information when it is tokenised.
-#[derive(Clone)]
-pub(crate) struct Losses {
-    /// Names of special tokens that stay text.
-    special: Option<AhoCorasick>,
-    unknown: Option<u32>,
-    /// Whether characters without a token vanish.
-    pub(crate) drops_characters: bool,
 }
 
 impl Tokenizer {
@@ -121,7 +112,7 @@ impl Tokenizer {
         }
         let hash = blake3::hash(bytes).to_hex().to_string();
         let split = definition::split(&definition, parse);
-        let losses = Losses::of(&definition, &inner, parse);
+        let losses = losses(&definition, &inner, parse);
         Ok(Tokenizer {
             inner,
             path: path.into(),
@@ -297,23 +288,14 @@ fn names<'a>(inner: &'a tokenizers::Tokenizer, definition: &Value) -> Names<'a> 
     Names { id_of: Box::new(|name| inner.token_to_id(name)), added }
 }
 
-impl Losses {
-    /// Counts the tokens that stand for characters outside of the vocabulary.
-    pub(crate) fn count_unknown(&self, ids: &[u32], findings: &mut Findings) {
-        if let Some(unknown) = self.unknown {
-            findings.unknown += ids.iter().filter(|&&id| id == unknown).count() as u64;
-        }
-    }
-
-    fn of(definition: &Value, inner: &tokenizers::Tokenizer, parse: bool) -> Losses {
-        let special = definition::added_tokens(definition).iter().filter(|token| token["special"] == true);
-        let contents: Vec<&str> = special.filter_map(|token| token["content"].as_str()).collect();
-        let matcher = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents);
-        Losses {
-            special: matcher.ok().filter(|_| !parse),
-            unknown: definition::unknown_token(definition).and_then(|name| inner.token_to_id(name)),
-            drops_characters: definition::may_drop_characters(definition, &|name| inner.token_to_id(name).is_some()),
-        }
+fn losses(definition: &Value, inner: &tokenizers::Tokenizer, parse: bool) -> Losses {
+    let special = definition::added_tokens(definition).iter().filter(|token| token["special"] == true);
+    let contents: Vec<&str> = special.filter_map(|token| token["content"].as_str()).collect();
+    let matcher = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents);
+    Losses {
+        special: matcher.ok().filter(|_| !parse),
+        unknown: definition::unknown_token(definition).and_then(|name| inner.token_to_id(name)),
+        drops_characters: definition::may_drop_characters(definition, &|name| inner.token_to_id(name).is_some()),
     }
 }
 

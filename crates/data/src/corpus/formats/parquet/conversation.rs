@@ -22,6 +22,9 @@ use crate::error::DataError;
 /// Characters of an error that are shown.
 const MAX_QUOTED: usize = 200;
 
+/// The bytes of a column in each row group.
+type ColumnChunks = Vec<Range<u64>>;
+
 /// Reads the rows of a file as conversations, from the row that `from` names on.
 ///
 /// # Errors
@@ -108,7 +111,7 @@ fn columns(
     metadata: &ParquetMetaData,
     corpus_file: &CorpusFile,
     documents: DocumentFormat,
-) -> Result<(SchemaType, Vec<Vec<Range<u64>>>), DataError> {
+) -> Result<(SchemaType, Vec<ColumnChunks>), DataError> {
     let schema = metadata.file_metadata().schema_descr();
     let fields = schema.root_schema().get_fields();
     let has = |name: &str| fields.iter().any(|field| field.name() == name);

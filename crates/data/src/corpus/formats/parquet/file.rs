@@ -2,6 +2,7 @@
 //! gets few, large requests: the footer, then the chunks of the columns in windows.
 
 use std::io::{self, Read};
+use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -80,7 +81,7 @@ impl ParquetFile {
         // small chunks that lie together are one request
         let span = bytes(&(start..end));
         let parts = match span <= WINDOW_BYTES && span / 2 <= total {
-            true => vec![start..end],
+            true => iter::once(start..end).collect(),
             false => chunks,
         };
         let window = |part: Range<u64>| {

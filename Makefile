@@ -42,11 +42,11 @@ TEST_BINARIES := $(filter-out system slow $(CLUSTER_TEST_BINARIES) $(NODE_TEST_B
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers datasets object-stores tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers datasets object-stores tensorboard collector grafana kueue-minors bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
 
 # The targets of the help, by group. A target that is in no group is shown at the end.
 HELP_FIRST := run test lint e2e bench
-HELP_TESTS := test-slow test-kubernetes test-all test-exhaustive soak crashes model strace page transformers datasets object-stores tensorboard collector grafana
+HELP_TESTS := test-slow test-kubernetes test-all test-exhaustive soak crashes model strace page transformers datasets object-stores tensorboard collector grafana kueue-minors
 HELP_CLUSTER := cluster-up cluster-down e2e-report cluster-tools
 HELP_BUILD := trainer build manifests release reproducible clean
 HELP_FETCH := libtorch nvrtc torch texts
@@ -183,6 +183,12 @@ tensorboard: build $(TENSORBOARD) ## TensorBoard reads what `stagecoach tensorbo
 collector: build ## a real OpenTelemetry collector gets metrics and traces of a run; builds it once, needs Go
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) otelcol) \
 		cargo test --workspace --test slow --quiet collector:: -- --ignored --nocapture
+
+kueue-minors: build ## the webhooks of three minor versions of Kueue before the same Workloads; builds them once, needs Go
+	@tests/cluster/tools.sh $(CACHE) kueue-0.18 kueue-0.17 >/dev/null
+	@tests/cluster/tools.sh $(CACHE) >/dev/null
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
+		cargo test --workspace --test cluster --quiet kueue::minors:: -- --ignored --nocapture
 
 grafana: ## the chart's dashboard is what Grafana's own schema says; needs Node.js
 	@tests/grafana/check.sh $(CACHE)

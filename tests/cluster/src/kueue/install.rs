@@ -43,8 +43,8 @@ pub(super) fn install(plane: &ControlPlane, program: &Path, ip: &str) {
 
     plane.create_namespace(NAMESPACE);
     create(&namespaced("secrets"), &json!({"metadata": {"name": SECRET}}));
-    // The API server takes the name for an address. So the webhooks and the name in their certificate are those of a real
-    // cluster, and no proxy is needed.
+    // the API server connects to the name, which may be an address: so the webhooks and the name in their certificate
+    // are those of a real cluster, and no proxy is needed
     let spec = json!({"type": "ExternalName", "externalName": ip});
     create(&namespaced("services"), &json!({"metadata": {"name": SERVICE}, "spec": spec}));
 

@@ -32,8 +32,8 @@ const TAIL: usize = 30;
 /// Kueue's controller and its webhooks. Any number may run at the same time, one for each control plane. The process
 /// ends when this value is dropped, or when the test dies.
 ///
-/// The webhooks are those of an installation by `kubectl apply`. They include a webhook on pods that fails closed: while
-/// the controller is down, the API server refuses new pods outside `kube-system` and `kueue-system`.
+/// The webhooks are those of an installation by `kubectl apply`. One of them is on pods and fails closed: while the
+/// controller is down, the API server refuses new pods outside `kube-system` and `kueue-system`.
 #[derive(Debug)]
 pub struct Kueue {
     process: Mutex<Option<Process>>,

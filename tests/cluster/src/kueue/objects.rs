@@ -35,7 +35,8 @@ pub fn create(client: &Client, objects: &[Value]) {
     }
 }
 
-/// A ResourceFlavor. `spec` is for example `{"nodeLabels": {"gpu": "h200"}, "tolerations": [], "topologyName": "racks"}`.
+/// A ResourceFlavor. `spec` is for example `{"nodeLabels": {"gpu": "h200"}, "topologyName": "racks"}`; it may also have
+/// `tolerations`.
 pub fn resource_flavor(name: &str, spec: Value) -> Value {
     object("ResourceFlavor", name, spec)
 }
@@ -46,8 +47,9 @@ pub fn topology(name: &str, levels: &[&str]) -> Value {
     object("Topology", name, json!({"levels": levels}))
 }
 
-/// A ClusterQueue for all namespaces. `flavors` are tried in this order, and each has a quota of the same resources, as in
-/// `("default", json!({"cpu": 3}))`. `spec` is for example `{"preemption": {"withinClusterQueue": "LowerPriority"}}`.
+/// A ClusterQueue for all namespaces. `flavors` are tried in this order, and each has a quota of the same resources, as
+/// in `("default", json!({"cpu": 3}))`. `spec` is merged into the spec, such as
+/// `{"preemption": {"withinClusterQueue": "LowerPriority"}}`.
 pub fn cluster_queue(name: &str, flavors: &[(&str, Value)], spec: Value) -> Value {
     let quota = |of: &Value| -> Vec<Value> {
         let quantities = of.as_object().into_iter().flatten();

@@ -52,26 +52,37 @@ fn condition(kind: &str, status: &str, reason: &str) -> Value {
 
 /// Writes conditions as the owner of a Workload does, and drops its admission if `release`.
 fn write(plane: &ControlPlane, name: &str, conditions: &[Value], release: bool) {
-    let status = plane.get(&path(name)).unwrap()["status"].clone();
-    let mut all = status["conditions"].as_array().cloned().unwrap_or_default();
-    all.retain(|old| conditions.iter().all(|new| new["type"] != old["type"]));
-    all.extend_from_slice(conditions);
-    let mut patch = json!({"status": {"conditions": all}});
-    if release {
-        patch["status"]["admission"] = Value::Null;
-    }
-    plane.client().patch(&format!("{}/status", path(name)), &patch).unwrap_or_else(|refusal| panic!("{refusal}"));
+    until(&format!("{name}: conditions of its owner"), || {
+        let workload = plane.get(&path(name))?;
+        let mut all = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.retain(|old| conditions.iter().all(|new| new["type"] != old["type"]));
+        all.extend_from_slice(conditions);
+        // Kueue writes conditions too, and none of them may be lost
+        let version = &workload["metadata"]["resourceVersion"];
+        let mut patch = json!({"metadata": {"resourceVersion": version}, "status": {"conditions": all}});
+        if release {
+            patch["status"]["admission"] = Value::Null;
+        }
+        match plane.client().patch(&format!("{}/status", path(name)), &patch) {
+            Ok(_) => Some(()),
+            Err(refusal) if refusal.code == 409 => None,
+            Err(refusal) => panic!("{refusal}"),
+        }
+    });
 }
 
 fn finish(plane: &ControlPlane, name: &str) {
     write(plane, name, &[condition("Finished", "True", "Succeeded")], false);
 }
 
-/// What the owner of an evicted Workload writes after its pods are gone: without `requeued`, it stays out.
-fn release(plane: &ControlPlane, name: &str, requeued: bool) {
-    let requeued = condition("Requeued", if requeued { "True" } else { "False" }, "Preempted");
-    let conditions = [condition("QuotaReserved", "False", "Pending"), condition("Admitted", "False", "NoReservation")];
-    write(plane, name, &[&conditions[..], &[requeued]].concat(), true);
+/// What the owner of an evicted Workload writes after its pods are gone, so that it is queued again.
+fn release(plane: &ControlPlane, name: &str) {
+    let conditions = [
+        condition("QuotaReserved", "False", "Pending"),
+        condition("Admitted", "False", "NoReservation"),
+        condition("Requeued", "True", "Preempted"),
+    ];
+    write(plane, name, &conditions, true);
 }
 
 #[test]
@@ -99,8 +110,9 @@ fn the_second_workload_waits_for_the_end_of_the_first() {
 #[test]
 fn nothing_is_admitted_while_it_is_away() {
     let (plane, kueue) = cluster(json!({}), json!({}));
-    kueue::create(plane.client(), &[workload("first", json!({})), workload("second", json!({}))]);
+    kueue::create(plane.client(), &[workload("first", json!({}))]);
     until_condition(&plane, "first", "Admitted", "True");
+    kueue::create(plane.client(), &[workload("second", json!({}))]);
     until_condition(&plane, "second", "QuotaReserved", "False");
     kueue.kill();
     // its webhooks fail closed: neither a Workload nor a pod can be made or changed
@@ -136,7 +148,7 @@ fn a_workload_of_a_higher_priority_takes_the_place_of_another() {
     let waits = until_condition(&plane, "high", "QuotaReserved", "False");
     assert!(waits["message"].as_str().unwrap().contains("Pending the preemption of 1 workload(s)"), "{waits}");
 
-    release(&plane, "low", true);
+    release(&plane, "low");
     until_condition(&plane, "high", "Admitted", "True");
     finish(&plane, "high");
     until_condition(&plane, "low", "Admitted", "True");
@@ -148,7 +160,7 @@ fn a_workload_of_a_higher_priority_takes_the_place_of_another() {
     let boost = json!({"metadata": {"annotations": {"kueue.x-k8s.io/priority-boost": "7"}}});
     plane.client().patch(&path("boosted"), &boost).unwrap();
     until_condition(&plane, "low", "Evicted", "True");
-    release(&plane, "low", false);
+    release(&plane, "low");
     until_condition(&plane, "boosted", "Admitted", "True");
 
     plane.client().patch(&path("boosted"), &json!({"spec": {"active": false}})).unwrap();

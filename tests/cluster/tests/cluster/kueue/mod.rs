@@ -1,4 +1,4 @@
-//! Kueue's own controller: it admits what fits, says why the rest waits, and can be away for a while.
+//! Kueue's own controller: what it does to Workloads that a test owns, as the operator owns its own.
 
 mod minors;
 
@@ -75,12 +75,13 @@ fn finish(plane: &ControlPlane, name: &str) {
     write(plane, name, &[condition("Finished", "True", "Succeeded")], false);
 }
 
-/// What the owner of an evicted Workload writes after its pods are gone, so that it is queued again.
-fn release(plane: &ControlPlane, name: &str) {
+/// What the owner of an evicted Workload writes after its pods are gone, with the reason of its eviction. A preempted
+/// Workload is queued again at once. Another one waits for Kueue, which asks for that very reason.
+fn release(plane: &ControlPlane, name: &str, reason: &str) {
     let conditions = [
         condition("QuotaReserved", "False", "Pending"),
         condition("Admitted", "False", "NoReservation"),
-        condition("Requeued", "True", "Preempted"),
+        condition("Requeued", if reason == "Preempted" { "True" } else { "False" }, reason),
     ];
     write(plane, name, &conditions, true);
 }
@@ -148,7 +149,7 @@ fn a_workload_of_a_higher_priority_takes_the_place_of_another() {
     let waits = until_condition(&plane, "high", "QuotaReserved", "False");
     assert!(waits["message"].as_str().unwrap().contains("Pending the preemption of 1 workload(s)"), "{waits}");
 
-    release(&plane, "low");
+    release(&plane, "low", "Preempted");
     until_condition(&plane, "high", "Admitted", "True");
     finish(&plane, "high");
     until_condition(&plane, "low", "Admitted", "True");
@@ -160,7 +161,7 @@ fn a_workload_of_a_higher_priority_takes_the_place_of_another() {
     let boost = json!({"metadata": {"annotations": {"kueue.x-k8s.io/priority-boost": "7"}}});
     plane.client().patch(&path("boosted"), &boost).unwrap();
     until_condition(&plane, "low", "Evicted", "True");
-    release(&plane, "low");
+    release(&plane, "low", "Preempted");
     until_condition(&plane, "boosted", "Admitted", "True");
 
     plane.client().patch(&path("boosted"), &json!({"spec": {"active": false}})).unwrap();
@@ -195,4 +196,47 @@ fn pods_are_assigned_to_the_domains_of_a_topology() {
     assert_eq!((&slice["domainCount"], &slice["podCounts"]), (&json!(1), &json!({"universal": 2})), "{assigned}");
     let node = slice["valuesPerLevel"][0]["universal"].as_str().unwrap();
     assert!(["node-0", "node-1"].contains(&node), "{assigned}");
+}
+
+#[test]
+fn a_replacement_takes_over_quota_and_fewer_pods_give_it_back() {
+    let (plane, _kueue) = cluster(json!({}), json!({}));
+    let elastic = |name: &str, pods: u32, replaces: Option<&str>| {
+        let mut workload = workload(name, json!({}));
+        workload["spec"]["podSets"][0]["count"] = pods.into();
+        let mut annotations = json!({"kueue.x-k8s.io/elastic-job": "true"});
+        if let Some(replaces) = replaces {
+            annotations["kueue.x-k8s.io/workload-slice-replacement-for"] = replaces.into();
+        }
+        workload["metadata"]["annotations"] = annotations;
+        workload
+    };
+    kueue::create(plane.client(), &[elastic("small", 2, None)]);
+    until_condition(&plane, "small", "Admitted", "True");
+    kueue::create(plane.client(), &[elastic("large", 3, Some("default/small"))]);
+    until_condition(&plane, "large", "Admitted", "True");
+    assert_eq!(until_condition(&plane, "small", "Finished", "True")["reason"], "WorkloadSliceReplaced");
+
+    kueue::create(plane.client(), &[workload("other", json!({}))]);
+    until_condition(&plane, "other", "QuotaReserved", "False");
+    let fewer = json!([{"op": "replace", "path": "/spec/podSets/0/count", "value": 1}]);
+    plane.client().patch(&path("large"), &fewer).unwrap();
+    until_condition(&plane, "other", "Admitted", "True");
+    // the admission stays as it was
+    let large = plane.get(&path("large")).unwrap();
+    assert_eq!(large["status"]["admission"]["podSetAssignments"][0]["count"], 3);
+}
+
+#[test]
+fn a_workload_whose_pods_are_not_ready_in_time_is_evicted_and_then_deactivated() {
+    let requeuing = json!({"backoffBaseSeconds": 1, "backoffLimitCount": 1});
+    let changes = json!({"waitForPodsReady": {"timeout": "1s", "requeuingStrategy": requeuing}});
+    let (plane, _kueue) = cluster(changes, json!({}));
+    kueue::create(plane.client(), &[workload("late", json!({}))]);
+    assert_eq!(until_condition(&plane, "late", "Evicted", "True")["reason"], "PodsReadyTimeout");
+    release(&plane, "late", "PodsReadyTimeout");
+    until_condition(&plane, "late", "Admitted", "True");
+    let evicted = until_condition(&plane, "late", "Evicted", "True");
+    assert_eq!(evicted["reason"], "DeactivatedDueToRequeuingLimitExceeded");
+    assert_eq!(plane.get(&path("late")).unwrap()["spec"]["active"], false);
 }

@@ -64,8 +64,8 @@ pub struct PipelineJobStatus {
     /// The operator's own state, as JSON. Only the operator writes it. `kubectl stagecoach why` reads it.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "record")]
     pub record: Option<String>,
-    /// The conditions: Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Reproducible, AuditsEqual,
-    /// ObjectsInSync, Suspended, Complete, Failed.
+    /// The conditions: Accepted, Admitted (with a queue), Scheduled, Running, Progressing, CheckpointsHealthy,
+    /// Reproducible, AuditsEqual, ObjectsInSync, Suspended, Complete, Failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

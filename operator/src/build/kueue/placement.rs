@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use stagecoach_api::contract::RANK_LABEL;
 
-use super::keys::{PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, TOPOLOGY_GATE, UNCONSTRAINED_TOPOLOGY};
+use super::keys::{
+    PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, TOPOLOGY_GATE, UNCONSTRAINED_TOPOLOGY,
+};
 use super::pod_sets::{SPARES, pod_sets};
 use crate::build::{AttemptTemplate, PodRole};
 
@@ -54,6 +56,11 @@ impl Placement {
         extend_list(spec, "tolerations", pods.tolerations.clone());
         if pods.has_topology {
             extend_list(spec, "schedulingGates", vec![json!({"name": TOPOLOGY_GATE})]);
+            // Kueue's webhook of pods refuses one annotation without the other
+            if set.has_stages() && annotations.contains_key(SLICE_REQUIRED_TOPOLOGY) {
+                let of_replica = set.count(1, 0).to_string();
+                annotations.entry(SLICE_SIZE.into()).or_insert(of_replica);
+            }
             let asks = [REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY];
             // Kueue finds the pods that it places by these annotations
             if !asks.iter().any(|key| annotations.contains_key(*key)) {

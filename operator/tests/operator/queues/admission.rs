@@ -151,3 +151,20 @@ fn a_job_without_admission_shows_the_mistake() {
     cluster.wait_running("unknown", 1);
     assert_eq!(queues.workload("unknown").unwrap()["spec"]["priority"], 3);
 }
+
+#[test]
+fn the_objects_of_the_page_work_as_written() {
+    let (_, cluster) = (queued(), &queued().cluster);
+    let node = json!({"metadata": {"labels": {"gpu": "h200"}}});
+    cluster.plane.client().patch("/api/v1/nodes/node-0", &node).unwrap();
+    let page = include_str!("../../../../docs/KUEUE.md");
+    // the blocks are items of a list, indented by three spaces
+    let blocks = page.split("   ```yaml\n").skip(1).filter_map(|rest| Some(rest.split_once("   ```")?.0));
+    let blocks: Vec<String> = blocks.map(|block| block.replace("\n   ", "\n")).collect();
+    let [queues, job] = blocks.as_slice() else { panic!("{blocks:#?}") };
+    for block in [queues, job] {
+        cluster.plane.apply(block.strip_prefix("   ").unwrap());
+    }
+    cluster.wait_running("llama", 1);
+    assert!(cluster.pods("llama").iter().all(|pod| pod["spec"]["nodeName"] == "node-0"));
+}

@@ -5,6 +5,7 @@ mod crashes;
 mod outage;
 mod preemption;
 mod scaling;
+mod topology;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +28,8 @@ fn start() -> QueuedCluster {
     let kueue = Kueue::start(&cluster.plane, gates);
     let client = cluster.plane.client();
     kueue::create(client, &[resource_flavor("default", json!({})), priority_class("high", 1000)]);
-    cluster.run_operator(&[("STAGECOACH_KUEUE", "true")]);
+    // a test of crashes runs operators of its own in its own namespaces
+    cluster.run_operator(&[("STAGECOACH_KUEUE", "true"), ("STAGECOACH_NAMESPACES", "default")]);
     QueuedCluster { cluster, kueue }
 }
 

@@ -54,7 +54,9 @@ fn rights(rows: &[(&str, &str, &[&str])]) -> Rights {
 #[test]
 fn the_account_may_do_what_the_operator_does_and_nothing_else() {
     let plane = ControlPlane::start();
-    ["stagecoach-system", "narrow", "team", "other"].iter().for_each(|namespace| plane.create_namespace(namespace));
+    ["stagecoach-system", "narrow", "queued", "team", "other"]
+        .iter()
+        .for_each(|namespace| plane.create_namespace(namespace));
     let client = plane.client();
     install(&plane, "stagecoach-system", &json!({}));
     install(
@@ -62,12 +64,21 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
         "narrow",
         &json!({"watchNamespaces": ["team"], "crd": {"install": false}, "rbac": {"userRoles": false}}),
     );
+    install(
+        &plane,
+        "queued",
+        &json!({
+            "watchNamespaces": ["team"], "crd": {"install": false}, "rbac": {"userRoles": false}, "kueue": {"enabled": true},
+        }),
+    );
     let resources = resources(client);
     assert!(resources.len() > 80, "{resources:?}");
     assert!(resources.contains(&(String::new(), "secrets".into())), "{resources:?}");
 
     let (jobs, leader) = (rights(&JOBS), rights(&[LEADER]));
     let both = jobs.union(&leader).cloned().collect();
+    let (workloads, queues) = (rights(&WORKLOADS), rights(&QUEUES));
+    let with_queues: Rights = [&jobs, &workloads, &queues].into_iter().flatten().cloned().collect();
     let rows = [
         // one operator for all namespaces
         ("stagecoach-system", "team", &jobs),
@@ -76,6 +87,9 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
         ("narrow", "team", &jobs),
         ("narrow", "narrow", &leader),
         ("narrow", "other", &Rights::new()),
+        // with Kueue
+        ("queued", "team", &with_queues),
+        ("queued", "other", &queues),
     ];
     for (account, namespace, expected) in rows {
         let user = format!("system:serviceaccount:{account}:stagecoach-operator");
@@ -158,8 +172,9 @@ fn resources(client: &Client) -> BTreeSet<(String, String)> {
     let versions = groups.flat_map(|group| group["versions"].as_array().unwrap());
     let mut paths: Vec<String> = versions.map(|version| format!("/apis/{}", text(&version["groupVersion"]))).collect();
     paths.push("/api/v1".into());
+    let listed = JOBS.iter().chain(&WORKLOADS).chain(&QUEUES);
     let mut all: BTreeSet<_> =
-        JOBS.iter().map(|(group, resource, _)| ((*group).to_owned(), (*resource).to_owned())).collect();
+        listed.map(|(group, resource, _)| ((*group).to_owned(), (*resource).to_owned())).collect();
     for path in paths {
         let list = client.get(&path).unwrap();
         let (group, _) = list["groupVersion"].as_str().unwrap().split_once('/').unwrap_or(("", ""));

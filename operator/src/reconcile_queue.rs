@@ -204,7 +204,12 @@ pub(crate) async fn write(
     let mut refused = None;
     for action in actions {
         match kueue::write(&write_context, action).await {
-            Ok(()) => {}
+            Ok(Some(written)) => context.workloads.insert(written),
+            Ok(None) => {
+                if let kueue::WorkloadAction::Delete(deleted) = action {
+                    context.workloads.remove(deleted);
+                }
+            }
             Err(ApplyError::Rejected(reason)) => refused = Some(reason),
             Err(ApplyError::Api(error)) => return Err(error.into()),
         }
@@ -223,5 +228,7 @@ pub(crate) async fn write(
     let retry = context.with_cache(&job.reference.uid, |cache| {
         cache.queue_rejection.as_ref().and_then(|rejection| rejection.retry_delay(OF_THE_QUEUE, now))
     });
-    Ok(if is_new { Some(NEW_REJECTION_DELAY) } else { retry })
+    // the watch brings no news of the operator's own writes, after which another may be next
+    let has_written = !actions.is_empty() && retry.is_none();
+    Ok(if is_new || has_written { Some(NEW_REJECTION_DELAY) } else { retry })
 }

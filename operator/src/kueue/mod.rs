@@ -21,3 +21,6 @@ pub(crate) use placement::{FlavorSpec, flavors_of, placement};
 pub(crate) use queue_state::{QueueCondition, QueueState};
 pub(crate) use workloads::Workloads;
 pub(crate) use write::{WriteContext, write};
+
+#[cfg(test)]
+mod tests;

@@ -59,6 +59,31 @@ impl Workloads {
         }
     }
 
+    /// Records a Workload that this operator has written, before the watch delivers it.
+    pub(crate) fn insert(&self, workload: Workload) {
+        let namespace = workload.namespace().unwrap_or_default();
+        self.with_watch(&namespace, |watch| drop(watch.insert(workload)));
+    }
+
+    /// Forgets a Workload that this operator has deleted, before the watch delivers its end.
+    pub(crate) fn remove(&self, workload: &Workload) {
+        let key = key(workload);
+        self.with_watch(&key.0, |watch| {
+            if watch.all.get(&key).is_some_and(|known| known.metadata.uid == workload.metadata.uid) {
+                watch.all.remove(&key);
+            }
+        });
+    }
+
+    /// Calls `with` on the watch that delivers the Workloads of a namespace, if there is one.
+    fn with_watch(&self, namespace: &str, with: impl FnOnce(&mut Watch)) {
+        let mut watches = lock(&self.watches);
+        let watched = if watches.contains_key("") { "" } else { namespace };
+        if let Some(watch) = watches.get_mut(watched) {
+            with(watch);
+        }
+    }
+
     /// The Workloads of a job in the order of their creation, with the one of the name `prebuilt`. Waits for the first
     /// list, without which a job would seem to have none.
     pub(crate) async fn of(&self, job: &JobReference, prebuilt: Option<&str>) -> Vec<Arc<Workload>> {

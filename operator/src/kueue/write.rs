@@ -23,11 +23,11 @@ pub(crate) struct WriteContext<'a> {
     pub(crate) image: &'a str,
 }
 
-/// Makes one write.
+/// Makes one write. Returns the stored Workload; `None` if the write deletes it or changes nothing.
 ///
 /// # Errors
 /// `Rejected` if the API server or Kueue's webhook refuses it, or if the priority class does not exist.
-pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -> Result<(), ApplyError> {
+pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -> Result<Option<Workload>, ApplyError> {
     let WriteContext { job, clients, image, .. } = *context;
     match (action, context.demand) {
         (WorkloadAction::Create { number, replaced }, Some(demand)) => {
@@ -35,8 +35,7 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             let workload = demand.workload(job, *number, priority, replaced.as_deref(), image);
             let object: DynamicObject = serde_json::from_value(workload).map_err(kube::Error::SerdeError)?;
             tracing::info!(job = job.name, namespace = job.namespace, "queued as {}", workload_name(job, *number));
-            create_owned::<serde::de::IgnoredAny>(&clients.workloads, job, &object).await?;
-            Ok(())
+            Ok(Some(create_owned::<Workload>(&clients.workloads, job, &object).await?))
         }
         (WorkloadAction::Adopt(workload), _) => {
             let metadata = build::metadata(job, workload.name_any(), None);
@@ -67,7 +66,8 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
         (WorkloadAction::Delete(workload), _) => {
             let preconditions = Preconditions { uid: workload.uid(), ..Preconditions::default() };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            Ok(clients.workloads.delete(&workload.name_any(), &params).await?)
+            clients.workloads.delete(&workload.name_any(), &params).await?;
+            Ok(None)
         }
         (WorkloadAction::Release(workload), _) => update_status(clients, workload, release).await,
         (WorkloadAction::Finish { workload, reason, message }, _) => {
@@ -94,20 +94,30 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             .await
         }
         // only a job with a queue creates or changes a demand
-        (WorkloadAction::Create { .. } | WorkloadAction::SetCounts(_) | WorkloadAction::SetPriority(_), None) => Ok(()),
+        (WorkloadAction::Create { .. } | WorkloadAction::SetCounts(_) | WorkloadAction::SetPriority(_), None) => {
+            Ok(None)
+        }
     }
 }
 
 /// Changes a Workload, unless it was replaced by another of its name.
-async fn update(clients: &Clients, workload: &Workload, change: impl FnOnce(&mut Value)) -> Result<(), ApplyError> {
+async fn update(
+    clients: &Clients,
+    workload: &Workload,
+    change: impl FnOnce(&mut Value),
+) -> Result<Option<Workload>, ApplyError> {
     let name = workload.name_any();
-    let Some(stored) = current(clients, workload).await? else { return Ok(()) };
+    let Some(stored) = current(clients, workload).await? else { return Ok(None) };
     let mut changed = stored.clone();
     change(&mut changed);
-    if changed != stored {
-        clients.workloads.replace(&name, &changed).await.map_err(|error| refused(&name, error))?;
+    if changed == stored {
+        return Ok(None);
     }
-    Ok(())
+    written(clients.workloads.replace(&name, &changed).await.map_err(|error| refused(&name, error))?)
+}
+
+fn written(stored: Value) -> Result<Option<Workload>, ApplyError> {
+    Ok(Some(serde_json::from_value(stored).map_err(kube::Error::SerdeError)?))
 }
 
 /// Changes the status of a Workload, unless it was replaced by another of its name.
@@ -115,15 +125,15 @@ async fn update_status(
     clients: &Clients,
     workload: &Workload,
     change: impl FnOnce(&mut Value),
-) -> Result<(), ApplyError> {
+) -> Result<Option<Workload>, ApplyError> {
     let name = workload.name_any();
-    let Some(stored) = current(clients, workload).await? else { return Ok(()) };
+    let Some(stored) = current(clients, workload).await? else { return Ok(None) };
     let mut changed = stored.clone();
     change(&mut changed);
-    if changed != stored {
-        clients.workloads.replace_status(&name, &changed).await.map_err(|error| refused(&name, error))?;
+    if changed == stored {
+        return Ok(None);
     }
-    Ok(())
+    written(clients.workloads.replace_status(&name, &changed).await.map_err(|error| refused(&name, error))?)
 }
 
 async fn current(clients: &Clients, workload: &Workload) -> kube::Result<Option<Value>> {

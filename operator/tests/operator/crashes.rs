@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{OperatorProcess, TestCluster, job, jobs, shared};
 use serde_json::{Value, json};
-use stagecoach_cluster::{Deadline, Fate, Proxy, merge, until};
+use stagecoach_cluster::{Deadline, Fate, Proxy, merge, until_or_tell};
 
 /// Number of parallel runs. Each run has its own namespace and its own operator, which mostly wait.
 const PARALLEL_RUNS: usize = 4;
@@ -45,6 +45,14 @@ impl ScenarioRun<'_> {
 
     pub fn exit(&self, stage: u32, attempt: u64, code: i32) {
         self.cluster.kubelet.pod(&format!("{}/job-{stage}-{attempt}", self.namespace)).exit(code, "");
+    }
+
+    /// The end of the operator's log.
+    fn log_tail(&self) -> String {
+        let operator = self.operator.lock().unwrap();
+        let log = operator.as_ref().map(OperatorProcess::log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
     pub fn running(&self, attempt: u64) {
@@ -120,7 +128,7 @@ fn run(site: &Site, scenario: &Scenario, namespace: String, crash: Option<usize>
     let created = cluster.plane.client().create(&jobs(&run.namespace), &object);
     created.unwrap_or_else(|refusal| panic!("{}: {refusal}", scenario.name));
     (scenario.setup)(&run);
-    let before = proxy.writes().len();
+    let before = proxy.answered_writes();
     if let Some(crash) = crash {
         let mut count = 0;
         proxy.rule(move |seen| {
@@ -136,7 +144,8 @@ fn run(site: &Site, scenario: &Scenario, namespace: String, crash: Option<usize>
     (scenario.action)(&run);
     if let Some(crash) = crash {
         let write = format!("write {crash} of {}", scenario.name);
-        until(&write, || (proxy.writes().len() >= before + crash || run.end() == scenario.end).then_some(()));
+        let is_made = || (proxy.answered_writes() >= before + crash || run.end() == scenario.end).then_some(());
+        until_or_tell(&write, is_made, || format!(": {:#}\n{:?}\n{}", run.end(), proxy.writes(), run.log_tail()));
         drop(run.operator.lock().unwrap().take());
         proxy.rule(|_| Fate::Pass);
         run.start_operator();
@@ -148,7 +157,7 @@ fn run(site: &Site, scenario: &Scenario, namespace: String, crash: Option<usize>
     started.sort();
     started.dedup();
     assert_eq!(started.len(), all, "{}: a stage of an attempt was started twice: {started:?}", scenario.name);
-    proxy.writes().len() - before
+    proxy.answered_writes() - before
 }
 
 /// A job that trains in attempt `number`; `changes` are merged into it.

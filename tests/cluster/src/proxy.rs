@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -59,6 +60,7 @@ struct ProxyState {
     client: kube::Client,
     rule: Mutex<Rule>,
     writes: Mutex<Vec<String>>,
+    answered: AtomicUsize,
 }
 
 impl Proxy {
@@ -67,7 +69,12 @@ impl Proxy {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let client = runtime.block_on(connect(kubeconfig));
         let pass: Rule = Box::new(|_| Fate::Pass);
-        let shared = Arc::new(ProxyState { client, rule: Mutex::new(pass), writes: Mutex::default() });
+        let shared = Arc::new(ProxyState {
+            client,
+            rule: Mutex::new(pass),
+            writes: Mutex::default(),
+            answered: AtomicUsize::new(0),
+        });
         let router = Router::new().fallback(forward).with_state(shared.clone());
         let address: SocketAddr = runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -95,6 +102,11 @@ impl Proxy {
     /// Sets the rule for requests after this call.
     pub fn rule(&self, rule: impl FnMut(&Seen) -> Fate + Send + 'static) {
         *self.shared.rule.lock().unwrap() = Box::new(rule);
+    }
+
+    /// The number of writes that the API server has answered, also by a refusal.
+    pub fn answered_writes(&self) -> usize {
+        self.shared.answered.load(Ordering::Relaxed)
     }
 
     /// The writes that arrived, in order: method and path.
@@ -128,8 +140,11 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
     let request = http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
     let answer = shared.client.send(request).await;
     let arrived = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
-    if arrived && seen.is_write() {
-        shared.writes.lock().unwrap().push(format!("{} {}", seen.method, seen.path));
+    if seen.is_write() {
+        if arrived {
+            shared.writes.lock().unwrap().push(format!("{} {}", seen.method, seen.path));
+        }
+        shared.answered.fetch_add(1, Ordering::Relaxed);
     }
     if fate == Fate::LoseAnswer {
         return std::future::pending().await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::{self, cluster_queue, collection};
-use stagecoach_cluster::merge;
+use stagecoach_cluster::{merge, until};
 
 use super::queued;
 use crate::crashes::{Scenario, ScenarioRun, Site, crash_after_each_write, training};
@@ -25,6 +25,12 @@ fn with_queue(run: &ScenarioRun) {
 fn admitted(run: &ScenarioRun) {
     with_queue(run);
     run.running(1);
+    // the last write of the start
+    until("the report that all pods are ready", || {
+        let mut end = json!({});
+        add_workloads(run, &mut end);
+        (end["workloads"] == json!([["1", [2], HOLDS]])).then_some(())
+    });
 }
 
 /// The Workloads of a run: number, counts, and the conditions that hold.

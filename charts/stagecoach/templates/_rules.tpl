@@ -61,6 +61,7 @@
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloadpriorityclasses]
   verbs: [get]
+# the same of a job whose pods name a PriorityClass
 - apiGroups: [scheduling.k8s.io]
   resources: [priorityclasses]
   verbs: [get]

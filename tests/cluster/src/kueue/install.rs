@@ -1,6 +1,7 @@
 //! What `kubectl apply` of Kueue's release brings into a cluster, except for the Deployment and its rights.
 
 use std::path::Path;
+use std::process::Output;
 
 use http::Method;
 use k8s_openapi::ByteString;
@@ -10,7 +11,7 @@ use super::WEBHOOKS;
 use super::objects::{collection, resource_flavor};
 use crate::object::condition_of;
 use crate::plane::ControlPlane;
-use crate::until;
+use crate::{until, until_or_tell};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const NAMESPACE: &str = "kueue-system";
@@ -26,13 +27,16 @@ pub(super) fn install(plane: &ControlPlane, program: &Path, ip: &str) {
     };
     let beside = |file: &str| format!("{}.{file}.yaml", program.display());
     // the annotation of a client-side apply has no room for the CRD of workloads
-    let applied = plane.kubectl(&["apply", "--server-side", "-f", &beside("crds")]);
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    // on a busy machine, the API server takes longer for such a CRD than a client waits
+    let apply = || plane.kubectl(&["apply", "--server-side", "-f", &beside("crds")]);
+    let complaint = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    until_or_tell("Kueue's CRDs to be applied", || apply().status.success().then_some(()), || complaint(&apply()));
     for name in CONVERTED {
         let webhook = json!({"clientConfig": {"service": service("/convert")}, "conversionReviewVersions": ["v1"]});
         let conversion = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
         let path = format!("{CRDS}/{name}.kueue.x-k8s.io");
-        plane.client().patch(&path, &conversion).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
+        let patch = || plane.client().patch(&path, &conversion);
+        until_or_tell(&path, || patch().ok().map(drop), || format!(": {:?}", patch().err()));
     }
     // the controller ends if one isn't served
     until("Kueue's CRDs to be served", || {

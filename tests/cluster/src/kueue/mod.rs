@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -59,6 +59,9 @@ impl Kueue {
     /// # Panics
     /// If the controller does not start.
     pub fn start_version(name: &str, plane: &ControlPlane, changes: Value) -> Kueue {
+        // several control planes that take in Kueue's CRDs at the same time answer too late
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let program = tool(name).canonicalize().unwrap();
         let (folder, kubeconfig) = (plane.folder().join("kueue"), plane.kubeconfig().to_owned());
         std::fs::create_dir_all(folder.join("certificates")).unwrap();

@@ -54,7 +54,7 @@ fn rights(rows: &[(&str, &str, &[&str])]) -> Rights {
 #[test]
 fn the_account_may_do_what_the_operator_does_and_nothing_else() {
     let plane = ControlPlane::start();
-    ["stagecoach-system", "narrow", "queued", "team", "other"]
+    ["stagecoach-system", "narrow", "queued", "team", "queues", "other"]
         .iter()
         .for_each(|namespace| plane.create_namespace(namespace));
     let client = plane.client();
@@ -68,7 +68,7 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
         &plane,
         "queued",
         &json!({
-            "watchNamespaces": ["team"], "crd": {"install": false}, "rbac": {"userRoles": false}, "kueue": {"enabled": true},
+            "watchNamespaces": ["queues"], "crd": {"install": false}, "rbac": {"userRoles": false}, "kueue": {"enabled": true},
         }),
     );
     let resources = resources(client);
@@ -88,7 +88,7 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
         ("narrow", "narrow", &leader),
         ("narrow", "other", &Rights::new()),
         // with Kueue
-        ("queued", "team", &with_queues),
+        ("queued", "queues", &with_queues),
         ("queued", "other", &queues),
     ];
     for (account, namespace, expected) in rows {

@@ -178,8 +178,9 @@ fn an_elastic_job_asks_for_more_beside_its_admission() {
     let (two, three, four) = (demand(true, 2), demand(true, 3), demand(true, 4));
     let old = workload(&two, 1, &["QuotaReserved", "Admitted", "PodsReady"], Some(2));
     let running = JobSituation { is_running: true, ..JobSituation::default() };
-    let of =
-        |demand: &Demand, others: &[Arc<Workload>]| next(Some(demand), &[&[old.clone()], others].concat(), &running);
+    let of = |demand: &Demand, others: &[Arc<Workload>]| {
+        next(Some(demand), &[std::slice::from_ref(&old), others].concat(), &running)
+    };
     assert_eq!(of(&two, &[]), [""; 0]);
     assert_eq!(of(&three, &[]), ["create 2 for a-12345-1"]);
     assert_eq!(of(&three, &[workload(&three, 2, &[], None)]), [""; 0]);
@@ -188,7 +189,7 @@ fn an_elastic_job_asks_for_more_beside_its_admission() {
     let one = demand(true, 1);
     // pods beyond the new number may still run
     let exceeds = JobSituation { exceeds_grant: true, ..running.clone() };
-    assert_eq!(next(Some(&one), &[old.clone()], &exceeds), [""; 0]);
+    assert_eq!(next(Some(&one), std::slice::from_ref(&old), &exceeds), [""; 0]);
     assert_eq!(of(&one, &[]), ["counts a-12345-1"]);
 }
 

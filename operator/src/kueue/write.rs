@@ -40,7 +40,7 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
         (WorkloadAction::Adopt(workload), _) => {
             let metadata = build::metadata(job, workload.name_any(), None);
             let metadata = serde_json::to_value(metadata).map_err(kube::Error::SerdeError)?;
-            update(clients, workload, |stored| {
+            update(clients, workload, Part::Spec, |stored| {
                 let stored = &mut stored["metadata"];
                 for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
                     stored["labels"][key] = value.clone();
@@ -51,11 +51,11 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
         }
         (WorkloadAction::SetCounts(workload), Some(demand)) => {
             let sets = demand.pod_sets_json(image);
-            update(clients, workload, |stored| set_counts(stored, demand, sets)).await
+            update(clients, workload, Part::Spec, |stored| set_counts(stored, demand, sets)).await
         }
         (WorkloadAction::SetPriority(workload), Some(demand)) => {
             let value = priority(context, demand).await?;
-            update(clients, workload, |stored| {
+            update(clients, workload, Part::Spec, |stored| {
                 if let Some(spec) = stored["spec"].as_object_mut() {
                     spec.shift_remove("priorityClassRef");
                     spec.extend(demand.priority(value).as_object().cloned().unwrap_or_default());
@@ -69,22 +69,22 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             clients.workloads.delete(&workload.name_any(), &params).await?;
             Ok(None)
         }
-        (WorkloadAction::Release(workload), _) => update_status(clients, workload, release).await,
+        (WorkloadAction::Release(workload), _) => update(clients, workload, Part::Status, release).await,
         (WorkloadAction::Finish { workload, reason, message }, _) => {
-            update_status(clients, workload, |stored| {
+            update(clients, workload, Part::Status, |stored| {
                 set_condition(stored, condition_type::FINISHED, true, reason, message);
             })
             .await
         }
         (WorkloadAction::SetPodsReady { workload, is_ready }, _) => {
-            update_status(clients, workload, |stored| set_pods_ready(stored, *is_ready)).await
+            update(clients, workload, Part::Status, |stored| set_pods_ready(stored, *is_ready)).await
         }
         (WorkloadAction::SetReclaimable { workload, counts }, _) => {
             let counts: Vec<Value> = counts.iter().map(|(name, count)| json!({"name": name, "count": count})).collect();
-            update_status(clients, workload, |stored| stored["status"]["reclaimablePods"] = counts.into()).await
+            update(clients, workload, Part::Status, |stored| stored["status"]["reclaimablePods"] = counts.into()).await
         }
         (WorkloadAction::SetBoost { workload, boost, last_checkpoint }, _) => {
-            update(clients, workload, |stored| {
+            update(clients, workload, Part::Spec, |stored| {
                 let annotations = &mut stored["metadata"]["annotations"];
                 annotations[PRIORITY_BOOST_ANNOTATION] = boost.to_string().into();
                 if let Some(time) = last_checkpoint {
@@ -100,10 +100,19 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
     }
 }
 
-/// Changes a Workload, unless it was replaced by another of its name.
+/// The part of a Workload that a request replaces.
+#[derive(Clone, Copy)]
+enum Part {
+    /// Metadata and spec.
+    Spec,
+    Status,
+}
+
+/// Changes a part of a Workload, unless another Workload has its name now. Returns the stored Workload.
 async fn update(
     clients: &Clients,
     workload: &Workload,
+    part: Part,
     change: impl FnOnce(&mut Value),
 ) -> Result<Option<Workload>, ApplyError> {
     let name = workload.name_any();
@@ -113,27 +122,12 @@ async fn update(
     if changed == stored {
         return Ok(None);
     }
-    written(clients.workloads.replace(&name, &changed).await.map_err(|error| refused(&name, error))?)
-}
-
-fn written(stored: Value) -> Result<Option<Workload>, ApplyError> {
+    let replaced = match part {
+        Part::Spec => clients.workloads.replace(&name, &changed).await,
+        Part::Status => clients.workloads.replace_status(&name, &changed).await,
+    };
+    let stored = replaced.map_err(|error| refused(&name, error))?;
     Ok(Some(serde_json::from_value(stored).map_err(kube::Error::SerdeError)?))
-}
-
-/// Changes the status of a Workload, unless it was replaced by another of its name.
-async fn update_status(
-    clients: &Clients,
-    workload: &Workload,
-    change: impl FnOnce(&mut Value),
-) -> Result<Option<Workload>, ApplyError> {
-    let name = workload.name_any();
-    let Some(stored) = current(clients, workload).await? else { return Ok(None) };
-    let mut changed = stored.clone();
-    change(&mut changed);
-    if changed == stored {
-        return Ok(None);
-    }
-    written(clients.workloads.replace_status(&name, &changed).await.map_err(|error| refused(&name, error))?)
 }
 
 async fn current(clients: &Clients, workload: &Workload) -> kube::Result<Option<Value>> {

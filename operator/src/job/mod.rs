@@ -36,15 +36,15 @@ pub(crate) struct ParsedJob {
     pub unknown_fields: Vec<String>,
     /// Whether the job's attempt runs the current spec.
     pub runs: bool,
-    /// What the job asks of its queue; `None` for a job without a queue.
+    /// The pods for which the job asks its queue; `None` for a job without a queue.
     pub demand: Option<Demand>,
-    /// What the queue grants.
+    /// The grant of the queue.
     pub grant: Grant,
     /// Hash of the fields of the spec whose change starts a new attempt.
     revision: u64,
 }
 
-/// What the queue of a job grants.
+/// The grant of the queue of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// Whether the job may run.

@@ -34,7 +34,7 @@ pub(crate) enum WorkloadAction {
     SetPodsReady { workload: Arc<Workload>, is_ready: bool },
     /// Gives a part of the reservation back: pods of each set that the job no longer needs.
     SetReclaimable { workload: Arc<Workload>, counts: BTreeMap<String, u32> },
-    /// Sets the annotations with which Kueue chooses whom to preempt.
+    /// Sets the annotations by which Kueue chooses among the jobs that it may preempt.
     SetBoost { workload: Arc<Workload>, boost: u32, last_checkpoint: Option<String> },
 }
 

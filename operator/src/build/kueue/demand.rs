@@ -1,4 +1,4 @@
-//! What a job asks of its queue, from its spec, labels and annotations.
+//! The demand of a job on its queue, from its spec, labels and annotations.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::pod_sets::{MAX_POD_SETS, PodSet, SPARES, pod_sets};
 use super::workload::{KUEUE_API_VERSION, Workload};
 use crate::build::{self, JobReference};
 
-/// What a job asks of its queue.
+/// The pods for which a job asks its queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Demand {
     /// The LocalQueue; empty for a job with a prebuilt Workload.

@@ -1,4 +1,4 @@
-//! What `kubectl apply` of Kueue's release brings into a cluster, except for the Deployment and its rights.
+//! The objects of `kubectl apply` of a release of Kueue, except for the Deployment and its rights.
 
 use std::path::Path;
 use std::process::Output;

@@ -75,7 +75,7 @@ fn finish(plane: &ControlPlane, name: &str) {
     write(plane, name, &[condition("Finished", "True", "Succeeded")], false);
 }
 
-/// What the owner of an evicted Workload writes after its pods are gone, with the reason of its eviction. A preempted
+/// The write of the owner of an evicted Workload after its pods are gone, with the reason of its eviction. A preempted
 /// Workload is queued again at once. Another one waits for Kueue, which asks for that very reason.
 fn release(plane: &ControlPlane, name: &str, reason: &str) {
     let conditions = [

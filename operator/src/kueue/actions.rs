@@ -128,8 +128,8 @@ fn of_holder(
     actions
 }
 
-/// Removes a Workload beside the one that is admitted. A Workload that the admitted slice replaces is finished, as Kueue
-/// does it where slices are enabled.
+/// Removes a Workload beside the one that is admitted. A Workload that the admitted slice replaces is finished, as by
+/// Kueue where slices are enabled.
 fn remove_beside(holder: &Workload, other: &Arc<Workload>) -> WorkloadAction {
     let replaced = holder.annotations().get(SLICE_REPLACEMENT_ANNOTATION).and_then(|key| key.rsplit('/').next());
     let workload = Arc::clone(other);

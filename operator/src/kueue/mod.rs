@@ -1,5 +1,5 @@
-//! Jobs in the queues of Kueue. The operator makes a Workload for a job, and the job has pods only while the Workload is
-//! admitted.
+//! Jobs in the queues of Kueue. The operator makes a Workload for a job, and the job has pods only while the Workload
+//! is admitted.
 //!
 //! ```text
 //! demand ────┐

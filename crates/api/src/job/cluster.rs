@@ -3,6 +3,8 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use super::object_name::object_name_rules;
+
 /// The scheduling of the pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -30,10 +32,7 @@ pub struct KueueSpec {
     /// The LocalQueue, in the namespace of the job.
     #[schemars(
         length(min = 1, max = 253),
-        extend("x-expected" = "name a LocalQueue in the job's namespace", "x-kubernetes-validations" = [{
-            "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
-            "message": "is no name of a LocalQueue: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
-        }])
+        extend("x-expected" = "name a LocalQueue in the job's namespace", "x-kubernetes-validations" = object_name_rules("LocalQueue"))
     )]
     pub queue_name: String,
     /// The WorkloadPriorityClass, which decides the order in the queue and who preempts whom. Absent: the label
@@ -41,10 +40,7 @@ pub struct KueueSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),
-        extend("x-expected" = "name a WorkloadPriorityClass", "x-kubernetes-validations" = [{
-            "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
-            "message": "is no name of a WorkloadPriorityClass: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
-        }])
+        extend("x-expected" = "name a WorkloadPriorityClass", "x-kubernetes-validations" = object_name_rules("WorkloadPriorityClass"))
     )]
     pub priority_class_name: Option<String>,
 }

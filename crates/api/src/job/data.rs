@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::object_name::object_name_rules;
 use super::path::{ModelPath, SourcePath, VolumePath};
 use super::source::SourceName;
 use super::{CacheSpec, DataSource, OnExhausted, StreamingSpec, default_number, default_true};
@@ -102,10 +103,7 @@ pub struct CredentialsSpec {
     /// The Secret's name. Each of its keys becomes an environment variable.
     #[schemars(
         length(min = 1, max = 253),
-        extend("x-expected" = "name a Secret in the job's namespace", "x-kubernetes-validations" = [{
-            "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
-            "message": "is no name of a Secret: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
-        }])
+        extend("x-expected" = "name a Secret in the job's namespace", "x-kubernetes-validations" = object_name_rules("Secret"))
     )]
     pub secret_name: String,
 }

@@ -8,6 +8,7 @@ mod condition;
 mod data;
 mod model;
 pub(crate) mod number;
+mod object_name;
 mod path;
 mod pipeline;
 mod pod_failure_policy;
@@ -33,6 +34,7 @@ pub use data::{
 };
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
+pub(crate) use object_name::wrong_object_name;
 pub use path::SOURCE_SCHEMES;
 pub(crate) use path::{DATA_SET, list_of_schemes};
 pub use pipeline::{Encryption, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, Transport};

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Problems;
 use super::names::is_dns_label;
-use crate::job::PipelineJobSpec;
+use crate::job::{PipelineJobSpec, wrong_object_name};
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let secret = spec.data.as_ref().and_then(|data| Some(&data.credentials.as_ref()?.secret_name));
@@ -20,10 +20,7 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     ] {
         let Some(name) = name else { continue };
         problems.require(name.is_empty() || name.split('.').all(is_dns_label), field, || {
-            format!(
-                "\"{}\" is no name of a {kind}: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
-                name.escape_debug()
-            )
+            format!("\"{}\" {}", name.escape_debug(), wrong_object_name(kind))
         });
     }
     for (index, text) in spec.network_policy.egress_cidrs.iter().enumerate() {

@@ -1,0 +1,16 @@
+//! The rule for the names of other objects in the cluster: DNS subdomains, as Kubernetes requires them.
+
+use serde_json::{Value, json};
+
+/// The schema's rules (`x-kubernetes-validations`) for the name of an object of `kind`.
+pub(crate) fn object_name_rules(kind: &str) -> Value {
+    json!([{
+        "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
+        "message": wrong_object_name(kind),
+    }])
+}
+
+/// The message about a text that can't name an object of `kind`.
+pub(crate) fn wrong_object_name(kind: &str) -> String {
+    format!("is no name of a {kind}: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit")
+}

@@ -3,9 +3,9 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Client;
-use kube::api::Api;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 
-use crate::build::kueue::Workload;
+use crate::build::kueue::{KUEUE_API_VERSION, Workload};
 use crate::build::{PodGroup, PodGroupApi};
 use crate::job::RawPipelineJob;
 use crate::json_api::JsonApi;
@@ -52,6 +52,12 @@ impl Clients {
             namespace: namespace.to_owned(),
             field_manager: field_manager.to_owned(),
         }
+    }
+
+    /// Objects of a kind of Kueue that has no namespace.
+    pub(crate) fn of_kueue(&self, kind: &str) -> Api<DynamicObject> {
+        let (group, version) = KUEUE_API_VERSION.split_once('/').unwrap_or_default();
+        Api::all_with(self.client.clone(), &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
     }
 
     /// The field manager of the writes.

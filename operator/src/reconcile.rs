@@ -10,11 +10,12 @@ use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, de
 
 use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pods, repair, repairs};
 use crate::build::PolicyPeers;
+use crate::build::kueue::Placement;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
 use crate::job::{self, CreatedAttempt, InvalidJob, ParsedJob, RawPipelineJob};
-use crate::observe::{self, ChangedObject, ObservedPods};
+use crate::observe::{self, BlockingReason, ChangedObject, ObservedPods};
 use crate::reconcile_queue;
 use crate::rejection::{CreationResults, Rejections};
 use crate::requeue::{LEAVING_RETRY_DELAY, NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
@@ -96,14 +97,11 @@ async fn reconcile_valid_job(
     };
     let StatusUpdate { status, write_after } = status::next_status(&inputs);
     let placement = queue.placement(&decision, clients).await?;
-    let apply_context = ApplyContext {
-        placement: placement.as_ref(),
-        ..apply_context(context, clients, &job, &pods, &decision, &status)
-    };
-    let queue_actions = queue.actions(&job, &pods, &decision, &status, context);
+    let apply_context = apply_context(context, clients, &job, &pods, &decision, &status, placement.as_ref());
+    let queue_plan = queue.plan(&job, &pods, &decision, &status, context);
     let mut repairs = repairs(&apply_context, &decision.state);
     context.with_cache(&job.reference.uid, |cache| cache.repairs.remove_waiting(&mut repairs, pods.observed_at));
-    let writes_objects = has_actions(&decision) || !repairs.is_empty() || !queue_actions.is_empty();
+    let writes_objects = has_actions(&decision) || !repairs.is_empty() || !queue_plan.actions.is_empty();
     persist_status(object, &inputs, &status, writes_objects, clients, context).await?;
 
     let (mut created, mut repaired) = (CreationResults::default(), Vec::new());
@@ -115,21 +113,20 @@ async fn reconcile_valid_job(
     let retry_after = cache_rejections(&job, &decision, &rejections, &created, context);
     let next_repair = cache_repairs(&job, &repaired, pods.observed_at, context);
     applied?;
-    let queue_retry = reconcile_queue::write(&job, &queue_actions, clients, pods.observed_at, context).await?;
+    let queue_retry = reconcile_queue::write(&job, &queue_plan.actions, clients, pods.observed_at, context).await?;
 
     let remaining_ttl = remaining_ttl(&job, &status, pods.observed_at);
     if remaining_ttl == Some(Duration::ZERO) {
         delete_job(&job, clients).await?;
         return Ok(Action::await_change());
     }
-    let next_boost = queue.next_boost_change(&decision, &status, pods.observed_at);
     let delays = [
         remaining_ttl,
         retry_after,
         next_repair,
         write_after,
         queue_retry,
-        next_boost,
+        queue_plan.next_boost_change,
         requeue_delay(&decision, &pods),
     ];
     Ok(delays.into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
@@ -198,6 +195,7 @@ fn apply_context<'a>(
     pods: &'a ObservedPods,
     decision: &'a Decision,
     status: &'a PipelineJobStatus,
+    placement: Option<&'a Result<Placement, BlockingReason>>,
 ) -> ApplyContext<'a> {
     ApplyContext {
         job,
@@ -206,7 +204,7 @@ fn apply_context<'a>(
         pod_group_discovery: &context.pod_group_discovery,
         owned_objects: &context.owned_objects,
         log_tails: &context.log_tails,
-        placement: None,
+        placement,
         peers: PolicyPeers { egress_cidrs: &job.manifest.spec.network_policy.egress_cidrs, ..context.config.peers() },
         default_image: &context.config.trainer_image,
         kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use serde::Deserialize;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{JobPhase, condition_reason as reason};
@@ -14,7 +13,7 @@ use stagecoach_lifecycle::{Attempt, AttemptAction, AttemptPhase, Decision, JobOu
 use crate::apply::ApplyError;
 use crate::build::kueue::{Placement, Workload, condition_type};
 use crate::clients::Clients;
-use crate::context::Context;
+use crate::context::{Context, ReconcileCache};
 use crate::errors::ReconcileError;
 use crate::job::ParsedJob;
 use crate::kueue::{self, JobSituation, QueueCondition, QueueState, WriteContext};
@@ -35,7 +34,7 @@ pub(crate) async fn observe(job: &mut ParsedJob, context: &Context) -> ObservedQ
     let ended = job.state.outcome().is_some();
     let state = match &job.demand {
         None => QueueState::default(),
-        Some(_) if ended => QueueState::waiting("Finished", "the job has ended"),
+        Some(_) if ended => QueueState::waiting(reason::FINISHED, "the job has ended"),
         Some(_) if !context.config.kueue => QueueState::waiting(
             reason::KUEUE_DISABLED,
             "the job names a queue of Kueue, and the operator runs without support for it: install the chart with \
@@ -90,45 +89,43 @@ impl ObservedQueue {
         let Some(holder) = self.state.holder.as_ref().filter(|_| decision.actions.iter().any(starts)) else {
             return Ok(None);
         };
-        let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "ResourceFlavor");
-        let api: Api<DynamicObject> = Api::all_with(clients.client.clone(), &ApiResource::from_gvk(&kind));
+        let api = clients.of_kueue("ResourceFlavor");
         let mut flavors = BTreeMap::new();
         for name in kueue::flavors_of(holder) {
-            if flavors.contains_key(name) {
-                continue;
-            }
             let Some(flavor) = api.get_opt(name).await? else {
                 let message = format!("the ResourceFlavor {name}, for which the job is admitted, does not exist");
-                return Ok(Some(Err(BlockingReason { reason: "FlavorMissing".into(), message })));
+                return Ok(Some(Err(BlockingReason { reason: reason::FLAVOR_MISSING.into(), message })));
             };
             let spec = kueue::FlavorSpec::deserialize(&flavor.data["spec"]).map_err(kube::Error::SerdeError)?;
             flavors.insert(name.clone(), spec);
         }
         let placement = kueue::placement(holder, &flavors);
-        Ok(Some(placement.map_err(|message| BlockingReason { reason: "ContradictoryAdmission".into(), message })))
+        let contradiction = |message| BlockingReason { reason: reason::CONTRADICTORY_ADMISSION.into(), message };
+        Ok(Some(placement.map_err(contradiction)))
     }
 
-    /// The next writes to the Workloads.
-    pub(crate) fn actions(
+    /// The next writes to the Workloads, and when the next of them is due if nothing changes.
+    pub(crate) fn plan(
         &self,
         job: &ParsedJob,
         pods: &ObservedPods,
         decision: &Decision,
         status: &PipelineJobStatus,
         context: &Context,
-    ) -> Vec<kueue::WorkloadAction> {
+    ) -> QueuePlan {
         if !context.config.kueue {
-            return Vec::new();
-        }
-        let waits = context.with_cache(&job.reference.uid, |cache| {
-            let rejection = cache.queue_rejection.as_ref()?;
-            rejection.retry_delay(OF_THE_QUEUE, pods.observed_at)
-        });
-        if waits.is_some() {
-            return Vec::new();
+            return QueuePlan::default();
         }
         let situation = self.situation(job, pods, decision, status);
-        kueue::actions(&job.reference, job.demand.as_ref(), &self.workloads, &situation)
+        let waits = context.with_cache(&job.reference.uid, |cache| retry_delay(cache, pods.observed_at)).is_some();
+        let actions = match waits {
+            true => Vec::new(),
+            false => kueue::actions(&job.reference, job.demand.as_ref(), &self.workloads, &situation),
+        };
+        let has_boost = situation.is_running && self.state.holder.is_some();
+        let next = kueue::next_boost_change(situation.at_risk_since, situation.now).filter(|_| has_boost);
+        let next_boost_change = next.map(|next| Duration::from_millis(next.0.saturating_sub(situation.now.0)));
+        QueuePlan { actions, next_boost_change }
     }
 
     fn situation(
@@ -169,24 +166,20 @@ impl ObservedQueue {
         let admitted = holder.and_then(|holder| holder.condition(condition_type::ADMITTED));
         saved.max(admitted.map(|condition| millis(condition.last_transition_time.0))).unwrap_or_default()
     }
-
-    /// The time until the priority boost of the job changes next; `None` for a job that is not admitted.
-    pub(crate) fn next_boost_change(
-        &self,
-        decision: &Decision,
-        status: &PipelineJobStatus,
-        now: UnixMillis,
-    ) -> Option<Duration> {
-        let is_running = decision.job_phase == JobPhase::Running && self.state.holder.is_some();
-        let last_checkpoint = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.committed_at.as_deref());
-        let next = kueue::next_boost_change(self.at_risk_since(last_checkpoint), now).filter(|_| is_running)?;
-        Some(Duration::from_millis(next.0.saturating_sub(now.0)))
-    }
 }
 
-/// The attempt in the rejections of writes to Workloads, which belong to no attempt.
-const OF_THE_QUEUE: Attempt =
-    Attempt { number: 0, mesh: stagecoach_api::contract::Mesh::pipeline(0), revision: 0, admission: 0 };
+/// The next writes to the Workloads of a job.
+#[derive(Debug, Default)]
+pub(crate) struct QueuePlan {
+    pub(crate) actions: Vec<kueue::WorkloadAction>,
+    /// The time until the priority boost of the job changes next; `None` for a job that is not admitted.
+    pub(crate) next_boost_change: Option<Duration>,
+}
+
+/// The time until the next try of a write that was refused. Such a write belongs to no attempt.
+fn retry_delay(cache: &ReconcileCache, now: UnixMillis) -> Option<Duration> {
+    cache.queue_rejection.as_ref()?.retry_delay(Attempt::default(), now)
+}
 
 /// Makes the writes to the Workloads. Returns when to reconcile the job again because of a refusal.
 ///
@@ -214,19 +207,16 @@ pub(crate) async fn write(
             Err(ApplyError::Api(error)) => return Err(error.into()),
         }
     }
-    let is_new = context.with_cache(&job.reference.uid, |cache| {
+    let (is_new, retry) = context.with_cache(&job.reference.uid, |cache| {
+        // without a try, the last refusal stays
+        if actions.is_empty() {
+            return (false, retry_delay(cache, now));
+        }
         let before = cache.queue_rejection.take();
         let is_new = before.as_ref().map(|before| &before.reason) != refused.as_ref();
-        // without a try, the last refusal stays
-        cache.queue_rejection = match refused {
-            None if actions.is_empty() => before,
-            None => None,
-            Some(reason) => Some(Rejection::new(before.as_ref(), OF_THE_QUEUE.number, reason, now)),
-        };
-        is_new && !actions.is_empty()
-    });
-    let retry = context.with_cache(&job.reference.uid, |cache| {
-        cache.queue_rejection.as_ref().and_then(|rejection| rejection.retry_delay(OF_THE_QUEUE, now))
+        let number = Attempt::default().number;
+        cache.queue_rejection = refused.map(|reason| Rejection::new(before.as_ref(), number, reason, now));
+        (is_new, retry_delay(cache, now))
     });
     // the watch brings no news of the operator's own writes, after which another may be next
     let has_written = !actions.is_empty() && retry.is_none();

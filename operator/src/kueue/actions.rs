@@ -82,10 +82,7 @@ pub(crate) fn actions(
     if demand.prebuilt.is_some() {
         return of_prebuilt(job, demand, &unfinished, situation);
     }
-    if situation.is_suspended {
-        return if situation.has_stopped { all(WorkloadAction::Delete) } else { Vec::new() };
-    }
-    if demand.problem().is_some() {
+    if situation.is_suspended || demand.problem().is_some() {
         return if situation.has_stopped { all(WorkloadAction::Delete) } else { Vec::new() };
     }
     let number = 1 + workloads.iter().filter_map(|workload| workload_number(job, workload)).max().unwrap_or(0);
@@ -172,15 +169,14 @@ fn of_waiting(
 ) -> Vec<WorkloadAction> {
     let mut actions = Vec::new();
     // the oldest has the best place in the queue
-    let mut kept = None;
+    let mut has_kept = false;
     for workload in unfinished {
-        let is_other = kept.is_some() || !demand.matches(workload);
-        let may_leave = situation.has_stopped || !workload.has_reservation();
-        if is_other {
+        if has_kept || !demand.matches(workload) {
+            let may_leave = situation.has_stopped || !workload.has_reservation();
             actions.extend(may_leave.then(|| WorkloadAction::Delete(Arc::clone(workload))));
             continue;
         }
-        kept = Some(workload);
+        has_kept = true;
         if workload.is_evicted() && workload.has_reservation() {
             actions.extend(situation.has_stopped.then(|| release(workload)));
         } else if !demand.has_counts(workload) {
@@ -193,7 +189,7 @@ fn of_waiting(
         }
     }
     // a Workload that leaves would count against the quota beside its successor
-    if kept.is_none() && unfinished.is_empty() {
+    if unfinished.is_empty() {
         actions.push(WorkloadAction::Create { number, replaced: None });
     }
     actions

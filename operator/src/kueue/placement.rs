@@ -1,7 +1,7 @@
 //! The placement of admitted pods: node labels and tolerations of the assigned ResourceFlavors, the changes of
 //! admission checks, and the marks by which Kueue knows the pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 use serde::Deserialize;
@@ -21,10 +21,10 @@ pub(crate) struct FlavorSpec {
     tolerations: Vec<Value>,
 }
 
-/// The ResourceFlavors of an admission.
-pub(crate) fn flavors_of(workload: &Workload) -> impl Iterator<Item = &String> {
+/// The names of the ResourceFlavors of an admission, each once.
+pub(crate) fn flavors_of(workload: &Workload) -> BTreeSet<&String> {
     let assignments = workload.status.admission.iter().flat_map(|admission| &admission.pod_set_assignments);
-    assignments.flat_map(|assigned| assigned.flavors.values())
+    assignments.flat_map(|assigned| assigned.flavors.values()).collect()
 }
 
 /// The placement by the admission of a Workload, with its ResourceFlavors by name.
@@ -49,15 +49,11 @@ pub(crate) fn placement(workload: &Workload, flavors: &BTreeMap<String, FlavorSp
         pods.labels.insert(CLUSTER_QUEUE_LABEL.into(), cluster_queue.clone());
         // a value of a label has at most 63 characters; the names of queues may be longer
         pods.labels.retain(|_, value| value.len() <= 63);
-        let mut used = Vec::new();
-        for flavor in assigned.flavors.values() {
-            if !used.contains(&flavor)
-                && let Some(spec) = flavors.get(flavor)
-            {
-                used.push(flavor);
-                add(&mut pods.node_selector, &spec.node_labels, &name)?;
-                pods.tolerations.extend(spec.tolerations.iter().cloned());
-            }
+        // several resources may have one flavor
+        let used: BTreeSet<&String> = assigned.flavors.values().collect();
+        for flavor in used.into_iter().filter_map(|flavor| flavors.get(flavor)) {
+            add(&mut pods.node_selector, &flavor.node_labels, &name)?;
+            pods.tolerations.extend(flavor.tolerations.iter().cloned());
         }
         let updates = workload.status.admission_checks.iter().flat_map(|check| &check.pod_set_updates);
         for update in updates.filter(|update| update.name == assigned.name) {

@@ -85,7 +85,7 @@ pub(super) fn holder(workloads: &[Arc<Workload>]) -> Option<&Arc<Workload>> {
 /// The state of a job without an admission that it can use.
 fn without_admission(demand: &Demand, workloads: &[Arc<Workload>], other: Option<&Arc<Workload>>) -> QueueState {
     if let Some(problem) = demand.problem() {
-        return QueueState::waiting("TooManyPodSets", problem);
+        return QueueState::waiting(reason::TOO_MANY_POD_SETS, problem);
     }
     if let Some(other) = other {
         let message = format!(

@@ -9,7 +9,7 @@ use stagecoach_api::contract::{JOB_LABEL, JOB_UID_LABEL};
 use tokio::sync::Notify;
 
 use crate::build::JobReference;
-use crate::build::kueue::Workload;
+use crate::build::kueue::{Workload, workload_number};
 use crate::observe::parse_resource_version;
 use crate::sync::lock;
 
@@ -107,12 +107,9 @@ impl Workloads {
         };
         let mut found: Vec<_> =
             of_namespace.map(|(_, workload)| workload).filter(|workload| is_own(workload)).cloned().collect();
-        // two of one second are in the order of their names, which end with numbers
-        let number = |workload: &Workload| {
-            let name = workload.name_any();
-            name.rsplit('-').next().and_then(|number| number.parse::<u64>().ok())
-        };
-        found.sort_by_key(|workload| (workload.creation_timestamp().map(|time| time.0), number(workload)));
+        // two of one second are in the order of their numbers
+        let created = |workload: &Workload| workload.creation_timestamp().map(|time| time.0);
+        found.sort_by_key(|workload| (created(workload), workload_number(job, workload)));
         Some(found)
     }
 }

@@ -3,8 +3,9 @@
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, Preconditions};
 use serde_json::{Value, json};
+use stagecoach_api::job::condition_reason;
 
 use super::actions::WorkloadAction;
 use crate::apply::{ApplyError, create_owned};
@@ -227,23 +228,20 @@ fn set_condition(stored: &mut Value, kind: &str, is_true: bool, reason: &str, me
 
 /// The value of the priority class of a demand; 0 without a class, as Kueue has it.
 async fn priority(context: &WriteContext<'_>, demand: &Demand) -> Result<i32, ApplyError> {
-    let client = &context.clients.client;
     let value = match &demand.priority_class {
         None => return Ok(0),
         Some(PriorityClassName::Pod(name)) => {
-            Api::<PriorityClass>::all(client.clone()).get_opt(name).await?.and_then(|class| class.value)
+            Api::<PriorityClass>::all(context.clients.client.clone()).get_opt(name).await?.and_then(|class| class.value)
         }
         Some(PriorityClassName::Workload(name)) => {
-            let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "WorkloadPriorityClass");
-            let resource = ApiResource::from_gvk_with_plural(&kind, "workloadpriorityclasses");
-            let class = Api::<DynamicObject>::all_with(client.clone(), &resource).get_opt(name).await?;
+            let class = context.clients.of_kueue("WorkloadPriorityClass").get_opt(name).await?;
             class.and_then(|class| i32::try_from(class.data["value"].as_i64()?).ok())
         }
     };
     value.ok_or_else(|| {
         let (kind, name) = demand.priority_class.as_ref().map(PriorityClassName::kind_and_name).unwrap_or_default();
         ApplyError::Rejected(BlockingReason {
-            reason: "PriorityClassMissing".into(),
+            reason: condition_reason::PRIORITY_CLASS_MISSING.into(),
             message: format!("the {kind} {name} does not exist: create it, or name another"),
         })
     })

@@ -100,6 +100,12 @@ pub mod condition_reason {
     pub const REQUEUED: &str = "Requeued";
     /// The operator runs without support for Kueue.
     pub const KUEUE_DISABLED: &str = "KueueDisabled";
+    /// The priority class that the job names does not exist.
+    pub const PRIORITY_CLASS_MISSING: &str = "PriorityClassMissing";
+    /// The job has more kinds of pods than Kueue admits.
+    pub const TOO_MANY_POD_SETS: &str = "TooManyPodSets";
+    /// The job has ended, and is in no queue.
+    pub const FINISHED: &str = "Finished";
 
     // of Scheduled
     /// All pods are scheduled and have their image.
@@ -116,6 +122,10 @@ pub mod condition_reason {
     pub const NAME_TAKEN: &str = "NameTaken";
     /// The cluster does not serve the PodGroup API that the spec names.
     pub const GANG_NOT_SERVED: &str = "GangNotServed";
+    /// A ResourceFlavor for which the job is admitted does not exist.
+    pub const FLAVOR_MISSING: &str = "FlavorMissing";
+    /// Two parts of the job's admission contradict each other.
+    pub const CONTRADICTORY_ADMISSION: &str = "ContradictoryAdmission";
     /// An attempt template can't be written or read.
     pub const INVALID_ATTEMPT_TEMPLATE: &str = "InvalidAttemptTemplate";
 

@@ -160,9 +160,8 @@ impl Demand {
 
     /// A hash of the pod sets without their counts. Another hash is another demand, which needs another admission.
     pub(crate) fn hash(&self) -> String {
-        blake3::hash(Value::Array(self.pod_sets.iter().map(PodSet::identity).collect()).to_string().as_bytes()).to_hex()
-            [..16]
-            .to_owned()
+        let sets: Value = self.pod_sets.iter().map(PodSet::identity).collect();
+        blake3::hash(sets.to_string().as_bytes()).to_hex()[..16].to_owned()
     }
 
     /// The pod sets of a Workload, in their form for the API.
@@ -240,7 +239,6 @@ pub(crate) fn workload_name(job: &JobReference, number: u64) -> String {
 /// The number in the name of a Workload of this job.
 pub(crate) fn workload_number(job: &JobReference, workload: &Workload) -> Option<u64> {
     let name = workload.name_any();
-    let (before, number) = name.rsplit_once('-')?;
-    let number = number.parse().ok()?;
-    (workload_name(job, number) == name && !before.is_empty()).then_some(number)
+    let number = name.rsplit('-').next()?.parse().ok()?;
+    (workload_name(job, number) == name).then_some(number)
 }

@@ -27,17 +27,18 @@ pub(crate) struct PodSet {
 /// The pod sets of a job. Stages whose override is equal share a set.
 pub(crate) fn pod_sets(pod_template: &Map<String, Value>, mesh: Mesh, spares: u32) -> Vec<PodSet> {
     let common = template_of_stage(pod_template, None);
-    let mut sets: Vec<PodSet> = Vec::new();
-    for stage in 0..mesh.stages {
+    let overrides = pod_template.get("stages").and_then(Value::as_array);
+    let is_overridden = |stage: &u32| overrides.into_iter().flatten().any(|one| one["stage"] == *stage);
+    let (overridden, others): (Vec<u32>, Vec<u32>) = (0..mesh.stages).partition(is_overridden);
+    let mut sets = vec![PodSet { name: STAGES.to_owned(), stages: Some(others), template: common.clone() }];
+    for stage in overridden {
         let template = template_of_stage(pod_template, Some(stage));
         match sets.iter_mut().find(|set| set.template == template) {
             Some(set) => set.stages.get_or_insert_default().push(stage),
-            None => {
-                let name = if template == common { STAGES.to_owned() } else { format!("stage-{stage}") };
-                sets.push(PodSet { name, stages: Some(vec![stage]), template });
-            }
+            None => sets.push(PodSet { name: format!("stage-{stage}"), stages: Some(vec![stage]), template }),
         }
     }
+    sets.retain(|set| set.stages.as_ref().is_some_and(|stages| !stages.is_empty()));
     if spares > 0 {
         sets.push(PodSet { name: SPARES.to_owned(), stages: None, template: common });
     }

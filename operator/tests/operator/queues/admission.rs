@@ -137,12 +137,12 @@ fn the_nodes_of_an_assigned_flavor_get_the_pods() {
 fn a_job_without_admission_shows_the_mistake() {
     let (queues, cluster) = (queued(), &queued().cluster);
     queues.create("nowhere", "missing", json!({}));
-    cluster.wait("nowhere", "told that its queue is missing", |job| {
+    cluster.wait("nowhere", "waiting for a queue that does not exist", |job| {
         message(job, "Admitted").contains("missing doesn't exist")
     });
     let queue = queues.queue(2, json!({}));
     queues.create("unknown", &queue, json!({"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "none"}}}));
-    let job = cluster.wait("unknown", "told that its priority class is missing", |job| {
+    let job = cluster.wait("unknown", "refused for its priority class", |job| {
         has_condition(job, "Admitted", "False", "PriorityClassMissing")
     });
     let expected = "the WorkloadPriorityClass none does not exist: create it, or name another";

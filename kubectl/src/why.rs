@@ -185,7 +185,7 @@ mod tests {
     fn replaced() -> JobState {
         JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0, admission: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0, admission: 0, admitted_replicas: None },
             incarnations: [(1, 1)].into(),
             budget: RestartBudget { total: 1, counted: 1, replaced: 1, counted_since_checkpoint: 1 },
             last_failure: Some(AttemptFailure {

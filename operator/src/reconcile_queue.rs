@@ -31,6 +31,8 @@ pub(crate) struct ObservedQueue {
 /// Reads the job's Workloads, and sets what the queue grants.
 pub(crate) async fn observe(job: &mut ParsedJob, context: &Context) -> ObservedQueue {
     let workloads = workloads(job, context).await;
+    let admitted = kueue::holder(&workloads).and_then(|holder| holder.admitted_mesh());
+    job.demand = job.demand.take().map(|demand| demand.after_admission(admitted));
     let ended = job.state.outcome().is_some();
     let state = match &job.demand {
         None => QueueState::default(),
@@ -139,8 +141,9 @@ impl ObservedQueue {
         let is_over = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
         let has_stopped = is_over && !decision.instances_remain;
         let older = pods.all.iter().any(|pod| pod.attempt != state.attempt.number && !pod.has_exited());
-        let runs_as_granted =
-            Some(state.attempt.mesh) == job.grant.mesh && state.attempt_phase != AttemptPhase::Draining;
+        let granted = (job.grant.mesh, job.grant.replicas);
+        let runs_as_granted = (Some(state.attempt.mesh), state.attempt.admitted_replicas) == granted
+            && state.attempt_phase != AttemptPhase::Draining;
         let outcome = state.outcome().map(|outcome| match outcome {
             JobOutcome::Complete => (true, "training is complete".to_owned()),
             JobOutcome::Failed(reason) => (false, reason.explanation().to_owned()),

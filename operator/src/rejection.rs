@@ -177,7 +177,8 @@ mod tests {
     #[test]
     fn tries_back_off_and_a_new_attempt_starts_anew() {
         let reason = || BlockingReason { reason: "QuotaExceeded".into(), message: "exceeded quota: one".into() };
-        let attempt = |number| Attempt { number, mesh: Mesh::pipeline(2), revision: 7, admission: 0 };
+        let attempt =
+            |number| Attempt { number, mesh: Mesh::pipeline(2), revision: 7, admission: 0, admitted_replicas: None };
         let mut now = UnixMillis::from_seconds(1000);
         let mut rejection = Rejection::new(None, 3, reason(), now);
         let mut delays = Vec::new();

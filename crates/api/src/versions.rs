@@ -27,13 +27,14 @@ impl StoredSpec {
     /// A field that is missing, or has a value that this version can't read.
     pub fn from_json(spec: &str) -> serde_json::Result<StoredSpec> {
         // mostly all are known
-        if let Ok(spec) = serde_json::from_str(spec) {
-            return Ok(StoredSpec { spec, unknown_fields: Vec::new() });
+        if let Ok(spec) = serde_json::from_str::<PipelineJobSpec>(spec) {
+            return Ok(StoredSpec { spec: spec.with_elastic_replicas(), unknown_fields: Vec::new() });
         }
         let mut value = serde_json::from_str(spec)?;
         let mut unknown_fields = Vec::new();
         drop_unknown(&mut value, &SPEC, "spec", &mut unknown_fields);
-        Ok(StoredSpec { spec: serde_json::from_value(value)?, unknown_fields })
+        let spec: PipelineJobSpec = serde_json::from_value(value)?;
+        Ok(StoredSpec { spec: spec.with_elastic_replicas(), unknown_fields })
     }
 }
 
@@ -44,6 +45,8 @@ impl PipelineJobSpec {
         let mut spec = self.clone();
         // the number of chunks without one depends on the schedule; earlier versions always had one, with the default 1
         spec.pipeline.virtual_stages = Some(spec.pipeline.virtual_stages()).filter(|chunks| *chunks != 1);
+        // an elastic job names its replicas in `elastic`
+        spec.data_parallel = if spec.elastic.is_some() { 1 } else { spec.data_parallel };
         // the fraction without one depends on the other fields; earlier versions always had one, with the default 0.01
         if let Some(evaluation) = spec.data.as_mut().and_then(|data| data.evaluation.as_mut()) {
             let default = evaluation.default_fraction();

@@ -197,7 +197,8 @@ mod tests {
         let folder = JobFolder::open(workspace.path(), None).unwrap();
         let mut stored = LauncherState::load(&folder).unwrap();
         assert_ne!(LauncherState::load(&folder).unwrap().job_uid, stored.job_uid, "it is not stored yet");
-        stored.state.attempt = Attempt { number: 4, mesh: Mesh::pipeline(3), revision: 0, admission: 0 };
+        stored.state.attempt =
+            Attempt { number: 4, mesh: Mesh::pipeline(3), revision: 0, admission: 0, admitted_replicas: None };
         stored.state.budget.counted_since_checkpoint = 2;
         stored.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(9), all_created: true };
         stored.save(&folder).unwrap();

@@ -155,7 +155,7 @@ pub(super) mod tests {
         let policy = Policy::for_processes(&spec);
         let mut state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(2500), all_created: false },
-            attempt: Attempt { number: 2, mesh: Mesh::pipeline(2), revision: 0, admission: 0 },
+            attempt: Attempt { number: 2, mesh: Mesh::pipeline(2), revision: 0, admission: 0, admitted_replicas: None },
             budget: RestartBudget { total: 1, counted: 1, replaced: 0, counted_since_checkpoint: 1 },
             ..JobState::default()
         };

@@ -87,7 +87,7 @@ mod tests {
     fn history() -> History {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0, admission: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0, admission: 0, admitted_replicas: None },
             ranks_to_create: [1].into(),
             budget: RestartBudget { total: 2, ..RestartBudget::default() },
             checkpoint_step: Some(40),

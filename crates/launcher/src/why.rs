@@ -110,7 +110,7 @@ mod tests {
     fn history() -> History {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0, admission: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0, admission: 0, admitted_replicas: None },
             incarnations: BTreeMap::from([(1, 1)]),
             budget: RestartBudget { total: 1, counted: 1, replaced: 1, counted_since_checkpoint: 1 },
             checkpoint_step: Some(40),

@@ -38,7 +38,9 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
         let incarnations: BTreeMap<_, _> =
             state.ranks_to_create.iter().map(|rank| (*rank, state.incarnation(*rank))).collect();
         actions.push(match incarnations.is_empty() {
-            true => AttemptAction::StartAttempt { number, mesh: state.attempt.mesh },
+            true => {
+                AttemptAction::StartAttempt { number, mesh: state.attempt.mesh, instances: state.attempt.instances() }
+            }
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }

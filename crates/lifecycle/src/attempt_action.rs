@@ -13,6 +13,8 @@ pub enum AttemptAction {
         number: u64,
         /// The stages and replicas of the attempt.
         mesh: Mesh,
+        /// The number of instances to create, from rank 0.
+        instances: u32,
     },
     /// Create the missing ones among these instances of an attempt.
     ReplaceStages {

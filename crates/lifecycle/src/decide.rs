@@ -34,9 +34,9 @@ use stagecoach_api::job::{BackoffSpec, JobPhase};
 use crate::actions;
 use crate::attempt_action::AttemptAction;
 use crate::instance::{InstanceState, StageInstance};
-use crate::observed::{Admission, Observed};
+use crate::observed::{Admission, Desired, Observed};
 use crate::policy::RestartDecision;
-use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
+use crate::state::{AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, peer_loss, replacement, spares};
 
@@ -204,6 +204,24 @@ fn next_from_running(
         state.ranks_to_create.clear();
     }
     state.attempt_phase = AttemptPhase::Running { not_before, all_created };
+    with_admitted_replicas(state, desired)
+}
+
+/// The state of a running attempt after its queue has admitted more replicas: their instances must be created.
+fn with_admitted_replicas(mut state: JobState, desired: &Desired) -> JobState {
+    let before = state.attempt.instances();
+    state.attempt.admitted_replicas = desired.admitted_replicas;
+    let added = before..state.attempt.instances();
+    if let AttemptPhase::Running { all_created, .. } = &mut state.attempt_phase
+        && !added.is_empty()
+    {
+        // an attempt that starts creates the instances of all its ranks
+        let is_starting = !*all_created && state.ranks_to_create.is_empty();
+        if !is_starting {
+            state.ranks_to_create.extend(added);
+        }
+        *all_created = false;
+    }
     state
 }
 
@@ -268,7 +286,11 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
         }
         Remedy::Promotion(promoted) => spares::with_promotion(after.state, promoted.rank, promoted.incarnation),
         Remedy::Replacement(lost) => {
-            replacement::replaced(after.state, lost, spares::incarnation_increment(observed), not_before)
+            let mut state =
+                replacement::replaced(after.state, lost, spares::incarnation_increment(observed), not_before);
+            // an elastic job may train before all its instances are created
+            state.ranks_to_create.extend(observed.missing_stages());
+            state
         }
         Remedy::NextAttempt => with_next_attempt(&after, not_before, now),
     }
@@ -289,12 +311,7 @@ fn restart_delay(policy: &Policy, state: &JobState, now: UnixMillis) -> Duration
 fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMillis) -> JobState {
     let mut state = observed.state.clone();
     let highest_used = observed.all_instances().map(|instance| instance.attempt).max().unwrap_or(0);
-    state.attempt = Attempt {
-        number: highest_used.max(state.attempt.number).saturating_add(1),
-        mesh: observed.desired.mesh,
-        revision: observed.desired.revision,
-        admission: observed.desired.admission.id(),
-    };
+    state.attempt = observed.desired.attempt(highest_used.max(state.attempt.number).saturating_add(1));
     state.incarnations.clear();
     state.ranks_to_create.clear();
     state.replaced_without_progress.clear();

@@ -48,6 +48,8 @@ pub struct Desired {
     pub suspend: bool,
     /// Whether the queue of the job admits it.
     pub admission: Admission,
+    /// The number of replicas that the queue admits; `None` for all.
+    pub admitted_replicas: Option<u32>,
 }
 
 /// Whether the queue of a job admits it.
@@ -69,9 +71,18 @@ impl Desired {
         !self.suspend && !matches!(self.admission, Admission::Waiting)
     }
 
-    /// Whether `attempt` has the desired stages, replicas and revision, and runs under the current admission.
+    /// Whether `attempt` has the desired stages, replicas and revision, and runs under the current admission, which
+    /// may admit more replicas than before.
     pub(crate) fn is_of(&self, attempt: &Attempt) -> bool {
-        (self.mesh, self.revision, self.admission.id()) == (attempt.mesh, attempt.revision, attempt.admission)
+        let is_same =
+            (self.mesh, self.revision, self.admission.id()) == (attempt.mesh, attempt.revision, attempt.admission);
+        is_same && self.attempt(attempt.number).instances() >= attempt.instances()
+    }
+
+    /// The attempt of this number in the desired state.
+    pub fn attempt(&self, number: u64) -> Attempt {
+        let Desired { mesh, revision, admission, admitted_replicas, .. } = *self;
+        Attempt { number, mesh, revision, admission: admission.id(), admitted_replicas }
     }
 }
 
@@ -161,6 +172,19 @@ impl Observed {
         self.may_lack_replicas() && self.training_replicas() > 0
     }
 
+    /// Whether the job is elastic, and the cluster runs the stages of enough replicas, ready or not. The other
+    /// replicas then wait for room without a deadline.
+    pub(crate) fn has_room_for_enough(&self) -> bool {
+        let runs = |rank| {
+            let is_it = |instance: &StageInstance| {
+                instance.rank == rank && matches!(instance.state, InstanceState::Starting | InstanceState::Ready)
+            };
+            self.current_instances().any(is_it)
+        };
+        let mesh = self.state.attempt.mesh;
+        self.policy.is_elastic && mesh.complete_replicas(runs) >= self.policy.min_data_parallel.min(mesh.data_parallel)
+    }
+
     /// Instances of the current attempt that were replaced.
     pub(crate) fn replaced_instances(&self) -> impl Iterator<Item = &StageInstance> {
         self.instances.iter().filter(|instance| {
@@ -197,7 +221,7 @@ impl Observed {
 
     /// Stages of the current attempt without an instance.
     pub(crate) fn missing_stages(&self) -> impl Iterator<Item = u32> {
-        (0..self.state.attempt.mesh.ranks())
+        (0..self.state.attempt.instances())
             .filter(|rank| self.current_instances().all(|instance| instance.rank != *rank))
     }
 }

@@ -29,6 +29,8 @@ pub struct Policy {
     pub nodes_can_be_lost: bool,
     /// The minimal number of replicas with which a group continues to train.
     pub min_data_parallel: u32,
+    /// Whether the number of replicas follows the instances that the cluster can run.
+    pub is_elastic: bool,
 }
 
 impl Policy {
@@ -53,6 +55,7 @@ impl Policy {
             replaces_stages: spec.replaces_stages(),
             nodes_can_be_lost: false,
             min_data_parallel: spec.min_data_parallel(),
+            is_elastic: spec.elastic.is_some(),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{AttemptFailure, cause_order};
 pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
     // all instances were created at some point: now, or before the last replacement
-    let was_whole = all_created || !state.incarnations.is_empty();
+    let was_whole = all_created || !state.incarnations.is_empty() || observed.has_room_for_enough();
     if !observed.policy.replaces_stages || !was_whole || failure.needs_new_attempt() {
         return BTreeSet::new();
     }

@@ -91,6 +91,22 @@ pub struct Attempt {
     /// The number of the admission under which the attempt runs; 0 without a queue.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub admission: u64,
+    /// The number of replicas that the queue admits, which may grow during the attempt; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admitted_replicas: Option<u32>,
+}
+
+impl Attempt {
+    /// The number of replicas that the attempt has.
+    pub fn replicas(&self) -> u32 {
+        let all = self.mesh.data_parallel;
+        self.admitted_replicas.unwrap_or(all).min(all)
+    }
+
+    /// The number of instances that the attempt has: the stages of its replicas.
+    pub fn instances(&self) -> u32 {
+        self.mesh.stages.saturating_mul(self.replicas())
+    }
 }
 
 // serde passes a reference

@@ -18,7 +18,7 @@ pub(crate) fn cause_of_refusal(
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
     // replicas that train without the refused instance do not block resources
-    let blocks_resources = !all_created && !observed.enough_replicas_train();
+    let blocks_resources = !all_created && !observed.enough_replicas_train() && !observed.has_room_for_enough();
     let refusal = observed.refusal.as_ref().filter(|_| blocks_resources)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
@@ -49,7 +49,8 @@ pub(crate) fn cause_of_timeout(
     // An instance that could not be created (quota) counts as pending since the newest created instance changed its
     // state.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
-    if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {
+    let unscheduled = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created));
+    if let Some(instance) = unscheduled.filter(|_| !observed.has_room_for_enough()) {
         let timeout = observed.policy.scheduling_timeout_seconds;
         return clock.passed_or_wake_at(trained_at(instance.since).plus_seconds(timeout)).then(|| {
             let message = format!("was not scheduled within {timeout} s");

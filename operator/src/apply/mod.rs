@@ -98,8 +98,8 @@ pub(crate) async fn apply(
 ) -> kube::Result<()> {
     for action in actions {
         match *action {
-            AttemptAction::StartAttempt { number, mesh } => {
-                let incarnations = (0..mesh.ranks()).map(|rank| (rank, 0)).collect();
+            AttemptAction::StartAttempt { number, mesh, instances } => {
+                let incarnations = (0..instances).map(|rank| (rank, 0)).collect();
                 created.start = Some(rejected(start::start(context, number, mesh, &incarnations).await)?);
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {

@@ -26,11 +26,10 @@ pub(super) async fn start(
     incarnations: &BTreeMap<u32, u32>,
 ) -> Result<(), ApplyError> {
     let ApplyContext { job, pods, clients, .. } = *context;
-    // when stages are replaced, the attempt's objects exist already
-    let is_new = incarnations.values().all(|incarnation| *incarnation == 0);
+    // when stages are replaced or replicas are added, the attempt's objects exist already
+    let is_new = incarnations.get(&0) == Some(&0);
     let is_first = number == 1 && is_new;
-    let desired = job.desired();
-    let attempt = Attempt { number, mesh, revision: desired.revision, admission: desired.admission.id() };
+    let attempt = Attempt { mesh, ..job.desired().attempt(number) };
     let mut template = attempt_template(context, attempt).await?;
     let older = if is_first { Vec::new() } else { older_attempts(clients, &job.reference, number).await? };
     let before = older.iter().filter_map(|(_, template)| template.as_ref()).max_by_key(|template| template.number);

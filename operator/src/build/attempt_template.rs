@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{MAX_STAGES, Mesh};
 use stagecoach_api::job::TrainerType;
+use stagecoach_api::{PipelineJob, PipelineJobSpec};
 use stagecoach_lifecycle::Attempt;
 
 use super::kueue::Placement;
@@ -27,6 +27,8 @@ pub(crate) struct AttemptTemplate {
     pub(crate) number: u64,
     /// The attempt's stages and replicas.
     pub(crate) mesh: Mesh,
+    /// The number of pods that a gang scheduler starts together: those of the fewest replicas of an elastic job.
+    pub(crate) gang_size: u32,
     /// The revision of the spec that the attempt runs; `None` if an older operator stored the template.
     pub(crate) revision: Option<u64>,
     /// Whether the trainer is the built-in one.
@@ -68,6 +70,7 @@ impl AttemptTemplate {
         Ok(AttemptTemplate {
             number: attempt.number,
             mesh: attempt.mesh,
+            gang_size: gang_size(&job.spec, attempt.mesh),
             revision: Some(attempt.revision),
             built_in: job.spec.trainer.kind == TrainerType::BuiltIn,
             job_file: job_file::new(job, attempt.mesh)
@@ -102,6 +105,9 @@ impl AttemptTemplate {
         });
         if let Some(mesh) = self.mesh.if_replicated() {
             template["dataParallel"] = mesh.data_parallel.into();
+        }
+        if self.gang_size != self.mesh.ranks() {
+            template["gangSize"] = self.gang_size.into();
         }
         if let Some(secret) = &self.credentials {
             template["credentials"] = secret.as_str().into();
@@ -145,6 +151,7 @@ impl AttemptTemplate {
         let data_parallel = number(&stored["dataParallel"]).unwrap_or(1);
         let mesh = number(&stored["stages"]).map(|stages| Mesh { stages, data_parallel });
         let mesh = mesh.filter(|mesh| (1..=MAX_STAGES).contains(&mesh.ranks()));
+        let mesh = mesh.ok_or_else(|| wrong("names no stages"))?;
         let placement = match &stored["placement"] {
             Value::Null => None,
             placement => Some(Placement::deserialize(placement).map_err(|_| wrong("holds no placement"))?),
@@ -152,7 +159,9 @@ impl AttemptTemplate {
         let nodes = stored["excludedNodes"].as_array().into_iter().flatten();
         Ok(AttemptTemplate {
             number: stored["attempt"].as_u64().ok_or_else(|| wrong("names no attempt"))?,
-            mesh: mesh.ok_or_else(|| wrong("names no stages"))?,
+            mesh,
+            // the field is stored only for an elastic job
+            gang_size: number(&stored["gangSize"]).unwrap_or_else(|| mesh.ranks()),
             revision: stored["revision"].as_u64(),
             built_in: stored["builtIn"].as_bool().ok_or_else(|| wrong("names no trainer"))?,
             job_file: text(JOB_FILE_KEY)?.clone(),
@@ -164,4 +173,10 @@ impl AttemptTemplate {
             pod_template,
         })
     }
+}
+
+/// The number of pods without which an attempt can't train.
+fn gang_size(spec: &PipelineJobSpec, mesh: Mesh) -> u32 {
+    let replicas = if spec.elastic.is_some() { spec.min_data_parallel() } else { mesh.data_parallel };
+    Mesh { data_parallel: replicas.min(mesh.data_parallel), ..mesh }.ranks()
 }

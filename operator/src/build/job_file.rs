@@ -9,7 +9,7 @@ use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{DataSpec, NetworkPolicySpec, PipelineJobSpec, PodTemplate, RestartSpec, SchedulingSpec};
 
 /// The fields of the spec that may differ between two attempts of one revision.
-const PER_ATTEMPT_FIELDS: [&str; 3] = ["stages", "dataParallel", "restart"];
+const PER_ATTEMPT_FIELDS: [&str; 4] = ["stages", "dataParallel", "elastic", "restart"];
 
 /// The file of an attempt with the processes of `mesh`, as JSON, which is also YAML.
 ///

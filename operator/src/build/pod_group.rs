@@ -117,18 +117,18 @@ pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: &AttemptT
     };
     let spec = match api {
         PodGroupApi::Native(_) => {
-            let gang = GangSchedulingPolicy { min_count: i32::try_from(attempt.mesh.ranks()).unwrap_or(i32::MAX) };
+            let gang = GangSchedulingPolicy { min_count: i32::try_from(attempt.gang_size).unwrap_or(i32::MAX) };
             let scheduling_policy = PodGroupSchedulingPolicy { gang: Some(gang), basic: None };
             let native = NativePodGroupSpec { scheduling_policy, ..NativePodGroupSpec::default() };
             PodGroupSpec::Native(Box::new(native))
         }
         PodGroupApi::Volcano => PodGroupSpec::MinMember {
-            min_member: attempt.mesh.ranks(),
+            min_member: attempt.gang_size,
             queue: of_template("metadata", &["annotations", VOLCANO_QUEUE]),
             priority_class_name: of_template("spec", &["priorityClassName"]),
         },
         PodGroupApi::Coscheduling => {
-            PodGroupSpec::MinMember { min_member: attempt.mesh.ranks(), queue: None, priority_class_name: None }
+            PodGroupSpec::MinMember { min_member: attempt.gang_size, queue: None, priority_class_name: None }
         }
     };
     let name = attempt_name(job, attempt.number);

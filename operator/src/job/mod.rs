@@ -51,6 +51,8 @@ pub(crate) struct Grant {
     pub admission: Admission,
     /// The stages and replicas with which the job may run; `None` for those of the spec.
     pub mesh: Option<Mesh>,
+    /// The number of replicas that an elastic job may have now; `None` for those of `mesh`.
+    pub replicas: Option<u32>,
     /// The number of spares that the job may have; `None` for that of the spec.
     pub spares: Option<u32>,
 }
@@ -203,6 +205,7 @@ impl ParsedJob {
             revision: self.revision,
             suspend: spec.suspend,
             admission: grant.admission,
+            admitted_replicas: grant.replicas,
         }
     }
 }

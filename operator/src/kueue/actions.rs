@@ -102,13 +102,14 @@ fn of_holder(
     number: u64,
     situation: &JobSituation,
 ) -> Vec<WorkloadAction> {
-    let others = || unfinished.iter().copied().filter(|other| !Arc::ptr_eq(other, holder));
-    let mut actions = Vec::new();
+    let others = unfinished.iter().copied().filter(|other| !Arc::ptr_eq(other, holder));
+    let (replaced, others): (Vec<_>, Vec<_>) = others.partition(|other| replaces(holder, other));
+    let mut actions: Vec<_> = replaced.into_iter().map(|other| finish_replaced(holder, other)).collect();
     if demand.granted_mesh(holder).is_some() {
-        actions.extend(others().map(|other| remove_beside(holder, other)));
+        actions.extend(others.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
         actions.extend(surplus(demand, holder, situation));
     } else if demand.is_elastic {
-        let (fitting, obsolete): (Vec<_>, Vec<_>) = others().partition(|other| demand.matches(other));
+        let (fitting, obsolete): (Vec<_>, Vec<_>) = others.into_iter().partition(|other| demand.matches(other));
         actions.extend(obsolete.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
         match fitting.last() {
             None => actions.push(WorkloadAction::Create { number, replaced: Some(Arc::clone(holder)) }),
@@ -125,16 +126,16 @@ fn of_holder(
     actions
 }
 
-/// Removes a Workload beside the one that is admitted. A Workload that the admitted slice replaces is finished, as by
-/// Kueue where slices are enabled.
-fn remove_beside(holder: &Workload, other: &Arc<Workload>) -> WorkloadAction {
+/// Whether the slice `holder` replaces `other`.
+fn replaces(holder: &Workload, other: &Workload) -> bool {
     let replaced = holder.annotations().get(SLICE_REPLACEMENT_ANNOTATION).and_then(|key| key.rsplit('/').next());
-    let workload = Arc::clone(other);
-    if replaced != other.metadata.name.as_deref() {
-        return WorkloadAction::Delete(workload);
-    }
+    replaced.is_some() && replaced == other.metadata.name.as_deref()
+}
+
+/// Ends a Workload that the admitted slice replaces, as Kueue does where slices are enabled.
+fn finish_replaced(holder: &Workload, other: &Arc<Workload>) -> WorkloadAction {
     let message = format!("Replaced by the workload slice {}", holder.name_any());
-    WorkloadAction::Finish { workload, reason: "WorkloadSliceReplaced", message }
+    WorkloadAction::Finish { workload: Arc::clone(other), reason: "WorkloadSliceReplaced", message }
 }
 
 /// Gives the pods back that the job no longer asks for, after they have stopped.

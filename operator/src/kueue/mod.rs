@@ -18,7 +18,7 @@ mod write;
 pub(crate) use actions::{JobSituation, WorkloadAction, actions};
 pub(crate) use boost::next_change as next_boost_change;
 pub(crate) use placement::{FlavorSpec, flavors_of, placement};
-pub(crate) use queue_state::{QueueCondition, QueueState};
+pub(crate) use queue_state::{QueueCondition, QueueState, holder};
 pub(crate) use workloads::Workloads;
 pub(crate) use write::{WriteContext, write};
 

@@ -68,7 +68,8 @@ impl QueueState {
         QueueState {
             grant: Grant {
                 admission: Admission::Admitted(holder.admission_id()),
-                mesh: Some(mesh),
+                mesh: Some(demand.attempt_mesh(mesh)),
+                replicas: demand.range.is_some().then_some(mesh.data_parallel),
                 spares: Some(demand.granted_spares(holder)),
             },
             holder: Some(Arc::clone(holder)),
@@ -78,7 +79,7 @@ impl QueueState {
 }
 
 /// The newest Workload that is admitted. An admitted slice takes over from the Workload that it replaces.
-pub(super) fn holder(workloads: &[Arc<Workload>]) -> Option<&Arc<Workload>> {
+pub(crate) fn holder(workloads: &[Arc<Workload>]) -> Option<&Arc<Workload>> {
     workloads.iter().rfind(|workload| workload.is_admitted())
 }
 

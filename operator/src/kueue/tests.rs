@@ -8,7 +8,7 @@ use stagecoach_api::PipelineJobSpec;
 use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::{Admission, UnixMillis};
 
-use super::{JobSituation, QueueState, WorkloadAction, actions};
+use super::{JobSituation, QueueState, WorkloadAction, actions, holder};
 use crate::build::JobReference;
 use crate::build::kueue::{Demand, Workload};
 
@@ -68,6 +68,57 @@ fn next(demand: Option<&Demand>, workloads: &[Arc<Workload>], situation: &JobSit
         WorkloadAction::SetBoost { workload, boost, .. } => format!("boost {} {boost}", name(workload)),
     };
     actions(&job(), demand, workloads, situation).iter().map(short).collect()
+}
+
+/// The demand of an elastic job of two stages with one to three replicas, with these Workloads.
+fn elastic_demand(workloads: &[Arc<Workload>]) -> Demand {
+    let range = "{minDataParallel: 1, maxDataParallel: 3}";
+    let demand = demand_of(false, &[("stages", "2"), ("elastic", range), ("training.microbatches", "4")]);
+    demand.after_admission(holder(workloads).and_then(|holder| holder.admitted_mesh()))
+}
+
+#[test]
+fn an_elastic_job_asks_for_one_more_replica_until_it_has_all() {
+    let first = elastic_demand(&[]);
+    assert_eq!((first.mesh.data_parallel, first.mesh.stages), (1, 2));
+    let running = JobSituation { is_running: true, ..JobSituation::default() };
+    let mut workloads = vec![workload(&first, 1, &ADMITTED, Some(2))];
+    let mut admissions = Vec::new();
+    for (number, admitted) in [(2, 2), (3, 3)] {
+        let demand = elastic_demand(&workloads);
+        assert_eq!(demand.mesh.data_parallel, admitted);
+        let before = workloads.last().unwrap().clone();
+        let create = format!("create {number} for {}", before.metadata.name.as_ref().unwrap());
+        let actions = next(Some(&demand), &workloads, &running);
+        assert!(actions.contains(&create), "{actions:?}");
+        // Kueue, or else the operator, finishes the Workload that the slice has replaced
+        let finish = actions.contains(&"finish a-12345-1 WorkloadSliceReplaced".to_owned());
+        assert_eq!(finish, number == 3, "{actions:?}");
+        // the job runs under its admission while the next slice waits
+        let state = QueueState::new(&demand, &workloads);
+        let mesh = Mesh { stages: 2, data_parallel: 3 };
+        assert_eq!((state.grant.mesh, state.grant.replicas), (Some(mesh), Some(admitted - 1)));
+        admissions.push(state.grant.admission);
+        let mut slice = demand.workload(&job(), number, 0, Some(&before), "trainer:1");
+        slice["metadata"]["uid"] = format!("uid-{number}").into();
+        slice["status"] = json!({
+            "conditions": ADMITTED.map(|kind| json!({"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})),
+            "admission": {"clusterQueue": "all", "podSetAssignments": [{"name": "stages", "count": 2 * admitted, "flavors": {"cpu": "default"}}]},
+        });
+        workloads.push(Arc::new(serde_json::from_value(slice).unwrap()));
+    }
+    let all = elastic_demand(&workloads);
+    let state = QueueState::new(&all, &workloads);
+    assert_eq!((all.mesh.data_parallel, state.grant.replicas), (3, Some(3)));
+    admissions.push(state.grant.admission);
+    assert!(admissions.windows(2).all(|pair| pair[0] == pair[1]), "{admissions:?}: no attempt is drained");
+    // an eviction begins with the fewest replicas again
+    let evicted = vec![workload(&all, 4, &EVICTED, Some(6))];
+    let demand = elastic_demand(&evicted);
+    assert_eq!(demand.mesh.data_parallel, 1);
+    assert_eq!(next(Some(&demand), &evicted, &stopped()), ["release a-12345-4"]);
+    let queued = vec![workload(&all, 4, &[], None)];
+    assert_eq!(next(Some(&demand), &queued, &stopped()), ["counts a-12345-4"]);
 }
 
 fn stopped() -> JobSituation {

@@ -96,7 +96,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
         completion_time: old.completion_time.clone().or_else(|| is_finished.then(|| to_rfc3339(now))),
         phase: Some(decision.job_phase),
         stages: Some(alive),
-        stages_per_replica: Some(alive.div_ceil(state.attempt.mesh.data_parallel.max(1))).filter(|stages| *stages > 0),
+        stages_per_replica: Some(alive.div_ceil(state.attempt.replicas().max(1))).filter(|stages| *stages > 0),
         ready_stages: Some(count(|state| *state == InstanceState::Ready)),
         training_replicas: Some(inputs.training_replicas()),
         selector: Some(build::pod_label_selector(&job.reference)),
@@ -261,7 +261,7 @@ mod tests {
     fn running_job() -> ParsedJob {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7, admission: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7, admission: 0, admitted_replicas: None },
             ..JobState::default()
         };
         let overrides = [("stages".to_owned(), "2".to_owned())];

@@ -49,8 +49,8 @@ impl RecoveryProgress {
         RecoveryProgress {
             now,
             is_decided: is_next && is_due,
-            are_created: current().count() == attempt.mesh.ranks() as usize,
-            are_started: current().filter(|pod| runs(&pod.state)).count() == attempt.mesh.ranks() as usize,
+            are_created: current().count() == attempt.instances() as usize,
+            are_started: current().filter(|pod| runs(&pod.state)).count() == attempt.instances() as usize,
             group: group.filter(|group| follows(attempt.number, group, failure)).unwrap_or_default(),
         }
     }

@@ -100,7 +100,7 @@ mod tests {
     fn starting(ready: u32) -> PipelineJobStatus {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: ready > 0 },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(4), revision: 7, admission: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(4), revision: 7, admission: 0, admitted_replicas: None },
             ..JobState::default()
         };
         let condition = |kind: &str, status: &str, reason: &str, message: String| Condition {

@@ -5,6 +5,7 @@ mod address_families;
 mod containers;
 mod contested;
 mod crashes;
+mod elastic;
 mod evictions;
 mod failures;
 mod faults;

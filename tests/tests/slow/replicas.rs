@@ -156,6 +156,26 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
     });
 }
 
+/// The other replica of an elastic job trains alone for the stabilization window, although the lost one is back.
+#[test]
+fn an_elastic_job_takes_a_replica_back_after_the_window() {
+    let mut job = with_checkpoint(may_lose_replicas(2, 2), MEMORY);
+    job.extra += "\n  elastic: {minDataParallel: 1, maxDataParallel: 2, stabilizationWindowSeconds: 2}";
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let mut launched = begin(workspace, &job);
+    let before = launched.wait_for_stages(4);
+    signal(before[3], libc::SIGKILL);
+    let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
+    until("the replica to be left out", || said().contains("training with 1 of 2 replicas").then_some(()));
+    let replaced = launched.wait_for_stages(4);
+    assert_ne!(replaced[3], before[3]);
+    until("the replica to be taken back", || said().contains("a lost replica is back").then_some(()));
+    let step = launched.steps() + 5;
+    launched.wait_for_step(step);
+    end(launched, workspace, &job, "elastic");
+}
+
 #[test]
 fn a_job_ends_without_a_lost_replica() {
     each("losses", &[2, 0], |_, &lost| {

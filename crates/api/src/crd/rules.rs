@@ -94,7 +94,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         ".metadata.name",
         // A hostname has 63 characters; 8 are two dashes and an attempt number of six digits. With replicas, the name
         // has one more number.
-        "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52) - (self.spec.dataParallel == 1 ? 0 : self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
+        "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52) - (has(self.spec.elastic) ? (self.spec.elastic.maxDataParallel <= 10 ? 2 : self.spec.elastic.maxDataParallel <= 100 ? 3 : 4) : self.spec.dataParallel == 1 ? 0 : self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
         "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more, and a replica's number takes 2 to 4 of them",
     ),
     (
@@ -158,6 +158,60 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         // the default number of blocks: the smallest power of two that is enough for the replicas
         "!has(self.training) || has(self.training.gradientBlocks) || self.training.microbatches % (self.dataParallel <= 1 ? 1 : self.dataParallel <= 2 ? 2 : self.dataParallel <= 4 ? 4 : self.dataParallel <= 8 ? 8 : self.dataParallel <= 16 ? 16 : self.dataParallel <= 32 ? 32 : self.dataParallel <= 64 ? 64 : self.dataParallel <= 128 ? 128 : 256) == 0",
         "needs microbatches that can be divided into as many blocks, or the next power of two of them: gradients are added in blocks",
+    ),
+    (
+        "spec",
+        ".elastic.maxDataParallel",
+        "!has(self.elastic) || self.elastic.maxDataParallel * self.stages <= 256",
+        "times stages is more than 256: a job has at most 256 pods",
+    ),
+    (
+        "spec",
+        ".elastic.maxDataParallel",
+        "!has(self.elastic) || !has(self.training) || !has(self.training.gradientBlocks) || self.elastic.maxDataParallel <= self.training.gradientBlocks",
+        "is more than training.gradientBlocks: a replica computes at least one block",
+    ),
+    (
+        "spec",
+        ".elastic.maxDataParallel",
+        "!has(self.elastic) || !has(self.training) || has(self.training.gradientBlocks) || [1, 2, 4, 8, 16, 32, 64, 128, 256].exists_one(blocks, blocks >= self.elastic.maxDataParallel && blocks < 2 * self.elastic.maxDataParallel && self.training.microbatches % blocks == 0)",
+        "needs microbatches that can be divided into as many blocks, or the next power of two of them: gradients are added in blocks",
+    ),
+    (
+        "spec.elastic",
+        ".minDataParallel",
+        "self.minDataParallel <= self.maxDataParallel",
+        "is more than maxDataParallel: lower the one or raise the other",
+    ),
+    (
+        "spec",
+        ".dataParallel",
+        "!has(self.elastic) || self.dataParallel == 1 || self.dataParallel == self.elastic.maxDataParallel",
+        "is given beside elastic.maxDataParallel: remove it",
+    ),
+    (
+        "spec",
+        ".restart.minDataParallel",
+        "!has(self.elastic) || !has(self.restart.minDataParallel)",
+        "is given beside spec.elastic.minDataParallel: remove it",
+    ),
+    (
+        "spec",
+        ".spares",
+        "!has(self.elastic) || self.spares == 0",
+        "is given, and an elastic job leaves a lost replica out instead: remove spares or elastic",
+    ),
+    (
+        "spec",
+        ".elastic",
+        "!has(self.elastic) || self.restart.reformTimeoutSeconds > 0",
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with it a lost stage ends all replicas",
+    ),
+    (
+        "spec",
+        ".elastic",
+        "!has(self.elastic) || self.trainer.type != 'Custom'",
+        "is given, and spec.trainer.type is Custom: only the built-in trainer can train with fewer replicas",
     ),
     (
         "spec",
@@ -378,9 +432,9 @@ const RATE_LEFT: &str = "has(self.spec.training.learningRate.decaySteps) || self
 
 /// No more replicas than before, or the job sets `gradientBlocks`. A job without this field has as many blocks as its
 /// first attempt needed.
-const BLOCKS_LEFT: &str = "self.spec.dataParallel <= oldSelf.spec.dataParallel || !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
+const BLOCKS_LEFT: &str = "(has(self.spec.elastic) ? self.spec.elastic.maxDataParallel : self.spec.dataParallel) <= (has(oldSelf.spec.elastic) ? oldSelf.spec.elastic.maxDataParallel : oldSelf.spec.dataParallel) || !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
 
-const MORE_REPLICAS: &str = "spec.dataParallel can't be changed to more replicas once training began, since spec.training.gradientBlocks is not given: the job has as many blocks as its first attempt needed; make a new job with more (its checkpoint.initFrom can take this one's weights along)";
+const MORE_REPLICAS: &str = "spec can't be changed to more replicas (dataParallel or elastic.maxDataParallel) once training began, since spec.training.gradientBlocks is not given: the job has as many blocks as its first attempt needed; make a new job with more (its checkpoint.initFrom can take this one's weights along)";
 
 const OTHER_DECAY: &str = "spec.training.learningRate.decaySteps can't be changed once training began, but together with more steps or epochs, for those added";
 

@@ -27,6 +27,9 @@ use ChangeEffect::{Attempt, Cluster, Extension, Identity, Live};
 pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("stages", Attempt),
     ("dataParallel", Attempt),
+    ("elastic.minDataParallel", Live),
+    ("elastic.maxDataParallel", Attempt),
+    ("elastic.stabilizationWindowSeconds", Live),
     ("spares", Live),
     ("suspend", Live),
     ("managedBy", Cluster),
@@ -172,10 +175,10 @@ pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
 }
 
 /// The fields that make the mesh.
-const OF_THE_MESH: [&str; 2] = ["stages", "dataParallel"];
+const OF_THE_MESH: [&str; 3] = ["stages", "dataParallel", "elastic.maxDataParallel"];
 
 /// The fields at the top of the spec that hold what an attempt is made of, in the spec's order: another value of one
-/// starts a new attempt. `stages` and `dataParallel` are not among them, since a state of the job has these numbers by
+/// starts a new attempt. The fields of the mesh are not among them, since a state of the job has these numbers by
 /// itself.
 pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
     let mut last = "";
@@ -183,7 +186,7 @@ pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
         let top = path.split('.').next().unwrap_or(path);
         let is_new = top != last;
         last = top;
-        (is_new && !OF_THE_MESH.contains(&top)).then_some(top)
+        (is_new && !OF_THE_MESH.contains(path)).then_some(top)
     })
 }
 
@@ -232,7 +235,9 @@ mod tests {
         assert_eq!(change_effect("data.evaluation.everySteps"), Some(Attempt));
         assert_eq!(change_effect("template.spec.containers"), Some(Attempt));
         assert_eq!(change_effect("mode"), None);
-        assert_eq!(paths_with(Live), ["spares", "suspend", "restart", "activeDeadlineSeconds"]);
+        let live = ["spares", "suspend", "restart", "activeDeadlineSeconds"];
+        let elastic = ["elastic.minDataParallel", "elastic.stabilizationWindowSeconds"];
+        assert_eq!(paths_with(Live), [elastic.as_slice(), &live].concat());
         assert_eq!(paths_with(Extension), ["training.learningRate.decaySteps"]);
     }
 

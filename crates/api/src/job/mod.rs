@@ -6,6 +6,7 @@ mod checkpoint;
 mod cluster;
 mod condition;
 mod data;
+mod elastic;
 mod model;
 pub(crate) mod number;
 mod object_name;
@@ -32,6 +33,7 @@ pub use data::{
     CredentialsSpec, DataFormat, DataSpec, EvaluationSet, EvaluationSpec, OnBadRecord, OnLongConversation,
     SpecialTokens, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec,
 };
+pub use elastic::ElasticSpec;
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
 pub(crate) use object_name::wrong_object_name;

@@ -6,8 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AuditSpec, CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus,
-    PipelineSpec, PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec, default_number,
+    AuditSpec, CheckpointSpec, DataSpec, ElasticSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec,
+    PipelineJobStatus, PipelineSpec, PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec,
+    default_number,
 };
 use crate::mesh::{MAX_SPARES, MAX_STAGES, Mesh};
 
@@ -93,6 +94,10 @@ pub struct PipelineJobSpec {
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 replicas of its pipeline"))]
     pub data_parallel: u32,
+    /// A range for the number of replicas, which follows the pods that the cluster can run. Absent: the job has
+    /// `dataParallel` replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<ElasticSpec>,
     /// The number of spares, 0 to 8: pods that wait, with everything loaded, to replace a lost stage at once. A spare
     /// needs the resources of a stage, such as a GPU. `template.stages` does not apply to it.
     #[serde(default)]
@@ -159,7 +164,7 @@ pub struct BuiltIn<'a> {
 }
 
 impl PipelineJobSpec {
-    /// Stages and replicas.
+    /// Stages and replicas, of an elastic job the most replicas.
     pub const fn mesh(&self) -> Mesh {
         Mesh { stages: self.stages, data_parallel: self.data_parallel }
     }
@@ -167,10 +172,19 @@ impl PipelineJobSpec {
     /// With how few replicas a group trains on: all, where a lost stage ends the attempt.
     pub fn min_data_parallel(&self) -> u32 {
         let all = self.data_parallel.max(1);
+        let given = self.elastic.as_ref().map(|elastic| elastic.min_data_parallel).or(self.restart.min_data_parallel);
         match self.replaces_stages() {
-            true => self.restart.min_data_parallel.unwrap_or(1).clamp(1, all),
+            true => given.unwrap_or(1).clamp(1, all),
             false => all,
         }
+    }
+
+    /// Sets `data_parallel` of an elastic job, which names it only as `elastic.maxDataParallel`.
+    pub(crate) fn with_elastic_replicas(mut self) -> Self {
+        if let Some(elastic) = self.elastic.as_ref().filter(|_| self.data_parallel == 1) {
+            self.data_parallel = elastic.max_data_parallel;
+        }
+        self
     }
 
     /// Whether the other stages continue when one is lost. Otherwise the whole group starts again, as a custom

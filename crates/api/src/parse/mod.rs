@@ -32,7 +32,8 @@ pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> R
     let mut root = YamlNode::from_yaml(text).map_err(locate)?;
     check_kind(&root).map_err(locate)?;
     overrides::apply(&mut root, overrides).map_err(locate)?;
-    decode::decode(&root).map_err(locate)
+    let job: PipelineJob = decode::decode(&root).map_err(locate)?;
+    Ok(PipelineJob { spec: job.spec.with_elastic_replicas(), ..job })
 }
 
 /// Checks first whether the file is a PipelineJob, before an object of another kind fails with an unknown field.

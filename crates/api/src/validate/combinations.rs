@@ -2,14 +2,17 @@
 
 use crate::contract::MAX_STAGES;
 use crate::job::{
-    DataSpec, Device, Encryption, Kernels, LearningRateSpec, LlamaSpec, ModelSpec, PipelineJobSpec, Quantity,
-    RestartSpec, TokenizerSpec, TrainerType, TrainingSpec, Transport,
+    DataSpec, Device, ElasticSpec, Encryption, Kernels, LearningRateSpec, LlamaSpec, ModelSpec, PipelineJobSpec,
+    Quantity, RestartSpec, TokenizerSpec, TrainerType, TrainingSpec, Transport,
 };
 
 use super::Problems;
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     check_replicas(spec, problems);
+    if let Some(elastic) = &spec.elastic {
+        check_elastic(elastic, spec, problems);
+    }
     check_spares(spec, problems);
     if let Some(ModelSpec::Llama(llama)) = &spec.model {
         check_llama(llama, problems);
@@ -29,20 +32,20 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
 
 /// Checks the number of replicas against the limit of processes and the gradient blocks, which replicas share.
 fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
-    const AT: &str = "spec.dataParallel";
+    let at = if spec.elastic.is_some() { "spec.elastic.maxDataParallel" } else { "spec.dataParallel" };
     let (replicas, stages) = (spec.data_parallel, spec.stages);
     let ranks = u64::from(replicas) * u64::from(stages);
-    problems.require(ranks <= MAX_STAGES.into(), AT, || {
+    problems.require(ranks <= MAX_STAGES.into(), at, || {
         format!("is {replicas}; with {stages} stages each that is {ranks} pods, and a job has at most {MAX_STAGES}")
     });
     let Some(training) = &spec.training else { return };
     let (blocks, microbatches) = (training.gradient_blocks(replicas.min(MAX_STAGES)), training.microbatches);
-    problems.require(replicas <= blocks, AT, || {
+    problems.require(replicas <= blocks, at, || {
         format!("is {replicas}, more than training.gradientBlocks {blocks}: a replica computes at least one block")
     });
     problems.require(
         training.gradient_blocks.is_some() || microbatches == 0 || microbatches.is_multiple_of(blocks),
-        AT,
+        at,
         || {
             format!(
                 "is {replicas}, for which microbatches {microbatches} must be divisible by {blocks}: gradients are added in that \
@@ -50,6 +53,33 @@ fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
             )
         },
     );
+}
+
+/// Checks the range of an elastic job, and that no other field has a part of it.
+fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut Problems) {
+    const AT: &str = "spec.elastic";
+    let ElasticSpec { min_data_parallel: min, max_data_parallel: max, .. } = *elastic;
+    problems.require(min <= max, format!("{AT}.minDataParallel"), || {
+        format!("is {min}, more than maxDataParallel {max}: lower the one or raise the other")
+    });
+    problems.require(spec.data_parallel == max, "spec.dataParallel", || {
+        format!(
+            "is {}, and an elastic job has elastic.maxDataParallel {max} replicas at most: remove it",
+            spec.data_parallel
+        )
+    });
+    problems.require(spec.restart.min_data_parallel.is_none(), "spec.restart.minDataParallel", || {
+        "is given beside spec.elastic.minDataParallel: remove it".into()
+    });
+    problems.require(spec.spares == 0, "spec.spares", || {
+        "is given, and an elastic job leaves a lost replica out instead: remove spares or elastic".into()
+    });
+    problems.require(spec.replaces_stages() || spec.training.is_none(), AT, || {
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with it a lost stage ends all replicas".into()
+    });
+    problems.require(spec.trainer.kind == TrainerType::BuiltIn, AT, || {
+        "is given, and spec.trainer.type is Custom: only the built-in trainer can train with fewer replicas".into()
+    });
 }
 
 /// Checks that the other stages outlive a lost stage: otherwise spares are of no use.

@@ -72,8 +72,8 @@ impl GroupState {
         self.notify_waiting();
     }
 
-    /// Decides the members after the start-up timeout. Returns true if the present stages are enough for a group now
-    /// but were not before.
+    /// Decides the members once waiting has ended: after the start-up timeout, or in an elastic job after the
+    /// stabilization window. Returns true if the present stages are enough for a group now but were not before.
     pub(crate) fn is_enough_after_waiting(&mut self, now: Instant) -> bool {
         if self.members.is_some() {
             return false;
@@ -150,18 +150,12 @@ impl GroupState {
     }
 
     /// Whether the decided group lacks some ranks.
-    fn lacks_ranks(&self) -> bool {
+    pub(crate) fn lacks_ranks(&self) -> bool {
         self.group_size() < self.slots.len()
     }
 
-    fn group_size(&self) -> usize {
+    pub(crate) fn group_size(&self) -> usize {
         self.members.as_ref().map_or(self.slots.len(), Vec::len)
-    }
-
-    /// Whether the next group could have more replicas, given the connected ranks.
-    pub(crate) fn may_grow(&self) -> bool {
-        let is_here = |rank: usize| self.slots[rank].conn.is_some();
-        self.lacks_ranks() && self.quorum.replicas(is_here) * self.quorum.stages() > self.group_size()
     }
 }
 

@@ -51,7 +51,7 @@ impl GroupState {
                 .collectives
                 .vote(group_rank, vote)
                 .map_err(|_| duplicate())
-                .map(|votes| votes.into_iter().for_each(|votes| self.decide(&votes))),
+                .map(|votes| votes.into_iter().for_each(|votes| self.decide(now, &votes))),
             MemberMessage::Hello(_)
             | MemberMessage::StandBy(_)
             | MemberMessage::Broadcast { .. }
@@ -63,9 +63,9 @@ impl GroupState {
     }
 
     /// Sends the verdict on a step to all members, and the measurements only to the leader.
-    fn decide(&mut self, votes: &[StepVote]) {
+    fn decide(&mut self, now: Instant, votes: &[StepVote]) {
         let mut verdict = decide_step(votes, &self.rules, &|group_rank| self.name(self.global_rank(group_rank)));
-        verdict.regroup = !verdict.stop && self.may_grow();
+        verdict.regroup = !verdict.stop && self.may_grow(now);
         let leader = self.leader();
         self.send(self.conns(|rank| rank == leader), CoordinatorMessage::Verdict(verdict.clone()));
         verdict.measurements.clear();

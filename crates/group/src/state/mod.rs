@@ -11,6 +11,7 @@ use std::time::Instant;
 
 pub(crate) mod admission;
 mod collectives;
+mod growth;
 pub(crate) mod hang;
 mod joining;
 mod membership;
@@ -87,6 +88,9 @@ pub(crate) struct GroupState {
     pub(crate) plan: Option<Vec<u8>>,
     pub(crate) rules: StepRules,
     pub(crate) collectives: Collectives,
+    /// The time since which the connected ranks could form a larger group than the present one. While no members are
+    /// decided, any group that is large enough counts.
+    pub(crate) larger_since: Option<Instant>,
     /// The start of the start-up and stall timeouts.
     pub(crate) last_progress_at: Instant,
     pub(crate) failure: Option<GroupFailure>,
@@ -137,6 +141,7 @@ impl GroupState {
             plan: None,
             rules: StepRules::default(),
             collectives: Collectives::new(expected.world_size),
+            larger_since: None,
             last_progress_at: now,
             failure: None,
             effects: Vec::new(),
@@ -181,6 +186,7 @@ impl GroupState {
             GroupEvent::Preparing(_) | GroupEvent::Prepared | GroupEvent::Release(..) => {}
             GroupEvent::Tick => self.on_tick(now),
         }
+        self.record_growth(now);
         std::mem::take(&mut self.effects)
     }
 

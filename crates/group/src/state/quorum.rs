@@ -1,6 +1,7 @@
 //! The ranks of a group: all ranks, or the replicas of the pipeline that the present ranks can form. Pure.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use stagecoach_api::contract::Mesh;
 
@@ -13,6 +14,9 @@ pub struct Quorum {
     /// The number of replicas that a group must have.
     min_replicas: usize,
     awaits_lost: bool,
+    /// The time for which the stages of more replicas must be connected before a group uses them; `None` for a job
+    /// that is not elastic, which waits for all replicas at first and uses a returned one at once.
+    pub(crate) stabilization_window: Option<Duration>,
     /// The lost ranks. The group does not wait for a lost rank if the other ranks are enough. For a missing rank of
     /// unknown state, the group waits until the start-up timeout has passed.
     pub(crate) lost: BTreeSet<usize>,
@@ -22,12 +26,18 @@ impl Quorum {
     /// The quorum of a group that trains with at least `min_replicas` of the mesh's replicas, and does not wait for
     /// lost ranks.
     pub fn new(mesh: Mesh, min_replicas: usize) -> Quorum {
-        Quorum { mesh, min_replicas, awaits_lost: false, lost: BTreeSet::new() }
+        Quorum { mesh, min_replicas, awaits_lost: false, stabilization_window: None, lost: BTreeSet::new() }
     }
 
     /// Sets whether the group also waits for lost ranks, because spares may take their places.
     pub fn awaiting_lost(self, awaits_lost: bool) -> Quorum {
         Quorum { awaits_lost, ..self }
+    }
+
+    /// Sets the stabilization window of an elastic job. Its first group begins without the missing replicas once enough
+    /// replicas have been connected for that time.
+    pub fn stabilized_for(self, window: Option<Duration>) -> Quorum {
+        Quorum { stabilization_window: window, ..self }
     }
 
     /// The quorum of a group of one replica, which needs all its stages.
@@ -51,12 +61,17 @@ impl Quorum {
         let count = self.replicas(&is_here);
         let may_come = |rank: &usize| self.awaits_lost || !self.lost.contains(rank);
         let is_all = count == self.replicas(|rank| is_here(rank) || may_come(&rank));
-        (count >= self.min_replicas.max(1) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_here))
+        (self.is_enough(&is_here) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_here))
     }
 
     /// The number of complete replicas that the present ranks can form.
     pub(crate) fn replicas(&self, is_here: impl Fn(usize) -> bool) -> usize {
         self.mesh.complete_replicas(|rank| is_here(rank as usize)) as usize
+    }
+
+    /// Whether the present ranks are enough for a group.
+    pub(crate) fn is_enough(&self, is_here: impl Fn(usize) -> bool) -> bool {
+        self.replicas(is_here) >= self.min_replicas.max(1)
     }
 
     /// Arranges `count` replicas from present ranks: first the leader's replica, then complete replicas, then

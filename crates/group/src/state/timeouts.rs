@@ -31,7 +31,8 @@ impl GroupState {
         self.notify_waiting();
         let idle_time = now.saturating_duration_since(self.last_progress_at);
         let startup_expired = idle_time >= self.timeouts.startup_timeout;
-        if startup_expired && self.phase == GroupPhase::Joining && self.is_enough_after_waiting(now) {
+        let has_waited = startup_expired || self.may_begin(now);
+        if has_waited && self.phase == GroupPhase::Joining && self.is_enough_after_waiting(now) {
             return;
         }
         match self.phase {

@@ -14,14 +14,14 @@ impl Supervisor<'_> {
     pub(super) fn apply_action(&mut self, action: AttemptAction) -> Result<bool, LaunchError> {
         let now = self.clock.now();
         match action {
-            AttemptAction::StartAttempt { number, mesh } => {
+            AttemptAction::StartAttempt { number, instances, .. } => {
                 self.processes.forget_all_exited();
                 self.observed_progress = ObservedProgress {
                     checkpoint_step: self.observed_progress.checkpoint_step,
                     ..ObservedProgress::default()
                 };
-                let instances = (0..mesh.ranks()).map(|rank| InstanceId { rank, incarnation: 0 });
-                instances.into_iter().try_for_each(|instance| self.start_stage(number, instance)).map(|()| true)
+                let mut instances = (0..instances).map(|rank| InstanceId { rank, incarnation: 0 });
+                instances.try_for_each(|instance| self.start_stage(number, instance)).map(|()| true)
             }
             AttemptAction::ReplaceStages { attempt, incarnations } => {
                 let mut instances =

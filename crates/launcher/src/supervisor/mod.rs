@@ -182,6 +182,7 @@ impl<'a> Supervisor<'a> {
                 revision: 0,
                 suspend: self.stop_requested,
                 admission: Admission::NotRequired,
+                admitted_replicas: None,
             },
             policy: self.policy.clone(),
             state: self.stored.state.clone(),

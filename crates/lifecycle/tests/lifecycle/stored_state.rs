@@ -26,7 +26,7 @@ fn running() -> (JobState, Value) {
     };
     let state = JobState {
         attempt_phase: AttemptPhase::Running { not_before: UnixMillis(5), all_created: true },
-        attempt: Attempt { number: 2, mesh: MESH, revision: 7, admission: 0 },
+        attempt: Attempt { number: 2, mesh: MESH, revision: 7, admission: 0, admitted_replicas: None },
         incarnations: BTreeMap::from([(2, 1)]),
         ranks_to_create: BTreeSet::from([2]),
         replaced_without_progress: BTreeSet::from([2]),
@@ -84,7 +84,7 @@ fn the_stored_form_of_a_state_never_changes() {
 fn fields_that_an_older_version_did_not_store_have_their_defaults() {
     let attempt = json!({"number": 2, "stages": 3, "revision": 7});
     let state: JobState = serde_json::from_value(json!({"doing": "draining", "attempt": attempt})).unwrap();
-    let attempt = Attempt { number: 2, mesh: Mesh::pipeline(3), revision: 7, admission: 0 };
+    let attempt = Attempt { number: 2, mesh: Mesh::pipeline(3), revision: 7, admission: 0, admitted_replicas: None };
     assert_eq!(state, JobState { attempt_phase: AttemptPhase::Draining, attempt, ..JobState::default() });
 }
 

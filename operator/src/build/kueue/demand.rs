@@ -1,6 +1,7 @@
 //! The demand of a job on its queue, from its spec, labels and annotations.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -26,8 +27,10 @@ pub(crate) struct Demand {
     pub(crate) is_elastic: bool,
     /// The name of a Workload that another controller has made for this job.
     pub(crate) prebuilt: Option<String>,
-    /// The stages and replicas of the spec.
+    /// The stages and replicas for which the job asks.
     pub(crate) mesh: Mesh,
+    /// The range of the number of replicas of an elastic job.
+    pub(crate) range: Option<RangeInclusive<u32>>,
     /// The fewest replicas with which the job may be admitted.
     pub(crate) min_data_parallel: u32,
     pub(crate) spares: u32,
@@ -80,18 +83,33 @@ impl Demand {
             .map(|name| PriorityClassName::Workload(name.clone()))
             .or_else(|| of_pods.map(|name| PriorityClassName::Pod(name.to_owned())));
         let mesh = spec.mesh();
+        let range = spec.elastic.as_ref().map(|elastic| elastic.min_data_parallel..=elastic.max_data_parallel);
         // only a job that names the number is admitted with fewer replicas than it asks for
-        let min_data_parallel = spec.restart.min_data_parallel.map_or(mesh.data_parallel, |_| spec.min_data_parallel());
+        let named = spec.restart.min_data_parallel.or(spec.elastic.as_ref().map(|elastic| elastic.min_data_parallel));
+        let min_data_parallel = named.map_or(mesh.data_parallel, |_| spec.min_data_parallel());
         Some(Demand {
             queue_name: queue_name.cloned().unwrap_or_default(),
             priority_class,
-            is_elastic: annotations.get(ELASTIC_JOB_ANNOTATION).is_some_and(|value| value == "true"),
+            is_elastic: range.is_some() || annotations.get(ELASTIC_JOB_ANNOTATION).is_some_and(|value| value == "true"),
             prebuilt,
             mesh,
+            range,
             min_data_parallel,
             spares: spec.spares,
             pod_sets: pod_sets(&template, mesh, spec.spares),
         })
+    }
+
+    /// The demand of an elastic job with an admission: one replica more than are admitted. Without an admission, the job
+    /// asks for its fewest replicas. `admitted` has the stages and replicas of the admission.
+    pub(crate) fn after_admission(self, admitted: Option<Mesh>) -> Demand {
+        let Some(range) = self.range.clone() else { return self };
+        let (min, max) = range.into_inner();
+        let admitted = admitted.filter(|admitted| admitted.stages == self.mesh.stages);
+        // another controller decides the counts of a prebuilt Workload
+        let step = u32::from(self.prebuilt.is_none());
+        let data_parallel = admitted.map_or(min, |admitted| (admitted.data_parallel + step).clamp(min, max));
+        Demand { mesh: Mesh { data_parallel, ..self.mesh }, ..self }
     }
 
     /// The reason why Kueue can't admit the job, if there is one.
@@ -139,6 +157,12 @@ impl Demand {
         }
         let is_enough = replicas > 0 && replicas >= self.min_data_parallel.min(self.mesh.data_parallel);
         is_enough.then_some(Mesh { data_parallel: replicas, ..self.mesh })
+    }
+
+    /// The stages and replicas of an attempt for which `granted` is admitted. An attempt of an elastic job has room for
+    /// all replicas, and grows while it runs.
+    pub(crate) fn attempt_mesh(&self, granted: Mesh) -> Mesh {
+        Mesh { data_parallel: self.range.as_ref().map_or(granted.data_parallel, |range| *range.end()), ..granted }
     }
 
     /// The number of admitted spares that the job asks for.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use stagecoach_api::contract::Mesh;
 
-use super::keys::{DATA_PARALLEL_ANNOTATION, STAGES_ANNOTATION};
+use super::keys::{DATA_PARALLEL_ANNOTATION, SLICE_NAME_ANNOTATION, STAGES_ANNOTATION};
 use super::pod_sets::SPARES;
 
 /// The group and version of Kueue's API.
@@ -89,6 +89,18 @@ pub(crate) struct QueueAdmission {
     pub(crate) pod_set_assignments: Vec<PodSetAssignment>,
 }
 
+impl QueueAdmission {
+    /// The names that decide where the pods run.
+    fn placement(&self) -> impl Iterator<Item = &str> {
+        let sets = self.pod_set_assignments.iter();
+        let flavors = sets.flat_map(|set| {
+            let flavors = set.flavors.iter().flat_map(|(resource, flavor)| [resource.as_str(), flavor.as_str()]);
+            std::iter::once(set.name.as_str()).chain(flavors)
+        });
+        std::iter::once(self.cluster_queue.as_str()).chain(flavors)
+    }
+}
+
 /// The resources that a pod set gets.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -155,13 +167,19 @@ impl Workload {
         self.is_unfinished() && self.has_reservation() && is_admitted && !self.is_evicted()
     }
 
-    /// The number that identifies the admissions of this Workload. An evicted Workload gives its reservation back only
-    /// after the job has stopped, so that two admissions of one Workload never meet in one attempt. The number is below
-    /// 2^53 and not 0.
+    /// The number that identifies the admissions of this Workload and of all slices of its chain with the same
+    /// placement: an attempt continues under another slice. An evicted Workload gives its reservation back only after the
+    /// job has stopped, so that the admissions before and after an eviction never meet in one attempt. The number is
+    /// below 2^53 and not 0.
     pub(crate) fn admission_id(&self) -> u64 {
-        let uid = self.uid().unwrap_or_default();
+        let chain = self.annotations().get(SLICE_NAME_ANNOTATION).cloned().or(self.uid()).unwrap_or_default();
+        let admission = self.status.admission.as_ref();
+        let mut hasher = blake3::Hasher::new();
+        for part in admission.into_iter().flat_map(QueueAdmission::placement).chain([chain.as_str()]) {
+            hasher.update(part.as_bytes()).update(b"\n");
+        }
         let mut bytes = [0; 8];
-        bytes.copy_from_slice(&blake3::hash(uid.as_bytes()).as_bytes()[..8]);
+        bytes.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
         (u64::from_le_bytes(bytes) >> 11).max(1)
     }
 

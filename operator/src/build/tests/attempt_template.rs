@@ -76,6 +76,7 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
     let expected = AttemptTemplate {
         number: 3,
         mesh: Mesh::pipeline(2),
+        gang_size: 2,
         revision: Some(7),
         built_in: true,
         job_file: "the job".into(),
@@ -92,6 +93,9 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
     assert_eq!(read(&config_map(&excluding)).unwrap(), excluding);
     let with_secret = AttemptTemplate { credentials: Some("hub".into()), ..attempt.clone() };
     assert_eq!(read(&config_map(&with_secret)).unwrap(), with_secret);
+    let mesh = Mesh { stages: 2, data_parallel: 3 };
+    let elastic = AttemptTemplate { mesh, gang_size: 4, ..attempt.clone() };
+    assert_eq!(read(&config_map(&elastic)).unwrap(), elastic);
     let versions: Vec<_> = PodGroupApi::ALL.into_iter().map(PodGroupApi::api_version).collect();
     assert_eq!(
         versions,

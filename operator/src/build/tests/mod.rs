@@ -15,7 +15,8 @@ use super::*;
 
 const SAMPLE_JOB: &str = include_str!("../../../../manifests/samples/shakespeare.yaml");
 
-const NUMBER_3: Attempt = Attempt { number: 3, mesh: Mesh::pipeline(3), revision: 7, admission: 0 };
+const NUMBER_3: Attempt =
+    Attempt { number: 3, mesh: Mesh::pipeline(3), revision: 7, admission: 0, admitted_replicas: None };
 
 fn reference() -> JobReference {
     JobReference { name: "shakespeare".into(), namespace: "ml".into(), uid: "u-1".into() }

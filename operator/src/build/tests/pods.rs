@@ -160,7 +160,7 @@ fn a_custom_trainer_gets_only_the_environment() {
     job.spec.storage.persistent_volume_claim = None;
     let attempt = AttemptTemplate::new(
         &job,
-        Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7, admission: 0 },
+        Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7, admission: 0, admitted_replicas: None },
         "unused",
         None,
     )
@@ -180,7 +180,7 @@ fn a_custom_trainer_gets_only_the_environment() {
 fn the_pods_of_replicas_are_named_and_labelled_by_replica_and_stage() {
     let mesh = Mesh { stages: 3, data_parallel: 2 };
     let change = json!({"stages": [{"stage": 1, "spec": {"nodeSelector": {"pool": "large"}}}]});
-    let attempt = AttemptTemplate { mesh, pod_group_api: Some(PodGroupApi::Volcano), ..attempt(change) };
+    let attempt = AttemptTemplate { mesh, gang_size: 4, pod_group_api: Some(PodGroupApi::Volcano), ..attempt(change) };
     let pods: Vec<Value> = (0..mesh.ranks()).map(|rank| pod(&attempt, rank)).collect();
     let names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
     let expected = ["0-0", "0-1", "0-2", "1-0", "1-1", "1-2"].map(|at| format!("shakespeare-{at}-3"));
@@ -198,7 +198,7 @@ fn the_pods_of_replicas_are_named_and_labelled_by_replica_and_stage() {
         assert_eq!(pod["spec"]["nodeSelector"]["pool"] == "large", rank % 3 == 1, "each replica has such a stage");
     }
     let objects = build(&reference(), &attempt, None);
-    assert_eq!(to_value(&objects.pod_group)["spec"]["minMember"], 6);
+    assert_eq!(to_value(&objects.pod_group)["spec"]["minMember"], 4);
     let selector = to_value(&objects.service)["spec"]["selector"].clone();
     let picked = |pod: &&Value| {
         selector.as_object().unwrap().iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)

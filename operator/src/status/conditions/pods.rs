@@ -36,7 +36,7 @@ pub(super) fn scheduled(inputs: &StatusInputs) -> ConditionValue {
         n => value(
             "False",
             reason::WAITING,
-            format!("{n} of {} pods are not scheduled or wait for their image", attempt.mesh.ranks()),
+            format!("{n} of {} pods are not scheduled or wait for their image", attempt.instances()),
         ),
     }
 }
@@ -53,7 +53,7 @@ fn spares_missing(inputs: &StatusInputs) -> Option<String> {
 }
 
 pub(super) fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
-    let (ready, stages) = (new.ready_stages.unwrap_or_default(), inputs.decision.state.attempt.mesh.ranks());
+    let (ready, stages) = (new.ready_stages.unwrap_or_default(), inputs.decision.state.attempt.instances());
     match inputs.decision.job_phase {
         JobPhase::Running => {
             let spares = spares_standing_by(inputs);

@@ -106,6 +106,28 @@ fn scenarios() -> Vec<Scenario> {
             end: trains(2, 3, json!([["1", [2], ["Finished"]], ["2", [3], HOLDS]])),
         },
         Scenario {
+            name: "grow",
+            spec: in_queue(
+                false,
+                json!({
+                    "suspend": true, "elastic": {"minDataParallel": 1, "maxDataParallel": 3},
+                    "training": {"gradientBlocks": 4, "microbatches": 4}, "restart": {"reformTimeoutSeconds": 60},
+                }),
+            ),
+            setup: |run| {
+                with_queue(run);
+                run.cluster.wait_phase(&run.job(), "Suspended");
+            },
+            action: |run| run.cluster.edit(&run.job(), json!({"suspend": false})),
+            // a third replica waits for quota
+            end: {
+                let mut end = trains(1, 2, json!([["1", [2], ["Finished"]], ["2", [4], HOLDS], ["3", [6], []]]));
+                let pods = ["job-0-0-1", "job-0-1-1", "job-1-0-1", "job-1-1-1"];
+                merge(&mut end, json!({"stages": [4, 4], "pods": pods}));
+                end
+            },
+        },
+        Scenario {
             name: "shrink",
             spec: in_queue(true, json!({})),
             setup: admitted,

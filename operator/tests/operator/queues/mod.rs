@@ -2,6 +2,7 @@
 
 mod admission;
 mod crashes;
+mod elastic;
 mod outage;
 mod preemption;
 mod scaling;

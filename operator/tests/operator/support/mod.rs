@@ -57,7 +57,7 @@ impl OperatorProcess {
 }
 
 /// Namespaces of the operator in [`shared`].
-const SHARED_NAMESPACES: &str = "default,small,strict";
+const SHARED_NAMESPACES: &str = "default,few,small,strict";
 
 /// The cluster of all tests that do not disturb nodes, API server or CRD. Its operator watches some namespaces. A test
 /// with its own operator runs that operator in its own namespace. The cluster is never dropped: its processes end with

@@ -169,8 +169,11 @@ fn begin(
         .map_err(|e| StageError::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
     let telemetry = monitor.telemetry().clone();
     let on_rejected = move || telemetry.count_rejected_connection();
-    let quorum =
-        Quorum::new(env.mesh, config.job.spec.min_data_parallel() as usize).awaiting_lost(!context.may_lack_replicas());
+    let spec = &config.job.spec;
+    let window = spec.elastic.as_ref().map(|elastic| Duration::from_secs(elastic.stabilization_window_seconds.into()));
+    let quorum = Quorum::new(env.mesh, spec.min_data_parallel() as usize)
+        .awaiting_lost(!context.may_lack_replicas())
+        .stabilized_for(window);
     let coordinator = Coordinator::start(control, hello.clone(), timeouts, secret.clone(), quorum, on_rejected)?;
     let at = Rendezvous::new(address, secret);
     fence.publish(volume, &encode_endpoint(env, &at))?;

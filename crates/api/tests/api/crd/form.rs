@@ -198,6 +198,7 @@ fn the_types_and_the_schema_have_the_same_fields() {
         "spec.data.tokenizer.train",
         "spec.training.steps",
         "spec.training.freeze",
+        "spec.elastic",
         &conditions,
         &reasons,
     ];

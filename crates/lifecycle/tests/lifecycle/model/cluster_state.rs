@@ -37,6 +37,8 @@ pub(crate) struct ClusterState {
     pub(crate) groups: Vec<ModelGroup>,
     /// The queue of the job.
     pub(crate) queue: ModelQueue,
+    /// The number of replicas that the queue admits; `None` for all.
+    pub(crate) admitted_replicas: Option<u32>,
     /// Faults that may still happen.
     pub(crate) remaining_faults: Faults,
     pub(crate) history: History,

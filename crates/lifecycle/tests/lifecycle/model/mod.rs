@@ -68,6 +68,7 @@ const fn two_stages(faults: Faults) -> ClusterModel {
         spares: 0,
         min_data_parallel: u32::MAX,
         is_queued: false,
+        is_elastic: false,
         faults,
         disabled_guard: None,
     }
@@ -91,6 +92,11 @@ const fn queued(faults: Faults) -> ClusterModel {
 /// Two replicas of one stage. Either replica is enough for a group.
 const fn one_of_two_replicas(faults: Faults) -> ClusterModel {
     ClusterModel { mesh: Mesh { stages: 1, data_parallel: 2 }, min_data_parallel: 1, ..replacing(faults) }
+}
+
+/// Two replicas of one stage, with a queue that admits one of them first.
+const fn elastic(faults: Faults) -> ClusterModel {
+    ClusterModel { is_queued: true, is_elastic: true, ..one_of_two_replicas(faults) }
 }
 
 /// Explores all states, or stops once `invariant` is violated. Returns the violated invariants and the found examples.
@@ -241,6 +247,19 @@ fn invariants_hold_for_a_job_with_a_queue() {
         assert_invariants(&queued(faults), &examples);
     }
     assert_violated_without(Guard::ReleaseLast, &queued(Faults { evictions: 1, ..NONE }), RESERVED);
+}
+
+#[test]
+fn an_elastic_job_grows_while_it_runs() {
+    for (faults, examples) in [
+        (NONE, vec![COMPLETES, GROWS, TAKES_BACK]),
+        (Faults { crashes: 1, stale_reads: 1, ..NONE }, vec![COMPLETES, GROWS]),
+        (Faults { failures: 1, ..NONE }, vec![COMPLETES, GROWS, REPLACES]),
+        (Faults { evictions: 1, ..NONE }, vec![COMPLETES, GROWS, RETURNS]),
+        (Faults { partitions: 1, ..NONE }, vec![COMPLETES, GROWS]),
+    ] {
+        assert_invariants(&elastic(faults), &examples);
+    }
 }
 
 /// Asserts that `invariant` is violated without the guard. All invariants hold with the guard.

@@ -48,8 +48,9 @@ pub(crate) const WITHOUT: &str = "a job completes without a replica";
 pub(crate) const TAKES_BACK: &str = "a group has a replica that the one before it lacked";
 pub(crate) const WRONGLY: &str = "a group with a spare commits while the stage 0 lives whose place that took";
 pub(crate) const RETURNS: &str = "a job completes after an eviction";
+pub(crate) const GROWS: &str = "a job completes in its first attempt with a replica that was admitted later";
 /// Examples that must be reachable, so that no invariant holds vacuously.
-pub(crate) const REACHABLE: [&str; 11] = [
+pub(crate) const REACHABLE: [&str; 12] = [
     COMPLETES,
     REPLACES,
     PRECEDES,
@@ -61,6 +62,7 @@ pub(crate) const REACHABLE: [&str; 11] = [
     WITHOUT,
     TAKES_BACK,
     RETURNS,
+    GROWS,
 ];
 
 pub(crate) fn all() -> Vec<Property<ClusterModel>> {
@@ -149,6 +151,12 @@ fn examples() -> Vec<Property<ClusterModel>> {
             let is_second = cluster.job.recorded.attempt.admission > 1;
             is_second && cluster.job.recorded.outcome() == Some(&JobOutcome::Complete)
         }),
+        Property::sometimes(GROWS, |_, cluster: &ClusterState| {
+            let recorded = &cluster.job.recorded;
+            let has_all = cluster.group().is_some_and(|group| !group.lacks_a_replica());
+            let is_grown = recorded.attempt.number == 1 && recorded.attempt.admitted_replicas == Some(2);
+            is_grown && has_all && recorded.outcome() == Some(&JobOutcome::Complete)
+        }),
         Property::sometimes(GIVES_UP, |_, cluster: &ClusterState| {
             cluster.job.recorded.outcome() == Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted))
         }),
@@ -212,6 +220,7 @@ impl ModelTransition {
                 | ModelTransition::PodTransition(_)
                 | ModelTransition::Wait
                 | ModelTransition::Admit
+                | ModelTransition::AdmitMore
         )
     }
 }

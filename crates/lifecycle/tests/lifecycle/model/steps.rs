@@ -27,6 +27,8 @@ pub(crate) struct ClusterModel {
     pub(crate) min_data_parallel: u32,
     /// Whether the job has a queue.
     pub(crate) is_queued: bool,
+    /// Whether the queue admits one replica first, and may admit more later.
+    pub(crate) is_elastic: bool,
     pub(crate) faults: Faults,
     pub(crate) disabled_guard: Option<Guard>,
 }
@@ -68,6 +70,8 @@ pub(crate) enum ModelTransition {
     Change(Desired),
     /// The queue admits the job.
     Admit,
+    /// The queue admits one more replica.
+    AdmitMore,
     /// The queue evicts the job.
     EvictJob,
     /// The status is lost.
@@ -99,6 +103,10 @@ impl ClusterModel {
         }
         if let ModelQueue::Waiting(_) = cluster.queue {
             steps.push(ModelTransition::Admit);
+        }
+        let may_grow = cluster.admitted_replicas.is_some_and(|admitted| admitted < self.mesh.data_parallel);
+        if may_grow && matches!(cluster.queue, ModelQueue::Admitted(_)) && cluster.job.recorded.outcome().is_none() {
+            steps.push(ModelTransition::AdmitMore);
         }
         self.faults_of_the_operator(cluster, &mut steps);
         self.faults_of_others(cluster, &mut steps);
@@ -252,7 +260,13 @@ impl Model for ClusterModel {
     fn init_states(&self) -> Vec<ClusterState> {
         vec![ClusterState {
             job: JobObject {
-                desired: Desired { mesh: self.mesh, revision: 1, suspend: false, admission: Admission::NotRequired },
+                desired: Desired {
+                    mesh: self.mesh,
+                    revision: 1,
+                    suspend: false,
+                    admission: Admission::NotRequired,
+                    admitted_replicas: None,
+                },
                 recorded: JobState::default(),
             },
             pods: vec![],
@@ -263,6 +277,7 @@ impl Model for ClusterModel {
             spares: self.spares,
             min_data_parallel: self.min_data_parallel,
             groups: vec![],
+            admitted_replicas: self.is_elastic.then_some(1),
             queue: if self.is_queued { ModelQueue::Waiting(0) } else { ModelQueue::None },
             remaining_faults: self.faults.clone(),
             history: History::default(),
@@ -304,7 +319,12 @@ impl Model for ClusterModel {
             ModelTransition::Admit => {
                 if let ModelQueue::Waiting(before) = next.queue {
                     next.queue = ModelQueue::Admitted(before + 1);
+                    next.admitted_replicas = next.admitted_replicas.map(|_| 1);
                 }
+                next.operator.has_unobserved_change = true;
+            }
+            ModelTransition::AdmitMore => {
+                next.admitted_replicas = next.admitted_replicas.map(|admitted| admitted + 1);
                 next.operator.has_unobserved_change = true;
             }
             fault => apply_fault(&mut next, fault),

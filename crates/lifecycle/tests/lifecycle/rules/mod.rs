@@ -6,6 +6,7 @@ use stagecoach_lifecycle::*;
 
 mod causes;
 mod clock_jumps;
+mod elastic;
 mod pod_failure_policy;
 mod replacement;
 mod replicas;
@@ -25,17 +26,24 @@ fn policy() -> Policy {
         spares: 0,
         nodes_can_be_lost: true,
         min_data_parallel: 1,
+        is_elastic: false,
     }
 }
 
 /// Attempt 1 of three stages, which are all created.
 fn running(instances: Vec<StageInstance>) -> Observed {
     Observed {
-        desired: Desired { mesh: Mesh::pipeline(3), revision: 7, suspend: false, admission: Admission::NotRequired },
+        desired: Desired {
+            mesh: Mesh::pipeline(3),
+            revision: 7,
+            suspend: false,
+            admission: Admission::NotRequired,
+            admitted_replicas: None,
+        },
         policy: policy(),
         state: JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 7, admission: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 7, admission: 0, admitted_replicas: None },
             started_at: Some(UnixMillis(0)),
             ..JobState::default()
         },
@@ -47,7 +55,7 @@ fn running(instances: Vec<StageInstance>) -> Observed {
 }
 
 fn start(number: u64, stages: u32) -> AttemptAction {
-    AttemptAction::StartAttempt { number, mesh: Mesh::pipeline(stages) }
+    AttemptAction::StartAttempt { number, mesh: Mesh::pipeline(stages), instances: stages }
 }
 
 fn instance(rank: u32, state: InstanceState, seconds: u64) -> StageInstance {

@@ -177,7 +177,7 @@ fn a_drain_waits_for_all_exits_before_the_next_attempt() {
         observed.instances = vec![exited(0, 143, 1001), exited(1, 143, 1002)];
         let decision = decide(&observed, UnixMillis::from_seconds(1003));
         assert_eq!((decision.state.attempt.number, decision.state.budget), (2, RestartBudget::default()));
-        let start = AttemptAction::StartAttempt { number: 2, mesh: changed.mesh };
+        let start = AttemptAction::StartAttempt { number: 2, mesh: changed.mesh, instances: changed.mesh.ranks() };
         assert!(decision.actions.contains(&start));
     }
 }

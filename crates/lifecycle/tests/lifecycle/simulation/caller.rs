@@ -30,6 +30,7 @@ fn policy(replaces_stages: bool, spares: u32) -> Policy {
         spares,
         nodes_can_be_lost: true,
         min_data_parallel: 1,
+        is_elastic: false,
     }
 }
 
@@ -92,8 +93,8 @@ impl Simulation {
 
     fn apply(&mut self, action: &AttemptAction) {
         match *action {
-            AttemptAction::StartAttempt { number, mesh } => {
-                (0..mesh.ranks()).for_each(|rank| self.create(number, rank, 0));
+            AttemptAction::StartAttempt { number, instances, .. } => {
+                (0..instances).for_each(|rank| self.create(number, rank, 0));
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {
                 incarnations.iter().for_each(|(rank, incarnation)| self.create(attempt, *rank, *incarnation));

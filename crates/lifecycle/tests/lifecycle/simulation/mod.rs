@@ -61,6 +61,7 @@ impl Simulation {
                 revision: 1,
                 suspend: false,
                 admission: Admission::NotRequired,
+                admitted_replicas: None,
             },
             recorded: JobState::default(),
             version: 0,

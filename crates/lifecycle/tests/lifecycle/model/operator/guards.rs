@@ -71,9 +71,8 @@ pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>)
     let mut decision = decide(&observed, NOW);
     match (disabled_guard, &decision.state.attempt_phase) {
         (Some(Guard::WaitForOlder), AttemptPhase::Running { not_before, all_created: false }) if *not_before <= NOW => {
-            let Attempt { number, mesh, .. } = decision.state.attempt;
             decision.actions.retain(|action| !matches!(action, AttemptAction::StartAttempt { .. }));
-            decision.actions.push(AttemptAction::StartAttempt { number, mesh });
+            decision.actions.push(start_of(decision.state.attempt));
         }
         (Some(Guard::Budget), _) => decision.state.budget = observed.state.budget,
         (Some(Guard::TakeoverCounts), _) if is_takeover(&observed.state, &decision.state) => {
@@ -83,8 +82,7 @@ pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>)
             if is_takeover(&observed.state, &decision.state) =>
         {
             decision.state.attempt_phase = AttemptPhase::Running { not_before: *not_before, all_created: false };
-            let Attempt { number, mesh, .. } = decision.state.attempt;
-            decision.actions.push(AttemptAction::StartAttempt { number, mesh });
+            decision.actions.push(start_of(decision.state.attempt));
         }
         (Some(Guard::RemoveWaiting), AttemptPhase::Finished(JobOutcome::Complete)) => {
             decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveReplaced { .. }));
@@ -101,14 +99,18 @@ pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>)
         (Some(Guard::Incarnations), _) => {
             let replaced = |action: &AttemptAction| matches!(action, AttemptAction::ReplaceStages { .. });
             if let Some(at) = decision.actions.iter().position(replaced) {
-                let Attempt { number, mesh, .. } = decision.state.attempt;
-                decision.actions[at] = AttemptAction::StartAttempt { number, mesh };
+                decision.actions[at] = start_of(decision.state.attempt);
                 decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveReplaced { .. }));
             }
         }
         _ => {}
     }
     decision
+}
+
+/// The action that creates all instances of an attempt.
+fn start_of(attempt: Attempt) -> AttemptAction {
+    AttemptAction::StartAttempt { number: attempt.number, mesh: attempt.mesh, instances: attempt.instances() }
 }
 
 /// Starts spares even while a stage waits to be scheduled.

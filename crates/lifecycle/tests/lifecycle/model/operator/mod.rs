@@ -47,6 +47,7 @@ fn policy(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Policy {
         spares,
         nodes_can_be_lost: true,
         min_data_parallel: if needs_all { u32::MAX } else { min_data_parallel },
+        is_elastic: cluster.admitted_replicas.is_some(),
     }
 }
 
@@ -66,7 +67,11 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         }
     }
     let observed = Observed {
-        desired: Desired { admission: cluster.queue.admission(), ..job.desired },
+        desired: Desired {
+            admission: cluster.queue.admission(),
+            admitted_replicas: cluster.admitted_replicas,
+            ..job.desired
+        },
         policy: policy(cluster, disabled_guard),
         state: job.recorded.clone(),
         instances,
@@ -182,8 +187,8 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
     let mut writes = Vec::new();
     for action in &decision.actions {
         match *action {
-            AttemptAction::StartAttempt { number: attempt, mesh } => {
-                let names = (0..mesh.ranks()).map(|rank| Name { attempt, rank, incarnation: 0 });
+            AttemptAction::StartAttempt { number: attempt, mesh, instances } => {
+                let names = (0..instances).map(|rank| Name { attempt, rank, incarnation: 0 });
                 writes.extend(names.map(|name| Write::Create { name, mesh }));
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {

@@ -59,7 +59,7 @@ fn write_record(cluster: &mut ClusterState, record: Record) {
     history.highest = history.highest.max(number);
     if matches!(state.attempt_phase, AttemptPhase::Running { all_created: true, .. }) {
         let name = |rank| Name { attempt: number, rank, incarnation: state.incarnation(rank) };
-        history.created = (0..state.attempt.mesh.ranks()).map(name).collect();
+        history.created = (0..state.attempt.instances()).map(name).collect();
     }
     if resets_budget {
         history.counted = 0;

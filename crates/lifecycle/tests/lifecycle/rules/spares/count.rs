@@ -118,7 +118,8 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     observed.spares = vec![SpareInstance { attempt: 4, ..waits(0) }];
     assert_eq!(decide(&observed, NOW).state.attempt.number, 5);
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
-    observed.state.attempt = Attempt { number: 3, mesh: Mesh::pipeline(3), revision: 7, admission: 0 };
+    observed.state.attempt =
+        Attempt { number: 3, mesh: Mesh::pipeline(3), revision: 7, admission: 0, admitted_replicas: None };
     assert_eq!(decide(&observed, NOW).state.attempt.number, 5);
 
     let mut observed = with_spares(vec![exited(0, 78, 990)], vec![waits(0)]);

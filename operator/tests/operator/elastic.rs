@@ -1,0 +1,85 @@
+//! Elastic jobs: the number of replicas follows the pods that the cluster can run.
+
+use serde_json::{Value, json};
+use stagecoach_cluster::until;
+
+use crate::support::{TestCluster, has_condition, shared};
+
+/// An elastic job of one stage with so many replicas, each on a node of its own.
+fn spread(name: &str, max: u32) -> Value {
+    let apart = json!({"labelSelector": {"matchLabels": {"stagecoach.dev/job": name}}, "topologyKey": "kubernetes.io/hostname"});
+    let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}});
+    json!({
+        "stages": 1, "elastic": {"minDataParallel": 1, "maxDataParallel": max, "stabilizationWindowSeconds": 1},
+        "training": {"gradientBlocks": 4, "microbatches": 4}, "restart": {"reformTimeoutSeconds": 60},
+        "template": {"spec": {"affinity": affinity}},
+    })
+}
+
+fn pod_names(cluster: &TestCluster, job: &str) -> Vec<String> {
+    let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+    let mut names: Vec<String> = cluster.pods(job).iter().map(name).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The cluster has three nodes.
+#[test]
+fn a_job_runs_with_the_replicas_that_have_a_node() {
+    let cluster = shared();
+    let mut spec = spread("spread", 4);
+    // a pod without a node fails the attempt of another job after this time
+    spec["scheduling"] = json!({"timeoutSeconds": 1});
+    cluster.create("spread", spec);
+    let job = cluster.wait("spread", "three replicas", |job| job["status"]["trainingReplicas"] == 3);
+    assert!(has_condition(&job, "Running", "True", "ReplicasMissing"), "{job:#}");
+    let group = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/spread-1";
+    let gang = cluster.plane.get(group).unwrap();
+    assert_eq!(gang["spec"]["schedulingPolicy"]["gang"]["minCount"], 1, "{gang:#}");
+    let config = cluster.plane.get("/api/v1/namespaces/default/configmaps/spread-1").unwrap();
+    let file: Value = serde_json::from_str(config["data"]["job.yaml"].as_str().unwrap()).unwrap();
+    assert_eq!(file["spec"]["elastic"]["maxDataParallel"], 4, "{file:#}");
+    // a later job exceeds its timeout meanwhile
+    let nowhere = json!({"scheduling": {"gang": "None", "timeoutSeconds": 1}, "template": {"spec": {"nodeSelector": {"nowhere": "true"}}}});
+    cluster.create("nowhere", nowhere);
+    cluster.wait("nowhere", "timed out", |job| job["status"]["lastFailure"]["reason"] == "Unschedulable");
+    let job = cluster.job("spread").unwrap();
+    assert_eq!(
+        (&job["status"]["attempt"]["number"], &job["status"]["restarts"]["total"]),
+        (&json!(1), &json!(0)),
+        "{job:#}"
+    );
+
+    // more replicas than the job has may not wait for a node
+    cluster.edit("spread", json!({"elastic": {"maxDataParallel": 3}}));
+    let job = cluster.wait_running("spread", 2);
+    assert_eq!(job["status"]["attempt"]["dataParallel"], 3);
+    let job = cluster.wait("spread", "all replicas", |job| job["status"]["trainingReplicas"] == 3);
+    assert!(has_condition(&job, "Running", "True", "AllReady"), "{job:#}");
+}
+
+#[test]
+fn a_job_runs_with_the_replicas_for_which_there_is_quota() {
+    let cluster = shared();
+    cluster.create_namespace("few");
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}});
+    cluster.plane.client().create("/api/v1/namespaces/few/resourcequotas", &quota).unwrap();
+    until("the quota to be counted", || {
+        let quota = cluster.plane.get("/api/v1/namespaces/few/resourcequotas/few")?;
+        quota["status"]["used"]["pods"].is_string().then_some(())
+    });
+    let mut spec = spread("narrow", 3);
+    spec["template"] = json!({});
+    cluster.create("few/narrow", spec);
+    cluster.wait("few/narrow", "two replicas", |job| job["status"]["trainingReplicas"] == 2);
+    let job = cluster.wait("few/narrow", "refused", |job| {
+        has_condition(job, "Scheduled", "False", "QuotaExceeded") && job["status"]["phase"] == "Running"
+    });
+    assert_eq!(job["status"]["attempt"]["number"], 1);
+    // the refused replica is created when there is room
+    let more = json!({"spec": {"hard": {"pods": "3"}}});
+    cluster.plane.client().patch("/api/v1/namespaces/few/resourcequotas/few", &more).unwrap();
+    let job = cluster.wait("few/narrow", "three replicas", |job| job["status"]["trainingReplicas"] == 3);
+    assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["restarts"]["total"]), (&json!(1), &json!(0)));
+    assert_eq!(pod_names(cluster, "few/narrow"), ["narrow-0-0-1", "narrow-1-0-1", "narrow-2-0-1"]);
+}

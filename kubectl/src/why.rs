@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use jiff::Timestamp;
-use stagecoach_api::contract::{SPARE_TOOK_PLACE, taker};
+use stagecoach_api::contract::{SPARE_TOOK_PLACE, promoted_spare};
 use stagecoach_api::job::{
     Condition, FloatString, JobPhase, RecoveryStatus, condition_reason as reason, condition_type as kind,
 };
@@ -90,8 +90,8 @@ fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyh
 
 /// The spare that took the place of `stage` last, according to the operator's events.
 fn spare_for(stage: &str, events: &[Event]) -> Option<Successor> {
-    let mut takeovers = events.iter().rev().filter(|event| event.reason == SPARE_TOOK_PLACE);
-    takeovers.find_map(|event| taker(&event.message, stage)).map(Successor::Spare)
+    let mut promotions = events.iter().rev().filter(|event| event.reason == SPARE_TOOK_PLACE);
+    promotions.find_map(|event| promoted_spare(&event.message, stage)).map(Successor::Spare)
 }
 
 /// A sentence about the duration of the last recovery, once the job trains again or is complete.

@@ -18,7 +18,7 @@ pub enum GroupError {
         source: io::Error,
     },
     /// The stage could not reach the leader.
-    #[error("{name} could not reach stage 0 within {} s ({reason}): is stage 0 running, and can its address be reached from here?", .waited.as_secs_f32().round())]
+    #[error("{name} could not reach the leader within {} s ({reason}): is the leader running, and can its address be reached from here?", .waited.as_secs_f32().round())]
     Unreachable {
         /// The stage that tried.
         name: String,
@@ -29,7 +29,7 @@ pub enum GroupError {
     },
     /// The leader runs another version of the protocol.
     #[error(
-        "{name} speaks version {} of the control protocol and stage 0 version {found}: all stages must run one image",
+        "{name} speaks version {} of the control protocol and the leader version {found}: all stages must run one image",
         crate::PROTOCOL_VERSION
     )]
     OtherVersion {
@@ -47,7 +47,7 @@ pub enum GroupError {
         newer: String,
     },
     /// The leader refused this stage or spare.
-    #[error("{name} was refused by stage 0: {}", .refusal.describe(.name))]
+    #[error("{name} was refused by the leader: {}", .refusal.describe(.name))]
     Refused {
         /// The stage that was refused.
         name: String,
@@ -55,7 +55,7 @@ pub enum GroupError {
         refusal: Refusal,
     },
     /// The leader answered, but did not release the group in time.
-    #[error("{name} waited {} s without progress of stage 0; its last report was: {progress}", .waited.as_secs_f32().round())]
+    #[error("{name} waited {} s without progress of the leader; its last report was: {progress}", .waited.as_secs_f32().round())]
     StartupTimedOut {
         /// The stage that waited.
         name: String,

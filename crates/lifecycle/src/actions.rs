@@ -71,14 +71,14 @@ fn deletions(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptActio
         let grace_seconds = grace_seconds(observed, is_over);
         let unready_grace_seconds =
             grace_seconds.min(if is_over { UNREADY_GRACE_SECONDS } else { DRAINED_UNREADY_GRACE_SECONDS });
-        let of_attempt = || observed.all_instances().filter(|instance| instance.attempt == attempt);
+        let in_attempt = || observed.all_instances().filter(|instance| instance.attempt == attempt);
         // Exited instances are kept during a drain, for their exit codes, and after the job's end, for their logs.
         let delete_exited = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
         let must_end = |state: &InstanceState| !state.is_terminating() && (state.is_alive() || delete_exited);
-        if of_attempt().any(|instance| must_end(instance.state)) {
+        if in_attempt().any(|instance| must_end(instance.state)) {
             actions.push(AttemptAction::DeleteInstances { attempt, grace_seconds, unready_grace_seconds });
         }
-        let terminating = of_attempt().filter(|instance| instance.state.is_terminating());
+        let terminating = in_attempt().filter(|instance| instance.state.is_terminating());
         let deadlines = terminating.map(|instance| instance.since.plus_seconds(grace_seconds));
         if clock.any_passed_or_wake_at(deadlines) {
             actions.push(AttemptAction::KillInstances { attempt });

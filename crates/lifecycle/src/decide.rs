@@ -186,7 +186,7 @@ fn next_from_running(
     // this check comes before the root cause, because the loss that promoted a spare must not lead to a replacement too
     if let Some(promoted) = spares::unrecorded_promotion(observed) {
         let Some(failure) = spares::failure_before(observed, promoted, clock) else { return state.clone() };
-        let remedy = match spares::group_goes_on(observed, promoted, &failure) {
+        let remedy = match spares::group_continues(observed, promoted, &failure) {
             true => Remedy::Promotion(promoted),
             false => Remedy::NextAttempt,
         };
@@ -256,8 +256,9 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
     };
     let mut after = observed.clone();
     let state = &mut after.state;
-    let is_it = |instance: &&StageInstance| Some(instance.rank) == failure.rank;
-    let pod_conditions = observed.current_instances().find(is_it).map(|instance| instance.pod_conditions.as_slice());
+    let is_root_cause = |instance: &&StageInstance| Some(instance.rank) == failure.rank;
+    let pod_conditions =
+        observed.current_instances().find(is_root_cause).map(|instance| instance.pod_conditions.as_slice());
     let decision = observed.policy.restart_decision(
         &failure,
         pod_conditions.unwrap_or_default(),

@@ -196,11 +196,11 @@ impl Observed {
     /// The instance that the other stages have lost and that still seems to run, and the report of its loss.
     pub(crate) fn lost_instance(&self) -> Option<(&StageInstance, LostInstance)> {
         let lost = self.progress.lost.filter(|_| self.policy.replaces_stages)?;
-        let is_it = |instance: &&StageInstance| {
+        let is_lost = |instance: &&StageInstance| {
             (instance.rank, instance.incarnation) == (lost.rank, lost.incarnation)
                 && matches!(instance.state, InstanceState::Starting | InstanceState::Ready)
         };
-        Some((self.current_instances().find(is_it)?, lost))
+        Some((self.current_instances().find(is_lost)?, lost))
     }
 
     /// A stage of the current attempt that the cluster has not started: the stage is not created yet, or is pending.

@@ -39,8 +39,8 @@ pub(crate) fn failure_before_promotion(
     if !may_act_before_exit(observed) && !clock.passed_or_wake_at(promoted_at.plus_seconds(EXIT_TIMEOUT_SECONDS)) {
         return None;
     }
-    let is_it = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
-    Some(match observed.lost_instance().is_some_and(is_it) {
+    let may_run = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
+    Some(match observed.lost_instance().is_some_and(may_run) {
         true => failure_of_unresponsive(observed, instance.rank, clock.now),
         false => failure_of_ended(observed, instance.rank, clock.now),
     })

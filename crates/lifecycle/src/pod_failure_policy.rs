@@ -20,9 +20,9 @@ pub(crate) fn action_after(
         exit_code.is_some_and(|code| rule.values.contains(&code) == (rule.operator == ExitCodeOperator::In))
     };
     let has_condition = |wanted: &OnPodCondition| {
-        let is_it =
+        let is_wanted =
             |(kind, status): &(String, String)| *kind == wanted.condition_type && status == wanted.status.as_str();
-        pod_conditions.iter().any(is_it)
+        pod_conditions.iter().any(is_wanted)
     };
     let matches = |rule: &&PodFailurePolicyRule| {
         rule.on_exit_codes.as_ref().is_some_and(lists_code)

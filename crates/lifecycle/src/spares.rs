@@ -88,7 +88,7 @@ pub(crate) fn failure_before(
 /// replace stages, the failure needs a new attempt, this rank was replaced already without progress since, or the old
 /// instance exited as done or drained. An old instance that exited because it lost its peers is no obstacle: the group
 /// had continued without it.
-pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failure: &AttemptFailure) -> bool {
+pub(crate) fn group_continues(observed: &Observed, promoted: &StageInstance, failure: &AttemptFailure) -> bool {
     let lost = observed.current_instances().find(|instance| instance.rank == promoted.rank);
     observed.policy.replaces_stages
         && !failure.needs_new_attempt()
@@ -169,8 +169,8 @@ pub(crate) fn actions_while_running(
     let room_is_scarce = observed.current_instances().any(|instance| instance.state.is_pending());
     let missing = wanted.saturating_sub(waiting.len() + just_exited);
     if may_start && !room_is_scarce && missing > 0 {
-        let of_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
-        let used: BTreeSet<u32> = of_attempt
+        let in_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
+        let used: BTreeSet<u32> = in_attempt
             .filter_map(|instance| instance.spare)
             .chain(observed.current_spares().map(|spare| spare.number))
             .collect();
@@ -184,8 +184,8 @@ pub(crate) fn actions_while_running(
 /// promoted by mistake to a living stage, which then finished without the spare.
 pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let attempt = observed.state.attempt.number;
-    let of_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
-    let alive = of_attempt.filter(|instance| instance.is_alive() && !instance.is_terminating());
+    let in_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
+    let alive = in_attempt.filter(|instance| instance.is_alive() && !instance.is_terminating());
     let numbers: BTreeSet<u32> = alive.filter_map(|instance| instance.spare).chain(waiting_spares(observed)).collect();
     let mut actions = Vec::new();
     if !numbers.is_empty() {

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
-use stagecoach_api::contract::{SPARE_TOOK_PLACE, takeover_note};
+use stagecoach_api::contract::{SPARE_TOOK_PLACE, promotion_note};
 use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND, condition_reason, condition_type};
 use stagecoach_api::{PipelineJobStatus, visible};
 use stagecoach_display::meanwhile;
@@ -68,7 +68,7 @@ fn replacement_events(inputs: &StatusInputs) -> impl Iterator<Item = JobEvent> {
         let (instance, stage) = (InstanceId { rank, incarnation }, mesh.name(rank));
         let pod = inputs.pods.of_attempt(number).find(|pod| pod.instance_id() == Some(instance));
         if let Some((spare, pod)) = pod.and_then(|pod| Some((pod.spare()?, &pod.name))) {
-            return normal(SPARE_TOOK_PLACE, takeover_note(spare, pod, &stage));
+            return normal(SPARE_TOOK_PLACE, promotion_note(spare, pod, &stage));
         }
         let pod = PodRole::Stage(instance).pod_name(&inputs.job.reference, number, mesh);
         let meanwhile = meanwhile(inputs.decision.training_replicas);

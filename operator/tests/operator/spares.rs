@@ -1,4 +1,4 @@
-//! Spares: pods without a stage, which take the place of a lost stage. The operator follows their takeovers.
+//! Spares: pods without a stage, which take the place of a lost stage. The operator follows their promotions.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::support::{OperatorProcess, TestCluster, condition_of, has_condition, 
 /// Creates a job of three stages with `spares` spares, and waits until the job trains and the spares stand by.
 fn training(cluster: &TestCluster, name: &str, spares: u32) {
     cluster.create(name, json!({"stages": 3, "spares": spares, "restart": {"reformTimeoutSeconds": 60}}));
-    stand_by(cluster, name, spares);
+    until_ready_with_spares(cluster, name, spares);
 }
 
 /// Waits until all stages are ready and `spares` spares stand by.
-fn stand_by(cluster: &TestCluster, name: &str, spares: u32) -> Value {
+fn until_ready_with_spares(cluster: &TestCluster, name: &str, spares: u32) -> Value {
     let message = format!("all 3 stages are ready; {spares} of {spares} spares stand by");
     cluster.wait(name, "training, with its spares", |job| {
         condition_of(job, "Running").is_some_and(|running| running["message"] == *message)
@@ -84,7 +84,7 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
     for pod in ["spared-0-1", "spared-1-1", "spared-spare-0-1"] {
         assert_eq!(after[pod], before[pod], "{pod}");
     }
-    let job = stand_by(cluster, "spared", 1);
+    let job = until_ready_with_spares(cluster, "spared", 1);
     let status = &job["status"];
     assert_eq!(status["restarts"], json!({"total": 1, "counted": 1, "replaced": 1, "budgetLeft": 2}));
     assert_eq!((&status["stages"], &status["readyStages"]), (&json!(3), &json!(3)));
@@ -116,7 +116,7 @@ fn the_status_is_read_from_the_spare_that_is_stage_0() {
     let grace = json!({"spec": {"terminationGracePeriodSeconds": 300}});
     let spec = json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}, "template": grace});
     cluster.create("headless", spec);
-    stand_by(cluster, "headless", 1);
+    until_ready_with_spares(cluster, "headless", 1);
     has_saved(cluster, "headless-0-1", 0, 3);
     wait_saved(cluster, "headless", 3);
     has_saved(cluster, "headless-spare-0-1", 1, 7);
@@ -147,13 +147,13 @@ fn an_operator_that_was_away_asks_who_is_which_stage() {
     let pods = ["job-0-1", "job-1-1", "job-spare-0-1", "job-spare-1-1"];
     let after = wait_pods(cluster, job, &pods);
     assert!(pods[..3].iter().all(|pod| after[*pod] == before[*pod]), "{before:?} became {after:?}");
-    stand_by(cluster, job, 1);
-    // the same holds if the takeover is already recorded when the operator starts
+    until_ready_with_spares(cluster, job, 1);
+    // the same holds if the promotion is already recorded when the operator starts
     drop(operator);
     has_saved(cluster, "away/job-0-1", 0, 5);
     let _operator = start();
     wait_saved(cluster, job, 5);
-    let known = stand_by(cluster, job, 1);
+    let known = until_ready_with_spares(cluster, job, 1);
     assert_eq!(known["status"]["restarts"]["total"], 1, "{:#}", known["status"]);
     assert_eq!(uids(cluster, job), after);
 }
@@ -191,7 +191,7 @@ fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     assert!(!events.iter().any(|event| event["reason"] == "NotScheduled"), "{events:#?}");
     let more = json!({"spec": {"hard": {"pods": "10"}}});
     cluster.plane.client().patch("/api/v1/namespaces/tight/resourcequotas/pods", &more).unwrap();
-    stand_by(cluster, job, 1);
+    until_ready_with_spares(cluster, job, 1);
     cluster.wait(job, "reported no longer", |job| !tells_spare_quota(job));
 }
 
@@ -221,7 +221,7 @@ fn spares_follow_the_spec_and_go_when_the_job_is_complete() {
     let stages = ["live-0-1", "live-1-1", "live-2-1"];
     wait_pods(cluster, "live", &stages);
     cluster.edit("live", json!({"spares": 2}));
-    let job = stand_by(cluster, "live", 2);
+    let job = until_ready_with_spares(cluster, "live", 2);
     assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["restarts"]["total"]), (&json!(1), &json!(0)));
     for stage in stages {
         cluster.kubelet.pod(stage).exit(0, "");
@@ -239,7 +239,7 @@ fn a_suspended_or_scaled_job_has_no_spares_of_the_attempt_before() {
     cluster.wait_phase("paused", "Suspended");
     wait_pods(cluster, "paused", &[]);
     cluster.edit("paused", json!({"suspend": false}));
-    stand_by(cluster, "paused", 1);
+    until_ready_with_spares(cluster, "paused", 1);
     wait_pods(cluster, "paused", &["paused-0-2", "paused-1-2", "paused-2-2", "paused-spare-0-2"]);
     cluster.edit("paused", json!({"stages": 2}));
     wait_pods(cluster, "paused", &["paused-0-3", "paused-1-3", "paused-spare-0-3"]);

@@ -17,7 +17,7 @@ pub use labels::{
     ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, RANK_LABEL, REPLICA_LABEL, SPARE_LABEL, STAGE_LABEL,
 };
 pub use node_affinity::keep_off_nodes;
-pub use notes::{PAGE_NOTE, SPARE_TOOK_PLACE, takeover_note, taker};
+pub use notes::{PAGE_NOTE, SPARE_TOOK_PLACE, promoted_spare, promotion_note};
 pub use status::{AuditStatus, GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery, SuspectedStage};
 pub use termination::{FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
 

@@ -8,12 +8,12 @@ pub const PAGE_NOTE: &str = "the live page";
 pub const SPARE_TOOK_PLACE: &str = "SpareTookPlace";
 
 /// The message of that event. `stage` has the form of [`super::Mesh::name`].
-pub fn takeover_note(spare: u32, pod: &str, stage: &str) -> String {
+pub fn promotion_note(spare: u32, pod: &str, stage: &str) -> String {
     format!("spare {spare} (pod {pod}){}", took_place(stage))
 }
 
 /// The spare that took the place of `stage`, according to such a message.
-pub fn taker(note: &str, stage: &str) -> Option<u32> {
+pub fn promoted_spare(note: &str, stage: &str) -> Option<u32> {
     let (spare, _) = note.strip_suffix(&took_place(stage))?.strip_prefix("spare ")?.split_once(' ')?;
     spare.parse().ok()
 }
@@ -27,10 +27,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_spare_is_read_from_what_is_said_of_it() {
-        let note = takeover_note(2, "small-spare-2-1", "stage 11");
+    fn the_spare_is_read_from_the_note() {
+        let note = promotion_note(2, "small-spare-2-1", "stage 11");
         assert_eq!(note, "spare 2 (pod small-spare-2-1) took the place of stage 11");
-        assert_eq!(taker("stage 11 starts again", "stage 11"), None);
-        assert_eq!(["stage 11", "stage 1"].map(|stage| taker(&note, stage)), [Some(2), None]);
+        assert_eq!(promoted_spare("stage 11 starts again", "stage 11"), None);
+        assert_eq!(["stage 11", "stage 1"].map(|stage| promoted_spare(&note, stage)), [Some(2), None]);
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn run_state_machine(
                 connections.insert(conn, connection);
                 events.push_back(match arrival {
                     Arrival::Stage(hello) => GroupEvent::Hello(conn, hello),
-                    Arrival::Spare(hello) => GroupEvent::StandBy(conn, hello),
+                    Arrival::Spare(hello) => GroupEvent::WaitAsSpare(conn, hello),
                 });
             }
             Ok(Input::Event(event)) => events.push_back(event),

@@ -47,10 +47,10 @@ pub(crate) enum JoinError {
 
 impl JoinError {
     /// Converts the error of a failed call: a shortage of this process is fatal, any other error becomes `otherwise`.
-    fn of_io(at: &Rendezvous, error: io::Error, otherwise: impl FnOnce(io::Error) -> JoinError) -> JoinError {
+    fn from_io(at: &Rendezvous, error: io::Error, otherwise: impl FnOnce(io::Error) -> JoinError) -> JoinError {
         match local_shortage(&error) {
             Some(_) => {
-                JoinError::Fatal(GroupError::io(format!("could not connect to stage 0 at {}", at.address))(error))
+                JoinError::Fatal(GroupError::io(format!("could not connect to the leader at {}", at.address))(error))
             }
             None => otherwise(error),
         }
@@ -252,8 +252,8 @@ pub(crate) fn connect_to_group(
     timeouts: GroupTimeouts,
     activity: &Activity,
 ) -> Result<(Arc<ControlStream>, Sender<()>), JoinError> {
-    let retry = |error| JoinError::of_io(at, error, |error| JoinError::Retry(error.to_string()));
-    let stream = connect(&at.address).map_err(|error| JoinError::of_io(at, error, JoinError::NotConnected))?;
+    let retry = |error| JoinError::from_io(at, error, |error| JoinError::Retry(error.to_string()));
+    let stream = connect(&at.address).map_err(|error| JoinError::from_io(at, error, JoinError::NotConnected))?;
     configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
     let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
     let stream = ControlStream::new(stream, &session).map_err(retry)?;

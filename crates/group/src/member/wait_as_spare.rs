@@ -25,7 +25,7 @@ pub enum SpareOutcome {
 }
 
 /// Waits as a spare until it takes the place of a stage, without a time limit. `hello.rank` is the spare's number among
-/// the spares. `find` returns the group to connect to. `on_standing_by` receives the plan of each group that has
+/// the spares. `find` returns the group to connect to. `on_released` receives the plan of each group that has
 /// formed.
 ///
 /// # Errors
@@ -34,10 +34,10 @@ pub fn wait_as_spare(
     mut find: impl FnMut() -> Result<Rendezvous, NotFound>,
     hello: &Hello,
     timeouts: GroupTimeouts,
-    mut on_standing_by: impl FnMut(&[u8]),
+    mut on_released: impl FnMut(&[u8]),
 ) -> Result<SpareOutcome, GroupError> {
     let name = || format!("spare {}", hello.rank);
-    let frame = encode_message(&MemberMessage::StandBy(hello.clone()))?;
+    let frame = encode_message(&MemberMessage::WaitAsSpare(hello.clone()))?;
     loop {
         let waited = match find() {
             Ok(Rendezvous { protocol_version: found, .. }) if found != PROTOCOL_VERSION => {
@@ -45,7 +45,7 @@ pub fn wait_as_spare(
             }
             Ok(at) => {
                 connect_to_group(&at, &frame, timeouts, &Activity::new("")).and_then(|(stream, _stop_heartbeat)| {
-                    let waited = wait_in_group(&stream, &name(), &mut on_standing_by);
+                    let waited = wait_in_group(&stream, &name(), &mut on_released);
                     stream.shut_down(); // the coordinator waits for the spare to disconnect
                     waited
                 })
@@ -70,14 +70,14 @@ pub fn wait_as_spare(
 fn wait_in_group(
     stream: &ControlStream,
     name: &str,
-    on_standing_by: &mut impl FnMut(&[u8]),
+    on_released: &mut impl FnMut(&[u8]),
 ) -> Result<SpareOutcome, JoinError> {
     // the incarnation with which this spare would take the leader's place, if the spare is the first in line
     let mut leader_incarnation = None;
     let lost = |error: io::Error| JoinError::Retry(error.to_string());
     loop {
         match stream.receive() {
-            Ok(CoordinatorMessage::Released { plan, .. }) => on_standing_by(&plan),
+            Ok(CoordinatorMessage::Released { plan, .. }) => on_released(&plan),
             Ok(CoordinatorMessage::NextInLine { incarnation }) => leader_incarnation = incarnation.checked_add(1),
             Ok(CoordinatorMessage::Promote { rank, incarnation }) => {
                 return Ok(SpareOutcome::Promoted { rank, incarnation });

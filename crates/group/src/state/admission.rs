@@ -82,7 +82,9 @@ impl Refusal {
                 format!("it belongs to attempt {found}, and this group to attempt {expected}: it should exit")
             }
             Refusal::WorldSizeMismatch { expected, found } => {
-                format!("it was started with {found} stages (WORLD_SIZE), but stage 0 with {expected}: all must agree")
+                format!(
+                    "it was started with {found} stages (WORLD_SIZE), but the leader with {expected}: all must agree"
+                )
             }
             Refusal::RankOutOfRange { world_size, .. } => {
                 let last = world_size.saturating_sub(1);
@@ -106,7 +108,7 @@ impl fmt::Display for FieldMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_nothing = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
         let (expected, found) = (or_nothing(&self.expected), or_nothing(&self.found));
-        write!(f, "{} is {found} here and {expected} on stage 0", self.field)
+        write!(f, "{} is {found} here and {expected} on the leader", self.field)
     }
 }
 
@@ -146,9 +148,9 @@ pub(crate) enum Succession {
     },
     Refused(Refusal),
     /// The hello comes from a newer process of a stage whose group has formed. The group is therefore over.
-    StartedAnew,
+    Restarted,
     /// Two processes claim the same incarnation, and nothing shows which of them is right.
-    TwoPods {
+    Conflict {
         message: String,
     },
 }
@@ -165,12 +167,12 @@ pub(crate) fn succession(first: Option<&Hello>, hello: &Hello, name: &str, is_jo
             "two pods claim to be {name} of attempt {}: {} on {}, and now {} on {}",
             hello.attempt, first.pod_uid, first.host, hello.pod_uid, hello.host
         );
-        return Succession::TwoPods { message };
+        return Succession::Conflict { message };
     }
     match first == hello {
         is_same if is_joining => Succession::Follows { is_same },
         true => Succession::Refused(Refusal::AlreadyFormed { rank }),
-        false => Succession::StartedAnew,
+        false => Succession::Restarted,
     }
 }
 

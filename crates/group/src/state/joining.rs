@@ -34,12 +34,12 @@ impl GroupState {
                 }
             }
             Succession::Refused(refusal) => return self.send_and_close(conn, CoordinatorMessage::Refused(refusal)),
-            Succession::StartedAnew => {
+            Succession::Restarted => {
                 // the previous process is the root cause, and the new one may join the next group
                 self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
                 return self.fail(now, Some(rank), format!("{name} has started again on {}", hello.host));
             }
-            Succession::TwoPods { message } => {
+            Succession::Conflict { message } => {
                 let failure =
                     GroupFailure { root_cause_rank: Some(rank), rank, message: message.clone(), has_ended: false };
                 self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure));

@@ -36,7 +36,7 @@ impl GroupState {
         let leader = self.leader();
         let is_here = |rank: usize| rank == leader || self.slots[rank].conn.is_some();
         self.members = self.quorum.members(leader, has_waited, is_here);
-        let Some(members) = &self.members else { return self.set_who_is_awaited() };
+        let Some(members) = &self.members else { return self.report_awaited_ranks() };
         self.group_ranks.fill(None);
         members.iter().enumerate().for_each(|(group_rank, &rank)| self.group_ranks[rank] = Some(group_rank));
     }
@@ -51,7 +51,7 @@ impl GroupState {
 
     /// Sets the progress text. The text is sent with the next heartbeat, because a thousand stages may join within a
     /// second.
-    fn set_who_is_awaited(&mut self) {
+    fn report_awaited_ranks(&mut self) {
         let (leader, awaited) = (self.name(self.leader()), self.names(&self.awaited_ranks()));
         self.progress = format!("{leader} is ready and waits for {awaited}");
         self.progress_is_unsent = true;
@@ -62,7 +62,7 @@ impl GroupState {
         self.decide_members(false);
         let (Some(members), Some(_)) = (&self.members, &self.plan) else { return };
         if !self.awaited_ranks().is_empty() {
-            return self.set_who_is_awaited();
+            return self.report_awaited_ranks();
         }
         self.collectives = Collectives::new(members.len());
         (self.phase, self.last_progress_at) = (GroupPhase::Forming, now);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_stage_whose_process_has_ended_while_it_joined() {
+    fn the_group_does_not_await_a_stage_whose_process_ended_while_it_joined() {
         let now = Instant::now();
         // a stage that has lost its connection may return, and nothing is known of stage 2
         for (disconnect, members) in [(Disconnect::Closed, Some(vec![0, 1])), (Disconnect::TimedOut, None)] {

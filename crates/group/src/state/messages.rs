@@ -53,7 +53,7 @@ impl GroupState {
                 .map_err(|_| duplicate())
                 .map(|votes| votes.into_iter().for_each(|votes| self.decide(now, &votes))),
             MemberMessage::Hello(_)
-            | MemberMessage::StandBy(_)
+            | MemberMessage::WaitAsSpare(_)
             | MemberMessage::Broadcast { .. }
             | MemberMessage::Heartbeat(_) => Err("sent a message that this rank may not send".to_owned()),
         };

@@ -40,7 +40,7 @@ pub(crate) enum GroupEvent {
     /// A connection sent its hello.
     Hello(ConnectionId, Hello),
     /// A spare has connected.
-    StandBy(ConnectionId, Hello),
+    WaitAsSpare(ConnectionId, Hello),
     /// A member sent another message.
     Message(ConnectionId, MemberMessage),
     /// A connection ended.
@@ -164,7 +164,7 @@ impl GroupState {
     pub(crate) fn handle(&mut self, now: Instant, event: GroupEvent) -> Vec<Effect> {
         match event {
             GroupEvent::Hello(conn, hello) => self.on_hello(now, conn, hello),
-            GroupEvent::StandBy(conn, hello) => self.on_stand_by(conn, hello),
+            GroupEvent::WaitAsSpare(conn, hello) => self.on_wait_as_spare(conn, hello),
             GroupEvent::Message(conn, message) => {
                 // messages of a replaced connection, and messages after the final message, are ignored
                 if let Some(rank) = self.rank_of(conn).filter(|_| !self.is_ending()) {

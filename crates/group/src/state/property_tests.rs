@@ -61,7 +61,7 @@ fn events() -> impl Strategy<Value = GroupEvent> {
             GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, [1, 2, 3].get(usize::from(pod)).copied().unwrap_or(0)))
         }),
         // connection numbers above the members' numbers
-        3 => (6..10u64, 2..4u64).prop_map(|(conn, attempt)| GroupEvent::StandBy(conn, hello(conn as usize, attempt, 0))),
+        3 => (6..10u64, 2..4u64).prop_map(|(conn, attempt)| GroupEvent::WaitAsSpare(conn, hello(conn as usize, attempt, 0))),
         12 => (0..10u64, messages()).prop_map(|(conn, up)| GroupEvent::Message(conn, up)),
         1 => (0..10u64, disconnect).prop_map(|(conn, disconnect)| GroupEvent::Disconnected(conn, disconnect)),
         1 => Just(GroupEvent::Preparing("p".to_owned())),
@@ -97,8 +97,8 @@ proptest! {
         for (event, millis) in script.into_iter().chain(quiet) {
             match &event {
                 // connection numbers are never reused, and only open connections send
-                GroupEvent::Hello(conn, _) | GroupEvent::StandBy(conn, _) if !used.insert(*conn) => continue,
-                GroupEvent::Hello(conn, _) | GroupEvent::StandBy(conn, _) => drop(open.insert(*conn)),
+                GroupEvent::Hello(conn, _) | GroupEvent::WaitAsSpare(conn, _) if !used.insert(*conn) => continue,
+                GroupEvent::Hello(conn, _) | GroupEvent::WaitAsSpare(conn, _) => drop(open.insert(*conn)),
                 GroupEvent::Message(conn, _) if !open.contains(conn) => continue,
                 GroupEvent::Disconnected(conn, _) if !open.remove(conn) => continue,
                 _ => {}
@@ -204,11 +204,11 @@ fn a_timed_out_stage_is_notified_but_not_waited_for() {
 
 /// The messages that only spares receive, with their connections.
 fn sent_to_spares(effects: &[Effect]) -> Vec<(ConnectionId, CoordinatorMessage)> {
-    let of_spare = |message: &CoordinatorMessage| {
+    let is_for_spare = |message: &CoordinatorMessage| {
         matches!(message, CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::Promote { .. })
     };
     let sent = effects.iter().filter_map(|effect| match effect {
-        Effect::Send(conns, message) if of_spare(message) => Some((conns[0], message.clone())),
+        Effect::Send(conns, message) if is_for_spare(message) => Some((conns[0], message.clone())),
         _ => None,
     });
     sent.collect()
@@ -219,7 +219,7 @@ fn one_spare_after_the_other_is_next_in_line() {
     let now = Instant::now();
     let mut group = running(now);
     let wait_as_spare = |group: &mut GroupState, conn: ConnectionId| {
-        sent_to_spares(&group.handle(now, GroupEvent::StandBy(conn, hello(conn as usize, 3, 0))))
+        sent_to_spares(&group.handle(now, GroupEvent::WaitAsSpare(conn, hello(conn as usize, 3, 0))))
     };
     let next = |conn| vec![(conn, CoordinatorMessage::NextInLine { incarnation: 0 })];
     assert_eq!(wait_as_spare(&mut group, 10), next(10));
@@ -230,7 +230,7 @@ fn one_spare_after_the_other_is_next_in_line() {
     assert_eq!(group.failure(), None, "a spare is no member");
     let silent = group.handle(now, GroupEvent::Disconnected(11, Disconnect::TimedOut));
     assert_eq!(sent_to_spares(&silent), next(12));
-    // the silent spare may still read, and must not mistake the closed connection for the end of stage 0
+    // the silent spare may still read, and must not mistake the closed connection for the end of the leader
     assert!(matches!(&silent[0], Effect::Send(conns, CoordinatorMessage::Refused(_)) if *conns == [11]), "{silent:?}");
     let lost = group.handle(now, GroupEvent::Disconnected(2, Disconnect::Closed));
     assert_eq!(sent_to_spares(&lost), [(12, CoordinatorMessage::Promote { rank: 2, incarnation: 1 })]);
@@ -244,7 +244,7 @@ fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() 
     for rank in 0..WORLD_SIZE {
         group.handle(now, GroupEvent::Hello(rank as ConnectionId, hello(rank, 3, 0)));
     }
-    group.handle(now, GroupEvent::StandBy(10, hello(10, 3, 0)));
+    group.handle(now, GroupEvent::WaitAsSpare(10, hello(10, 3, 0)));
     let died = group.handle(now, GroupEvent::Disconnected(1, Disconnect::Closed));
     assert_eq!(sent_to_spares(&died), [(10, CoordinatorMessage::Promote { rank: 1, incarnation: 1 })]);
     group.handle(now, GroupEvent::Disconnected(10, Disconnect::Closed));
@@ -263,7 +263,7 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     let now = Instant::now();
     for (rank, code, followed) in [(2, 1, true), (2, 74, true), (0, 74, true), (2, 78, false), (2, 75, false)] {
         let mut group = running(now);
-        group.handle(now, GroupEvent::StandBy(10, hello(10, 3, 0)));
+        group.handle(now, GroupEvent::WaitAsSpare(10, hello(10, 3, 0)));
         let left = group.handle(now, GroupEvent::Message(rank as ConnectionId, MemberMessage::Leave { code }));
         let expected = followed.then_some((10, CoordinatorMessage::Promote { rank, incarnation: 1 }));
         assert_eq!(sent_to_spares(&left), Vec::from_iter(expected), "stage {rank} left with {code}");

@@ -88,10 +88,10 @@ impl Quorum {
             .filter(|&rank| is_here(rank))
             .collect();
         let mut present_or_substitute = |rank: usize| {
-            let of_stage = |other: &usize| other % stages == rank % stages;
+            let is_same_stage = |other: &usize| other % stages == rank % stages;
             match is_here(rank) {
                 true => Some(rank),
-                false => substitutes.iter().rposition(of_stage).map(|at| substitutes.remove(at)),
+                false => substitutes.iter().rposition(is_same_stage).map(|at| substitutes.remove(at)),
             }
         };
         let ranks = taken.iter().flat_map(|replica| replica * stages..(replica + 1) * stages);

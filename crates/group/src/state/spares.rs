@@ -29,7 +29,7 @@ impl Spares {
 }
 
 impl GroupState {
-    pub(crate) fn on_stand_by(&mut self, conn: ConnectionId, hello: Hello) {
+    pub(crate) fn on_wait_as_spare(&mut self, conn: ConnectionId, hello: Hello) {
         if let Err(refusal) = admit_spare(&self.expected, &hello) {
             return self.send_and_close(conn, CoordinatorMessage::Refused(refusal));
         }

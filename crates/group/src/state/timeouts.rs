@@ -74,7 +74,7 @@ impl GroupState {
             let age = slot
                 .last_heartbeat_at
                 .map_or(slot.activity.age, |at| slot.activity.age + now.saturating_duration_since(at));
-            let first = |is_it: &dyn Fn(&MemberSlot) -> bool| self.group_slots().position(is_it);
+            let first = |predicate: &dyn Fn(&MemberSlot) -> bool| self.group_slots().position(predicate);
             let Some(group_rank) = self.group_rank(rank) else {
                 return StageActivity { text: "no group".to_owned(), waits_for: None, age: Duration::ZERO };
             };

@@ -80,7 +80,7 @@ fn messages_of_a_member() {
         "2900000005090102ac02010100000000000004400101000000000000e03f010001040001000000000000f03f01"
     );
     assert_eq!(hex(&MemberMessage::Leave { code: 75 }), "03000000069601");
-    assert_eq!(hex(&MemberMessage::StandBy(hello())), "1800000007016aac0201020101030401700176010161016201640168");
+    assert_eq!(hex(&MemberMessage::WaitAsSpare(hello())), "1800000007016aac0201020101030401700176010161016201640168");
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupS
 pub(crate) fn read_arrival(stream: &mut impl Read) -> io::Result<Arrival> {
     match read_frame::<MemberMessage>(stream, MAX_HELLO_BYTES)? {
         MemberMessage::Hello(hello) => Ok(Arrival::Stage(hello)),
-        MemberMessage::StandBy(hello) => Ok(Arrival::Spare(hello)),
+        MemberMessage::WaitAsSpare(hello) => Ok(Arrival::Spare(hello)),
         _ => Err(invalid("a stage that did not begin with a hello".to_owned())),
     }
 }

@@ -43,7 +43,7 @@ pub(crate) enum MemberMessage {
         code: i32,
     },
     /// Replaces the hello: a spare waits to take the place of a stage.
-    StandBy(Hello),
+    WaitAsSpare(Hello),
 }
 
 /// Messages from the coordinator to a member. The order of variants and fields is the wire format.

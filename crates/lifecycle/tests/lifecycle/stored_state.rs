@@ -126,7 +126,7 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
 /// Older versions can read a state with promoted spares, because an incarnation that is ahead by more than one is valid
 /// for them.
 #[test]
-fn a_takeover_is_stored_as_a_replacement_is() {
+fn a_promotion_is_stored_as_a_replacement_is() {
     let state = running().0;
     let taken = JobState {
         incarnations: BTreeMap::from([(1, 1), (2, 3)]),

@@ -56,7 +56,7 @@ pub(super) fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> Conditi
     let (ready, stages) = (new.ready_stages.unwrap_or_default(), inputs.decision.state.attempt.instances());
     match inputs.decision.job_phase {
         JobPhase::Running => {
-            let spares = spares_standing_by(inputs);
+            let spares = ready_spares(inputs);
             match inputs.missing_replicas() {
                 Some(missing) => value("True", reason::REPLICAS_MISSING, format!("{missing}{spares}")),
                 None => value("True", reason::ALL_READY, format!("all {stages} stages are ready{spares}")),
@@ -68,7 +68,7 @@ pub(super) fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> Conditi
 
 /// The end of a message, which shows how many of the wanted spares are ready to take the place of a stage. Empty for a
 /// job without spares.
-fn spares_standing_by(inputs: &StatusInputs) -> String {
+fn ready_spares(inputs: &StatusInputs) -> String {
     let attempt = inputs.decision.state.attempt;
     let wanted = inputs.job.manifest.spec.spares;
     let waiting = inputs.pods.of_attempt(attempt.number).filter(|pod| pod.instance_id().is_none());

@@ -36,13 +36,13 @@ pub(in crate::train) fn wait_as_spare(
     let hello = Hello { rank: number as usize, ..hello(env, config, device, String::new()) };
     let mut finder = RendezvousWatcher::new(volume, env, None, None);
     let mut has_reported = false;
-    let on_standing_by = |plan: &[u8]| {
+    let on_released = |plan: &[u8]| {
         open_tokens(config, plan);
         if !std::mem::replace(&mut has_reported, true) {
             emit(&TrainingEvent::StandingBy { spare: number });
         }
     };
-    let end = stagecoach_group::wait_as_spare(|| finder.find(), &hello, group_timeouts(config), on_standing_by)?;
+    let end = stagecoach_group::wait_as_spare(|| finder.find(), &hello, group_timeouts(config), on_released)?;
     let SpareOutcome::Promoted { rank, incarnation } = end else {
         monitor.exit(FailureKind::Done, "all stages have left: no spare is needed")
     };

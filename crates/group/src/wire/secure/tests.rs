@@ -14,8 +14,8 @@ fn secret(epoch: u64) -> GroupSecret {
 /// The sessions of both sides.
 fn sessions() -> [Session; 2] {
     let (handshake, message) = Handshake::begin(&secret(1), "test").unwrap();
-    let (theirs, answer) = Handshake::respond(&secret(1), "test", &message).unwrap();
-    [handshake.finish(&answer).unwrap(), theirs]
+    let (peer, answer) = Handshake::respond(&secret(1), "test", &message).unwrap();
+    [handshake.finish(&answer).unwrap(), peer]
 }
 
 fn sent(session: &Session, parts: &[&[u8]]) -> Vec<u8> {
@@ -39,9 +39,9 @@ fn a_secret_round_trips_as_text_and_is_not_printed() {
 #[test]
 fn another_key_epoch_or_purpose_fails_the_handshake() {
     let other_key = GroupSecret { key: [8; KEY_BYTES], ..secret(1) };
-    for (theirs, purpose) in [(other_key, "test"), (secret(2), "test"), (secret(1), "another")] {
+    for (peer, purpose) in [(other_key, "test"), (secret(2), "test"), (secret(1), "another")] {
         let (_, message) = Handshake::begin(&secret(1), "test").unwrap();
-        let error = Handshake::respond(&theirs, purpose, &message).unwrap_err();
+        let error = Handshake::respond(&peer, purpose, &message).unwrap_err();
         assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::InvalidData, "it does not have this group's key"));
     }
     // an answer from a peer without the key fails too
@@ -52,10 +52,10 @@ fn another_key_epoch_or_purpose_fails_the_handshake() {
 #[test]
 fn a_replayed_handshake_leads_nowhere() {
     let (handshake, message) = Handshake::begin(&secret(1), "test").unwrap();
-    let (theirs, answer) = Handshake::respond(&secret(1), "test", &message).unwrap();
+    let (peer, answer) = Handshake::respond(&secret(1), "test", &message).unwrap();
     let records = sent(&handshake.finish(&answer).unwrap(), &[b"hello"]);
     let mut read = String::new();
-    theirs.reader(&*records).read_to_string(&mut read).unwrap();
+    peer.reader(&*records).read_to_string(&mut read).unwrap();
     assert_eq!(read, "hello");
     // the replayed handshake message gets another answer, under which the recorded records can't be decrypted
     let (again, other_answer) = Handshake::respond(&secret(1), "test", &message).unwrap();
@@ -65,10 +65,10 @@ fn a_replayed_handshake_leads_nowhere() {
 
 #[test]
 fn a_changed_repeated_or_missing_record_ends_the_connection() {
-    let [ours, theirs] = sessions();
+    let [ours, peer] = sessions();
     let records = sent(&ours, &[b"one", b"two"]);
     let one = PREFIX_BYTES + 3 + TAG_BYTES;
-    let read = |bytes: &[u8]| theirs.reader(bytes).read_to_end(&mut Vec::new()).map_err(|e| e.kind());
+    let read = |bytes: &[u8]| peer.reader(bytes).read_to_end(&mut Vec::new()).map_err(|e| e.kind());
     assert_eq!(read(&records), Ok(6));
     for at in 0..one {
         let mut changed = records.clone();
@@ -85,13 +85,13 @@ fn a_changed_repeated_or_missing_record_ends_the_connection() {
 
 #[test]
 fn nothing_is_read_beyond_a_record_and_large_ones_are_split() {
-    let [ours, theirs] = sessions();
+    let [ours, peer] = sessions();
     let large = vec![5; 3 * MAX_PAYLOAD_BYTES + 1];
     let mut bytes = sent(&ours, &[&large]);
     bytes.extend(b"rest");
     let mut stream = &bytes[..];
     let mut read = vec![0; large.len()];
-    theirs.reader(&mut stream).read_exact(&mut read).unwrap();
+    peer.reader(&mut stream).read_exact(&mut read).unwrap();
     assert!(read == large && stream == b"rest");
 }
 
@@ -109,9 +109,9 @@ proptest! {
                 }
             }
         }
-        let [ours, theirs] = sessions();
+        let [ours, peer] = sessions();
         let bytes = sent(&ours, &parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let mut reader = theirs.reader(Slow(&bytes, false));
+        let mut reader = peer.reader(Slow(&bytes, false));
         let (mut read, mut buffer) = (Vec::new(), [0; 7]);
         loop {
             match reader.read(&mut buffer) {
@@ -130,8 +130,8 @@ proptest! {
         let mut first = [0; HANDSHAKE_BYTES];
         first[..32].copy_from_slice(&message);
         prop_assert!(Handshake::respond(&secret(1), "test", &first).is_err());
-        let [_, theirs] = sessions();
-        let mut reader = theirs.reader(&*bytes);
+        let [_, peer] = sessions();
+        let mut reader = peer.reader(&*bytes);
         prop_assert!(reader.read(&mut [0; 8]).is_err());
         prop_assert!(reader.record.capacity() <= 2 * (PREFIX_BYTES + usize::from(u16::MAX)));
     }

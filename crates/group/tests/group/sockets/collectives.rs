@@ -56,10 +56,10 @@ fn votes_broadcasts_and_gathers_keep_their_order_over_many_steps() {
         assert_eq!(verdict.measurements, measurements);
     }
     for others in &seen[1..] {
-        for (theirs, first) in others.iter().zip(&seen[0]) {
-            assert!(theirs.measurements.is_empty());
-            assert_eq!((theirs.step, &theirs.outcome, theirs.stop), (first.step, &first.outcome, first.stop));
-            assert_eq!(theirs.norm.to_bits(), first.norm.to_bits());
+        for (verdict, first) in others.iter().zip(&seen[0]) {
+            assert!(verdict.measurements.is_empty());
+            assert_eq!((verdict.step, &verdict.outcome, verdict.stop), (first.step, &first.outcome, first.stop));
+            assert_eq!(verdict.norm.to_bits(), first.norm.to_bits());
         }
     }
     assert!(leave(stages, 0).into_iter().all(|left| left.is_ok()));

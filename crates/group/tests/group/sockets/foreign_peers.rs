@@ -109,7 +109,7 @@ fn foreign_clients_get_a_notice_and_do_not_disturb_the_group() {
 }
 
 #[test]
-fn who_does_not_have_the_key_learns_and_ends_nothing() {
+fn a_peer_without_the_key_learns_nothing_and_ends_nothing() {
     let (group, ()) = CountingGroup::form(timeouts(), |_| {});
     let begin = |secret: &GroupSecret| {
         [preamble(PROTOCOL_VERSION), Handshake::begin(secret, PURPOSE).unwrap().1.into()].concat()
@@ -205,7 +205,7 @@ fn another_version_is_reported_before_anything_is_sent() {
     let find = || Ok(Rendezvous { protocol_version: PROTOCOL_VERSION + 1, ..find("127.0.0.1:9")().unwrap() });
     let error = Member::join(find, hello(1, 2), Mesh::pipeline(2), timeouts(), |_| {}, |_| {}).unwrap_err();
     let expected = format!(
-        "stage 1 speaks version {PROTOCOL_VERSION} of the control protocol and stage 0 version {}: all stages must run \
+        "stage 1 speaks version {PROTOCOL_VERSION} of the control protocol and the leader version {}: all stages must run \
          one image",
         PROTOCOL_VERSION + 1
     );

@@ -36,9 +36,9 @@ fn a_mismatch_names_every_field_that_differs() {
     });
     assert_eq!(
         message,
-        "stage 1 was refused by stage 0: all stages must run the same job with the same program, but these differ: \
-         version is 0.2.0 here and 0.1.0 on stage 0; model is nothing here and Llama on stage 0; \
-         packing is true here and nothing on stage 0; seed is 43 here and 42 on stage 0"
+        "stage 1 was refused by the leader: all stages must run the same job with the same program, but these differ: \
+         version is 0.2.0 here and 0.1.0 on the leader; model is nothing here and Llama on the leader; \
+         packing is true here and nothing on the leader; seed is 43 here and 42 on the leader"
     );
 }
 
@@ -60,7 +60,7 @@ fn another_attempt_is_refused() {
 #[test]
 fn another_world_size_and_a_rank_outside_of_it_are_refused() {
     let message = refused(|hello| hello.world_size = 4);
-    assert!(message.contains("it was started with 4 stages (WORLD_SIZE), but stage 0 with 2"), "{message}");
+    assert!(message.contains("it was started with 4 stages (WORLD_SIZE), but the leader with 2"), "{message}");
     let message = refused(|hello| hello.rank = 2);
     assert!(message.contains("no stage 2 (RANK) in a group of 2"), "{message}");
 }

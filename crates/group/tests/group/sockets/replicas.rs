@@ -78,7 +78,7 @@ fn leave_all(stages: Vec<TestStage>, leave: impl Fn(Member) -> Result<(), GroupE
 }
 
 #[test]
-fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
+fn a_group_continues_without_a_lost_replica_and_readmits_it() {
     let (coordinator, address) = coordinator(timeouts(), &[3]);
     let wait = |rank| join(&address, hello(rank, WORLD_SIZE), short_timeouts());
     thread::scope(|scope| {
@@ -219,7 +219,7 @@ fn too_few_replicas_are_no_group() {
 
 /// A stage that waits beside a group of one replica leads the next group, unless the leader itself begins it.
 #[test]
-fn who_waits_beside_the_only_replica_succeeds_its_leader() {
+fn a_stage_that_waits_beside_the_only_replica_succeeds_its_leader() {
     let (coordinator, address) = coordinator(timeouts(), &[3]);
     thread::scope(|scope| {
         let wait = |rank| {

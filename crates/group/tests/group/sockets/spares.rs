@@ -106,5 +106,5 @@ fn a_spare_of_another_job_is_refused() {
     let strange = Hello { job_uid: "another".to_owned(), ..number(0) };
     let error = Spare::start(&address, strange).end().unwrap_err();
     assert!(matches!(error, GroupError::Refused { refusal: Refusal::OtherJob { .. }, .. }), "{error}");
-    assert!(error.to_string().starts_with("spare 0 was refused by stage 0: it belongs to job another"), "{error}");
+    assert!(error.to_string().starts_with("spare 0 was refused by the leader: it belongs to job another"), "{error}");
 }

@@ -118,9 +118,9 @@ pub(crate) struct ModelPod {
     pub(crate) mesh: Mesh,
     pub(crate) process: ModelProcess,
     /// The stage whose place a spare has taken, and its incarnation there.
-    pub(crate) takes: Option<(u32, u32)>,
-    /// Whether the API shows the takeover.
-    pub(crate) takeover_shows: bool,
+    pub(crate) promoted_to: Option<(u32, u32)>,
+    /// Whether the API shows the promotion.
+    pub(crate) promotion_shows: bool,
     /// The time since which the API shows the pod's state.
     pub(crate) at: UnixMillis,
     /// Whether this stage 0 has taken a fence for its next group.
@@ -285,7 +285,7 @@ impl ModelPod {
     /// The stage of the pod's process, and its incarnation; `None` for a waiting spare.
     pub(crate) fn place(&self) -> Option<(u32, u32)> {
         let Name { rank, incarnation, .. } = self.name;
-        if rank == SPARE { self.takes } else { Some((rank, incarnation)) }
+        if rank == SPARE { self.promoted_to } else { Some((rank, incarnation)) }
     }
 
     pub(crate) fn is_of(&self, rank: u32) -> bool {
@@ -303,13 +303,15 @@ impl ModelPod {
         };
         let Name { attempt, rank, incarnation } = self.name;
         let spare = (rank == SPARE).then_some(incarnation);
-        match (self.place().filter(|_| spare.is_none() || self.takeover_shows), spare) {
+        match (self.place().filter(|_| spare.is_none() || self.promotion_shows), spare) {
             (Some((rank, incarnation)), spare) => {
                 let pod_conditions = Vec::new();
                 Shown::Stage(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
             }
-            // until the API shows the takeover, the spare still seems to wait
-            (None, _) if self.takes.is_some() && matches!(state, InstanceState::Starting | InstanceState::Ready) => {
+            // until the API shows the promotion, the spare still seems to wait
+            (None, _)
+                if self.promoted_to.is_some() && matches!(state, InstanceState::Starting | InstanceState::Ready) =>
+            {
                 let since = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);
                 Shown::Spare(SpareInstance { number: incarnation, attempt, state: InstanceState::Ready, since })
             }

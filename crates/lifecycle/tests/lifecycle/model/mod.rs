@@ -158,7 +158,7 @@ fn invariants_hold_in_every_state() {
     }
     for (faults, examples) in [
         (NONE, vec![COMPLETES]),
-        (Faults { failures: 1, ..NONE }, vec![COMPLETES, REPLACES, PRECEDES, TAKES_OVER, TOO_LATE, WRONGLY]),
+        (Faults { failures: 1, ..NONE }, vec![COMPLETES, REPLACES, PRECEDES, PROMOTES, TOO_LATE, WRONGLY]),
         (Faults { crashes: 1, partitions: 1, ..NONE }, vec![COMPLETES]),
         (Faults { crashes: 1, stale_reads: 1, spec_changes: 1, ..NONE }, vec![COMPLETES]),
         (Faults { crashes: 1, stale_reads: 1, status_losses: 1, ..NONE }, vec![COMPLETES]),
@@ -181,9 +181,9 @@ fn invariants_hold_in_every_state() {
             assert_invariants(&two_stages(faults), &[COMPLETES, THREE_ATTEMPTS]);
         }
         let two_spares = ClusterModel { spares: 2, ..with_spare(Faults { failures: 1, ..NONE }) };
-        assert_invariants(&two_spares, &[COMPLETES, REPLACES, TAKES_OVER, TOO_LATE, WRONGLY]);
-        assert_invariants(&with_spare(Faults { stale_reads: 1, failures: 1, ..NONE }), &[COMPLETES, TAKES_OVER]);
-        assert_invariants(&with_spare(Faults { failures: 1, partitions: 1, ..NONE }), &[COMPLETES, TAKES_OVER]);
+        assert_invariants(&two_spares, &[COMPLETES, REPLACES, PROMOTES, TOO_LATE, WRONGLY]);
+        assert_invariants(&with_spare(Faults { stale_reads: 1, failures: 1, ..NONE }), &[COMPLETES, PROMOTES]);
+        assert_invariants(&with_spare(Faults { failures: 1, partitions: 1, ..NONE }), &[COMPLETES, PROMOTES]);
     }
 }
 
@@ -205,7 +205,7 @@ fn invariants_hold_under_more_faults() {
         assert_invariants(&replacing(faults), &examples);
     }
     let spare = with_spare(Faults { crashes: 1, failures: 1, ..NONE });
-    assert_invariants(&spare, &[COMPLETES, REPLACES, PRECEDES, TAKES_OVER, TOO_LATE, WRONGLY]);
+    assert_invariants(&spare, &[COMPLETES, REPLACES, PRECEDES, PROMOTES, TOO_LATE, WRONGLY]);
     let replicas = one_of_two_replicas(Faults { failures: 2, ..NONE });
     assert_invariants(&replicas, &[COMPLETES, REPLACES, PRECEDES, WITHOUT, TAKES_BACK]);
 }
@@ -301,13 +301,13 @@ fn every_guard_is_needed() {
     assert_guard_is_needed(Guard::Incarnations, &replaced, CREATED_ONCE);
     // the tests above show that the invariants hold with the guards
     let spare = with_spare(Faults { failures: 1, ..NONE });
-    let takeovers = with_spare(Faults { failures: 2, ..NONE });
+    let promotions = with_spare(Faults { failures: 2, ..NONE });
     assert_violated_without(Guard::SpareIncarnations, &spare, CLAIMED_ONCE);
     assert_violated_without(Guard::StagesFirst, &spare, CLAIMED_ONCE);
     assert_violated_without(Guard::NothingToCreate, &spare, CREATED_ONCE);
     assert_violated_without(Guard::WaitForSpares, &spare, ONE_LIVES);
     assert_violated_without(Guard::RemoveSpares, &spare, ENDS);
-    assert_violated_without(Guard::TakeoverCounts, &takeovers, BUDGET);
+    assert_violated_without(Guard::PromotionCounts, &promotions, BUDGET);
     let undisturbed = one_of_two_replicas(NONE);
     // a single replica is a whole group
     let lost_replica = one_of_two_replicas(Faults { failures: 1, partitions: 1, ..NONE });

@@ -42,7 +42,7 @@ pub(crate) const REPLACES: &str = "a job completes in its first attempt with a s
 pub(crate) const PRECEDES: &str = "a stage is replaced before its node notices that it has ended";
 pub(crate) const THREE_ATTEMPTS: &str = "a job takes three attempts";
 pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
-pub(crate) const TAKES_OVER: &str = "a job completes in its first attempt with a spare in a lost stage's place";
+pub(crate) const PROMOTES: &str = "a job completes in its first attempt with a spare in a lost stage's place";
 pub(crate) const TOO_LATE: &str = "a spare takes a place for which another pod was created";
 pub(crate) const WITHOUT: &str = "a job completes without a replica";
 pub(crate) const TAKES_BACK: &str = "a group has a replica that the one before it lacked";
@@ -56,7 +56,7 @@ pub(crate) const REACHABLE: [&str; 12] = [
     PRECEDES,
     THREE_ATTEMPTS,
     GIVES_UP,
-    TAKES_OVER,
+    PROMOTES,
     TOO_LATE,
     WRONGLY,
     WITHOUT,
@@ -123,20 +123,20 @@ fn examples() -> Vec<Property<ClusterModel>> {
             };
             cluster.of(recorded.attempt.number).any(|pod| pod.unnoticed.is_some() && is_replaced(pod))
         }),
-        Property::sometimes(TAKES_OVER, |_, cluster: &ClusterState| {
+        Property::sometimes(PROMOTES, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
             let is_kept = |(rank, incarnation)| recorded.incarnation(rank) == incarnation;
-            let took = cluster.of(1).any(|pod| pod.takes.is_some_and(is_kept));
+            let took = cluster.of(1).any(|pod| pod.promoted_to.is_some_and(is_kept));
             took && recorded.attempt.number == 1 && recorded.outcome() == Some(&JobOutcome::Complete)
         }),
         Property::sometimes(TOO_LATE, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
             let is_late = |(rank, incarnation)| incarnation < recorded.incarnation(rank);
-            cluster.of(recorded.attempt.number).any(|pod| pod.is_alive() && pod.takes.is_some_and(is_late))
+            cluster.of(recorded.attempt.number).any(|pod| pod.is_alive() && pod.promoted_to.is_some_and(is_late))
         }),
         Property::sometimes(WRONGLY, |_, cluster: &ClusterState| {
             let replaced = |pod: &ModelPod| pod.is_alive() && pod.place() == Some((0, 0));
-            let holds = |pod: &ModelPod| pod.takes.is_some() && cluster.volume.holder == Some(pod.name);
+            let holds = |pod: &ModelPod| pod.promoted_to.is_some() && cluster.volume.holder == Some(pod.name);
             cluster.volume.checkpoint > 0 && cluster.pods.iter().any(holds) && cluster.pods.iter().any(replaced)
         }),
         Property::sometimes(WITHOUT, |_, cluster: &ClusterState| {
@@ -175,7 +175,7 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
             && pod.name.incarnation < other.name.incarnation
     };
     // a replaced instance may stay alive only on a lost node; an instance whose place a spare has taken may stay alive
-    // until it observes the takeover
+    // until it observes the promotion
     let replaced = |pod: &ModelPod| cluster.spares == 0 && alive().any(|other| is_older(pod, other));
     alive().all(|pod| !replaced(pod) || !pod.is_reachable())
         && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))

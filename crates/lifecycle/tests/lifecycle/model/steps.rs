@@ -220,7 +220,7 @@ fn apply_fault(cluster: &mut ClusterState, fault: ModelTransition) {
         }
         ModelTransition::TakePlaceOfLiving(name) => {
             faults.failures -= 1;
-            pods::take_place(cluster, name, 0);
+            pods::promote(cluster, name, 0);
         }
         ModelTransition::Evict(name) => {
             faults.failures -= 1;

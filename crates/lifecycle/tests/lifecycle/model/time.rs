@@ -36,7 +36,7 @@ impl ClusterState {
             self.pods.retain(|pod| !dead.contains(&pod.name.attempt) || pod.deleted_at.is_none());
             for pod in self.pods.iter_mut().filter(|pod| dead.contains(&pod.name.attempt)) {
                 (pod.process, pod.unnoticed) = (ModelProcess::Ended(1), None);
-                (pod.takes, pod.takeover_shows) = (None, false);
+                (pod.promoted_to, pod.promotion_shows) = (None, false);
                 pod.at = oldest;
             }
         }

@@ -111,7 +111,7 @@ fn the_scheduling_timeout_is_not_the_start_up_timeout() {
 }
 
 #[test]
-fn time_in_which_somebody_holds_a_stage_back_runs_against_no_timeout() {
+fn no_timeout_counts_the_time_in_which_a_stage_is_gated() {
     for others in [ready(1), instance(1, InstanceState::Pending, 0), instance(1, InstanceState::Starting, 0)] {
         let mut observed = running(vec![instance(0, InstanceState::SchedulingGated, 0), others, ready(2)]);
         let long_after = UnixMillis::from_seconds(1_000_000);

@@ -41,7 +41,7 @@ fn a_lost_stage_is_replaced_while_others_stay() {
 }
 
 #[test]
-fn the_whole_group_starts_anew_where_replacing_would_not_help() {
+fn the_whole_group_restarts_where_a_replacement_would_not_help() {
     let lost = || exited(1, 137, 995);
     let terminating = instance(2, InstanceState::Terminating, 990);
     for (why, instances) in [
@@ -68,7 +68,7 @@ fn the_whole_group_starts_anew_where_replacing_would_not_help() {
 }
 
 #[test]
-fn the_whole_group_starts_anew_where_the_others_would_not_wait_for_the_back_off() {
+fn the_whole_group_restarts_where_the_others_would_not_wait_for_the_back_off() {
     // the third consecutive failure, after which the job waits 4 seconds
     let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
     observed.state.failures_without_progress = 2;
@@ -123,7 +123,7 @@ fn only_what_was_lost_is_created_again() {
 }
 
 #[test]
-fn replacing_is_counted_and_a_stage_that_fails_again_without_progress_makes_the_group_anew() {
+fn a_replacement_counts_and_the_next_one_without_progress_restarts_the_group() {
     let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
     observed.progress.finished_steps = Some(7);
     let after = decide(&observed, NOW).state;
@@ -140,9 +140,9 @@ fn replacing_is_counted_and_a_stage_that_fails_again_without_progress_makes_the_
     observed.instances = vec![ready(0), replacement(InstanceState::Starting), exited(2, 1, 999)];
     assert_eq!(replaced(&observed), [2]);
     observed.instances = vec![ready(0), died(), ready(2)];
-    let anew = decide(&observed, NOW).state;
-    assert_eq!((anew.attempt.number, anew.budget.total, anew.budget.replaced), (2, 2, 1));
-    assert!(anew.incarnations.is_empty() && anew.replaced_without_progress.is_empty(), "{anew:?}");
+    let restarted = decide(&observed, NOW).state;
+    assert_eq!((restarted.attempt.number, restarted.budget.total, restarted.budget.replaced), (2, 2, 1));
+    assert!(restarted.incarnations.is_empty() && restarted.replaced_without_progress.is_empty(), "{restarted:?}");
     // stage 1 may be replaced again once a step beyond all earlier steps is finished
     observed.progress.finished_steps = Some(8);
     assert_eq!(replaced(&observed), [1]);
@@ -247,7 +247,7 @@ fn how_it_ended_is_waited_for_where_that_decides() {
 }
 
 #[test]
-fn a_group_that_drains_while_a_stage_is_replaced_starts_anew_at_once() {
+fn a_group_that_drains_while_a_stage_is_replaced_restarts_at_once() {
     // a stage that was deleted by force was still asked to leave, and the other stages left with it
     let mut observed = replacing(vec![exited(0, 143, 999), exited(2, 143, 999)]);
     observed.state.incarnations = BTreeMap::from([(1, 1)]);

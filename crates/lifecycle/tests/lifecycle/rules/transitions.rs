@@ -233,10 +233,10 @@ fn a_job_runs_only_while_its_queue_admits_it() {
 #[test]
 fn an_attempt_of_another_admission_is_drained() {
     let mut observed = running((0..3).map(ready).collect());
-    for (of_attempt, desired) in
+    for (ready_in, desired) in
         [(5, Admission::Admitted(6)), (5, Admission::NotRequired), (0, Admission::Admitted(6)), (5, Admission::Waiting)]
     {
-        observed.state.attempt.admission = of_attempt;
+        observed.state.attempt.admission = ready_in;
         observed.desired.admission = desired;
         assert_eq!(decide(&observed, NOW).state.attempt_phase, AttemptPhase::Draining, "{desired:?}");
     }
@@ -343,14 +343,14 @@ fn limits_come_from_the_spec() {
 #[test]
 fn an_instance_of_an_implausible_attempt_is_ignored() {
     let all = || vec![ready(0), ready(1), ready(2)];
-    let of_attempt = |attempt| StageInstance { attempt, ..ready(0) };
+    let ready_in = |attempt| StageInstance { attempt, ..ready(0) };
     for attempt in [u64::MAX, u64::MAX - 1, 1 << 53, 2_000_000] {
         let mut observed = running(all());
-        observed.instances.push(of_attempt(attempt));
+        observed.instances.push(ready_in(attempt));
         assert_eq!(decide(&observed, NOW), decide(&running(all()), NOW), "{attempt}");
     }
     // the record was lost: a number that is in use is never reused
     let mut observed = running(all());
-    observed.instances.push(of_attempt(50));
+    observed.instances.push(ready_in(50));
     assert_eq!(decide(&observed, NOW).state.attempt.number, 51);
 }

@@ -157,11 +157,11 @@ impl Simulation {
 
     fn create(&mut self, attempt: u64, rank: u32, incarnation: u32) {
         self.check_creation(attempt);
-        let of_stage = |process: &&mut SimulatedProcess| process.instance.rank == rank;
+        let has_rank = |process: &&mut SimulatedProcess| process.instance.rank == rank;
         let has_group = self.group.first().is_some_and(|member| member.0 == attempt);
         let known = self.known.get(&rank).copied().filter(|_| has_group).unwrap_or(0);
         let (mut exists, mut lives) = (false, false);
-        for process in self.of(attempt).filter(of_stage) {
+        for process in self.of(attempt).filter(has_rank) {
             let took_place = process.instance.spare.is_some();
             exists |= process.instance.incarnation == incarnation;
             assert!(

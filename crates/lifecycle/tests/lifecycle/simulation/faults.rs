@@ -40,11 +40,11 @@ impl Simulation {
             (16, _) if spare.is_some() => {
                 spare.into_iter().for_each(|index| self.processes[index].end(Exit::with_code(1), now));
             }
-            (17, _) => self.hides_takeovers = !self.hides_takeovers,
+            (17, _) => self.hides_promotions = !self.hides_promotions,
             // the other stages lose a stage 0 that is alive
             (18, _) if self.group.first().is_some_and(|member| member.0 == self.recorded.attempt.number) => {
                 let incarnation = self.known.get(&0).map_or(0, |known| known + 1);
-                self.take_place(0, incarnation);
+                self.promote(0, incarnation);
             }
             (19, _) => {
                 self.take_lost_places();

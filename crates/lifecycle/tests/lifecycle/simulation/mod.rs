@@ -27,8 +27,8 @@ struct Simulation {
     replaces_stages: bool,
     /// The number of spares beside the stages.
     spares: u32,
-    /// Whether the caller observes takeovers late.
-    hides_takeovers: bool,
+    /// Whether the caller observes promotions late.
+    hides_promotions: bool,
     desired: Desired,
     recorded: JobState,
     /// Incremented with every write, like a resourceVersion.
@@ -53,7 +53,7 @@ impl Simulation {
         Self {
             replaces_stages,
             spares,
-            hides_takeovers: false,
+            hides_promotions: false,
             known: BTreeMap::new(),
             now: UnixMillis::from_seconds(1000),
             desired: Desired {
@@ -119,8 +119,8 @@ fn run(stages: u32, replaces_stages: bool, spares: u32, faults: &[(u8, u8, u8)])
     }
 
     simulation.desired.suspend = false;
-    simulation.hides_takeovers = false;
-    simulation.show_takeovers();
+    simulation.hides_promotions = false;
+    simulation.show_promotions();
     for _ in 0..200 {
         let happened = simulation.advance_instances();
         let decision = decide(&simulation.observe(), simulation.now);

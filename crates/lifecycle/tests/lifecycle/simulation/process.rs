@@ -41,7 +41,7 @@ impl SimulatedProcess {
         matches!(self.instance.state, InstanceState::Starting | InstanceState::Ready) && !self.hung
     }
 
-    /// The caller's view of a spare, or of a spare whose takeover the caller does not observe yet.
+    /// The caller's view of a spare, or of a spare whose promotion the caller does not observe yet.
     pub(super) fn as_spare(&self) -> SpareInstance {
         let StageInstance { attempt, spare, ref state, since, .. } = self.instance;
         let state = if self.is_hidden && self.runs() { InstanceState::Ready } else { state.clone() };
@@ -68,8 +68,10 @@ impl Simulation {
         let Attempt { number, mesh, .. } = self.recorded.attempt;
         let member = |rank| {
             let runs = self.processes.iter().filter(|process| process.runs() && !process.stands_by);
-            let of_stage = runs.map(|process| &process.instance).filter(|of| (of.attempt, of.rank) == (number, rank));
-            of_stage.map(|instance| instance.incarnation).max().map(|incarnation| (number, rank, incarnation))
+            let instances = runs
+                .map(|process| &process.instance)
+                .filter(|instance| (instance.attempt, instance.rank) == (number, rank));
+            instances.map(|instance| instance.incarnation).max().map(|incarnation| (number, rank, incarnation))
         };
         (0..mesh.ranks()).map(member).collect()
     }
@@ -129,9 +131,9 @@ impl Simulation {
             let StageInstance { attempt, rank, ref state, .. } = self.processes[index].instance;
             let asked = *state == InstanceState::Terminating;
             let is_peer = |other: &&SimulatedProcess| other.instance.attempt == attempt && !other.stands_by;
-            let of_attempt = || self.processes.iter().filter(is_peer);
-            let lives = |of: u32| of_attempt().any(|other| other.instance.rank == of && other.is_alive());
-            let lost = of_attempt().any(|other| other.instance.rank != rank && !lives(other.instance.rank));
+            let peers = || self.processes.iter().filter(is_peer);
+            let lives = |rank: u32| peers().any(|other| other.instance.rank == rank && other.is_alive());
+            let lost = peers().any(|other| other.instance.rank != rank && !lives(other.instance.rank));
             let process = &mut self.processes[index];
             let waits_since = *process.waits_since.get_or_insert(now);
             let gives_up = match self.replaces_stages {
@@ -153,21 +155,21 @@ impl Simulation {
                 process.instance.attempt == number && process.runs() && !process.stands_by
             };
             let is_lost = !self.processes.iter().filter(running).any(|process| process.instance.rank == rank);
-            let somebody_gives = self
+            let a_member_remains = self
                 .processes
                 .iter()
                 .filter(running)
                 .any(|process| self.known.get(&process.instance.rank) == Some(&process.instance.incarnation));
-            let of_group = self.group.first().is_some_and(|member| member.0 == number);
-            if of_group && is_lost && somebody_gives {
-                self.take_place(rank, incarnation + 1);
+            let is_current = self.group.first().is_some_and(|member| member.0 == number);
+            if is_current && is_lost && a_member_remains {
+                self.promote(rank, incarnation + 1);
             }
         }
     }
 
     /// Lets the first spare that stands by take a stage's place.
-    pub(super) fn take_place(&mut self, rank: u32, incarnation: u32) -> bool {
-        let (now, number, is_hidden) = (self.now, self.recorded.attempt.number, self.hides_takeovers);
+    pub(super) fn promote(&mut self, rank: u32, incarnation: u32) -> bool {
+        let (now, number, is_hidden) = (self.now, self.recorded.attempt.number, self.hides_promotions);
         let claimed = |process: &mut SimulatedProcess| {
             let place = (process.instance.rank, process.instance.incarnation);
             (place == (rank, incarnation) && process.is_alive()).then_some(process.hung)
@@ -189,7 +191,7 @@ impl Simulation {
         true
     }
 
-    pub(super) fn show_takeovers(&mut self) {
+    pub(super) fn show_promotions(&mut self) {
         self.processes.iter_mut().for_each(|process| process.is_hidden = false);
     }
 }

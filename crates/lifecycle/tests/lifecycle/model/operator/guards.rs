@@ -33,15 +33,15 @@ pub(crate) enum Guard {
     Incarnations,
     /// The incarnation of a replacement is not one that a spare may have taken without being observed.
     SpareIncarnations,
-    /// A takeover counts as a replacement.
-    TakeoverCounts,
+    /// A promotion counts as a replacement.
+    PromotionCounts,
     /// No pod is created while spares of older attempts remain.
     WaitForSpares,
     /// Spares of a complete job are removed.
     RemoveSpares,
     /// No spare is created while a stage waits to be scheduled.
     StagesFirst,
-    /// After a takeover, only stages with another pending replacement are created.
+    /// After a promotion, only stages with another pending replacement are created.
     NothingToCreate,
     /// A group forms only with `restart.minDataParallel` replicas.
     EnoughReplicas,
@@ -75,11 +75,11 @@ pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>)
             decision.actions.push(start_of(decision.state.attempt));
         }
         (Some(Guard::Budget), _) => decision.state.budget = observed.state.budget,
-        (Some(Guard::TakeoverCounts), _) if is_takeover(&observed.state, &decision.state) => {
+        (Some(Guard::PromotionCounts), _) if is_promotion(&observed.state, &decision.state) => {
             decision.state.budget = observed.state.budget;
         }
         (Some(Guard::NothingToCreate), AttemptPhase::Running { not_before, .. })
-            if is_takeover(&observed.state, &decision.state) =>
+            if is_promotion(&observed.state, &decision.state) =>
         {
             decision.state.attempt_phase = AttemptPhase::Running { not_before: *not_before, all_created: false };
             decision.actions.push(start_of(decision.state.attempt));
@@ -146,7 +146,7 @@ fn ignore_spares_incarnations(observed: &Observed, decision: &mut Decision) {
     }
 }
 
-/// Whether a takeover was recorded and is the only replacement.
-fn is_takeover(before: &JobState, after: &JobState) -> bool {
+/// Whether a promotion was recorded and is the only replacement.
+fn is_promotion(before: &JobState, after: &JobState) -> bool {
     after.budget.replaced > before.budget.replaced && after.ranks_to_create.is_subset(&before.ranks_to_create)
 }

@@ -139,11 +139,11 @@ fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
     let drained = InstanceState::Exited(Exit::with_code(143));
     before.outcome().is_none()
         && before.last_failure.as_ref().is_some_and(|failure| {
-            let is_it = |instance: &StageInstance| {
+            let was_drained = |instance: &StageInstance| {
                 let place = (instance.attempt, Some(instance.rank), instance.incarnation);
                 place == (failure.attempt, failure.rank, failure.incarnation) && instance.state == drained
             };
-            instances.iter().any(is_it)
+            instances.iter().any(was_drained)
         })
 }
 
@@ -155,8 +155,8 @@ fn a_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageIn
         instances.any(|other| (other.attempt, other.rank, other.incarnation) == place && other.state == *state)
     };
     let stages = recorded.attempt.mesh.stages;
-    let of_stage = |stage| (stage..recorded.attempt.mesh.ranks()).step_by(stages as usize);
-    stages > 0 && (0..stages).all(|stage| of_stage(stage).any(is_in_state))
+    let ranks_of = |stage| (stage..recorded.attempt.mesh.ranks()).step_by(stages as usize);
+    stages > 0 && (0..stages).all(|stage| ranks_of(stage).any(is_in_state))
 }
 
 /// The record to write.

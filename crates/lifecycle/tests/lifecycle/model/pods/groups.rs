@@ -52,16 +52,16 @@ pub(super) fn forming_members(
     if !cluster.may_lack_replicas() {
         return members(cluster, attempt, 0..mesh.ranks(), ModelProcess::Starting);
     }
-    let mut of_stage: Vec<_> = (0..mesh.stages).map(|stage| waiting(cluster, attempt, mesh, stage)).collect();
+    let mut pods_by_stage: Vec<_> = (0..mesh.stages).map(|stage| waiting(cluster, attempt, mesh, stage)).collect();
     let leads = |pod: &&ModelPod| pod.fenced && cluster.volume.holder == Some(pod.name);
-    let leader = of_stage[0].iter().position(leads)?;
-    of_stage[0].swap(0, leader);
-    let count = of_stage.iter().map(Vec::len).min()?;
+    let leader = pods_by_stage[0].iter().position(leads)?;
+    pods_by_stage[0].swap(0, leader);
+    let count = pods_by_stage.iter().map(Vec::len).min()?;
     let needed = match disabled_guard {
         Some(Guard::EnoughReplicas) => 1,
         _ => needed_replicas(cluster, mesh),
     };
-    let replica = |nth: usize| of_stage.iter().map(move |pods| pods[nth]).collect::<Vec<_>>();
+    let replica = |nth: usize| pods_by_stage.iter().map(move |pods| pods[nth]).collect::<Vec<_>>();
     (count >= needed).then(|| (0..count).flat_map(replica).collect())
 }
 
@@ -235,8 +235,8 @@ pub(super) fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
     let running = |rank| cluster.of(attempt).filter(runs).filter(move |pod| pod.is_of(rank));
     let survives = |rank| running(rank).any(|pod| group.has(pod));
     let stages = 0..pod.mesh.ranks();
-    let somebody_gives = stages.clone().any(survives);
-    stages.filter(|rank| somebody_gives && running(*rank).next().is_none()).collect()
+    let a_member_remains = stages.clone().any(survives);
+    stages.filter(|rank| a_member_remains && running(*rank).next().is_none()).collect()
 }
 
 /// Whether a process that waits for the next group may give up, because another stage is absent.

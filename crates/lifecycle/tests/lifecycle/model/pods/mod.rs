@@ -28,8 +28,8 @@ pub(crate) enum PodTransition {
     End(Name, i32),
     /// A spare takes the place of a lost stage, as its group has decided.
     Promote(Name, u32),
-    /// The API shows the takeover.
-    ShowTakeover(Name),
+    /// The API shows the promotion.
+    ShowPromotion(Name),
     /// A node notices that a process has ended.
     Notice(Name),
     /// A terminating pod that has exited is removed by its node.
@@ -80,8 +80,8 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         for rank in lost_places(cluster, pod) {
             enabled_transitions.push((PodTransition::Promote(name, rank), false));
         }
-        if pod.takes.is_some() && !pod.takeover_shows && pod.is_reachable() && is_current(cluster, pod) {
-            enabled_transitions.push((PodTransition::ShowTakeover(name), false));
+        if pod.promoted_to.is_some() && !pod.promotion_shows && pod.is_reachable() && is_current(cluster, pod) {
+            enabled_transitions.push((PodTransition::ShowPromotion(name), false));
         }
         if gives_up(cluster, pod) {
             enabled_transitions.push((PodTransition::End(name, 75), false));
@@ -124,8 +124,8 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disab
             cluster.operator.has_unobserved_change = true;
         }
         PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code))),
-        PodTransition::Promote(name, rank) => take_place(cluster, name, rank),
-        PodTransition::ShowTakeover(name) => cluster.change(name, |pod| pod.takeover_shows = true),
+        PodTransition::Promote(name, rank) => promote(cluster, name, rank),
+        PodTransition::ShowPromotion(name) => cluster.change(name, |pod| pod.promotion_shows = true),
         PodTransition::Notice(name) => cluster.change(name, |pod| (pod.unnoticed, pod.at) = (None, NOW)),
         PodTransition::Remove(name) => {
             cluster.pods.retain(|pod| pod.name != name);
@@ -165,13 +165,13 @@ fn form(cluster: &mut ClusterState, attempt: u64, disabled_guard: Option<Guard>)
 }
 
 /// A spare becomes a stage, with the incarnation after the one that its group knew.
-pub(crate) fn take_place(cluster: &mut ClusterState, name: Name, rank: u32) {
+pub(crate) fn promote(cluster: &mut ClusterState, name: Name, rank: u32) {
     let group = cluster.groups.last_mut();
     let Some(incarnation) = group.and_then(|group| group.incarnations[rank as usize].as_mut()) else { return };
     *incarnation += 1;
-    let takes = Some((rank, *incarnation));
+    let promoted_to = Some((rank, *incarnation));
     cluster.change(name, |pod| {
-        pod.takes = takes;
+        pod.promoted_to = promoted_to;
         pod.enter(ModelProcess::Starting);
     });
 }

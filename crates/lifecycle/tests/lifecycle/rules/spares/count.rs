@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::*;
 
-use super::{actions, all_ready, remove_spares, spare, start_spares, taker, waits, with_spares};
+use super::{actions, all_ready, promoted, remove_spares, spare, start_spares, waits, with_spares};
 use crate::rules::{NOW, exited, ready};
 
 #[test]
@@ -21,13 +21,13 @@ fn spares_are_made_beside_a_whole_group() {
     assert_eq!(actions(&observed), [start_spares(&[3])]);
     // the name of a spare that has taken a stage's place is in use too
     observed.spares.remove(1);
-    observed.instances[1] = taker(1, 1);
+    observed.instances[1] = promoted(1, 1);
     observed.state.incarnations = BTreeMap::from([(1, 1)]);
     assert_eq!(actions(&observed), [start_spares(&[3])]);
-    observed.instances[1] = StageInstance { attempt: 0, ..taker(1, 1) };
+    observed.instances[1] = StageInstance { attempt: 0, ..promoted(1, 1) };
     observed.instances.push(StageInstance { incarnation: 1, ..ready(1) });
-    let of_older = actions(&observed);
-    assert!(!of_older.contains(&start_spares(&[0])), "an older attempt remains: {of_older:?}");
+    let with_older = actions(&observed);
+    assert!(!with_older.contains(&start_spares(&[0])), "an older attempt remains: {with_older:?}");
     observed.instances.remove(1);
     assert_eq!(actions(&observed), [start_spares(&[0])]);
 }

@@ -1,8 +1,8 @@
-//! Spares: their number, the consequences of a takeover, and the actions that wait for a takeover.
+//! Spares: their number, the consequences of a promotion, and the actions that wait for a promotion.
 
 mod count;
+mod promotion;
 mod replacement;
-mod takeover;
 
 use stagecoach_lifecycle::*;
 
@@ -26,13 +26,13 @@ fn waits(number: u32) -> SpareInstance {
 }
 
 /// Spare 0 after it has taken a stage's place.
-fn taker(rank: u32, incarnation: u32) -> StageInstance {
+fn promoted(rank: u32, incarnation: u32) -> StageInstance {
     StageInstance { incarnation, spare: Some(0), ..instance(rank, InstanceState::Starting, 999) }
 }
 
 /// Spare 0 after it has taken the place of stage 1. `lost` is the remaining instance of that stage.
 fn taken(lost: Option<StageInstance>) -> Observed {
-    let mut observed = with_spares(vec![ready(0), ready(2), taker(1, 1)], vec![]);
+    let mut observed = with_spares(vec![ready(0), ready(2), promoted(1, 1)], vec![]);
     observed.policy.spares = 1;
     observed.instances.extend(lost);
     observed

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stagecoach_api::contract::FailureKind;
 use stagecoach_lifecycle::*;
 
-use super::{spare, taker, waits, with_spares};
+use super::{promoted, spare, waits, with_spares};
 use crate::rules::{NOW, exited, exited_with_report, ready};
 
 #[test]
@@ -56,6 +56,6 @@ fn what_is_created_here_is_ahead_of_what_spares_may_have_taken_unobserved() {
     assert_eq!(incarnation(&observed), 1);
     observed.spares = vec![];
     observed.state.incarnations = BTreeMap::from([(2, 1)]);
-    observed.instances[2] = StageInstance { state: InstanceState::Ready, ..taker(2, 1) };
+    observed.instances[2] = StageInstance { state: InstanceState::Ready, ..promoted(2, 1) };
     assert_eq!(incarnation(&observed), 2);
 }

@@ -6,7 +6,7 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{ExitAction, ExitCodeRule};
 use stagecoach_lifecycle::*;
 
-use super::{actions, remove_spares, spare, start_spares, taken, taker, waits};
+use super::{actions, promoted, remove_spares, spare, start_spares, taken, waits};
 use crate::rules::{NOW, exited, exited_by_external_cause, exited_with_report, ready};
 
 #[test]
@@ -62,7 +62,7 @@ fn how_the_lost_stage_exited_is_reported_later() {
 }
 
 #[test]
-fn an_exit_that_decides_what_follows_a_takeover_is_waited_for() {
+fn an_exit_that_decides_what_follows_a_promotion_is_waited_for() {
     let mut observed = taken(Some(ready(1)));
     observed.policy.restart.max_restarts = 0;
     let decision = decide(&observed, NOW);
@@ -80,38 +80,38 @@ fn an_exit_that_decides_what_follows_a_takeover_is_waited_for() {
 }
 
 #[test]
-fn after_some_losses_the_group_starts_anew_although_a_spare_took_the_place() {
-    let anew = |what: &str, observed: &Observed| {
+fn after_some_losses_the_group_restarts_although_a_spare_was_promoted() {
+    let assert_restarts = |what: &str, observed: &Observed| {
         let after = decide(observed, NOW).state;
         assert_eq!((after.attempt.number, after.budget.replaced), (2, 0), "{what}");
         assert_eq!(after.last_failure.unwrap().incarnation, 0, "{what}");
         assert!(after.incarnations.is_empty(), "{what}");
     };
-    anew("it would fail again", &taken(Some(exited_with_report(1, FailureKind::NonFinite, Some(3)))));
-    anew("it was drained", &taken(Some(exited(1, 143, 995))));
-    anew("it was done", &taken(Some(exited(1, 0, 995))));
+    assert_restarts("it would fail again", &taken(Some(exited_with_report(1, FailureKind::NonFinite, Some(3)))));
+    assert_restarts("it was drained", &taken(Some(exited(1, 143, 995))));
+    assert_restarts("it was done", &taken(Some(exited(1, 0, 995))));
     let mut observed = taken(Some(exited(1, 137, 995)));
     observed.state.replaced_without_progress = BTreeSet::from([1]);
-    anew("it was lost before, without progress since", &observed);
+    assert_restarts("it was lost before, without progress since", &observed);
     let mut observed = taken(Some(exited(1, 137, 995)));
     observed.policy.replaces_stages = false;
-    anew("stages are not replaced", &observed);
+    assert_restarts("stages are not replaced", &observed);
 }
 
 #[test]
-fn several_takeovers_are_recorded_one_by_one() {
+fn several_promotions_are_recorded_one_by_one() {
     let mut observed = taken(Some(exited(1, 137, 995)));
     observed.instances[1] = exited(2, 137, 995);
-    observed.instances.push(StageInstance { spare: Some(1), ..taker(2, 1) });
+    observed.instances.push(StageInstance { spare: Some(1), ..promoted(2, 1) });
     observed.state = decide(&observed, NOW).state;
     assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1)]));
     observed.state = decide(&observed, NOW).state;
     assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1), (2, 1)]));
     assert_eq!((observed.state.budget.total, observed.state.budget.replaced), (2, 2));
-    // two takeovers of the same stage: each follows a failure, and the second failure is one without progress
+    // two promotions of the same stage: each follows a failure, and the second failure is one without progress
     let mut observed = taken(Some(exited(1, 137, 990)));
     observed.instances[2] = StageInstance { spare: Some(0), incarnation: 1, ..exited(1, 137, 995) };
-    observed.instances.push(StageInstance { spare: Some(1), ..taker(1, 2) });
+    observed.instances.push(StageInstance { spare: Some(1), ..promoted(1, 2) });
     observed.state = decide(&observed, NOW).state;
     assert_eq!((observed.state.attempt.number, observed.state.incarnation(1)), (1, 1));
     observed.state = decide(&observed, NOW).state;
@@ -123,7 +123,7 @@ fn a_spare_that_comes_too_late_is_one_that_was_replaced() {
     for incarnation in [1, 2] {
         let mut observed = taken(None);
         observed.instances.push(StageInstance { incarnation: 2, ..ready(1) });
-        observed.instances[2] = taker(1, incarnation);
+        observed.instances[2] = promoted(1, incarnation);
         observed.state.incarnations = BTreeMap::from([(1, 2)]);
         let decision = decide(&observed, NOW);
         assert_eq!(decision.state, observed.state);
@@ -131,12 +131,12 @@ fn a_spare_that_comes_too_late_is_one_that_was_replaced() {
         assert_eq!(is_removed, incarnation == 1);
     }
     // an instance that is ahead but never was a spare still shows that the state is out of date
-    let observed = taken(Some(StageInstance { spare: None, ..taker(0, 1) }));
+    let observed = taken(Some(StageInstance { spare: None, ..promoted(0, 1) }));
     assert_eq!(decide(&observed, NOW).state.attempt.number, 2);
 }
 
 #[test]
-fn a_takeover_while_another_stage_is_replaced_leaves_only_that_to_create() {
+fn a_promotion_while_another_stage_is_replaced_leaves_only_that_to_create() {
     let mut observed = taken(Some(exited(1, 137, 995)));
     observed.instances.remove(1);
     observed.state.incarnations = BTreeMap::from([(2, 2)]);

@@ -66,7 +66,7 @@ help:
 	@$(call help_of,$(filter-out $(HELP_FIRST) $(HELP_TESTS) $(HELP_CLUSTER) $(HELP_GPU) $(HELP_BUILD) $(HELP_FETCH), \
 		$(shell sed -nE 's/^([a-z0-9-]+):.*## .*/\1/p' $(MAKEFILE_LIST))))
 	@echo
-	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start afresh)"
+	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start over)"
 
 run: trainer texts ## train the sample job on this machine, three stages as processes
 	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)

@@ -123,8 +123,8 @@ impl Step {
             // a stage's neighbour is on its node
             ..Costs::estimate(cost, partition, speed, NODE_BYTES_PER_SECOND)
         };
-        let of_rank = |rank| programs.placement.chunks_of(rank).map(|chunk| by_chunk[chunk]).sum();
-        let slowest = (0..STAGES).map(of_rank).fold(0.0, f64::max);
+        let rank_seconds = |rank| programs.placement.chunks_of(rank).map(|chunk| by_chunk[chunk]).sum();
+        let slowest = (0..STAGES).map(rank_seconds).fold(0.0, f64::max);
         Step { seconds: simulate(programs, &costs).makespan, reduce: slowest, gather: slowest }
     }
 }

@@ -77,19 +77,19 @@ impl Kubectl {
 /// The output of a call that succeeded.
 fn stdout(verb: &str, output: &Output) -> anyhow::Result<String> {
     if !output.status.success() {
-        bail!("kubectl {verb}: {}", complaint(&String::from_utf8_lossy(&output.stderr)));
+        bail!("kubectl {verb}: {}", error_text(&String::from_utf8_lossy(&output.stderr)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The error of kubectl, without the log lines that kubectl writes before the error, such as `E1123 20:54:01.121742
 /// ...`.
-fn complaint(said: &str) -> String {
+fn error_text(stderr: &str) -> String {
     let is_log = |line: &str| {
         let (level, rest) = line.split_at_checked(1).unwrap_or_default();
         ["E", "W", "I"].contains(&level) && rest.bytes().take(4).filter(u8::is_ascii_digit).count() == 4
     };
-    let lines: Vec<&str> = said.trim().lines().filter(|line| !is_log(line)).collect();
+    let lines: Vec<&str> = stderr.trim().lines().filter(|line| !is_log(line)).collect();
     lines.join("\n")
 }
 
@@ -98,10 +98,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_has_no_lines_of_the_log() {
-        let said =
+    fn the_error_text_has_no_log_lines() {
+        let stderr =
             "E1123 20:54:01.1 memcache.go:265] refused\nW1123 20:54:01.2 old\nThe connection was refused\nError 1\n";
-        assert_eq!(complaint(said), "The connection was refused\nError 1");
-        assert_eq!(complaint("E1 is an error\n\u{e9}\n"), "E1 is an error\n\u{e9}");
+        assert_eq!(error_text(stderr), "The connection was refused\nError 1");
+        assert_eq!(error_text("E1 is an error\n\u{e9}\n"), "E1 is an error\n\u{e9}");
     }
 }

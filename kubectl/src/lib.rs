@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn kubectls_complaints_are_passed_on() {
+    fn kubectls_errors_are_passed_on() {
         let (_, result) = plugin(&["why", "nobody"]);
         let refused = result.unwrap_err();
         assert_eq!(refused, "kubectl get: unexpected: get pipelinejobs.stagecoach.dev nobody --output json");

@@ -151,8 +151,8 @@ mod tests {
         ];
         let names = |pods| serving(pods).into_iter().map(|pod| pod.name).collect::<Vec<String>>();
         assert_eq!(names(pods), ["stage 0-2-1", "stage 0-2-0", "spare 0-2-0"]);
-        let of_replica = |replica, stage| pod(Role::Stage { replica: Some(replica), stage }, 2, 0, true);
-        let replicas = names(vec![of_replica(1, 0), of_replica(1, 1), of_replica(0, 0), of_replica(0, 1)]);
-        assert_eq!(replicas, [of_replica(0, 0).name, of_replica(1, 0).name]);
+        let stage_pod = |replica, stage| pod(Role::Stage { replica: Some(replica), stage }, 2, 0, true);
+        let replicas = names(vec![stage_pod(1, 0), stage_pod(1, 1), stage_pod(0, 0), stage_pod(0, 1)]);
+        assert_eq!(replicas, [stage_pod(0, 0).name, stage_pod(1, 0).name]);
     }
 }

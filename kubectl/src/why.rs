@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_failed_for_good_says_how_to_go_on() {
+    fn a_job_that_failed_for_good_names_the_remedy() {
         let attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::BudgetExhausted));
         let failed = JobState { attempt_phase, incarnations: [].into(), ..replaced() };
         let reported = tell(&job(status("Failed", &failed)), &Ok(Vec::new()), NOW).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_back_off_and_a_new_attempt_starts_anew() {
+    fn tries_back_off_and_a_new_attempt_resets_the_back_off() {
         let reason = || BlockingReason { reason: "QuotaExceeded".into(), message: "exceeded quota: one".into() };
         let attempt =
             |number| Attempt { number, mesh: Mesh::pipeline(2), revision: 7, admission: 0, admitted_replicas: None };

@@ -185,9 +185,9 @@ impl Browser {
         sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The console's complaints so far: errors, warnings, exceptions and violations of the content security policy.
-    pub fn complaints(&mut self) -> Vec<String> {
-        let complaint = |event: &Value| {
+    /// The console's problems so far: errors, warnings, exceptions and violations of the content security policy.
+    pub fn console_errors(&mut self) -> Vec<String> {
+        let console_error = |event: &Value| {
             let params = &event["params"];
             match event["method"].as_str()? {
                 "Runtime.exceptionThrown" => Some(params.to_string()),
@@ -196,7 +196,7 @@ impl Browser {
                 _ => None,
             }
         };
-        self.events().filter_map(complaint).collect()
+        self.events().filter_map(console_error).collect()
     }
 
     fn events(&mut self) -> impl Iterator<Item = &Value> {

@@ -22,7 +22,7 @@ pub struct Ended {
     /// The exit code; `None` if a signal ended the stage.
     pub code: Option<i32>,
     /// The termination message; null without one.
-    pub words: serde_json::Value,
+    pub termination_message: serde_json::Value,
     /// The output.
     pub log: String,
 }
@@ -81,7 +81,7 @@ impl Group {
                 .env("STAGECOACH_HTTP_PORT", "0")
                 // each stage claims a host of its own, since NCCL refuses two processes of one host on one GPU
                 .env("NCCL_HOSTID", format!("host-of-stage-{rank}"))
-                .env("STAGECOACH_TERMINATION_LOG", words(&folder, rank))
+                .env("STAGECOACH_TERMINATION_LOG", termination_message(&folder, rank))
                 .envs(env.iter().copied())
                 .stdin(Stdio::null())
                 .stdout(log.try_clone().unwrap())
@@ -113,7 +113,7 @@ impl Group {
     }
 
     /// Lets the stopped stages continue (SIGCONT).
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.pids().into_iter().for_each(|pid| send(pid, libc::SIGCONT));
     }
 
@@ -138,7 +138,7 @@ impl Group {
                 String::new,
             )
             .code(),
-            words: serde_json::from_str(&read(words(&folder, rank))).unwrap_or_default(),
+            termination_message: serde_json::from_str(&read(termination_message(&folder, rank))).unwrap_or_default(),
             log: read(log(&folder, rank)),
         };
         self.stages.iter_mut().enumerate().map(end).collect()
@@ -158,6 +158,6 @@ fn log(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!("stage-{rank}.log"))
 }
 
-fn words(folder: &Path, rank: usize) -> PathBuf {
+fn termination_message(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!("stage-{rank}.json"))
 }

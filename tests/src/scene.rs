@@ -29,7 +29,7 @@ pub struct Scene {
     /// The hashes of the undisturbed run.
     pub expected: Hashes,
     /// The calls of the undisturbed run, which started in an empty folder.
-    pub afresh: Vec<StageCall>,
+    pub first_run: Vec<StageCall>,
 }
 
 /// One run of the job.
@@ -61,29 +61,29 @@ impl Scene {
     pub fn new(faulty: &str, scratch: &str) -> Scene {
         type Seed = (PathBuf, Hashes, Vec<StageCall>);
         static SEED: OnceLock<Seed> = OnceLock::new();
-        let (seed, expected, afresh) = SEED.get_or_init(|| {
+        let (seed, expected, first_run) = SEED.get_or_init(|| {
             let scene = Scene::trained(faulty);
             let seed = Path::new(scratch).join("scene");
             let _ = fs::remove_dir_all(&seed);
             copy(scene.workspace.path(), &seed);
-            (seed, scene.expected, scene.afresh)
+            (seed, scene.expected, scene.first_run)
         });
         let workspace = tempfile::tempdir().unwrap();
         copy(seed, workspace.path());
-        Scene { program: faulty.into(), workspace, expected: expected.clone(), afresh: afresh.clone() }
+        Scene { program: faulty.into(), workspace, expected: expected.clone(), first_run: first_run.clone() }
     }
 
     /// Trains undisturbed, then once more up to the commit of step 4, where a stage is killed.
     fn trained(faulty: &str) -> Scene {
         let workspace = corpus::workspace();
-        let mut scene = Scene { program: faulty.into(), workspace, expected: Hashes::default(), afresh: Vec::new() };
+        let mut scene = Scene { program: faulty.into(), workspace, expected: Hashes::default(), first_run: Vec::new() };
         let case =
             Case { name: "", checkpoint: "{everySteps: 1, keepLast: 9, mode: Sync}", fault: "trace", restarts: 0 };
         let undisturbed = scene.run(&Case { name: "undisturbed", ..case });
         scene.expected = undisturbed.outcome.hashes();
-        scene.afresh = undisturbed.trace();
+        scene.first_run = undisturbed.trace();
         let unfinished = paths::checkpoint_path(COMMITTED.len() as u64 + 1);
-        let commit = scene.afresh.iter().find(|c| c.operation == "rename" && c.path == unfinished).unwrap();
+        let commit = scene.first_run.iter().find(|c| c.operation == "rename" && c.path == unfinished).unwrap();
         let fault = StageFault { rank: 0, call: commit.number, fault: VolumeFault::CrashBefore }.to_string();
         let stopped = scene.run(&Case { name: "killed", fault: &fault, ..case });
         assert!(!stopped.outcome.status.success() && stopped.fired().is_some(), "{}", stopped.outcome.stdout);
@@ -217,8 +217,8 @@ impl Ran {
     }
 
     /// The step after which the last attempt continued; `None` if it began at step 1.
-    pub fn went_on_after(&self) -> Option<u64> {
-        let (_, rest) = self.outcome.stdout.rsplit_once("going on after step ")?;
+    pub fn resumed_after(&self) -> Option<u64> {
+        let (_, rest) = self.outcome.stdout.rsplit_once("resuming after step ")?;
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().ok()
     }
 

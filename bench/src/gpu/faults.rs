@@ -40,10 +40,10 @@ pub(super) fn measure(run: &GpuRun) -> Value {
             let mut reported = attempt_in(&own, || kill(run, transport, &own)).unwrap_or_else(|failure| {
                 // the failure counts as an error only if the job had trained and time is left
                 let has_trained = std::fs::metadata(own.join("killed/metrics.jsonl")).is_ok_and(|file| file.len() > 0);
-                let does_not_go_on = has_trained && run.at_most(1) > 0;
-                let reported = if does_not_go_on { "DID NOT GO ON" } else { "FAILED" };
+                let is_stuck = has_trained && run.at_most(1) > 0;
+                let reported = if is_stuck { "DID NOT RECOVER" } else { "FAILED" };
                 line(&what, reported.into(), failure.lines().next().unwrap_or_default());
-                if does_not_go_on {
+                if is_stuck {
                     run.wrong(format!("{what}: {failure}"));
                 }
                 json!({ "failure": failure })
@@ -95,7 +95,7 @@ fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let rest = job.ending_after(saved(&folder));
     let ended = run.start_group(own, &rest, 2).finish_before(run.deadline(120));
     compare(run, &format!("{transport}, next attempt"), &rest, own);
-    json!({ "secondsUntilAllHaveLeft": seconds, "codes": codes(&left), "said": left[0].words["message"],
+    json!({ "secondsUntilAllHaveLeft": seconds, "codes": codes(&left), "said": left[0].termination_message["message"],
             "codesOfNextAttempt": codes(&ended) })
 }
 

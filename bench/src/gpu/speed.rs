@@ -37,8 +37,8 @@ fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
     }
     let mut reported = measured_or_failure(&name, || {
         let Trained { metrics, seconds } = train(run, model, layout);
-        let of_step = |field| numbers(&metrics[WARM_UP..], field);
-        let (speeds, mfus) = (of_step("tokensPerSecond"), of_step("mfu"));
+        let step_values = |field| numbers(&metrics[WARM_UP..], field);
+        let (speeds, mfus) = (step_values("tokensPerSecond"), step_values("mfu"));
         let mfu = (!mfus.is_empty()).then(|| median(&mfus));
         let beside = mfu.map_or("MFU unknown".to_owned(), |mfu| format!("MFU {:.1} %", 100.0 * mfu));
         line(&name, format!("{:.0} tokens/s", median(&speeds)), &beside);

@@ -71,8 +71,8 @@ fn repeated(bytes: &[u8]) -> (File, u64) {
     let body = bytes[4..bytes.len() - 8 - footer].to_vec();
     let times = FILE_BYTES.div_ceil(body.len() as u64);
     let shift = |time: u64| (time * body.len() as u64) as i64;
-    let of_time = |time| metadata.row_groups().iter().map(move |group| shifted(group, shift(time)));
-    let groups: Vec<RowGroupMetaData> = (0..times).flat_map(of_time).collect();
+    let shifted_row_groups = |time| metadata.row_groups().iter().map(move |group| shifted(group, shift(time)));
+    let groups: Vec<RowGroupMetaData> = (0..times).flat_map(shifted_row_groups).collect();
     let file = metadata.file_metadata();
     let rows = groups.iter().map(RowGroupMetaData::num_rows).sum();
     let file = FileMetaData::new(file.version(), rows, None, None, file.schema_descr_ptr(), None);

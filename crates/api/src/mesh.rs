@@ -64,8 +64,8 @@ impl Mesh {
     /// The number of complete replicas that the ranks with `is_there` form, whichever replicas they were started for.
     /// It is the smallest number of such ranks that a stage has.
     pub fn complete_replicas(self, is_there: impl Fn(u32) -> bool) -> u32 {
-        let of_stage = |stage: u32| (stage..self.ranks()).step_by(self.stages as usize);
-        (0..self.stages).map(|stage| of_stage(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)
+        let ranks_of = |stage: u32| (stage..self.ranks()).step_by(self.stages as usize);
+        (0..self.stages).map(|stage| ranks_of(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)
     }
 
     /// This mesh, if it has several replicas.

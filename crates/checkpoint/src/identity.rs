@@ -11,29 +11,29 @@ pub struct Difference {
     /// Path of the field, such as `model.llama.hiddenSize`.
     pub path: String,
     /// Value in this run's identity; `None` if absent.
-    pub ours: Option<Value>,
+    pub current: Option<Value>,
     /// Value in the checkpoint; `None` if absent.
-    pub theirs: Option<Value>,
+    pub recorded: Option<Value>,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |value: &Option<Value>| value.as_ref().map_or("absent".to_owned(), Value::to_string);
         let path = if self.path.is_empty() { "identity" } else { &self.path };
-        write!(f, "{path} is {} here and {} in the checkpoint", show(&self.ours), show(&self.theirs))
+        write!(f, "{path} is {} here and {} in the checkpoint", show(&self.current), show(&self.recorded))
     }
 }
 
 /// The fields in which this run's identity differs from a checkpoint's. Objects and arrays are compared element by
 /// element.
-pub fn differences(ours: &Value, theirs: &Value) -> Vec<Difference> {
+pub fn differences(current: &Value, recorded: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
-    compare("", Some(ours), Some(theirs), &mut found);
+    compare("", Some(current), Some(recorded), &mut found);
     found
 }
 
-fn compare(path: &str, ours: Option<&Value>, theirs: Option<&Value>, found: &mut Vec<Difference>) {
-    match (ours, theirs) {
+fn compare(path: &str, current: Option<&Value>, recorded: Option<&Value>, found: &mut Vec<Difference>) {
+    match (current, recorded) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             let inner = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
             for (key, value) in a {
@@ -48,8 +48,8 @@ fn compare(path: &str, ours: Option<&Value>, theirs: Option<&Value>, found: &mut
                 compare(&format!("{path}[{index}]"), Some(x), Some(y), found);
             }
         }
-        _ if ours == theirs => {}
-        _ => found.push(Difference { path: path.to_owned(), ours: ours.cloned(), theirs: theirs.cloned() }),
+        _ if current == recorded => {}
+        _ => found.push(Difference { path: path.to_owned(), current: current.cloned(), recorded: recorded.cloned() }),
     }
 }
 
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn fields_are_named_by_path() {
-        let ours = json!({"model": {"hiddenSize": 768, "tied": true}, "betas": [0.9, 0.99], "seed": 1});
-        let theirs = json!({"seed": 1, "betas": [0.9, 0.95], "model": {"hiddenSize": 512}, "corpus": "ab"});
-        let messages: Vec<String> = differences(&ours, &theirs).iter().map(Difference::to_string).collect();
+        let current = json!({"model": {"hiddenSize": 768, "tied": true}, "betas": [0.9, 0.99], "seed": 1});
+        let recorded = json!({"seed": 1, "betas": [0.9, 0.95], "model": {"hiddenSize": 512}, "corpus": "ab"});
+        let messages: Vec<String> = differences(&current, &recorded).iter().map(Difference::to_string).collect();
         assert_eq!(
             messages,
             [
@@ -72,7 +72,7 @@ mod tests {
                 "corpus is absent here and \"ab\" in the checkpoint",
             ]
         );
-        assert!(differences(&ours, &ours.clone()).is_empty());
+        assert!(differences(&current, &current.clone()).is_empty());
         assert_eq!(differences(&json!([1]), &json!([1, 2])).len(), 1);
     }
 }

@@ -39,10 +39,10 @@ pub(crate) fn open_files(
     names: Option<&HashSet<String>>,
 ) -> Result<CheckpointReader, CheckpointError> {
     let manifest = read_manifest(volume, step)?;
-    let of_names = |names: &HashSet<String>| -> HashSet<&str> {
+    let files_with = |names: &HashSet<String>| -> HashSet<&str> {
         manifest.tensors.iter().filter(|tensor| names.contains(&tensor.name)).map(|tensor| &*tensor.file).collect()
     };
-    let needed = names.map(of_names);
+    let needed = names.map(files_with);
     let is_needed = |file: &&FileEntry| needed.as_ref().is_none_or(|needed| needed.contains(&*file.name));
     let mut files = BTreeMap::new();
     for file in manifest.files.iter().filter(is_needed) {

@@ -203,13 +203,13 @@ impl PendingCheckpoint {
         identity: &Value,
     ) -> Result<(), CheckpointError> {
         let path = volume.display(&paths::checkpoint_path(self.step));
-        let theirs = Manifest::parse(manifest).map_err(|problem| CheckpointError::Content {
+        let existing = Manifest::parse(manifest).map_err(|problem| CheckpointError::Content {
             path: path.clone(),
             problem: format!(
                 "is in the way of a new checkpoint, and its {MANIFEST_FILE} {problem}; a restart sets it aside"
             ),
         })?;
-        let differences = differences(identity, &theirs.metadata.identity);
+        let differences = differences(identity, &existing.metadata.identity);
         if differences.is_empty() { Ok(()) } else { Err(CheckpointError::IdentityConflict { path, differences }) }
     }
 

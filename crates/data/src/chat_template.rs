@@ -67,7 +67,7 @@ pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) 
         max_tokens: config.sequence_length + 1,
         on_long: *on_long,
         on_bad: config.on_bad_record,
-        losses: tokenizer.losses().clone(),
+        lossy_encoding: tokenizer.lossy_encoding().clone(),
         key: format!("{template_hash} {date_name:?} {on_long:?} {}", config.sequence_length),
         template_hash,
         template_parts,
@@ -127,8 +127,8 @@ fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, Str
         let text = config[name].as_str().or_else(|| config[name]["content"].as_str())?;
         Some(((*name).to_owned(), text.to_owned()))
     });
-    let of_job = tokenizer.named_tokens().by_name().map(|(name, text)| (name.to_owned(), text.to_owned()));
-    own.chain(named).chain(of_job).collect()
+    let job_tokens = tokenizer.named_tokens().by_name().map(|(name, text)| (name.to_owned(), text.to_owned()));
+    own.chain(named).chain(job_tokens).collect()
 }
 
 #[cfg(test)]

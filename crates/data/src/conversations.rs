@@ -9,9 +9,8 @@ use stagecoach_chat::{Chat, Conversation, Refusal, Tokens, Wanted};
 use crate::config::{OnBadRecord, OnLongConversation};
 use crate::corpus::{BadRecordReason, ConversationRecord};
 use crate::error::DataError;
-use crate::findings::Findings;
+use crate::findings::{Findings, LossyEncoding};
 use crate::loss_mask::marked;
-use crate::losses::Losses;
 use crate::template_parts::TemplateParts;
 
 /// The tokens of a conversation, or the reason why it is left out.
@@ -35,7 +34,7 @@ pub(crate) struct ConversationEncoder {
     pub(crate) max_tokens: usize,
     pub(crate) on_long: OnLongConversation,
     pub(crate) on_bad: OnBadRecord,
-    pub(crate) losses: Losses,
+    pub(crate) lossy_encoding: LossyEncoding,
     /// The hash of the template and its variables.
     pub(crate) template_hash: String,
     pub(crate) template_parts: TemplateParts,
@@ -98,8 +97,8 @@ impl ConversationEncoder {
         if !has_target(&tokens.trained[..tokens.ids.len()]) {
             return Ok(EncodedConversation::LeftOut(BadRecordReason::NothingTrained));
         }
-        self.losses.count_unknown(&tokens.ids, &mut findings);
-        if self.losses.drops_characters {
+        self.lossy_encoding.count_unknown(&tokens.ids, &mut findings);
+        if self.lossy_encoding.may_drop_characters {
             let ranges: Vec<(usize, usize)> = tokens.ranges.iter().map(|range| (range.start, range.end)).collect();
             findings.dropped(&tokens.text, &ranges);
         }

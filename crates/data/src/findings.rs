@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aho_corasick::AhoCorasick;
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::{BadRecordReason, few};
@@ -36,6 +37,26 @@ pub struct Findings {
     /// Records that are left out, in the order of the files and reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_records: Vec<BadRecords>,
+}
+
+/// The ways in which the ids of a tokenizer may lose a part of a text.
+#[derive(Clone)]
+pub(crate) struct LossyEncoding {
+    /// The names of special tokens that are encoded as text.
+    pub(crate) special_names: Option<AhoCorasick>,
+    /// The id that stands for characters outside of the vocabulary.
+    pub(crate) unknown_id: Option<u32>,
+    /// Whether the tokenizer may leave out characters that have no token.
+    pub(crate) may_drop_characters: bool,
+}
+
+impl LossyEncoding {
+    /// Counts the tokens that stand for characters outside of the vocabulary.
+    pub(crate) fn count_unknown(&self, ids: &[u32], findings: &mut Findings) {
+        if let Some(unknown_id) = self.unknown_id {
+            findings.unknown += ids.iter().filter(|&&id| id == unknown_id).count() as u64;
+        }
+    }
 }
 
 /// The bad records of a file that have the same reason. Corpora with the same contents share a cache, so an index
@@ -186,11 +207,11 @@ impl Findings {
         let reasons: Vec<String> =
             by_reason.iter().map(|(reason, count)| format!("{count} {}", reason.description())).collect();
         let further = by_file.remove(&None);
-        let of_file = |(file, count): (&Option<usize>, &u64)| {
+        let file_count = |(file, count): (&Option<usize>, &u64)| {
             let name = file.and_then(|file| files.get(file)).unwrap_or(&"?");
             format!("{name} ({count})")
         };
-        let mut in_files: Vec<String> = by_file.iter().map(of_file).collect();
+        let mut in_files: Vec<String> = by_file.iter().map(file_count).collect();
         in_files.extend(further.map(|count| format!("further files ({count})")));
         (total > 0).then(|| {
             format!(

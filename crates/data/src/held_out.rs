@@ -100,10 +100,10 @@ fn by_tokens(
         if missing == 0 {
             break;
         }
-        let of_each = missing.div_ceil(copies.len() as u64);
+        let tokens_per_copy = missing.div_ceil(copies.len() as u64);
         held_out.extend(copies.iter().map(|&(_, document)| {
             let tokens = tokens_of(offsets, document);
-            let before = if share.whole_documents { 0 } else { tokens.saturating_sub(of_each) };
+            let before = if share.whole_documents { 0 } else { tokens.saturating_sub(tokens_per_copy) };
             (document, before..tokens)
         }));
     }
@@ -151,17 +151,17 @@ mod tests {
             let Split { training, held_out } = split(&files, &hashes, 0..count, share);
             prop_assert_eq!(training.tokens() + held_out.tokens(), lengths.iter().sum::<u64>());
             prop_assert!(held_out.tokens() >= least_tokens.min(lengths.iter().sum()));
-            let mut of_content: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
+            let mut parts_by_content: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
             for (document, before, length) in parts(&held_out) {
                 prop_assert_eq!(before + length, lengths[document as usize], "the end of a document");
-                of_content.entry(contents[document as usize]).or_default().insert((before, length));
+                parts_by_content.entry(contents[document as usize]).or_default().insert((before, length));
             }
             let mut kept: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
             for (document, before, length) in parts(&training) {
                 prop_assert_eq!(before, 0);
                 kept.entry(contents[document as usize]).or_default().insert(length);
             }
-            for (content, held_out) in &of_content {
+            for (content, held_out) in &parts_by_content {
                 prop_assert_eq!(held_out.len(), 1, "copies are held out alike");
                 let before = held_out.first().unwrap().0;
                 prop_assert_eq!(kept.get(content).cloned().unwrap_or_default(), BTreeSet::from_iter((before > 0).then_some(before)));

@@ -22,7 +22,6 @@ mod examples;
 mod findings;
 mod held_out;
 mod loss_mask;
-mod losses;
 mod map_file;
 mod mapped;
 mod mixture;

@@ -74,8 +74,8 @@ pub struct PreparedSource {
 impl PreparedCorpus {
     /// The range of documents of each source, and of each set of held-out files.
     pub(crate) fn documents_of_parts(&self) -> Vec<Range<u64>> {
-        let of_one = PreparedSource { documents: self.documents, tokens: self.tokens };
-        let sources = if self.by_source.is_empty() { &[of_one][..] } else { &self.by_source };
+        let only_source = PreparedSource { documents: self.documents, tokens: self.tokens };
+        let sources = if self.by_source.is_empty() { &[only_source][..] } else { &self.by_source };
         let mut end = 0;
         let ranges = sources.iter().map(|source| {
             let start = end;

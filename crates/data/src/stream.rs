@@ -160,9 +160,9 @@ impl TokenStream {
         for (index, run) in self.runs.iter().enumerate().skip(first) {
             let end = self.runs.get(index + 1).map_or(self.tokens, |next| next.token);
             let from = start + done as u64;
-            let of_run = (end - from).min((count - done) as u64) as usize;
-            on_tokens(run.corpus_token + (from - run.token), of_run);
-            done += of_run;
+            let run_tokens = (end - from).min((count - done) as u64) as usize;
+            on_tokens(run.corpus_token + (from - run.token), run_tokens);
+            done += run_tokens;
             if done == count {
                 break;
             }

@@ -185,9 +185,9 @@ impl Search {
         }
         let patterns = by_extension.iter().flat_map(|(extension, files)| self.patterns(folder, extension, files));
         let patterns = patterns.collect();
-        let of_fields = by_bytes(texts_of(&found));
-        let all: u64 = of_fields.iter().map(|(_, bytes)| bytes).sum();
-        let others = of_fields.into_iter().filter(|(name, _)| field.as_ref() != Some(name));
+        let text_fields = by_bytes(texts_of(&found));
+        let all: u64 = text_fields.iter().map(|(_, bytes)| bytes).sum();
+        let others = text_fields.into_iter().filter(|(name, _)| field.as_ref() != Some(name));
         let other_fields = others.map(|(name, bytes)| (name, bytes as f64 / all.max(1) as f64)).collect();
         let bytes = |file: &Found| match is_read_whole {
             true => file.conversation_bytes(&form).unwrap_or(0),

@@ -327,10 +327,10 @@ pub(super) fn flash_attention_backward(
 }
 
 pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> CrossEntropy {
-    let of_rows = Tensor::empty([targets.numel() as i64], (Kind::Double, Device::Cpu));
+    let row_losses = Tensor::empty([targets.numel() as i64], (Kind::Double, Device::Cpu));
     let mut sum = 0.0;
-    check(sc_cross_entropy(logits.into(), targets.into(), dlogits.into(), (&of_rows).into(), scale, &mut sum));
-    CrossEntropy { sum: sum.into(), of_rows }
+    check(sc_cross_entropy(logits.into(), targets.into(), dlogits.into(), (&row_losses).into(), scale, &mut sum));
+    CrossEntropy { sum: sum.into(), row_losses }
 }
 
 pub(super) fn squared_norms(tensors: &[&Tensor]) -> Tensor {

@@ -225,7 +225,7 @@ pub struct CrossEntropy {
     /// The sum of the cross-entropies, `f64[]`.
     pub sum: Tensor,
     /// The cross-entropy of each row, `f64[rows]`; 0 for a row that doesn't count.
-    pub of_rows: Tensor,
+    pub row_losses: Tensor,
 }
 
 /// The cross-entropies of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative.

@@ -174,7 +174,7 @@ pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&
         let gradient = (gradient * scale).where_self(&counts.gt(0.0), &counts.zeros_like());
         dlogits.shallow_clone().copy_(&gradient);
     }
-    CrossEntropy { sum: losses.sum(Kind::Double), of_rows: losses.to_kind(Kind::Double).squeeze_dim(1) }
+    CrossEntropy { sum: losses.sum(Kind::Double), row_losses: losses.to_kind(Kind::Double).squeeze_dim(1) }
 }
 
 pub(super) fn squared_norms(tensors: &[&Tensor]) -> Tensor {

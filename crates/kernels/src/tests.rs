@@ -208,7 +208,7 @@ proptest! {
         let expected = reference::cross_entropy(&logits, &targets, Some(&gradients[1]), 0.25);
         // a loss is a difference of logits, which are of this size
         assert_close_to_scale("loss", &losses.sum, &expected.sum, tolerance(Kind::Float), 10.0);
-        assert_close_to_scale("losses of rows", &losses.of_rows, &expected.of_rows, tolerance(Kind::Float), 10.0);
+        assert_close_to_scale("losses of rows", &losses.row_losses, &expected.row_losses, tolerance(Kind::Float), 10.0);
         assert_close("loss alone", &ffi::cross_entropy(&logits, &targets, None, 1.0).sum, &losses.sum, 0.0);
         for row in 0..rows {
             let [kernel, expected] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));

@@ -60,8 +60,8 @@ fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option
     let effects: &[ChangeEffect] =
         if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };
     let [old, new] = [old, new].map(|job| job.spec.select(effects));
-    let Difference { path, ours, theirs } = differences(&new, &old).into_iter().next()?;
-    let [was, now] = [theirs, ours].map(|value| value.unwrap_or_default());
+    let Difference { path, current, recorded } = differences(&new, &old).into_iter().next()?;
+    let [was, now] = [recorded, current].map(|value| value.unwrap_or_default());
     Some(format!("spec.{path} was {was}, now {now}"))
 }
 

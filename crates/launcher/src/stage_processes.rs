@@ -51,13 +51,13 @@ impl StageProcesses {
     /// The end of the log of a stage's last process; empty if it is unknown.
     pub(super) fn log_tail(&self, attempt: u64, rank: Option<u32>) -> String {
         let is_of_stage = |instance: InstanceId| Some(instance.rank) == rank;
-        let of_stage = self
+        let stage_processes = self
             .0
             .iter()
             .rev()
             .filter(|process| process.attempt == attempt && process.instance.is_some_and(is_of_stage));
         // when a spare has replaced the stage, the failed process is still in the list
-        let process = of_stage.clone().find(|process| !process.is_alive()).or(of_stage.clone().next());
+        let process = stage_processes.clone().find(|process| !process.is_alive()).or(stage_processes.clone().next());
         process.map(StageProcess::log_tail).unwrap_or_default()
     }
 
@@ -90,10 +90,10 @@ impl StageProcesses {
     }
 
     fn waiting_spare(&mut self, attempt: u64, number: u32) -> Option<&mut StageProcess> {
-        let is_it = |process: &&mut StageProcess| {
+        let is_waiting = |process: &&mut StageProcess| {
             (process.attempt, process.instance, process.spare) == (attempt, None, Some(number))
         };
-        self.0.iter_mut().find(is_it)
+        self.0.iter_mut().find(is_waiting)
     }
 
     /// Whether a later process of the stage has replaced it and trains.
@@ -117,8 +117,8 @@ impl StageProcesses {
 
     /// Terminates the processes of an attempt. Returns whether any of them had not been terminated before.
     pub(super) fn terminate(&mut self, attempt: u64, now: UnixMillis) -> bool {
-        let of_attempt = self.0.iter_mut().filter(|process| process.attempt == attempt);
-        of_attempt.filter_map(|process| process.terminate(now).then_some(())).count() > 0
+        let attempt_processes = self.0.iter_mut().filter(|process| process.attempt == attempt);
+        attempt_processes.filter_map(|process| process.terminate(now).then_some(())).count() > 0
     }
 
     /// Kills the processes of an attempt that are terminating.

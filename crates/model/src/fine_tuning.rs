@@ -32,8 +32,8 @@ pub fn fine_tuned(model: Box<dyn Architecture>, lora: Option<&LoraSpec>, freeze:
 pub fn check_fine_tuning(model: &dyn Architecture, lora: Option<&LoraSpec>, freeze: &[String]) -> Result<(), String> {
     let specs = model.all_weight_specs();
     if let Some(lora) = lora {
-        let of_target = |target: &String| LoraSpec { targets: vec![target.clone()], ..lora.clone() };
-        let adapts_nothing = |target: &&String| !specs.iter().any(|spec| adapts(&of_target(target), spec));
+        let with_target = |target: &String| LoraSpec { targets: vec![target.clone()], ..lora.clone() };
+        let adapts_nothing = |target: &&String| !specs.iter().any(|spec| adapts(&with_target(target), spec));
         return match lora.targets.iter().find(adapts_nothing) {
             None => Ok(()),
             Some(target) => Err(format!(
@@ -145,14 +145,14 @@ impl Architecture for FineTunedModel {
             self.set_parameters(module, &specs, microbatch);
             set_layer_cost(module, &specs, microbatch);
         }
-        let of_embedding = self.weight_specs(&ModelPart { layers: 0..0, has_embedding: true, has_head: false });
-        self.set_parameters(&mut cost.embedding, &of_embedding, microbatch);
-        if !of_embedding.iter().any(ParameterSpec::is_trained) {
+        let embedding_specs = self.weight_specs(&ModelPart { layers: 0..0, has_embedding: true, has_head: false });
+        self.set_parameters(&mut cost.embedding, &embedding_specs, microbatch);
+        if !embedding_specs.iter().any(ParameterSpec::is_trained) {
             (cost.embedding.weight_gradient_bytes, cost.embedding.temporary_bytes) = (0, 0);
         }
-        let of_head = self.weight_specs(&ModelPart { layers: 0..0, has_embedding: false, has_head: true });
-        self.set_parameters(&mut cost.head, &of_head, microbatch);
-        let frozen = of_head.iter().filter(|spec| spec.is_matrix() && !spec.is_trained()).map(ParameterSpec::numel);
+        let head_specs = self.weight_specs(&ModelPart { layers: 0..0, has_embedding: false, has_head: true });
+        self.set_parameters(&mut cost.head, &head_specs, microbatch);
+        let frozen = head_specs.iter().filter(|spec| spec.is_matrix() && !spec.is_trained()).map(ParameterSpec::numel);
         // the head computes the gradient of its weight in its forward pass
         cost.head.forward -= 2.0 * microbatch.tokens as f64 * frozen.sum::<u64>() as f64;
         cost
@@ -228,11 +228,11 @@ fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: 
 /// the gradients of its outputs that have a gradient or an adapter.
 fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
     let matrices: Vec<&ParameterSpec> = specs.iter().filter(|spec| spec.is_matrix()).collect();
-    let of_adapters = matrices.iter().filter(|spec| !spec.is_of_model());
+    let adapter_matrices = matrices.iter().filter(|spec| !spec.is_of_model());
     // A has the rank as rows, B as columns
-    let ranks: i64 = of_adapters.clone().map(|spec| spec.shape[0].min(spec.shape[1])).sum();
-    let adapted: BTreeSet<&str> = of_adapters.filter_map(|spec| adapted_module(&spec.name)).collect();
-    let of_model: Vec<&ParameterSpec> = matrices.into_iter().filter(|spec| spec.is_of_model()).collect();
+    let ranks: i64 = adapter_matrices.clone().map(|spec| spec.shape[0].min(spec.shape[1])).sum();
+    let adapted: BTreeSet<&str> = adapter_matrices.filter_map(|spec| adapted_module(&spec.name)).collect();
+    let model_specs: Vec<&ParameterSpec> = matrices.into_iter().filter(|spec| spec.is_of_model()).collect();
     let of_group = |group: &[&ParameterSpec]| {
         let is_kept = |spec: &&&ParameterSpec| {
             spec.is_trained() || spec.name.strip_suffix(".weight").is_some_and(|module| adapted.contains(module))
@@ -240,7 +240,7 @@ fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
         let outputs: i64 = group.iter().filter(is_kept).map(|spec| spec.shape[0]).sum();
         if outputs == 0 { 0 } else { outputs + group[0].shape[1] }
     };
-    (of_model.chunk_by(|_, next| next.adjacent_to_previous).map(of_group).sum::<i64>() + ranks) as u64
+    (model_specs.chunk_by(|_, next| next.adjacent_to_previous).map(of_group).sum::<i64>() + ranks) as u64
 }
 
 /// The elements per token that an adapter holds in addition while it adds its output: a copy of the outputs to which it

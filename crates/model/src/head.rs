@@ -128,7 +128,7 @@ impl HeadLoss {
 
     fn add(&mut self, block: CrossEntropy) {
         self.sum += block.sum;
-        self.of_tokens.push(block.of_rows);
+        self.of_tokens.push(block.row_losses);
     }
 }
 

@@ -46,11 +46,11 @@ fn random(name: &str, seed: u64, transform: impl Fn([u64; 2]) -> [f64; 2] + Sync
     hasher.update(&seed.to_le_bytes()).update(name.as_bytes());
     let mut values = vec![0f32; count];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let of_a_thread = count.div_ceil(threads).next_multiple_of(BLOCK_VALUES).max(BLOCK_VALUES);
+    let values_per_thread = count.div_ceil(threads).next_multiple_of(BLOCK_VALUES).max(BLOCK_VALUES);
     std::thread::scope(|scope| {
-        for (thread, values) in values.chunks_mut(of_a_thread).enumerate() {
+        for (thread, values) in values.chunks_mut(values_per_thread).enumerate() {
             let mut stream = hasher.finalize_xof();
-            stream.set_position((thread * of_a_thread * 8) as u64);
+            stream.set_position((thread * values_per_thread * 8) as u64);
             let transform = &transform;
             scope.spawn(move || values.chunks_mut(BLOCK_VALUES).for_each(|block| fill(block, transform, &mut stream)));
         }

@@ -28,14 +28,14 @@ pub trait ModelConfig: Debug + Send + Sync {
 
     /// The [`fields`](Self::fields) in which another model differs, with both values. Only models of the same member
     /// have fields to compare.
-    fn differences(&self, theirs: &dyn ModelConfig) -> Vec<String> {
-        let (our_member, their_member) = (self.spec_member(), theirs.spec_member());
+    fn differences(&self, other: &dyn ModelConfig) -> Vec<String> {
+        let (our_member, their_member) = (self.spec_member(), other.spec_member());
         if our_member != their_member {
             return vec![format!("type is {our_member} here and {their_member} there")];
         }
-        let pairs = self.fields().into_iter().zip(theirs.fields());
-        let different = pairs.filter(|((_, ours), (_, theirs))| ours != theirs);
-        different.map(|((name, ours), (_, theirs))| format!("{name} is {ours} here and {theirs} there")).collect()
+        let pairs = self.fields().into_iter().zip(other.fields());
+        let different = pairs.filter(|((_, own), (_, other))| own != other);
+        different.map(|((name, own), (_, other))| format!("{name} is {own} here and {other} there")).collect()
     }
 }
 

@@ -86,7 +86,7 @@ impl Parameters {
             let rows = rows_of(run);
             let read_of_run = read.narrow(0, row, rows);
             row += rows;
-            let of_trained = run[0].is_trained().then(|| {
+            let trained_run = run[0].is_trained().then(|| {
                 let value =
                     if read_kind == Kind::Float { read_of_run.shallow_clone() } else { zeros(rows, Kind::Float) };
                 let compute = match (kind, read_kind) {
@@ -99,7 +99,7 @@ impl Parameters {
             let mut row_of_run = 0;
             for spec in run {
                 let part = |tensor: &Tensor| tensor.narrow(0, row_of_run, spec.shape[0]);
-                match &of_trained {
+                match &trained_run {
                     None => self.frozen.push(FrozenWeight { spec: spec.clone(), value: part(&read_of_run) }),
                     Some([value, compute, gradient]) => {
                         let (value, compute, gradient) = (part(value), part(compute), part(gradient));

@@ -54,7 +54,7 @@ impl ObjectClient {
     /// Whether an object still has the contents that it was listed with.
     ///
     /// # Errors
-    /// Fails if the store can't be asked.
+    /// Fails if the store can't be reached.
     pub fn is_unchanged(&self, object: &Object) -> Result<bool, ObjectError> {
         match self.bucket(&object.uri)?.head(&object.uri.key) {
             Ok(now) => Ok(now.has_contents_of(object)),

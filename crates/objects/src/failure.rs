@@ -6,11 +6,11 @@ use std::fmt::{self, Display};
 use http::{HeaderMap, Method, Uri};
 
 /// The longest message of a server that an error repeats.
-const LONGEST_WORDS: usize = 200;
+const LONGEST_MESSAGE: usize = 200;
 
 /// The server and the purpose of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct RequestInfo {
     /// HOST or HOST:PORT.
     pub(crate) host: String,
     pub(crate) purpose: Purpose,
@@ -29,8 +29,8 @@ pub(crate) enum Purpose {
     Credentials,
 }
 
-impl Asked {
-    pub(crate) fn by(method: &Method, uri: &Uri) -> Asked {
+impl RequestInfo {
+    pub(crate) fn new(method: &Method, uri: &Uri) -> Self {
         let name = uri.host().unwrap_or_default();
         let is_own = name.starts_with("169.254.") || name.starts_with("[fd00:ec2:") || name.starts_with("metadata.");
         // a client only reads buckets, so PUT and POST get credentials
@@ -46,7 +46,7 @@ impl Asked {
         };
         // the query of S3 and Google is list-type=2, and that of Azure is comp=list
         let is_listing = purpose == Purpose::Objects && uri.query().is_some_and(|query| query.contains("list"));
-        Asked { host, purpose, is_listing }
+        RequestInfo { host, purpose, is_listing }
     }
 }
 
@@ -54,13 +54,13 @@ impl Asked {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {
     /// The server refuses.
-    Refused(Asked, Refusal),
+    Refused(RequestInfo, Refusal),
     /// The client can't connect to the server.
-    Unreachable(Asked, String),
+    Unreachable(RequestInfo, String),
     /// This machine doesn't trust the server's certificate.
-    Untrusted(Asked, String),
+    Untrusted(RequestInfo, String),
     /// A connection broke or fell silent.
-    Interrupted(Asked, String),
+    Interrupted(RequestInfo, String),
 }
 
 /// An answer with an error status.
@@ -70,7 +70,7 @@ pub(crate) struct Refusal {
     /// The name of the error in the store's protocol, such as `NoSuchKey`. Empty if the answer has none.
     pub(crate) code: String,
     /// The message of the server.
-    pub(crate) words: String,
+    pub(crate) message: String,
     /// The region that the answer names.
     pub(crate) region: Option<String>,
 }
@@ -80,7 +80,7 @@ impl Refusal {
     pub(crate) fn other_page(status: u16, headers: &HeaderMap) -> Option<Refusal> {
         let kind = headers.get(http::header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
         let kind = kind.filter(|kind| !kind.contains("xml"))?;
-        Some(Refusal { status, words: short(&format!("{kind} is no listing")), ..Refusal::default() })
+        Some(Refusal { status, message: short(&format!("{kind} is no listing")), ..Refusal::default() })
     }
 
     /// Reads an answer. The answer to a HEAD request has no body.
@@ -89,15 +89,15 @@ impl Refusal {
         let body = String::from_utf8_lossy(body);
         let code = element(&body, "Code").or_else(|| header("x-ms-error-code"));
         let region = header("x-amz-bucket-region").or_else(|| element(&body, "Region"));
-        let words = match element(&body, "Message") {
-            Some(words) => words,
+        let message = match element(&body, "Message") {
+            Some(message) => message,
             None if body.trim_start().starts_with('<') => String::new(),
             None => body.into_owned(),
         };
         Refusal {
             status,
             code: short(&code.unwrap_or_default()),
-            words: short(&words),
+            message: short(&message),
             region: region.filter(|region| is_region(region)),
         }
     }
@@ -106,9 +106,9 @@ impl Refusal {
 impl Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.status)?;
-        match (self.code.as_str(), self.words.trim_end_matches('.')) {
+        match (self.code.as_str(), self.message.trim_end_matches('.')) {
             ("", "") => Ok(()),
-            ("", words) => write!(formatter, " ({words})"),
+            ("", message) => write!(formatter, " ({message})"),
             (code, _) => write!(formatter, " ({code})"),
         }
     }
@@ -117,10 +117,10 @@ impl Display for Refusal {
 impl Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused(asked, refusal) => write!(formatter, "{} answered {refusal}", asked.host),
-            Failure::Unreachable(asked, reason)
-            | Failure::Untrusted(asked, reason)
-            | Failure::Interrupted(asked, reason) => write!(formatter, "{}: {reason}", asked.host),
+            Failure::Refused(request, refusal) => write!(formatter, "{} answered {refusal}", request.host),
+            Failure::Unreachable(request, reason)
+            | Failure::Untrusted(request, reason)
+            | Failure::Interrupted(request, reason) => write!(formatter, "{}: {reason}", request.host),
         }
     }
 }
@@ -136,7 +136,7 @@ fn element(xml: &str, name: &str) -> Option<String> {
 /// The message of a server, shortened to one line.
 fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().filter(|letter| !letter.is_control()).take(LONGEST_WORDS).collect()
+    line.chars().filter(|letter| !letter.is_control()).take(LONGEST_MESSAGE).collect()
 }
 
 fn is_region(text: &str) -> bool {
@@ -153,7 +153,10 @@ mod tests {
     fn refusals_are_read_from_bodies_and_headers() {
         let body = b"<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code><Message>The specified key\n does not exist.</Message></Error>";
         let refusal = Refusal::read(404, &HeaderMap::new(), body);
-        assert_eq!((refusal.code.as_str(), refusal.words.as_str()), ("NoSuchKey", "The specified key does not exist."));
+        assert_eq!(
+            (refusal.code.as_str(), refusal.message.as_str()),
+            ("NoSuchKey", "The specified key does not exist.")
+        );
         assert_eq!(refusal.to_string(), "404 (NoSuchKey)");
 
         let mut headers = HeaderMap::new();
@@ -171,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_purpose_of_a_request_is_known_by_its_method_and_host() {
-        let purpose = |method, uri: &str| Asked::by(&method, &uri.parse().unwrap()).purpose;
+        let purpose = |method, uri: &str| RequestInfo::new(&method, &uri.parse().unwrap()).purpose;
         assert_eq!(purpose(Method::GET, "https://s3.eu-west-1.amazonaws.com/bucket"), Purpose::Objects);
         assert_eq!(purpose(Method::HEAD, "http://minio:9000/bucket/key"), Purpose::Objects);
         assert_eq!(purpose(Method::GET, "http://169.254.170.2/v2/credentials"), Purpose::OwnCredentials);
@@ -183,7 +186,7 @@ mod tests {
         #[test]
         fn any_answer_is_one_short_line(status in 300_u16..600, body in proptest::collection::vec(any::<u8>(), 0..600)) {
             let text = Refusal::read(status, &HeaderMap::new(), &body).to_string();
-            prop_assert!(!text.chars().any(char::is_control) && text.chars().count() <= LONGEST_WORDS + 8);
+            prop_assert!(!text.chars().any(char::is_control) && text.chars().count() <= LONGEST_MESSAGE + 8);
         }
     }
 }

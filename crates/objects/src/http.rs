@@ -13,7 +13,7 @@ use object_store::client::{
 };
 
 use crate::causes::causes;
-use crate::failure::{Asked, Failure, Refusal};
+use crate::failure::{Failure, Refusal, RequestInfo};
 
 /// The largest body of a refusal that a client reads.
 const LONGEST_REFUSAL: usize = 64 << 10;
@@ -36,23 +36,23 @@ impl HttpConnector for Connector {
 #[async_trait]
 impl HttpService for Connections {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let asked = Asked::by(request.method(), request.uri());
+        let info = RequestInfo::new(request.method(), request.uri());
         // `object_store` chooses how to get an instance's token by the refusal of this request
-        let is_judged_there = request.method() == http::Method::PUT;
-        let answer = self.0.execute(request).await.map_err(|error| failed(&asked, &error))?;
+        let is_handled_by_client = request.method() == http::Method::PUT;
+        let answer = self.0.execute(request).await.map_err(|error| failed(&info, &error))?;
         let (parts, body) = answer.into_parts();
         let status = parts.status.as_u16();
-        if parts.status.is_success() || is_judged_there {
-            if let Some(refusal) = Refusal::other_page(status, &parts.headers).filter(|_| asked.is_listing) {
-                return Err(final_error(Failure::Refused(asked, refusal)));
+        if parts.status.is_success() || is_handled_by_client {
+            if let Some(refusal) = Refusal::other_page(status, &parts.headers).filter(|_| info.is_listing) {
+                return Err(final_error(Failure::Refused(info, refusal)));
             }
-            let body = body.map_err(move |error| failed(&asked, &error));
+            let body = body.map_err(move |error| failed(&info, &error));
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)));
         }
         let body = Limited::new(body, LONGEST_REFUSAL).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         let refusal = Refusal::read(status, &parts.headers, &body);
-        Err(final_error(Failure::Refused(asked, refusal)))
+        Err(final_error(Failure::Refused(info, refusal)))
     }
 }
 
@@ -61,8 +61,8 @@ fn final_error(failure: Failure) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, failure)
 }
 
-fn failed(asked: &Asked, error: &HttpError) -> HttpError {
-    let asked = asked.clone();
+fn failed(request: &RequestInfo, error: &HttpError) -> HttpError {
+    let request = request.clone();
     let causes = causes(error);
     let reason = causes.last().map(ToString::to_string).unwrap_or_default();
     let is_untrusted =
@@ -71,12 +71,12 @@ fn failed(asked: &Asked, error: &HttpError) -> HttpError {
         cause.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused)
     };
     final_error(if causes.iter().any(is_untrusted) {
-        Failure::Untrusted(asked, reason)
+        Failure::Untrusted(request, reason)
     } else if error.kind() == HttpErrorKind::Connect || causes.iter().any(is_refused) {
-        Failure::Unreachable(asked, reason)
+        Failure::Unreachable(request, reason)
     } else if error.kind() == HttpErrorKind::Timeout {
-        Failure::Interrupted(asked, "it fell silent".to_owned())
+        Failure::Interrupted(request, "it fell silent".to_owned())
     } else {
-        Failure::Interrupted(asked, reason)
+        Failure::Interrupted(request, reason)
     })
 }

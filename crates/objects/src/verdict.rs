@@ -10,7 +10,7 @@ use crate::uri::ObjectUri;
 pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &Settings) -> ObjectError {
     let failure = causes(error).into_iter().find_map(|cause| cause.downcast_ref::<Failure>());
     match failure {
-        Some(failure) => of_failure(failure, uri, settings),
+        Some(failure) => from_failure(failure, uri, settings),
         None => ObjectError::Unreadable { uri: uri.clone(), reason: settings.redacted(&reason(error)) },
     }
 }
@@ -23,16 +23,16 @@ pub(crate) fn refusal(error: &object_store::Error) -> Option<&Refusal> {
     })
 }
 
-fn of_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> ObjectError {
+fn from_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> ObjectError {
     let provider = uri.provider;
-    let asked = match failure {
-        Failure::Refused(asked, _)
-        | Failure::Unreachable(asked, _)
-        | Failure::Untrusted(asked, _)
-        | Failure::Interrupted(asked, _) => asked,
+    let request = match failure {
+        Failure::Refused(request, _)
+        | Failure::Unreachable(request, _)
+        | Failure::Untrusted(request, _)
+        | Failure::Interrupted(request, _) => request,
     };
-    let host = asked.host.clone();
-    if asked.purpose == Purpose::OwnCredentials {
+    let host = request.host.clone();
+    if request.purpose == Purpose::OwnCredentials {
         return ObjectError::NoCredentials { uri: uri.clone(), tried: settings.redacted(&failure.to_string()) };
     }
     match failure {
@@ -40,9 +40,9 @@ fn of_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> Object
             let answer = settings.redacted(&refusal.to_string());
             let is_temporary = matches!(refusal.status, 408 | 429 | 500 | 502..)
                 || matches!(refusal.code.as_str(), "SlowDown" | "RequestTimeout" | "ServerBusy" | "InternalError");
-            match asked.purpose {
+            match request.purpose {
                 _ if is_temporary => ObjectError::Unavailable { host, answer },
-                Purpose::Objects => of_refusal(refusal, host, answer, uri, settings),
+                Purpose::Objects => from_refusal(refusal, host, answer, uri, settings),
                 _ => ObjectError::CredentialsRefused { host, answer, variables: settings.credentials(provider) },
             }
         }
@@ -52,7 +52,7 @@ fn of_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> Object
     }
 }
 
-fn of_refusal(refusal: &Refusal, host: String, answer: String, uri: &ObjectUri, settings: &Settings) -> ObjectError {
+fn from_refusal(refusal: &Refusal, host: String, answer: String, uri: &ObjectUri, settings: &Settings) -> ObjectError {
     let uri = uri.clone();
     let variables = settings.credentials(uri.provider);
     match (refusal.status, refusal.code.as_str()) {
@@ -60,7 +60,7 @@ fn of_refusal(refusal: &Refusal, host: String, answer: String, uri: &ObjectUri, 
         (_, "NoSuchKey" | "BlobNotFound") => ObjectError::NoObject { uri },
         (_, "RequestTimeTooSkewed" | "RequestExpired") => ObjectError::ClockSkew { host },
         // Azure has no separate code for a wrong clock
-        (403, "AuthenticationFailed") if refusal.words.contains("Date") => ObjectError::ClockSkew { host },
+        (403, "AuthenticationFailed") if refusal.message.contains("Date") => ObjectError::ClockSkew { host },
         (301 | 307, _)
         | (_, "AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException") => {
             ObjectError::OtherRegion { uri, host, region: refusal.region.clone() }

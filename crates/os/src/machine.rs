@@ -18,8 +18,8 @@ pub fn processor_model() -> String {
 
 /// The value of the first line `key : value`.
 fn value(text: &str, key: &str) -> Option<String> {
-    let of_key = |line: &str| {
+    let key_value = |line: &str| {
         line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
     };
-    text.lines().find_map(of_key)
+    text.lines().find_map(key_value)
 }

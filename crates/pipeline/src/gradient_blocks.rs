@@ -223,10 +223,10 @@ mod tests {
                 }
                 partial.insert(node, sum);
             }
-            let of_block = |block| (0..block_size).map(|m| format!("{},", block * block_size + m)).collect::<String>();
+            let block_text = |block| (0..block_size).map(|m| format!("{},", block * block_size + m)).collect::<String>();
             let (root, total) = partial.pop_first().unwrap();
             prop_assert_eq!((root, partial.len()), (Subtree { first: 0, blocks: count }, 0));
-            prop_assert_eq!(total, tree(&(0..count).map(of_block).collect::<Vec<_>>()));
+            prop_assert_eq!(total, tree(&(0..count).map(block_text).collect::<Vec<_>>()));
         }
     }
 }

@@ -49,11 +49,11 @@ pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Prog
     let actions = |rank| -> Vec<Action> {
         let chunks: Vec<usize> = placement.chunks_of(rank).collect();
         let groups = chunks.chunk_by(|chunk, next| chunk + 1 == *next);
-        let of_group = |group: &[usize]| -> Vec<Action> {
+        let group_forwards = |group: &[usize]| -> Vec<Action> {
             let items = |microbatch| group.iter().map(move |&chunk| WorkItem { chunk, microbatch });
             (0..microbatches).flat_map(items).map(Action::Forward).collect()
         };
-        groups.flat_map(of_group).collect()
+        groups.flat_map(group_forwards).collect()
     };
     let ranks: Vec<Vec<Action>> = (0..placement.ranks()).map(actions).collect();
     // Groups ascend on every rank, so the lowest unfinished one can always proceed: no deadlock.

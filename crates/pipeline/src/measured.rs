@@ -139,13 +139,13 @@ impl Costs {
             }
         }
         latencies.sort_by(f64::total_cmp);
-        let of_chunks = |kind| (0..placement.chunks()).map(|chunk| mean(Some(chunk), kind)).collect();
+        let by_chunk = |kind| (0..placement.chunks()).map(|chunk| mean(Some(chunk), kind)).collect();
         Costs {
             chunks: (0..placement.chunks()).map(chunk).collect(),
             link_seconds: latencies.get(latencies.len() / 2).copied().unwrap_or(0.0),
             exchange_seconds: mean(None, Action::Exchange.computation_type()),
-            reduce_seconds: of_chunks("REDUCE"),
-            gather_seconds: of_chunks("GATHER"),
+            reduce_seconds: by_chunk("REDUCE"),
+            gather_seconds: by_chunk("GATHER"),
             ..Costs::uniform(0)
         }
     }

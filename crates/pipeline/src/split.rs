@@ -99,8 +99,8 @@ fn count(parts: &[usize], chunk: usize) -> usize {
 /// The values of the chunks, from the values of their parts. Chunks beyond the list keep their values.
 fn merged<T: Copy + Default>(of_parts: &[T], parts: &[usize], add: impl Fn(T, T) -> T) -> Vec<T> {
     let mut of_parts = of_parts.iter().copied();
-    let of_chunk = |&count: &usize| of_parts.by_ref().take(count.max(1)).fold(T::default(), &add);
-    let mut whole: Vec<T> = parts.iter().map(of_chunk).collect();
+    let chunk_sum = |&count: &usize| of_parts.by_ref().take(count.max(1)).fold(T::default(), &add);
+    let mut whole: Vec<T> = parts.iter().map(chunk_sum).collect();
     whole.extend(of_parts);
     whole
 }

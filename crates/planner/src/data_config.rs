@@ -116,8 +116,8 @@ fn document_format(format: DataFormat) -> DocumentFormat {
 
 /// The held-out files of `evaluation`: `paths` are a set without a name.
 fn held_out_files(evaluation: EvaluationSpec, format: DataFormat, text_field: &str) -> Vec<HeldOutFiles> {
-    let of_paths = evaluation.paths.map(|paths| (String::new(), paths, None, None));
-    let of_sets = evaluation.sets.into_iter().map(|set| (set.name, set.paths, set.format, set.text_field));
+    let unnamed = evaluation.paths.map(|paths| (String::new(), paths, None, None));
+    let sets = evaluation.sets.into_iter().map(|set| (set.name, set.paths, set.format, set.text_field));
     let files =
         |(name, paths, of_set, field): (String, Vec<String>, Option<DataFormat>, Option<String>)| HeldOutFiles {
             name,
@@ -125,5 +125,5 @@ fn held_out_files(evaluation: EvaluationSpec, format: DataFormat, text_field: &s
             format: document_format(of_set.unwrap_or(format)),
             text_field: field.unwrap_or_else(|| text_field.to_owned()),
         };
-    of_paths.into_iter().chain(of_sets).map(files).collect()
+    unnamed.into_iter().chain(sets).map(files).collect()
 }

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_goes_on_as_it_was_keeps_its_decay_and_says_nothing() {
+    fn an_unchanged_job_keeps_its_decay_without_a_note() {
         for (first, then) in [(None, None), (None, Some(10)), (Some(20), Some(20)), (Some(20), None)] {
             let before = trained(4, 10, first);
             for steps in [10, 8] {

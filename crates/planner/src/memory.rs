@@ -90,8 +90,8 @@ pub(super) fn rank_costs(
         let has_peer = tied_bytes > 0 && is_end && placement.first_rank() != placement.last_rank();
         let links: u64 = own_links.map(|&link| held_bytes(link, transport, boundary_bytes, tied_bytes)).sum();
         // one link to and one link from each other replica
-        let of_replicas = 2 * u64::from(config.job.spec.data_parallel.saturating_sub(1));
-        let links = links + of_replicas * held_bytes(LinkId::replicas(0, 1), transport, boundary_bytes, tied_bytes);
+        let replica_links = 2 * u64::from(config.job.spec.data_parallel.saturating_sub(1));
+        let links = links + replica_links * held_bytes(LinkId::replicas(0, 1), transport, boundary_bytes, tied_bytes);
         let tied = tied_parameters(config, architecture, placement, rank);
         let chunks = match config.job.spec.data_parallel {
             1 => placement.chunks_of(rank).count(),
@@ -169,19 +169,19 @@ pub(super) fn stage_bytes(
     cost: &ModelCost,
 ) -> Vec<StageBytes> {
     let placement = &schedule.placement;
-    let of_chunk = |chunk| {
+    let chunk_bytes = |chunk| {
         let part = ModelPart::of_chunk(placement, partition, chunk);
         let is_tied = |name: &str| architecture.tie_word_embeddings() && name == names::EMBEDDING;
         let specs = architecture.weight_specs(&part);
         let specs = specs.iter().filter(|spec| !is_tied(&spec.name));
         ParameterBytes::of_specs(specs, config.training.precision, config.parameter_copies())
     };
-    let of_rank = |rank| {
+    let rank_bytes = |rank| {
         let tied = tied_parameters(config, architecture, placement, rank);
-        placement.chunks_of(rank).map(of_chunk).chain([tied]).sum()
+        placement.chunks_of(rank).map(chunk_bytes).chain([tied]).sum()
     };
     let memory = partition.memory(cost, schedule).into_iter().enumerate();
-    memory.map(|(rank, parts)| StageBytes { parameters: of_rank(rank), parts }).collect()
+    memory.map(|(rank, parts)| StageBytes { parameters: rank_bytes(rank), parts }).collect()
 }
 
 #[cfg(test)]

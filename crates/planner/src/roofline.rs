@@ -139,8 +139,10 @@ impl Roofline {
         let microbatches = f64::from(config.training.microbatches);
         let mut costs: BTreeMap<&'static str, OperationCost> = BTreeMap::new();
         let layers = architecture.num_layers() as f64;
-        let of_modules = [(&operations.embedding, 1.0), (&operations.layer, layers), (&operations.head, 1.0)];
-        for (operation, modules) in of_modules.iter().flat_map(|(all, modules)| all.iter().map(|one| (one, *modules))) {
+        let module_operations = [(&operations.embedding, 1.0), (&operations.layer, layers), (&operations.head, 1.0)];
+        for (operation, modules) in
+            module_operations.iter().flat_map(|(all, modules)| all.iter().map(|one| (one, *modules)))
+        {
             let ((computing, moving), times) = (seconds(operation), modules * microbatches);
             let total = costs.entry(operation.name).or_default();
             total.seconds += times * computing.max(moving);

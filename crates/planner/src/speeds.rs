@@ -40,8 +40,8 @@ pub fn attempt_speeds(
     fence: &Fence,
 ) -> Result<RankSpeeds, CheckpointError> {
     let stages = config.job.spec.stages as usize;
-    let of_attempt = |bytes: Vec<u8>| serde_json::from_slice::<AttemptSpeeds>(&bytes).ok();
-    let known = std::fs::read(config.folder().join(SPEEDS)).ok().and_then(of_attempt);
+    let parse = |bytes: Vec<u8>| serde_json::from_slice::<AttemptSpeeds>(&bytes).ok();
+    let known = std::fs::read(config.folder().join(SPEEDS)).ok().and_then(parse);
     let known = known
         .filter(|known| (&known.job_uid, known.attempt) == (&env.job_uid, env.attempt) && known.speeds.len() == stages);
     if let Some(speeds) = known.and_then(|known| RankSpeeds::new(&known.speeds).ok()) {

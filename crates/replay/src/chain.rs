@@ -47,8 +47,8 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
         let what = format!(
             "the checkpoint of step {step} is of another job than that of step {from}: {} is {} and was {}",
             d.path,
-            text(d.ours),
-            text(d.theirs)
+            text(d.current),
+            text(d.recorded)
         );
         return Some(Difference { step, what });
     }
@@ -98,21 +98,21 @@ fn first_unproven(record: &RunRecord) -> Option<Difference> {
 fn result_difference(result: &RunSummary, last: &RecordedCheckpoint) -> Option<Difference> {
     let state = &last.state;
     let step = last.manifest.step;
-    let text = |theirs: String, ours: String, name: &str| {
-        (theirs != ours).then(|| Difference {
+    let difference = |in_result: String, in_checkpoint: String, name: &str| {
+        (in_result != in_checkpoint).then(|| Difference {
             step,
-            what: format!("result.json has the {name} {theirs}, and the checkpoint of step {step} {ours}"),
+            what: format!("result.json has the {name} {in_result}, and the checkpoint of step {step} {in_checkpoint}"),
         })
     };
-    text(result.steps.to_string(), state.step.to_string(), "number of steps")
-        .or_else(|| text(result.losses_hash.clone(), state.losses.clone(), "losses hash"))
+    difference(result.steps.to_string(), state.step.to_string(), "number of steps")
+        .or_else(|| difference(result.losses_hash.clone(), state.losses.clone(), "losses hash"))
         .or_else(|| {
-            text(result.evaluation_losses_hash.clone(), state.evaluation_losses.clone(), "held-out losses hash")
+            difference(result.evaluation_losses_hash.clone(), state.evaluation_losses.clone(), "held-out losses hash")
         })
-        .or_else(|| text(result.receipt.head.clone(), state.receipt.head.clone(), "receipt"))
-        .or_else(|| text(format!("{:?}", result.loss), format!("{:?}", state.loss), "loss"))
+        .or_else(|| difference(result.receipt.head.clone(), state.receipt.head.clone(), "receipt"))
+        .or_else(|| difference(format!("{:?}", result.loss), format!("{:?}", state.loss), "loss"))
         .or_else(|| {
-            text(format!("{:?}", result.evaluation_loss), format!("{:?}", state.evaluation_loss), "held-out loss")
+            difference(format!("{:?}", result.evaluation_loss), format!("{:?}", state.evaluation_loss), "held-out loss")
         })
-        .or_else(|| text(result.skipped.to_string(), state.skipped.to_string(), "number of skipped updates"))
+        .or_else(|| difference(result.skipped.to_string(), state.skipped.to_string(), "number of skipped updates"))
 }

@@ -38,17 +38,19 @@ pub fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) -> Option
 /// The first field in which two records of a step differ, as the rest of a sentence. Measurements and the choice of
 /// evaluated steps may differ.
 fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<String> {
-    let differs = |name: &str, theirs: Option<f64>, ours: Option<f64>| {
+    let differs = |name: &str, in_record: Option<f64>, in_replay: Option<f64>| {
         let bits = |value: Option<f64>| value.map(f64::to_bits);
-        (bits(theirs) != bits(ours))
-            .then(|| format!("has the {name} {} in the record and {} in the replay", number(theirs), number(ours)))
+        (bits(in_record) != bits(in_replay)).then(|| {
+            format!("has the {name} {} in the record and {} in the replay", number(in_record), number(in_replay))
+        })
     };
     let [r, h] = [recorded, replayed];
     let evaluated = r.evaluation_loss.is_some() && h.evaluation_loss.is_some();
     // a 32-bit loss is shown with the digits of its type
     let loss = || {
-        let [theirs, ours] = [r, h].map(|record| record.loss.map_or_else(|| "none".into(), |loss| loss.to_string()));
-        format!("has the loss {theirs} in the record and {ours} in the replay")
+        let [in_record, in_replay] =
+            [r, h].map(|record| record.loss.map_or_else(|| "none".into(), |loss| loss.to_string()));
+        format!("has the loss {in_record} in the record and {in_replay} in the replay")
     };
     (r.loss.map(f32::to_bits) != h.loss.map(f32::to_bits))
         .then(loss)
@@ -71,11 +73,11 @@ fn number(value: Option<f64>) -> String {
 /// The first tensor, in the order of their names, whose bytes differ; weights and moments alike.
 pub fn compare_tensors(recorded: &Manifest, replayed: &Manifest) -> Option<Difference> {
     let by_name = |manifest| -> BTreeMap<&str, &TensorEntry> { tensors_by_name(manifest) };
-    let (theirs, mut ours) = (by_name(recorded), by_name(replayed));
+    let (in_record, mut in_replay) = (by_name(recorded), by_name(replayed));
     let step = recorded.step;
     let difference = |what: String| Some(Difference { step, what: format!("the checkpoint of step {step} {what}") });
-    for (name, entry) in theirs {
-        match ours.remove(name) {
+    for (name, entry) in in_record {
+        match in_replay.remove(name) {
             None => return difference(format!("has a tensor {name}, which this model has not")),
             Some(other) if other.shape != entry.shape => {
                 return difference(format!("has {name} as {:?}, the replay as {:?}", entry.shape, other.shape));
@@ -86,7 +88,7 @@ pub fn compare_tensors(recorded: &Manifest, replayed: &Manifest) -> Option<Diffe
             Some(_) => {}
         }
     }
-    ours.keys().next().and_then(|name| difference(format!("lacks the tensor {name}")))
+    in_replay.keys().next().and_then(|name| difference(format!("lacks the tensor {name}")))
 }
 
 fn tensors_by_name(manifest: &Manifest) -> BTreeMap<&str, &TensorEntry> {
@@ -99,18 +101,22 @@ pub fn compare_checkpoints(
     recorded: (&Manifest, &TrainerState),
     replayed: (&Manifest, &TrainerState),
 ) -> Option<Difference> {
-    let (theirs, ours) = (recorded.1, replayed.1);
+    let (in_record, in_replay) = (recorded.1, replayed.1);
     let step = recorded.0.step;
-    let what = |name: &str, theirs: &dyn fmt::Display, ours: &dyn fmt::Display| {
-        let what = format!("the checkpoint of step {step} has the {name} {theirs}, and the replay {ours}");
+    let what = |name: &str, in_record: &dyn fmt::Display, in_replay: &dyn fmt::Display| {
+        let what = format!("the checkpoint of step {step} has the {name} {in_record}, and the replay {in_replay}");
         Some(Difference { step, what })
     };
     compare_tensors(recorded.0, replayed.0).or_else(|| match () {
-        () if theirs.updates != ours.updates => what("number of updates", &theirs.updates, &ours.updates),
-        () if theirs.skipped != ours.skipped => what("number of skipped updates", &theirs.skipped, &ours.skipped),
-        () if theirs.losses != ours.losses => what("losses hash", &theirs.losses, &ours.losses),
-        () if !theirs.receipt.is_missing() && theirs.receipt != ours.receipt => {
-            what("receipt", &theirs.receipt.head, &ours.receipt.head)
+        () if in_record.updates != in_replay.updates => {
+            what("number of updates", &in_record.updates, &in_replay.updates)
+        }
+        () if in_record.skipped != in_replay.skipped => {
+            what("number of skipped updates", &in_record.skipped, &in_replay.skipped)
+        }
+        () if in_record.losses != in_replay.losses => what("losses hash", &in_record.losses, &in_replay.losses),
+        () if !in_record.receipt.is_missing() && in_record.receipt != in_replay.receipt => {
+            what("receipt", &in_record.receipt.head, &in_replay.receipt.head)
         }
         () => None,
     })
@@ -126,10 +132,10 @@ pub fn compare_results(recorded: &RunSummary, replayed: &RunSummary) -> Option<D
             ("number of skipped updates", result.skipped.to_string()),
         ]
     };
-    let found = hashes(recorded).into_iter().zip(hashes(replayed)).find(|(theirs, ours)| theirs != ours);
-    found.map(|((name, theirs), (_, ours))| Difference {
+    let found = hashes(recorded).into_iter().zip(hashes(replayed)).find(|(recorded, replayed)| recorded != replayed);
+    found.map(|((name, in_result), (_, in_replay))| Difference {
         step: recorded.steps,
-        what: format!("result.json has the {name} {theirs}, and the replay {ours}"),
+        what: format!("result.json has the {name} {in_result}, and the replay {in_replay}"),
     })
 }
 

@@ -56,10 +56,10 @@ impl<W: Write> EventFile<W> {
     pub fn write(&mut self, wall_time: f64, record: &StepRecord) -> io::Result<()> {
         let mut summary = Vec::new();
         for (tag, value) in scalars(record) {
-            let mut of_tag = Vec::new();
-            text(&mut of_tag, 1, &tag);
-            float(&mut of_tag, 2, value);
-            bytes(&mut summary, 1, &of_tag);
+            let mut tag_value = Vec::new();
+            text(&mut tag_value, 1, &tag);
+            float(&mut tag_value, 2, value);
+            bytes(&mut summary, 1, &tag_value);
         }
         self.last_step = record.step;
         self.write_event(wall_time, record.step, |event| bytes(event, 5, &summary))
@@ -160,8 +160,8 @@ mod tests {
             evaluation_set_losses: [("code".to_owned(), 3.0), ("web".to_owned(), 2.25)].into(),
             ..record(300)
         };
-        let of_sets: Vec<_> = scalars(&evaluated).filter(|(tag, _)| tag.starts_with("loss/held-out")).collect();
-        let tags = of_sets.iter().map(|(tag, loss)| (&**tag, *loss));
+        let held_out: Vec<_> = scalars(&evaluated).filter(|(tag, _)| tag.starts_with("loss/held-out")).collect();
+        let tags = held_out.iter().map(|(tag, loss)| (&**tag, *loss));
         assert!(tags.eq([("loss/held-out", 2.5), ("loss/held-out/code", 3.0), ("loss/held-out/web", 2.25)]));
     }
 

@@ -64,7 +64,7 @@ pub(super) fn accept(
     let has_nccl = gpu.is_some_and(|gpu| gpu.endpoint.is_some());
     let context = gpu.map(|gpu| gpu.context);
     let mut accepted = Accepted::default();
-    let failed = |e: io::Error| LinkError::of_io(format_args!("stage {} could not accept a link", config.rank), &e);
+    let failed = |e: io::Error| LinkError::from_io(format_args!("stage {} could not accept a link", config.rank), &e);
     // the peer causes any other error
     let unless_own = |error: io::Error| if local_shortage(&error).is_some() { Err(failed(error)) } else { Ok(()) };
     config.listener.set_nonblocking(true).map_err(failed)?;

@@ -56,7 +56,7 @@ pub enum LinkError {
 
 impl LinkError {
     /// The error of a failed system call: a local shortage, or the loss of the other end.
-    fn of_io(what: impl std::fmt::Display, error: &std::io::Error) -> LinkError {
+    fn from_io(what: impl std::fmt::Display, error: &std::io::Error) -> LinkError {
         match local_shortage(error) {
             Some(remedy) => LinkError::Local(format!("{what}: {error}; {remedy}")),
             None => LinkError::Broken(format!("{what}: {error}")),

@@ -78,8 +78,8 @@ impl Links {
     }
 
     fn failures(&self) -> impl Iterator<Item = LinkError> {
-        let of_senders = self.senders.values().filter_map(Sender::failure);
-        of_senders.chain(self.receivers.values().filter_map(Receiver::failure))
+        let sender_failures = self.senders.values().filter_map(Sender::failure);
+        sender_failures.chain(self.receivers.values().filter_map(Receiver::failure))
     }
 
     /// Closes all links, so that waiting at their other ends fails. A thread first sends the tensors that were handed
@@ -189,7 +189,7 @@ impl Dialer<'_> {
         let socket = connect(config, address, deadline).map_err(|error| {
             let what = with_peer("could not reach");
             if local_shortage(&error).is_some() || config.interrupt.is_triggered() {
-                return LinkError::of_io(what, &error);
+                return LinkError::from_io(what, &error);
             }
             LinkError::Unreachable(format!(
                 "{what}: {error}; it has joined the group, so a route, a firewall or a NetworkPolicy is in the way"
@@ -229,7 +229,7 @@ impl Dialer<'_> {
             ErrorKind::WouldBlock => {
                 LinkError::Broken(format!("{}: waited {:?}", with_peer("no answer from"), config.timeout))
             }
-            _ => LinkError::of_io(with_peer("no answer from"), &error),
+            _ => LinkError::from_io(with_peer("no answer from"), &error),
         })?;
         let carrier = match (answer, ring.map(NamedRing::into_writer), id) {
             (COMMUNICATOR, _, Some(id)) => return Ok(Some(NewCommunicator { link, id, socket })),

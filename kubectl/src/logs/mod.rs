@@ -126,11 +126,11 @@ fn show(mut logs: Vec<Log>, failure: Option<&LastFailureStatus>, timestamps: boo
 fn merged(logs: Vec<Log>, timestamps: bool) -> String {
     let roles: Vec<String> = logs.iter().map(|log| log.pod.role.to_string()).collect();
     let width = roles.iter().map(String::len).max().unwrap_or_default();
-    let of_log = |(log, role): (Log, &String)| {
+    let labelled_lines = |(log, role): (Log, &String)| {
         let role = role.clone();
         log.lines.into_iter().map(move |(at, line)| (at, role.clone(), line)).collect::<Vec<_>>()
     };
-    let mut all: Vec<(Timestamp, String, String)> = logs.into_iter().zip(&roles).flat_map(of_log).collect();
+    let mut all: Vec<(Timestamp, String, String)> = logs.into_iter().zip(&roles).flat_map(labelled_lines).collect();
     // the sort is stable: lines of one log stay in their order
     all.sort_by_key(|(at, _, _)| *at);
     let line = |(at, role, line): (Timestamp, String, String)| match timestamps {

@@ -100,9 +100,9 @@ pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwn
     let desired = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
     let mut updated = stored.clone();
     for (part, fields) in [("spec", &desired["spec"]), ("labels", &desired["metadata"]["labels"])] {
-        let of_stored = if part == "spec" { &mut updated["spec"] } else { &mut updated["metadata"]["labels"] };
+        let stored_part = if part == "spec" { &mut updated["spec"] } else { &mut updated["metadata"]["labels"] };
         for (field, value) in fields.as_object().into_iter().flatten() {
-            of_stored[field] = value.clone();
+            stored_part[field] = value.clone();
         }
     }
     if updated != stored {

@@ -186,11 +186,11 @@ pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     }
     let count = |container: &Map<String, Value>| {
         let resources = object(container.get("resources"));
-        let of_list = |list: &str| {
+        let gpus_in = |list: &str| {
             let quantity = object(resources.get(list)).remove(GPU_RESOURCE)?;
             quantity.as_u64().or_else(|| quantity.as_str()?.parse().ok())
         };
-        of_list("limits").or_else(|| of_list("requests"))
+        gpus_in("limits").or_else(|| gpus_in("requests"))
     };
     let most = trainer_containers(spec).iter().filter_map(count).max().filter(|&most| most > 1)?;
     Some(format!(

@@ -111,7 +111,7 @@ impl PodGroupApi {
 /// The PodGroup of an attempt, in `api`. Volcano's PodGroup has the queue and the priority class of the pod template.
 /// In the other APIs, each pod has its own priority, and queues do not exist.
 pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: &AttemptTemplate) -> PodGroup {
-    let of_template = |part: &str, field: &[&str]| {
+    let template_field = |part: &str, field: &[&str]| {
         let value = field.iter().try_fold(attempt.pod_template.get(part)?, |value, name| value.get(name));
         value?.as_str().map(str::to_owned)
     };
@@ -124,8 +124,8 @@ pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: &AttemptT
         }
         PodGroupApi::Volcano => PodGroupSpec::MinMember {
             min_member: attempt.gang_size,
-            queue: of_template("metadata", &["annotations", VOLCANO_QUEUE]),
-            priority_class_name: of_template("spec", &["priorityClassName"]),
+            queue: template_field("metadata", &["annotations", VOLCANO_QUEUE]),
+            priority_class_name: template_field("spec", &["priorityClassName"]),
         },
         PodGroupApi::Coscheduling => {
             PodGroupSpec::MinMember { min_member: attempt.gang_size, queue: None, priority_class_name: None }

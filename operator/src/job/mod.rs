@@ -190,9 +190,9 @@ impl CreatedAttempt {
 impl ParsedJob {
     /// Marks all pods of an attempt as created. The status may not record this fact yet.
     pub(crate) fn mark_all_created(&mut self, created: &CreatedAttempt) {
-        let is_it = *created == CreatedAttempt::of(&self.state);
+        let is_same_attempt = *created == CreatedAttempt::of(&self.state);
         match &mut self.state.attempt_phase {
-            AttemptPhase::Running { all_created, .. } if is_it => *all_created = true,
+            AttemptPhase::Running { all_created, .. } if is_same_attempt => *all_created = true,
             _ => {}
         }
     }

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_the_first_list_goes_on_when_it_is_complete() {
+    async fn a_wait_for_the_first_list_ends_when_it_is_complete() {
         use futures::FutureExt;
         let cache = PodCache::default();
         let mut waits = Box::pin(cache.wait_for_first_list("ml"));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_held_back_is_pending_since_it_was_let_go_on() {
+    fn a_gated_pod_is_pending_since_its_gate_was_removed() {
         let in_state = |state: InstanceState, version| ObservedPod { state, ..pod("a", 1, version, None) };
         let cache = PodCache::default();
         let shown = || cache.get("job", 1).unwrap()[0].clone();

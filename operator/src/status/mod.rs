@@ -56,9 +56,9 @@ impl StatusInputs<'_> {
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
         let polled = self.pods.leader_status.as_ref().filter(|polled| polled.is_reachable);
-        let of_attempt = polled.filter(|polled| polled.status.attempt == state.attempt.number);
+        let in_attempt = polled.filter(|polled| polled.status.attempt == state.attempt.number);
         let group =
-            of_attempt.and_then(|polled| polled.status.group.as_ref()).map(|group| group.incarnations.as_slice());
+            in_attempt.and_then(|polled| polled.status.group.as_ref()).map(|group| group.incarnations.as_slice());
         let stages = state.attempt.mesh.stages as usize;
         match group {
             Some(known)

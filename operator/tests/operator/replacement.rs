@@ -91,7 +91,7 @@ fn what_a_recovery_took_is_reported_by_phases() {
 }
 
 #[test]
-fn a_stage_that_fails_again_without_progress_makes_the_group_anew() {
+fn a_stage_that_fails_again_without_progress_restarts_the_group() {
     let cluster = shared();
     training(cluster, "again");
     cluster.kubelet.pod("again-0-1").exit(1, "");

@@ -130,7 +130,7 @@ fn the_status_is_read_from_the_spare_that_is_stage_0() {
 }
 
 #[test]
-fn an_operator_that_was_away_asks_who_is_which_stage() {
+fn an_operator_that_was_away_learns_the_stage_of_each_pod() {
     let (cluster, job) = (shared(), "away/job");
     cluster.create_namespace("away");
     let start = || -> OperatorProcess { cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "away")]) };
@@ -169,7 +169,7 @@ fn pod_quota(cluster: &TestCluster, namespace: &str, pods: u32) {
 }
 
 /// Whether the condition `Scheduled` reports that the quota has no room for a spare.
-fn tells_spare_quota(job: &Value) -> bool {
+fn reports_spare_quota(job: &Value) -> bool {
     let message = condition_of(job, "Scheduled").map(|scheduled| scheduled["message"].to_string());
     message.is_some_and(|message| message.contains("a spare can't be created: QuotaExceeded"))
 }
@@ -182,7 +182,7 @@ fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "tight")]);
     cluster.create(job, json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}}));
     let refused = cluster
-        .wait(job, "training, and reported", |job| tells_spare_quota(job) && job["status"]["phase"] == "Running");
+        .wait(job, "training, and reported", |job| reports_spare_quota(job) && job["status"]["phase"] == "Running");
     assert!(has_condition(&refused, "Scheduled", "True", "AllScheduled"), "{:#}", refused["status"]);
     assert_eq!(refused["status"]["restarts"]["total"], 0);
     has_saved(cluster, "tight/job-0-1", 0, 5);
@@ -192,7 +192,7 @@ fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     let more = json!({"spec": {"hard": {"pods": "10"}}});
     cluster.plane.client().patch("/api/v1/namespaces/tight/resourcequotas/pods", &more).unwrap();
     until_ready_with_spares(cluster, job, 1);
-    cluster.wait(job, "reported no longer", |job| !tells_spare_quota(job));
+    cluster.wait(job, "reported no longer", |job| !reports_spare_quota(job));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_rejected_spare_is_reported_although_a_repair_is_rejected_too() {
     cluster.plane.client().patch("/api/v1/namespaces/crowded/services/job", &orphaned).unwrap();
     until("the repair to be rejected", || operator.log().contains("does not belong to this job").then_some(()));
     cluster.edit(job, json!({"spares": 1}));
-    let reported = cluster.wait(job, "reported", tells_spare_quota);
+    let reported = cluster.wait(job, "reported", reports_spare_quota);
     assert_eq!(reported["status"]["phase"], "Running");
 }
 

@@ -50,7 +50,7 @@ fn an_unreachable_stage_0_is_no_failure() {
 }
 
 #[test]
-fn a_long_preparation_that_nobody_can_ask_about_is_no_failure() {
+fn a_long_preparation_without_reports_is_no_failure() {
     let cluster = shared();
     let never_ready = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "never-ready"}}});
     cluster.create("mute", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8}}));

@@ -23,7 +23,7 @@ pub fn folder() -> PathBuf {
 /// If helm refuses the values.
 #[track_caller]
 pub fn render(release_namespace: &str, values: &Value) -> Vec<Value> {
-    parse(&try_render(release_namespace, values).unwrap_or_else(|complaint| panic!("helm template: {complaint}")))
+    parse(&try_render(release_namespace, values).unwrap_or_else(|error| panic!("helm template: {error}")))
 }
 
 /// Like [`render`], but returns the text that helm writes.

@@ -131,9 +131,9 @@ fn isolates(policy: &Value, direction: Direction, pod: &Pod) -> bool {
 }
 
 /// Whether an item of a rule's list matches. An absent or empty list matches everything.
-fn any(items: Option<&Value>, is_it: impl Fn(&Value) -> bool) -> bool {
+fn any(items: Option<&Value>, predicate: impl Fn(&Value) -> bool) -> bool {
     let items = items.map(list).unwrap_or_default();
-    items.is_empty() || items.iter().any(is_it)
+    items.is_empty() || items.iter().any(predicate)
 }
 
 fn is_port(port: &Value, to: &End, (protocol, number): Target<'_>) -> bool {

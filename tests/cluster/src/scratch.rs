@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 /// A script that waits for the end of its input, and then removes the folder. The input ends when the process at the
 /// other end of the pipe ends. The script tries for a while, since processes that die with the test may still write. It
 /// ignores Ctrl-C at the terminal.
-const BROOM: &str =
+const CLEANUP_SCRIPT: &str =
     r#"trap "" INT HUP TERM; cat >/dev/null; for i in $(seq 100); do rm -rf "$0" 2>/dev/null && exit; sleep 0.1; done"#;
 
 /// A temporary folder. A separate process removes it, so it is also removed when the test is killed, or when a static
@@ -15,14 +15,14 @@ const BROOM: &str =
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
-    broom: Child,
+    cleanup: Child,
 }
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
         let path = tempfile::Builder::new().prefix("stagecoach-cluster-").tempdir().unwrap().keep();
-        let broom = Command::new("sh")
-            .args(["-c", BROOM])
+        let cleanup = Command::new("sh")
+            .args(["-c", CLEANUP_SCRIPT])
             .arg(&path)
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -31,7 +31,7 @@ impl Scratch {
             .process_group(0)
             .spawn()
             .unwrap();
-        Scratch { path, broom }
+        Scratch { path, cleanup }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -41,7 +41,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        drop(self.broom.stdin.take());
-        let _ = self.broom.wait();
+        drop(self.cleanup.stdin.take());
+        let _ = self.cleanup.wait();
     }
 }

@@ -8,26 +8,26 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::file::File;
-use crate::shared::{Asked, Shared, decode, not_found, redirect};
+use crate::shared::{ReceivedRequest, Shared, decode, not_found, redirect};
 use crate::store::{Files, Refusal, Repo};
 
 /// Answers a request below `/api/`.
-pub(crate) fn answer(shared: &Shared, asked: &Asked) -> Result<Response, Refusal> {
-    let mut segments = asked.path.trim_start_matches("/api/").split('/').map(decode);
+pub(crate) fn answer(shared: &Shared, request: &ReceivedRequest) -> Result<Response, Refusal> {
+    let mut segments = request.path.trim_start_matches("/api/").split('/').map(decode);
     let mut next = || segments.next().unwrap_or_default();
     let name = format!("{}/{}/{}", next(), next(), next());
     let (action, revision) = (next(), next());
     let path = segments.collect::<Vec<_>>().join("/");
     if let Some(new) = shared.store.new_name(&name) {
-        return Ok(redirect(shared, asked, &name, new));
+        return Ok(redirect(shared, request, &name, new));
     }
-    let repo = shared.store.repo(&name, asked.token())?;
+    let repo = shared.store.repo(&name, request.token())?;
     let revision = if revision.is_empty() { "main" } else { &revision };
     match action.as_str() {
         "" | "revision" => Ok(document(&information(&name, repo, revision)?)),
         "refs" => Ok(document(&references(repo))),
-        "tree" => tree(shared, asked, repo.commit(revision)?.1, path.trim_matches('/')),
-        "paths-info" => Ok(document(&paths_information(asked, repo.commit(revision)?.1))),
+        "tree" => tree(shared, request, repo.commit(revision)?.1, path.trim_matches('/')),
+        "paths-info" => Ok(document(&paths_information(request, repo.commit(revision)?.1))),
         _ => Err(not_found()),
     }
 }
@@ -54,19 +54,19 @@ fn references(repo: &Repo) -> Value {
     json!({"branches": branches, "converts": [], "tags": [], "pullRequests": []})
 }
 
-fn tree(shared: &Shared, asked: &Asked, files: &Files, folder: &str) -> Result<Response, Refusal> {
+fn tree(shared: &Shared, request: &ReceivedRequest, files: &Files, folder: &str) -> Result<Response, Refusal> {
     let entries =
-        entries(files, folder, asked.parameter("recursive").is_some_and(|it| it.eq_ignore_ascii_case("true")));
+        entries(files, folder, request.parameter("recursive").is_some_and(|it| it.eq_ignore_ascii_case("true")));
     if entries.is_empty() && !folder.is_empty() {
         return Err(not_found());
     }
-    let start = asked.parameter("cursor").and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+    let start = request.parameter("cursor").and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
     let end = entries.len().min(start + shared.faults.page_size);
     let mut answer = document(&json!(entries[start.min(end)..end]));
     if end < entries.len() {
-        let others = asked.query.split('&').filter(|pair| !pair.starts_with("cursor=") && !pair.is_empty());
+        let others = request.query.split('&').filter(|pair| !pair.starts_with("cursor=") && !pair.is_empty());
         let query: Vec<_> = others.map(str::to_owned).chain([format!("cursor={end}")]).collect();
-        let link = format!("<{}{}?{}>; rel=\"next\"", asked.endpoint, asked.path, query.join("&"));
+        let link = format!("<{}{}?{}>; rel=\"next\"", request.endpoint, request.path, query.join("&"));
         answer.headers_mut().insert("link", link.parse().expect("a header"));
     }
     Ok(answer)
@@ -91,12 +91,12 @@ fn entries(files: &Files, folder: &str, is_recursive: bool) -> Vec<Value> {
     found.into_values().collect()
 }
 
-fn paths_information(asked: &Asked, files: &Files) -> Value {
+fn paths_information(request: &ReceivedRequest, files: &Files) -> Value {
     let described = |path: String| match files.get(&path) {
         Some(file) => Some(entry(&path, file)),
         None => files.keys().any(|file| file.starts_with(&format!("{path}/"))).then(|| directory(&path)),
     };
-    json!(wanted_paths(&asked.body).into_iter().filter_map(described).collect::<Vec<_>>())
+    json!(wanted_paths(&request.body).into_iter().filter_map(described).collect::<Vec<_>>())
 }
 
 /// The paths of a body, which is a document or a form.

@@ -13,15 +13,15 @@ use futures::stream;
 
 use crate::faults::Faults;
 use crate::file::File;
-use crate::shared::{Asked, status};
+use crate::shared::{ReceivedRequest, status};
 
 const CHUNK: u64 = 64 << 10;
 /// The chunks of a second, if bodies are slowed down.
 const CHUNKS_PER_SECOND: u64 = 20;
 
 /// The response with a file or with the requested range, after all faults.
-pub(crate) fn file(faults: &mut Faults, asked: &Asked, file: &File, etag: &str) -> Response {
-    let wanted = asked.header("range").filter(|_| !faults.ignores_ranges);
+pub(crate) fn file(faults: &mut Faults, request: &ReceivedRequest, file: &File, etag: &str) -> Response {
+    let wanted = request.header("range").filter(|_| !faults.ignores_ranges);
     let range = match wanted.map(|range| parse_range(range, file.size)) {
         Some(None) => return status(416, &[("content-range", &format!("bytes */{}", file.size))]),
         Some(range) => range,
@@ -35,7 +35,7 @@ pub(crate) fn file(faults: &mut Faults, asked: &Asked, file: &File, etag: &str) 
     let range = range.unwrap_or(0..file.size);
     let length = range.end - range.start;
     answer = answer.header(CONTENT_LENGTH, length).header(CONTENT_TYPE, "application/octet-stream");
-    let body = match asked.method {
+    let body = match request.method {
         Method::HEAD => Body::empty(),
         _ => Flow::new(faults, file, range).into_body(),
     };

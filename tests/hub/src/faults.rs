@@ -7,7 +7,7 @@ use crate::port::Port;
 pub struct Faults {
     /// The number of requests that a signed URL serves. The CDN refuses further ones with 403.
     pub requests_per_signature: u32,
-    /// Whether bodies of files begin at their first byte, whatever range is asked for.
+    /// Whether bodies of files begin at their first byte, whatever range a request asks for.
     pub ignores_ranges: bool,
     /// The number of bytes of a file's body after which the connection breaks.
     pub truncate_at: Option<u64>,

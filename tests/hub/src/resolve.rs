@@ -4,7 +4,7 @@ use axum::response::Response;
 
 use crate::body;
 use crate::file::File;
-use crate::shared::{Asked, Shared, decode, not_found, redirect, status};
+use crate::shared::{ReceivedRequest, Shared, decode, not_found, redirect, status};
 use crate::store::Refusal;
 
 /// The path of small files, below the API.
@@ -12,16 +12,16 @@ pub(crate) const SMALL_FILES: &str = "/api/resolve-cache/";
 
 /// Answers a request for `/datasets/OWNER/NAME/resolve/REVISION/PATH`, or for a model's `/OWNER/NAME/...`, with a
 /// redirect to the URL of the file.
-pub(crate) fn hub(shared: &mut Shared, asked: &Asked) -> Result<Response, Refusal> {
-    let path = asked.path.trim_start_matches('/');
+pub(crate) fn hub(shared: &mut Shared, request: &ReceivedRequest) -> Result<Response, Refusal> {
+    let path = request.path.trim_start_matches('/');
     let path = if path.starts_with("datasets/") { path.to_owned() } else { format!("models/{path}") };
     let parts: Vec<_> = path.splitn(6, '/').collect();
     let [kind, owner, name, "resolve", revision, path] = parts[..] else { return Err(not_found()) };
     let name = format!("{kind}/{owner}/{name}");
     if let Some(new) = shared.store.new_name(&name) {
-        return Ok(redirect(shared, asked, &name, new));
+        return Ok(redirect(shared, request, &name, new));
     }
-    let (commit, file) = find(shared, asked, &name, &decode(revision), &decode(path))?;
+    let (commit, file) = find(shared, request, &name, &decode(revision), &decode(path))?;
     let (size, etag) = (file.size.to_string(), format!("\"{}\"", file.digest));
     let (number, location) = if file.is_large {
         let (cdn, digest) = (shared.cdn.clone(), file.digest.clone());
@@ -34,18 +34,24 @@ pub(crate) fn hub(shared: &mut Shared, asked: &Asked) -> Result<Response, Refusa
 }
 
 /// Answers a request for a small file of a commit.
-pub(crate) fn small(shared: &mut Shared, asked: &Asked) -> Result<Response, Refusal> {
-    let parts: Vec<_> = asked.path.trim_start_matches(SMALL_FILES).splitn(5, '/').collect();
+pub(crate) fn small(shared: &mut Shared, request: &ReceivedRequest) -> Result<Response, Refusal> {
+    let parts: Vec<_> = request.path.trim_start_matches(SMALL_FILES).splitn(5, '/').collect();
     let [kind, owner, name, commit, path] = parts[..] else { return Err(not_found()) };
-    let (commit, file) = find(shared, asked, &format!("{kind}/{owner}/{name}"), commit, &decode(path))?;
-    let answer = body::file(&mut shared.faults, asked, &file, &format!("\"{}\"", file.digest));
+    let (commit, file) = find(shared, request, &format!("{kind}/{owner}/{name}"), commit, &decode(path))?;
+    let answer = body::file(&mut shared.faults, request, &file, &format!("\"{}\"", file.digest));
     Ok(with_headers(shared, &commit, answer))
 }
 
 /// A file, and the commit to which the revision resolves.
-fn find(shared: &Shared, asked: &Asked, name: &str, revision: &str, path: &str) -> Result<(String, File), Refusal> {
-    let repo = shared.store.repo(name, asked.token())?;
-    repo.check_gate(asked.token())?;
+fn find(
+    shared: &Shared,
+    request: &ReceivedRequest,
+    name: &str,
+    revision: &str,
+    path: &str,
+) -> Result<(String, File), Refusal> {
+    let repo = shared.store.repo(name, request.token())?;
+    repo.check_gate(request.token())?;
     let (commit, files) = repo.commit(revision)?;
     Ok((commit.to_owned(), files.get(path).ok_or_else(not_found)?.clone()))
 }
@@ -61,13 +67,13 @@ fn with_headers(shared: &Shared, commit: &str, mut answer: Response) -> Response
 }
 
 /// Answers a request with a signed URL.
-pub(crate) fn cdn(shared: &mut Shared, asked: &Asked) -> Result<Response, Refusal> {
-    if asked.token().is_some() {
+pub(crate) fn cdn(shared: &mut Shared, request: &ReceivedRequest) -> Result<Response, Refusal> {
+    if request.token().is_some() {
         return Err((400, "", "Only one auth mechanism allowed"));
     }
-    let signature = asked.parameter("Signature").and_then(|signature| signature.parse().ok()).unwrap_or(0);
+    let signature = request.parameter("Signature").and_then(|signature| signature.parse().ok()).unwrap_or(0);
     let requests = shared.faults.requests_per_signature;
     let file = shared.store.signed(signature, requests).ok_or((403, "", "Request has expired"))?;
     // a CDN has its own tags
-    Ok(body::file(&mut shared.faults, asked, &file, "\"0123456789abcdef0123456789abcdef-2\""))
+    Ok(body::file(&mut shared.faults, request, &file, "\"0123456789abcdef0123456789abcdef-2\""))
 }

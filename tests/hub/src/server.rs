@@ -10,7 +10,7 @@ use axum::response::Response;
 use tokio::runtime::Runtime;
 
 use crate::port::Port;
-use crate::shared::{Asked, Request, Shared, decode, lock, status};
+use crate::shared::{ReceivedRequest, Request, Shared, decode, lock, status};
 use crate::{api, resolve};
 
 /// The largest body of a request.
@@ -72,7 +72,7 @@ async fn answer(
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, LARGEST_BODY).await.unwrap_or_default();
     let host = parts.headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let asked = Asked {
+    let request = ReceivedRequest {
         endpoint: format!("http://{host}"),
         method: parts.method,
         path: parts.uri.path().to_owned(),
@@ -83,10 +83,10 @@ async fn answer(
     let mut shared = lock(&shared);
     shared.requests.push(Request {
         port,
-        method: asked.method.to_string(),
-        path: decode(&asked.path),
-        range: asked.header("range").map(str::to_owned),
-        has_authorization: asked.header("authorization").is_some(),
+        method: request.method.to_string(),
+        path: decode(&request.path),
+        range: request.header("range").map(str::to_owned),
+        has_authorization: request.header("authorization").is_some(),
         peer,
     });
     if let Some(answer) = shared.faults.take_answer(port) {
@@ -94,10 +94,10 @@ async fn answer(
         return status(answer.status, &headers);
     }
     let answer = match port {
-        Port::Cdn => resolve::cdn(&mut shared, &asked),
-        Port::Hub if asked.path.starts_with(resolve::SMALL_FILES) => resolve::small(&mut shared, &asked),
-        Port::Hub if asked.path.starts_with("/api/") => api::answer(&shared, &asked),
-        Port::Hub => resolve::hub(&mut shared, &asked),
+        Port::Cdn => resolve::cdn(&mut shared, &request),
+        Port::Hub if request.path.starts_with(resolve::SMALL_FILES) => resolve::small(&mut shared, &request),
+        Port::Hub if request.path.starts_with("/api/") => api::answer(&shared, &request),
+        Port::Hub => resolve::hub(&mut shared, &request),
     };
     answer.unwrap_or_else(|(number, code, message)| {
         status(number, &[("x-error-code", code), ("x-error-message", message)])

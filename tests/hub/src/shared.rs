@@ -42,7 +42,7 @@ pub struct Request {
 
 /// A request, as the servers use it.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: Method,
     /// The path as it came.
     pub(crate) path: String,
@@ -53,7 +53,7 @@ pub(crate) struct Asked {
     pub(crate) endpoint: String,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -77,15 +77,15 @@ pub(crate) fn status(status: u16, headers: &[(&str, &str)]) -> Response {
 }
 
 /// The redirect of a request for a repository that has another name now.
-pub(crate) fn redirect(shared: &Shared, asked: &Asked, old: &str, new: &str) -> Response {
+pub(crate) fn redirect(shared: &Shared, request: &ReceivedRequest, old: &str, new: &str) -> Response {
     // models have no folder of their own outside of the API
-    let written = |name: &str| match asked.path.starts_with("/api/") {
+    let written = |name: &str| match request.path.starts_with("/api/") {
         true => name.to_owned(),
         false => name.trim_start_matches("models/").to_owned(),
     };
-    let path = asked.path.replacen(&written(old), &written(new), 1);
-    let host = if shared.faults.absolute_redirects { asked.endpoint.as_str() } else { "" };
-    let query = if asked.query.is_empty() { String::new() } else { format!("?{}", asked.query) };
+    let path = request.path.replacen(&written(old), &written(new), 1);
+    let host = if shared.faults.absolute_redirects { request.endpoint.as_str() } else { "" };
+    let query = if request.query.is_empty() { String::new() } else { format!("?{}", request.query) };
     status(307, &[("location", &format!("{host}{path}{query}"))])
 }
 

@@ -122,7 +122,7 @@ pub(crate) fn call(program: &str, arguments: &[&str], input: &str) -> Result<Str
     let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
     let found = found.with_context(|| format!("{program} is missing: run tests/node/packages.sh"))?;
     let output = run(Command::new(found).args(arguments).env("PATH", path), input);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), complaint.trim());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), stderr.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -130,9 +130,9 @@ impl Caught {
         self.workspace.path().join("twice")
     }
 
-    fn go_on(&self) {
+    fn resume(&self) {
         hold::release(&self.records);
-        self.group.go_on();
+        self.group.resume();
     }
 }
 
@@ -193,7 +193,7 @@ fn met(case: AttemptCase) {
     let (before, committed) = (checkpoint_files(&folder), checkpoints(&folder));
     // only in this case no other group works in the folder
     let everything = (case.when == When::Done).then(|| relied_on(&folder));
-    older.go_on();
+    older.resume();
     let ended = older.group.finish();
     report(case, &ended);
     match everything {
@@ -218,8 +218,11 @@ fn met(case: AttemptCase) {
         (1..=newer_job.steps).collect::<Vec<_>>(),
         "{case:?}: metrics.jsonl"
     );
-    for Ended { code, words, .. } in &ended {
-        assert!(code.is_some_and(|code| code != 0), "{case:?}: the older group left with {code:?}: {words}");
+    for Ended { code, termination_message, .. } in &ended {
+        assert!(
+            code.is_some_and(|code| code != 0),
+            "{case:?}: the older group left with {code:?}: {termination_message}"
+        );
     }
 }
 
@@ -238,8 +241,11 @@ fn steps_in(metrics: &Path) -> Vec<u64> {
 
 /// Prints the reason for the end of the older group.
 fn report(case: AttemptCase, ended: &[Ended]) {
-    for (stage, Ended { code, words, .. }) in ended.iter().enumerate() {
-        println!("{case:?}: stage {stage} left with {code:?}: {}", words["message"].as_str().unwrap_or("no message"));
+    for (stage, Ended { code, termination_message, .. }) in ended.iter().enumerate() {
+        println!(
+            "{case:?}: stage {stage} left with {code:?}: {}",
+            termination_message["message"].as_str().unwrap_or("no message")
+        );
     }
 }
 
@@ -323,7 +329,7 @@ fn a_result_reported_late_changes_nothing() {
     let longer = TestJob { steps: STEPS + 40, ..job(1000) };
     all_done(case, &Group::start(workspace, &longer, "b", NEWER).finish());
     let everything = relied_on(&folder);
-    older.go_on();
+    older.resume();
     report(case, &older.group.finish());
     assert_eq!(changed(&everything, &relied_on(&folder)), BTreeSet::new());
     assert_eq!(steps_in(&folder.join("metrics.jsonl")), (1..=STEPS + 40).collect::<Vec<_>>());

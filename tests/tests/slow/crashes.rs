@@ -72,7 +72,7 @@ fn run(scene: &Scene, checkpoint: &str, at: usize, death: &Death) -> Option<u64>
     let fired = ran.fired()?;
     assert!(checkpoint == ASYNC || fired.operation == call.operation, "{fired:?} instead");
     assert!(ran.attempts() > 1);
-    Some(ran.went_on_after().unwrap_or(0))
+    Some(ran.resumed_after().unwrap_or(0))
 }
 
 /// The step after which the next attempt must continue: the last one that was committed before the death.
@@ -105,15 +105,16 @@ fn every_operation_may_be_the_last() {
     let scene = crate::scene();
     let calls = trace(&scene, SYNC);
     // in an empty folder only the calls before the first save differ
-    let afresh: Vec<StageCall> = scene.afresh.iter().take_while(|call| call.operation != "create").cloned().collect();
-    let mut deaths: Vec<Death> = ways(false, &afresh).chain(ways(true, &calls)).collect();
+    let first_run: Vec<StageCall> =
+        scene.first_run.iter().take_while(|call| call.operation != "create").cloned().collect();
+    let mut deaths: Vec<Death> = ways(false, &first_run).chain(ways(true, &calls)).collect();
     let of = deaths.len();
     if std::env::var("STAGECOACH_CRASHES").as_deref() != Ok("all") {
         deaths = sample(deaths);
     }
     reported(&deaths, of);
     each("deaths", &deaths, |at, death| {
-        let traced = if death.from_mess { &calls } else { &scene.afresh };
+        let traced = if death.from_mess { &calls } else { &scene.first_run };
         assert_eq!(run(&scene, SYNC, at, death), Some(survives(traced, death)), "went on after another step");
     });
 }

@@ -133,7 +133,7 @@ fn damage_costs_a_few_steps_and_never_a_bit() {
         ran.ended_well(&scene);
         damage.says.iter().for_each(|words| says(&ran.outcome, words));
         match damage.from {
-            Some(step) => says(&ran.outcome, &format!("going on after step {step}, ")),
+            Some(step) => says(&ran.outcome, &format!("resuming after step {step}, ")),
             None => says(&ran.outcome, "steps 1 to"),
         }
         // damaged/ contains the checkpoints that are newer than that step, with the reason, and nothing else
@@ -160,7 +160,7 @@ fn damage_to_what_training_does_not_read_costs_nothing() {
     }
     let ran = scene.run(&Case { checkpoint: "{everySteps: 2, keepLast: 1}", ..case("unread") });
     ran.ended_well(&scene);
-    says(&ran.outcome, "going on after step 3, ");
+    says(&ran.outcome, "resuming after step 3, ");
 }
 
 /// Damages each checkpoint in its own way. The job must end with 74 and change nothing.

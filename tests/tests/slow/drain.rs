@@ -83,7 +83,7 @@ fn one_stage_that_is_asked_to_stop_takes_all_with_it_at_this_boundary() {
 }
 
 #[test]
-fn an_evaluation_is_left_to_whoever_goes_on() {
+fn an_evaluation_is_left_to_the_next_run() {
     let extra = "  checkpoint: {everySteps: 9, mode: Sync}\n".into();
     let job = TestJob { steps: 12, global_batch_size: 240, extra, ..slow(120, 0) };
     let workspace = corpus::workspace();
@@ -107,7 +107,7 @@ fn an_evaluation_is_left_to_whoever_goes_on() {
     assert_eq!(metrics(path).len(), 10);
     assert!(metrics(path)[9]["evaluationLoss"].is_null(), "{}", metrics(path)[9]);
     let outcome = goes_on(path, &job);
-    says(&outcome, "going on after step 10");
+    says(&outcome, "resuming after step 10");
     assert!(metrics(path)[9]["evaluationLoss"].is_number(), "{}", metrics(path)[9]);
 }
 
@@ -187,7 +187,7 @@ fn a_stage_that_is_asked_to_stop_while_it_starts_leaves_as_drained() {
             signal(pid, libc::SIGTERM);
             let ended = group.finish().remove(0);
             assert_eq!(ended.code, Some(143), "{moment}: {ended:?}");
-            assert_eq!(ended.words["kind"], "Drained", "{moment}: {ended:?}");
+            assert_eq!(ended.termination_message["kind"], "Drained", "{moment}: {ended:?}");
         }
         assert_eq!(saved(&path.join("kept")), metrics(path).len() as u64, "what is trained is saved");
     });

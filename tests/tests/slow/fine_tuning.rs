@@ -215,7 +215,7 @@ fn a_merged_model_is_base_plus_adapters_to_the_last_bit() {
 }
 
 #[test]
-fn a_job_with_frozen_weights_goes_on_with_the_same_ones_only() {
+fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     let workspace = workspace();
     let path = workspace.path();
     for (name, part) in [("tuned", LORA), ("frozen", FREEZE)] {

@@ -24,7 +24,7 @@ fn job() -> TestJob {
 }
 
 #[test]
-fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
+fn the_job_continues_and_its_record_is_written_when_there_is_room() {
     let workspace = corpus::workspace();
     let folder = workspace.path().join("filled");
     Launched::start(workspace.path(), &job(), &[]).finish(workspace.path()).hashes();
@@ -54,7 +54,7 @@ fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
         for reported in reported {
             assert_eq!(said.matches(reported).count(), 1, "{reported:?} in\n{said}");
         }
-        assert_eq!(said.matches("going on after step 100").count(), 2, "{said}");
+        assert_eq!(said.matches("resuming after step 100").count(), 2, "{said}");
         let state: serde_json::Value =
             serde_json::from_reader(File::open(run.path("filled/state.json")).unwrap()).unwrap();
         let state = &state["state"];
@@ -111,14 +111,14 @@ fn a_stderr_that_takes_nothing_changes_no_exit_code() {
     let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
     std::fs::write(&file, TestJob::default().yaml()).unwrap();
-    let words = workspace.path().join("words");
+    let termination_message = workspace.path().join("termination-message");
     let mut stage = Command::new(stagecoach());
     stage
         .arg("stage")
         .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1"), ("RANK", "0"), ("WORLD_SIZE", "2")])
         .envs([("STAGECOACH_JOB", "small"), ("STAGECOACH_JOB_UID", "u"), ("STAGECOACH_ATTEMPT", "1")])
         .envs([("POD_IP", "127.0.0.1"), ("POD_UID", "p"), ("STAGECOACH_HTTP_PORT", "0")])
-        .envs([("STAGECOACH_CONFIG", &file), ("STAGECOACH_TERMINATION_LOG", &words)])
+        .envs([("STAGECOACH_CONFIG", &file), ("STAGECOACH_TERMINATION_LOG", &termination_message)])
         .env("STAGECOACH_WORKSPACE", workspace.path());
     let mut run = Command::new(stagecoach());
     run.args(["run", "nowhere.yaml"]);
@@ -132,5 +132,5 @@ fn a_stderr_that_takes_nothing_changes_no_exit_code() {
         let _ = child.wait();
         assert_eq!(ended.unwrap().code(), Some(code), "{command:?}");
     }
-    assert!(std::fs::read_to_string(words).unwrap().contains("WORLD_SIZE is 2"));
+    assert!(std::fs::read_to_string(termination_message).unwrap().contains("WORLD_SIZE is 2"));
 }

@@ -140,7 +140,7 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
 
 /// Each family of Llama's trains from fresh weights and from its own checkpoints.
 #[test]
-fn relatives_of_llama_go_on_from_what_they_wrote() {
+fn relatives_of_llama_resume_from_their_own_checkpoints() {
     let workspace = workspace();
     let path = workspace.path();
     for model_type in ModelType::ALL.iter().filter(|&&model_type| model_type != ModelType::Llama) {

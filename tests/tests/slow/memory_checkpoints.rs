@@ -90,7 +90,7 @@ fn one_lost_stage_at_a_time_costs_no_finished_step() {
 }
 
 #[test]
-fn neighbours_lost_together_go_on_from_the_volume() {
+fn neighbours_lost_together_resume_from_the_volume() {
     let saving = |every: &str| TestJob { extra: plain().extra.replace("everySteps: 0", every), ..plain() };
     let workspace = corpus::workspace();
     let memory = saving("everySteps: 4, memory: {everySteps: 1}");

@@ -63,7 +63,7 @@ fn logs(workspace: &Path) -> String {
 
 /// No process has died: all stages leave the group, discard the results of the step, and form the next group.
 #[test]
-fn an_error_of_nccl_ends_the_group_and_the_next_one_goes_on() {
+fn an_error_of_nccl_ends_the_group_and_the_next_one_continues() {
     let workspace = corpus::workspace();
     with_fault(workspace.path(), "error:60", "maxRestarts: 1");
     let logs = logs(workspace.path());

@@ -168,7 +168,7 @@ fn fifty_thousand_steps_are_a_page_of_bounded_bytes_also_zoomed() {
 }
 
 #[test]
-fn a_pods_stage_0_serves_the_page_on_its_loopback_and_tells_of_its_recoveries() {
+fn a_pods_stage_0_serves_the_page_on_its_loopback_with_its_recoveries() {
     let workspace = corpus::workspace();
     let job = TestJob { stages: 1, ..job() };
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();

@@ -114,7 +114,7 @@ fn lose_for_good(launched: &Launched, lost: &[usize], ranks: usize) {
 }
 
 #[test]
-fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
+fn a_job_continues_without_a_lost_replica_until_it_is_back() {
     let cases: [(usize, usize, &[usize], &str); 8] = [
         (2, 2, &[3], ""),
         (1, 3, &[1], ""),
@@ -217,7 +217,7 @@ fn leadership_is_passed_on_more_than_once() {
 /// One replica is left, and then its leader is lost: the stage that waits beside it leads, and forms a replica with the
 /// other stage.
 #[test]
-fn who_waits_beside_the_last_replica_leads_in_its_place() {
+fn a_stage_that_waits_beside_the_last_replica_succeeds_its_leader() {
     let job = with_checkpoint(may_lose_replicas(2, 2), MEMORY);
     let workspace = corpus::workspace();
     let workspace = workspace.path();

@@ -45,7 +45,7 @@ fn saved(workspace: &Path) -> u64 {
 }
 
 #[test]
-fn killed_stages_go_on_from_the_last_checkpoint() {
+fn killed_stages_resume_from_the_last_checkpoint() {
     for (rank, precision, schedule, virtual_stages) in
         [(0, "Float32", "1F1B", 1), (1, "BFloat16", "ZBVZeroBubble", 2), (2, "Float32", "Interleaved1F1B", 2)]
     {
@@ -105,7 +105,7 @@ fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
     let outcome = run(workspace.path(), &rest);
     assert_eq!(outcome.hashes(), undisturbed(&rest));
     says(&outcome, "prep   loading  ");
-    says(&outcome, "going on after step");
+    says(&outcome, "resuming after step");
 }
 
 #[test]

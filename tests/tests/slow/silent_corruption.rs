@@ -151,7 +151,7 @@ fn the_attempt_ends_if_asked_and_the_next_one_ends_with_the_undisturbed_bits() {
 }
 
 #[test]
-fn the_next_attempt_goes_on_from_before_the_wrong_result() {
+fn the_next_attempt_resumes_from_before_the_wrong_result() {
     for mode in ["Sync", "Async"] {
         let workspace = corpus::workspace();
         let workspace = workspace.path();

@@ -18,24 +18,24 @@ const CALLS: &str = "openat,mkdir,write,fsync,rename,unlink,rmdir";
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Who {
+enum TracedProcess {
     Stage(u32),
     Launcher,
 }
 
-const EVERYBODY: [Who; 3] = [Who::Stage(0), Who::Stage(1), Who::Launcher];
+const PROCESSES: [TracedProcess; 3] = [TracedProcess::Stage(0), TracedProcess::Stage(1), TracedProcess::Launcher];
 
 /// The `nth` call of `syscall` by the thread that makes it. strace counts the calls of each thread separately.
 #[derive(Clone, Debug)]
 struct Point {
-    who: Who,
+    process: TracedProcess,
     syscall: String,
     nth: usize,
     line: String,
 }
 
 /// The system calls that strace recorded, in order.
-fn seen(who: Who, log: &Path) -> Vec<Point> {
+fn seen(process: TracedProcess, log: &Path) -> Vec<Point> {
     let mut made: HashMap<(String, String), usize> = HashMap::new();
     let mut seen = Vec::new();
     for line in fs::read_to_string(log).unwrap().lines() {
@@ -48,7 +48,7 @@ fn seen(who: Who, log: &Path) -> Vec<Point> {
         }
         let nth = made.entry((thread.to_owned(), syscall.to_owned())).or_default();
         *nth += 1;
-        seen.push(Point { who, syscall: syscall.into(), nth: *nth, line: call.into() });
+        seen.push(Point { process, syscall: syscall.into(), nth: *nth, line: call.into() });
     }
     seen
 }
@@ -98,7 +98,7 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
             .arg("stage")
             .envs(env.to_vars())
             .env("STAGECOACH_HTTP_PORT", "0")
-            .env("STAGECOACH_TERMINATION_LOG", scene.path(&format!("words-{rank}")))
+            .env("STAGECOACH_TERMINATION_LOG", scene.path(&format!("termination-message-{rank}")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -117,13 +117,13 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).signal()
 }
 
-/// Runs `point.who` under strace, from a copy of the mess. Returns whether strace killed it.
+/// Runs `point.process` under strace, from a copy of the mess. Returns whether strace killed it.
 fn kill(scene: &Scene, case: &Case, point: &Point) -> bool {
     let log = scene.path("strace.log");
     scene.mess(case.name);
-    let by = match point.who {
-        Who::Stage(rank) => attempt(scene, case, rank, &log, Some(point)),
-        Who::Launcher => launcher(scene, case, &log, Some(point)),
+    let by = match point.process {
+        TracedProcess::Stage(rank) => attempt(scene, case, rank, &log, Some(point)),
+        TracedProcess::Launcher => launcher(scene, case, &log, Some(point)),
     };
     by == Some(libc::SIGKILL)
 }
@@ -135,24 +135,24 @@ fn launcher(scene: &Scene, case: &Case, log: &Path, point: Option<&Point>) -> Op
 }
 
 /// The system calls at which each process may be killed.
-fn count(scene: &Scene) -> HashMap<Who, Vec<Point>> {
+fn count(scene: &Scene) -> HashMap<TracedProcess, Vec<Point>> {
     let log = scene.path("strace.log");
-    let points = |who| {
+    let points = |process| {
         let case = Case { name: "counted", checkpoint: CHECKPOINT, fault: "", restarts: 0 };
         let folder = scene.mess(case.name);
-        let by = match who {
-            Who::Stage(rank) => attempt(scene, &case, rank, &log, None),
-            Who::Launcher => launcher(scene, &case, &log, None),
+        let by = match process {
+            TracedProcess::Stage(rank) => attempt(scene, &case, rank, &log, None),
+            TracedProcess::Launcher => launcher(scene, &case, &log, None),
         };
         assert_eq!(by, None);
-        let mut points = seen(who, &log);
+        let mut points = seen(process, &log);
         let mut met = HashSet::new();
         // the kill hits the first thread that reaches this count
         points.retain(|p| met.insert((p.syscall.clone(), p.nth)) && p.line.contains(&format!("{}/", folder.display())));
         fs::remove_dir_all(folder).unwrap();
-        (who, points)
+        (process, points)
     };
-    EVERYBODY.into_iter().map(points).collect()
+    PROCESSES.into_iter().map(points).collect()
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn the_job_folders_own_entry_is_durable_before_anything_is_in_it() {
     let mut command = strace(&log, None);
     command.arg(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(workspace.path());
     assert!(finish(&mut command, &workspace.path().join("notes")).status.success());
-    let lines: Vec<String> = seen(Who::Launcher, &log).into_iter().map(|point| point.line).collect();
+    let lines: Vec<String> = seen(TracedProcess::Launcher, &log).into_iter().map(|point| point.line).collect();
     let folder = workspace.path().join("small");
     let made = lines.iter().position(|l| l.starts_with("mkdir(") && l.contains(&format!("{:?}", folder))).unwrap();
     let is_sync = |l: &String| l.starts_with("fsync(") && l.contains(&format!("<{}>", workspace.path().display()));
@@ -186,12 +186,12 @@ fn killed_at_a_system_call() {
     let (mut died, mut tries) = (0, 0);
     while died < POINTS {
         // the processes take turns, and for each process the system calls take turns
-        let who = EVERYBODY[tries % EVERYBODY.len()];
-        let points = points.get_mut(&who).unwrap();
+        let process = PROCESSES[tries % PROCESSES.len()];
+        let points = points.get_mut(&process).unwrap();
         let calls: BTreeSet<&str> = points.iter().map(|point| point.syscall.as_str()).collect();
-        let call = calls.iter().nth(tries / EVERYBODY.len() % calls.len()).map(ToString::to_string).unwrap();
-        let of_it: Vec<usize> = (0..points.len()).filter(|&at| points[at].syscall == call).collect();
-        let point = &points.remove(of_it[draws.below(of_it.len() as u64) as usize]);
+        let call = calls.iter().nth(tries / PROCESSES.len() % calls.len()).map(ToString::to_string).unwrap();
+        let candidates: Vec<usize> = (0..points.len()).filter(|&at| points[at].syscall == call).collect();
+        let point = &points.remove(candidates[draws.below(candidates.len() as u64) as usize]);
         tries += 1;
         assert!(tries < 2 * POINTS, "{died} of {tries} died");
         let name = &format!("point-{tries}");
@@ -201,9 +201,9 @@ fn killed_at_a_system_call() {
             continue;
         }
         died += 1;
-        let seen = seen(who, &scene.path("strace.log"));
+        let seen = seen(process, &scene.path("strace.log"));
         let at = seen.iter().find(|seen| (&seen.syscall, seen.nth) == (&point.syscall, point.nth)).unwrap();
-        println!("{died:2}: {who:?} died at its {} number {}: {}", at.syscall, at.nth, at.line);
+        println!("{died:2}: {process:?} died at its {} number {}: {}", at.syscall, at.nth, at.line);
         // after the launcher's death a person starts the job again, after a stage's death the launcher does
         let ran = scene.run(&case);
         ran.ended_well(&scene);

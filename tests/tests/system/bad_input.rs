@@ -202,12 +202,12 @@ fn a_world_size_that_disagrees_with_the_job_is_refused() {
         .envs([("POD_IP", "127.0.0.1"), ("POD_UID", "p")])
         .env("STAGECOACH_CONFIG", path(&file))
         .env("STAGECOACH_WORKSPACE", path(workspace.path()))
-        .env("STAGECOACH_TERMINATION_LOG", path(&workspace.path().join("words")))
+        .env("STAGECOACH_TERMINATION_LOG", path(&workspace.path().join("termination-message")))
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(78));
-    let words = std::fs::read_to_string(workspace.path().join("words")).unwrap();
-    for said in [String::from_utf8_lossy(&output.stderr).into_owned(), words] {
+    let termination_message = std::fs::read_to_string(workspace.path().join("termination-message")).unwrap();
+    for said in [String::from_utf8_lossy(&output.stderr).into_owned(), termination_message] {
         assert!(said.contains("WORLD_SIZE is 2") && said.contains("has 3 stages"), "{said}");
     }
 }

@@ -42,8 +42,8 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
 /// Runs `stagecoach checkpoint WORD FOLDER ...`, which must succeed. Returns its stdout.
 fn checkpoint(word: &str, folder: &Path, more: &[&str]) -> String {
     let arguments = [&["checkpoint", word, text(folder)], more].concat();
-    let (code, said, complaint) = run(&arguments);
-    assert_eq!(code, 0, "{arguments:?}\n{said}\n{complaint}");
+    let (code, said, stderr) = run(&arguments);
+    assert_eq!(code, 0, "{arguments:?}\n{said}\n{stderr}");
     said
 }
 
@@ -53,9 +53,9 @@ fn json(word: &str, folder: &Path, more: &[&str]) -> Value {
 
 /// Asserts that the command fails with `code` and one sentence that contains `words`.
 fn refused(arguments: &[&str], code: i32, words: &str) {
-    let (found, said, complaint) = run(arguments);
-    assert!(found == code && complaint.contains(words), "{arguments:?}: {found}\n{said}\n{complaint}");
-    assert_eq!(complaint.lines().filter(|line| line.starts_with("stagecoach: ")).count(), 1, "{complaint}");
+    let (found, said, stderr) = run(arguments);
+    assert!(found == code && stderr.contains(words), "{arguments:?}: {found}\n{said}\n{stderr}");
+    assert_eq!(stderr.lines().filter(|line| line.starts_with("stagecoach: ")).count(), 1, "{stderr}");
 }
 
 fn text(path: &Path) -> &str {
@@ -172,7 +172,7 @@ fn newer_format(checkpoint: &Path) {
 }
 
 #[test]
-fn pruning_keeps_the_newest_intact_one_and_the_job_goes_on() {
+fn pruning_keeps_the_newest_intact_one_and_the_job_resumes() {
     let workspace = trained();
     let folder = workspace.path().join("small");
     let fences = || fs::read_dir(folder.join("fences")).unwrap().count();
@@ -195,7 +195,7 @@ fn pruning_keeps_the_newest_intact_one_and_the_job_goes_on() {
     let longer = TestJob { steps: 15, ..job() };
     let outcome = Launched::start(workspace.path(), &longer, &[]).finish(workspace.path());
     outcome.hashes();
-    says(&outcome, "going on after step 6");
+    says(&outcome, "resuming after step 6");
 }
 
 #[test]
@@ -328,9 +328,9 @@ fn a_checkpoint_copied_under_another_name_is_verified_exported_and_replayed() {
     assert!(checkpoint("verify", &copied, &[]).starts_with("intact   "));
     checkpoint("export", &copied, &["--to", "single-file", "--output", text(&out)]);
     assert!(out.is_file());
-    let (code, said, complaint) =
+    let (code, said, stderr) =
         run(&["replay", text(&copied), "--workspace", text(workspace.path()), "--step", "10", "--stages", "1"]);
-    assert_eq!(code, 0, "{said}\n{complaint}");
+    assert_eq!(code, 0, "{said}\n{stderr}");
     refused(&["checkpoint", "list", text(&copied)], 1, "is a copy of the checkpoint of step 9");
 }
 

@@ -54,7 +54,7 @@ fn to_its_end(workspace: &Path) -> Outcome {
 fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
     launched.wait_for_restart(workspace);
     let outcome = launched.interrupt(workspace);
-    says(&to_its_end(workspace), "going on after step");
+    says(&to_its_end(workspace), "resuming after step");
     outcome
 }
 
@@ -77,13 +77,13 @@ fn a_killed_stage_is_replaced_and_the_others_stay() {
         let outcome = launched.interrupt(workspace.path());
         says(&outcome, &format!("starting stage {rank} again in 0.0s; the others wait for it"));
         says(&outcome, "training starts at step 0");
-        says(&to_its_end(workspace.path()), "going on after step");
+        says(&to_its_end(workspace.path()), "resuming after step");
         assert_eq!(state(workspace.path())["attempt"]["number"], 2, "the attempt survived the kill, and not Ctrl-C");
     }
 }
 
 #[test]
-fn a_stage_may_be_lost_again_and_again_as_long_as_training_goes_on() {
+fn a_stage_may_be_lost_again_and_again_while_training_progresses() {
     let workspace = corpus::workspace();
     let extra = job().extra.replace("everySteps: 0", "everySteps: 2");
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
@@ -167,12 +167,12 @@ fn stages_die_with_their_launcher() {
 }
 
 #[test]
-fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
+fn ctrl_c_leaves_with_143_and_the_next_run_resumes() {
     let workspace = corpus::workspace();
     let (launched, stages) = running(workspace.path(), 5);
     launched.interrupt(workspace.path());
     assert!(stages.iter().all(|&pid| is_gone(pid)));
-    says(&to_its_end(workspace.path()), "going on after step");
+    says(&to_its_end(workspace.path()), "resuming after step");
 }
 
 /// Ctrl-C while a lost stage is started again, or at the moment of its loss, leaves no process behind, and the next run
@@ -237,9 +237,13 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
         let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
         assert_eq!(manifest["attempt"], attempt);
         assert_eq!(manifest["step"], step());
-        for Ended { code, words, log } in ended {
+        for Ended { code, termination_message, log } in ended {
             assert_eq!(code, Some(143), "{log}");
-            assert_eq!((&words["kind"], &words["step"]), (&"Drained".into(), &manifest["step"]), "{words}");
+            assert_eq!(
+                (&termination_message["kind"], &termination_message["step"]),
+                (&"Drained".into(), &manifest["step"]),
+                "{termination_message}"
+            );
         }
     }
     to_its_end(workspace.path());
@@ -259,8 +263,8 @@ fn one_run_holds_a_job_and_a_finished_one_says_so() {
             .unwrap()
     };
     assert_eq!(second.status.code(), Some(1));
-    let complaint = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(complaint.contains(&launched.child.id().to_string()), "{complaint}");
+    let stderr = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(stderr.contains(&launched.child.id().to_string()), "{stderr}");
     launched.interrupt(workspace.path());
     let first = to_its_end(workspace.path());
     let done = TestJob { steps: saved(&workspace.path().join("faulty")), ..job().endless() };

@@ -7,8 +7,8 @@ use std::process::Command;
 use stagecoach_tests::stagecoach;
 
 #[test]
-fn a_wait_for_the_gpu_is_noted_and_goes_on_to_the_runtime() {
-    const NAME: &str = "host_waits::a_wait_for_the_gpu_is_noted_and_goes_on_to_the_runtime";
+fn a_wait_for_the_gpu_is_noted_and_passed_on_to_the_runtime() {
+    const NAME: &str = "host_waits::a_wait_for_the_gpu_is_noted_and_passed_on_to_the_runtime";
     const INVALID_CONTEXT: i32 = 201; // the stand-in's answer to a thread without a context
     if std::env::var_os("HOST_WAITS").is_some() {
         // SAFETY: the function has this type, and it ignores its argument on a thread without a context.

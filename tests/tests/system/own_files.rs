@@ -53,8 +53,12 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
     // a pod's stage refuses the folder too
     let mut group = Group::start(workspace.path(), &TestJob { stages: 1, ..job }, "a", 1);
     let ended = &group.finish()[0];
-    assert_eq!((ended.code, &ended.words["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
-    assert!(ended.words["message"].as_str().unwrap().contains("is not a job's folder"), "{}", ended.words);
+    assert_eq!((ended.code, &ended.termination_message["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
+    assert!(
+        ended.termination_message["message"].as_str().unwrap().contains("is not a job's folder"),
+        "{}",
+        ended.termination_message
+    );
     assert_eq!(content(&folder), before);
     // an import refuses the folder too
     let mut import = std::process::Command::new(stagecoach());
@@ -140,7 +144,7 @@ fn a_job_file_in_the_jobs_own_folder_stays_as_it_was_written() {
 }
 
 #[test]
-fn what_pods_have_made_is_a_jobs_folder_and_removed_afresh() {
+fn a_folder_that_pods_made_is_a_jobs_folder_and_fresh_removes_it() {
     let workspace = corpus::workspace();
     let job = TestJob { steps: 100_000, extra: "  checkpoint: {everySteps: 3}\n".into(), ..TestJob::default() };
     let mut group = Group::start(workspace.path(), &job, "a", 1);

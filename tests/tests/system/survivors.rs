@@ -29,12 +29,12 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
 /// The claim holds for `mode: Async`, the default: a synchronous save writes the weights themselves, so no stage has a
 /// copy.
 #[test]
-fn only_who_takes_a_lost_stages_place_reads_the_checkpoint() {
+fn only_a_replacement_reads_the_checkpoint() {
     let read = bytes_read("{everySteps: 200}");
     assert!(read[0] == 0 && read[1] > 0 && read[2] == 0, "{read:?}");
 }
 
 #[test]
-fn nobody_does_if_there_are_checkpoints_in_memory() {
+fn no_stage_reads_the_checkpoint_if_there_are_checkpoints_in_memory() {
     assert_eq!(bytes_read("{everySteps: 200, memory: {everySteps: 1}}"), [0; 3]);
 }

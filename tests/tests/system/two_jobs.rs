@@ -23,8 +23,8 @@ fn training(workspace: &Path) -> Group {
 }
 
 fn is_refused(ended: &Ended, words: &str) {
-    let message = ended.words["message"].as_str().unwrap_or_default();
-    assert_eq!((ended.code, &ended.words["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
+    let message = ended.termination_message["message"].as_str().unwrap_or_default();
+    assert_eq!((ended.code, &ended.termination_message["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
     assert!(message.contains(words) && !message.contains("--fresh"), "{message}");
 }
 
@@ -58,7 +58,7 @@ fn a_job_that_lost_its_folder_to_another_says_to_which() {
         let now = held(workspace.path());
         (second.is_whole() && !now.is_empty() && now.is_disjoint(&fences)).then_some(())
     });
-    first.go_on();
+    first.resume();
     is_refused(&first.finish()[0], "the job two (UID two-uid) holds it");
     assert!(second.is_whole());
 }

@@ -70,8 +70,8 @@ impl AuditCommand {
 
 /// The contradiction `found`, or a replay's difference if it locates the contradiction more exactly.
 fn located(found: Difference, record: &RunRecord, all: &[Interval], config: &ReplayConfig) -> Difference {
-    let of_it = all.iter().find(|interval| found.step <= interval.until);
-    let Some(Ok(Some(exact))) = of_it.map(|interval| audit(record, *interval, config)) else { return found };
+    let containing = all.iter().find(|interval| found.step <= interval.until);
+    let Some(Ok(Some(exact))) = containing.map(|interval| audit(record, *interval, config)) else { return found };
     // of the same lines
     if exact.step >= found.step { Difference { what: format!("{exact} ({found})"), ..exact } } else { exact }
 }

@@ -93,11 +93,11 @@ fn describe(document: &ShownDocument, marks: &Marks) -> String {
         document.tokens.len()
     );
     for run in document.tokens.chunk_by(|one, other| one.is_trained == other.is_trained) {
-        let of_run: String = run.iter().map(|token| token.text.as_str()).collect();
-        let of_run = visible(&of_run);
+        let run_text: String = run.iter().map(|token| token.text.as_str()).collect();
+        let run_text = visible(&run_text);
         match run[0].is_trained {
-            true => text.extend([marks.before, &of_run, marks.after]),
-            false => text += &of_run,
+            true => text.extend([marks.before, &run_text, marks.after]),
+            false => text += &run_text,
         }
     }
     text + "\n"

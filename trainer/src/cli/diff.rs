@@ -63,15 +63,15 @@ impl DiffCommand {
         } else {
             print_line(format!("the runs part at the checkpoint of step {step}, and their records do not"));
         }
-        let [ours, theirs] = [self.train(&one, step)?, self.train(&other, step)?];
-        let parted = first_divergent_tensor(&ours.tensors(step)?, &theirs.tensors(step)?);
+        let [first, second] = [self.train(&one, step)?, self.train(&other, step)?];
+        let parted = first_divergent_tensor(&first.tensors(step)?, &second.tensors(step)?);
         let what = match &parted {
             Some(tensor) => {
                 let stage = one.checkpoints.iter().find_map(|checkpoint| stage_of(&checkpoint.manifest, &tensor.name));
                 let stage = stage.map_or_else(String::new, |stage| format!(" (stage {stage} of the first run)"));
                 format!("at step {step} the first tensor that differs is {tensor}{stage}")
             }
-            None => match compare_tensors(&ours.manifest, &theirs.manifest) {
+            None => match compare_tensors(&first.manifest, &second.manifest) {
                 Some(_) => format!("the update of step {step} is the first that differs: gradients are equal"),
                 None => not_here(&one, &other, step),
             },
@@ -100,7 +100,7 @@ fn jobs_that_differ(one: &RunRecord, other: &RunRecord) {
     let (Some(one), Some(other)) = (one.checkpoints.last(), other.checkpoints.last()) else { return };
     for different in differences(&other.manifest.metadata.identity, &one.manifest.metadata.identity) {
         let text = |value: Option<serde_json::Value>| value.map_or_else(|| "absent".into(), |value| value.to_string());
-        print_line(format!("{} is {} and {}", different.path, text(different.theirs), text(different.ours)));
+        print_line(format!("{} is {} and {}", different.path, text(different.recorded), text(different.current)));
     }
 }
 

@@ -171,21 +171,21 @@ impl StageEnv {
 
     /// The variables to start the stage or spare with: the inverse of `from_vars`.
     pub fn to_vars(&self) -> Vec<(&'static str, String)> {
-        let of_stage = |value: u32| self.spare.is_none().then(|| value.to_string());
+        let stage_only = |value: u32| self.spare.is_none().then(|| value.to_string());
         let variables = [
             (env::MASTER_ADDR, Some(self.master_addr.clone())),
             (env::MASTER_PORT, Some(self.master_port.to_string())),
-            (env::RANK, of_stage(self.rank)),
+            (env::RANK, stage_only(self.rank)),
             (env::WORLD_SIZE, Some(self.mesh.ranks().to_string())),
             (env::LOCAL_RANK, Some("0".into())),
             (env::JOB, Some(self.job.clone())),
             (env::JOB_UID, Some(self.job_uid.clone())),
             (env::ATTEMPT, Some(self.attempt.to_string())),
             (env::SPARE, self.spare.map(|spare| spare.to_string())),
-            (env::INCARNATION, of_stage(self.incarnation)),
-            (env::STAGE, of_stage(self.mesh.stage(self.rank))),
+            (env::INCARNATION, stage_only(self.incarnation)),
+            (env::STAGE, stage_only(self.mesh.stage(self.rank))),
             (env::STAGES, Some(self.mesh.stages.to_string())),
-            (env::REPLICA, of_stage(self.mesh.replica(self.rank).unwrap_or(0))),
+            (env::REPLICA, stage_only(self.mesh.replica(self.rank).unwrap_or(0))),
             (env::DATA_PARALLEL, Some(self.mesh.data_parallel.to_string())),
             (env::CONFIG, Some(self.config.clone())),
             (env::WORKSPACE, Some(self.workspace.clone())),

@@ -71,7 +71,7 @@ impl Field {
             Self::read(below, path, is_required, refusals)
         });
         let fields = fields.collect();
-        let of_field = refusals.iter().filter(|refusal| refusal.path == path);
+        let field_refusals = refusals.iter().filter(|refusal| refusal.path == path);
         Self {
             kind: kind(schema),
             is_required,
@@ -79,7 +79,7 @@ impl Field {
             choices: array(&content["enum"]).filter_map(Value::as_str).map(str::to_owned).collect(),
             default: schema.get("default").map(yaml),
             limits: limits::limits(schema),
-            refusals: of_field.map(|refusal| refusal.sentence.clone()).collect(),
+            refusals: field_refusals.map(|refusal| refusal.sentence.clone()).collect(),
             change: path.strip_prefix("spec.").and_then(change_effect),
             fields,
             path,
@@ -139,8 +139,8 @@ fn description(schema: &Value, path: &str) -> String {
     if !texts.is_empty() {
         return texts.join("\n");
     }
-    let of_pod = ["spec.template.stages.", "spec.template.", ""].into_iter().find_map(|base| path.strip_prefix(base));
-    format!("Kubernetes' own: `kubectl explain pod.{}` describes it.", of_pod.unwrap_or(path))
+    let pod_path = ["spec.template.stages.", "spec.template.", ""].into_iter().find_map(|base| path.strip_prefix(base));
+    format!("Kubernetes' own: `kubectl explain pod.{}` describes it.", pod_path.unwrap_or(path))
 }
 
 /// The text with one paragraph a line: doc comments of types are wrapped at the width of source code.

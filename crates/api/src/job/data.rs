@@ -284,7 +284,7 @@ pub struct TokenizerFile {
 impl DataSpec {
     /// The sources. The files of `paths` are one source without a name.
     pub fn all_sources(&self) -> Vec<DataSource> {
-        let of_paths = self.paths.iter().map(|paths| DataSource {
+        let unnamed = self.paths.iter().map(|paths| DataSource {
             name: String::new(),
             paths: paths.clone(),
             format: None,
@@ -293,7 +293,7 @@ impl DataSpec {
             weight_schedule: Vec::new(),
             on_exhausted: OnExhausted::Repeat,
         });
-        of_paths.chain(self.sources.iter().flatten().cloned()).collect()
+        unnamed.chain(self.sources.iter().flatten().cloned()).collect()
     }
 
     /// The formats of the sources and of the held-out sets, and the format of those that give none.
@@ -313,13 +313,13 @@ impl DataSpec {
         let evaluation = self.evaluation.as_ref();
         let plain = self.paths.iter().map(|paths| ("spec.data".to_owned(), paths));
         let sources = self.sources.iter().flatten().enumerate();
-        let of_sources = sources.map(|(index, source)| (format!("spec.data.sources[{index}]"), &source.paths));
+        let source_paths = sources.map(|(index, source)| (format!("spec.data.sources[{index}]"), &source.paths));
         let held_out = evaluation.and_then(|evaluation| evaluation.paths.as_ref());
         let held_out = held_out.map(|paths| ("spec.data.evaluation".to_owned(), paths));
         let sets = evaluation.into_iter().flat_map(|evaluation| &evaluation.sets).enumerate();
-        let of_sets = sets.map(|(index, set)| (format!("spec.data.evaluation.sets[{index}]"), &set.paths));
+        let set_paths = sets.map(|(index, set)| (format!("spec.data.evaluation.sets[{index}]"), &set.paths));
         let mut patterns = Vec::new();
-        for (at, paths) in plain.chain(of_sources).chain(held_out).chain(of_sets) {
+        for (at, paths) in plain.chain(source_paths).chain(held_out).chain(set_paths) {
             let pattern = |(index, pattern): (usize, _)| (format!("{at}.paths[{index}]"), String::as_str(pattern));
             patterns.extend(paths.iter().enumerate().map(pattern));
         }

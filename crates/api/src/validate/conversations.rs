@@ -10,12 +10,12 @@ const OWN_FIELDS: &str = "remove it, since conversations have fields of their ow
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let Some(data) = &spec.data else { return };
     let has_conversations = data.formats().any(|format| format != DataFormat::Text);
-    let of_conversations = [
+    let conversation_fields = [
         ("chatTemplate", data.chat_template.is_some()),
         ("chatDate", data.chat_date.is_some()),
         ("onLongConversation", data.on_long_conversation != OnLongConversation::Fail),
     ];
-    for (field, _) in of_conversations.into_iter().filter(|(_, given)| *given) {
+    for (field, _) in conversation_fields.into_iter().filter(|(_, given)| *given) {
         problems.require(has_conversations, format!("{AT}.format"), || {
             format!("is Text, and {field} is given, which is for conversations: remove it, or set format to Chat or PromptCompletion")
         });

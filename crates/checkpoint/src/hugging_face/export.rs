@@ -218,9 +218,9 @@ impl Source<'_> {
         if written.len() > 1 {
             small(WEIGHTS_INDEX_FILE, weights_index_json(&written).as_bytes())?;
         }
-        let of_other_format = if is_adapter { CONFIG_FILE } else { ADAPTER_CONFIG_FILE };
+        let other_config = if is_adapter { CONFIG_FILE } else { ADAPTER_CONFIG_FILE };
         let is_small =
-            |name: &str| ![WEIGHTS_INDEX_FILE, of_other_format].contains(&name) && !name.ends_with(".safetensors");
+            |name: &str| ![WEIGHTS_INDEX_FILE, other_config].contains(&name) && !name.ends_with(".safetensors");
         for file in self.checkpoint.manifest().files.iter().filter(|file| is_small(&file.name)) {
             let bytes = self.checkpoint.read_small_file(&file.name)?.unwrap_or_default();
             small(&file.name, &if file.name == CONFIG_FILE { self.config(bytes) } else { bytes })?;

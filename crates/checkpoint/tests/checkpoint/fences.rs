@@ -276,7 +276,7 @@ fn what_a_probe_leaves_is_no_checkpoint_and_is_removed() {
 }
 
 #[test]
-fn a_fence_says_whose_it_is_and_who_lost_it_says_to_whom() {
+fn a_fence_names_its_owner_and_a_lost_fence_its_new_owner() {
     let volume = MemoryVolume::new();
     assert_eq!(newest_owner(&volume).unwrap(), None);
     // a fence of an earlier version, or of a command
@@ -312,8 +312,8 @@ fn missing_fence_folder_is_reported() {
 fn call_at(operation: &str, end: &str) -> usize {
     let counting = FaultyVolume::counting(Arc::new(MemoryVolume::new()));
     Fence::acquire(&counting).unwrap();
-    let is_it = |call: &VolumeCall| call.operation == operation && call.path.ends_with(end);
-    counting.trace().iter().position(is_it).unwrap()
+    let is_call = |call: &VolumeCall| call.operation == operation && call.path.ends_with(end);
+    counting.trace().iter().position(is_call).unwrap()
 }
 
 #[test]

@@ -117,22 +117,22 @@ fn next_save_removes_a_failed_saves_files() {
 }
 
 #[test]
-fn a_save_that_may_not_go_on_ends_at_its_next_write() {
+fn a_cancelled_save_ends_at_its_next_write() {
     let volume = MemoryVolume::new();
     let fence = Fence::acquire(&volume).unwrap();
     let bytes = vec![1; 4 << 20];
     let weights = [("a".to_owned(), TensorView::new(Dtype::U8, vec![bytes.len()], &bytes).unwrap())];
     let save = fence.pending_checkpoint(1);
     assert!(save.begin(&volume, &identity()).unwrap());
-    let asked = AtomicUsize::new(0);
+    let checks = AtomicUsize::new(0);
     // the first write is the header
-    let go_on = || match asked.fetch_add(1, Ordering::Relaxed) {
+    let check_cancelled = || match checks.fetch_add(1, Ordering::Relaxed) {
         0..3 => Ok(()),
         _ => Err(std::io::Error::other("the group is over")),
     };
-    let error = save.write_stage_cancellable(&volume, 0, &weights, &NONE, &go_on).unwrap_err().to_string();
+    let error = save.write_stage_cancellable(&volume, 0, &weights, &NONE, &check_cancelled).unwrap_err().to_string();
     assert!(error.ends_with("the group is over"), "{error}");
-    assert_eq!(asked.into_inner(), 4);
+    assert_eq!(checks.into_inner(), 4);
 }
 
 #[test]

@@ -230,8 +230,8 @@ impl CacheBuilder<'_> {
         let empty = sources.iter().enumerate().filter(|(_, source)| source.documents == 0).map(|(index, _)| index);
         for index in empty.filter(has_conversations) {
             let mut findings = Findings::default();
-            let of_source = headers.iter().filter(|header| self.corpus.source_at(header.from.cursor) == index);
-            of_source.for_each(|header| findings.add(&header.findings));
+            let source_headers = headers.iter().filter(|header| self.corpus.source_at(header.from.cursor) == index);
+            source_headers.for_each(|header| findings.add(&header.findings));
             if findings.most_frequent_reason().is_some() {
                 return Err(without_documents(self.corpus, self.corpus.files_of(index), &findings));
             }

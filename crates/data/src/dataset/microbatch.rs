@@ -124,11 +124,11 @@ impl Dataset {
     /// The inputs of a row, as offsets from the first input, whose targets are left out: those of a document that
     /// training leaves out, and those that the loss mask excludes. The first tokens of documents are not among them.
     fn left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
-        let of_documents = self.of_documents_left_out(row, range);
+        let positions = self.tokens_of_left_out_documents(row, range);
         let Some(mut trained) = row.sequences.stream.trained(range.start + 1, range.length) else {
-            return of_documents;
+            return positions;
         };
-        of_documents.into_iter().for_each(|inputs| trained[inputs].fill(false));
+        positions.into_iter().for_each(|inputs| trained[inputs].fill(false));
         for boundary in row.boundaries(range) {
             trained[boundary as usize - 1] = true;
         }
@@ -140,19 +140,19 @@ impl Dataset {
         runs.filter(|(trained, _)| !trained).map(|(_, inputs)| inputs).collect()
     }
 
-    fn of_documents_left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
+    fn tokens_of_left_out_documents(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
         if self.without.is_empty() || row.source.is_none() {
             return Vec::new();
         }
         let stream = &row.sequences.stream;
         let (start, end) = (range.start, range.start + range.length as u64);
-        let of_range = stream.containing(start)..=stream.containing(end);
+        let range_documents = stream.containing(start)..=stream.containing(end);
         // no input has a document's first token as its target
         let inputs = |document: u64| {
             let [first, next] = [document, document + 1].map(|index| stream.start(index));
             (first.max(start) - start) as usize..((next - 1).min(end) - start) as usize
         };
-        of_range.filter(|&document| self.without.contains(&stream.in_corpus(document).0)).map(inputs).collect()
+        range_documents.filter(|&document| self.without.contains(&stream.in_corpus(document).0)).map(inputs).collect()
     }
 }
 

@@ -160,8 +160,8 @@ fn check(config: &DataConfig) -> Result<(), DataError> {
         return Err(DataError::Invalid { problem: "data.sequenceLength is 0: it must be at least 1".into() });
     }
     let is_of_source = |name: &str| config.sources.iter().any(|source| source.name == name);
-    let of_source = config.held_out_files.iter().find(|files| !files.name.is_empty() && is_of_source(&files.name));
-    match (config.held_out, of_source) {
+    let source_files = config.held_out_files.iter().find(|files| !files.name.is_empty() && is_of_source(&files.name));
+    match (config.held_out, source_files) {
         (HeldOut::Documents(_) | HeldOut::LastSequences(_), Some(files)) => {
             let problem = format!(
                 "data.evaluation.sets: the name {} is that of a source, whose held-out part has a loss of its own: give the set another",

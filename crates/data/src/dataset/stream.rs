@@ -92,11 +92,11 @@ impl Dataset {
     pub fn stream_notes(&self, position: u64) -> Vec<String> {
         let counts = self.mixture.counts(position);
         // a source of which no window is open has been read before this process began
-        let of_source = |(index, stream): (usize, &SourceStream)| {
+        let source_counts = |(index, stream): (usize, &SourceStream)| {
             let begun = || Some(stream.position_after(counts[index])?.counts().clone());
             stream.counts_after(counts[index]).or_else(begun)
         };
-        let read: Vec<DocumentCounts> = self.streams().filter_map(of_source).collect();
+        let read: Vec<DocumentCounts> = self.streams().filter_map(source_counts).collect();
         if read.is_empty() {
             return Vec::new();
         }

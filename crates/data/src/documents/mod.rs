@@ -113,9 +113,9 @@ pub fn part_texts(
             let name = || DocumentName { file: piece.file.name.clone(), number: piece.number };
             let Some((first, last)) = (begin..end).next().zip((begin..end).next_back()) else { continue };
             let [first, last] = [first, last].map(|token| (token - tokens) as usize);
-            let of_part = part.inputs.iter().chain(part.targets.last());
-            let of_part = of_part.skip((begin - part.tokens.start) as usize);
-            if !ids[first..=last].iter().zip(of_part).all(|(&id, &token)| i64::from(id) == token) {
+            let part_tokens = part.inputs.iter().chain(part.targets.last());
+            let part_tokens = part_tokens.skip((begin - part.tokens.start) as usize);
+            if !ids[first..=last].iter().zip(part_tokens).all(|(&id, &token)| i64::from(id) == token) {
                 return Err(DataError::OtherTokens { name: name().to_string() });
             }
             let range = ranges[first].start..ranges[last].end;

@@ -135,8 +135,8 @@ impl WindowBuffer {
             // the next window begins at this position or later
             self.points.clear();
         }
-        let of_document = if position.inside { self.tokens_of_last(self.ids.len()) } else { 0 };
-        self.points.push_back((tokens, ReadPosition { tokens: of_document, ..position }, counts));
+        let document_tokens = if position.inside { self.tokens_of_last(self.ids.len()) } else { 0 };
+        self.points.push_back((tokens, ReadPosition { tokens: document_tokens, ..position }, counts));
     }
 
     /// The next window; `None` while it lacks tokens.
@@ -328,15 +328,15 @@ mod tests {
             let expected = sequences(&ids, &starts, size);
             let mut found = Vec::new();
             for window in &all {
-                let of_window = sequences(&window.ids, &window.starts, size);
-                prop_assert_eq!(of_window.len() as u64, size.sequences);
-                found.extend(of_window);
+                let window_sequences = sequences(&window.ids, &window.starts, size);
+                prop_assert_eq!(window_sequences.len() as u64, size.sequences);
+                found.extend(window_sequences);
                 // ids are positions in the stream
                 for (index, (start, document)) in window.starts.iter().zip(&window.documents).enumerate() {
                     let token = u64::from(window.ids[*start as usize]);
-                    let of_stream = starts.partition_point(|&start| start <= token) - 1;
+                    let stream_index = starts.partition_point(|&start| start <= token) - 1;
                     let before = if index == 0 { window.tokens_before } else { 0 };
-                    prop_assert_eq!((documents[of_stream], starts[of_stream] + before), (*document, token));
+                    prop_assert_eq!((documents[stream_index], starts[stream_index] + before), (*document, token));
                 }
                 prop_assert_eq!(window.documents.len(), window.starts.len());
             }

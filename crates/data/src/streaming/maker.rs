@@ -75,11 +75,11 @@ impl WindowMaker {
             start,
             max_bytes,
         };
-        let of_thread = Arc::clone(&shared);
+        let thread_shared = Arc::clone(&shared);
         let name = format!("data-{source}");
         let spawned = std::thread::Builder::new().name(name).spawn(move || {
-            if let Err(error) = work.run(&of_thread) {
-                of_thread.update(|state| state.error = Some(error));
+            if let Err(error) = work.run(&thread_shared) {
+                thread_shared.update(|state| state.error = Some(error));
             }
         });
         if let Err(error) = spawned {

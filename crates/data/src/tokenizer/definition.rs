@@ -48,8 +48,8 @@ fn special_token(name: &str, id: u32) -> Value {
 /// The token that stands for characters outside of the vocabulary.
 pub(super) fn unknown_token(definition: &Value) -> Option<&str> {
     let model = &definition["model"];
-    let of_unigram = || model["vocab"][usize::try_from(model["unk_id"].as_u64()?).ok()?][0].as_str();
-    model["unk_token"].as_str().or_else(of_unigram)
+    let unigram_unknown = || model["vocab"][usize::try_from(model["unk_id"].as_u64()?).ok()?][0].as_str();
+    model["unk_token"].as_str().or_else(unigram_unknown)
 }
 
 /// Whether characters outside of the vocabulary may vanish. A BPE drops them if it has no token for them and no bytes.

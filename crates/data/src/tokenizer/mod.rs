@@ -17,8 +17,7 @@ use crate::catch_panic::catch_panic;
 use crate::conversations::ConversationEncoder;
 use crate::corpus::Split;
 use crate::error::DataError;
-use crate::findings::Findings;
-use crate::losses::Losses;
+use crate::findings::{Findings, LossyEncoding};
 use crate::named_tokens::{NamedTokens, PAD_KEY};
 #[cfg(test)]
 pub(crate) use definition::LLAMA_3_PATTERN;
@@ -40,7 +39,7 @@ pub struct Tokenizer {
     keeps_padding_text: bool,
     /// Whether special tokens in a text are encoded as tokens.
     parses: bool,
-    losses: Losses,
+    lossy_encoding: LossyEncoding,
     /// The encoder of conversations, if the corpus has some.
     pub(crate) conversations: Option<Arc<ConversationEncoder>>,
 }
@@ -112,7 +111,7 @@ impl Tokenizer {
         }
         let hash = blake3::hash(bytes).to_hex().to_string();
         let split = definition::split(&definition, parse);
-        let losses = losses(&definition, &inner, parse);
+        let lossy_encoding = lossy_encoding(&definition, &inner, parse);
         Ok(Tokenizer {
             inner,
             path: path.into(),
@@ -123,7 +122,7 @@ impl Tokenizer {
             named: named.clone(),
             keeps_padding_text,
             parses: parse,
-            losses,
+            lossy_encoding,
             conversations: None,
         })
     }
@@ -145,8 +144,8 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), bytes))
     }
 
-    pub(crate) fn losses(&self) -> &Losses {
-        &self.losses
+    pub(crate) fn lossy_encoding(&self) -> &LossyEncoding {
+        &self.lossy_encoding
     }
 
     /// The ids and findings of each text, computed on all processors.
@@ -155,7 +154,7 @@ impl Tokenizer {
         for (findings, text) in all_findings.iter_mut().zip(&texts) {
             findings.special_as_text(self.special_as_text(text));
         }
-        let encodings = if self.losses.drops_characters {
+        let encodings = if self.lossy_encoding.may_drop_characters {
             let encodings = self.inner.encode_batch(texts.clone(), false).map_err(self.failed())?;
             for ((findings, text), encoding) in all_findings.iter_mut().zip(&texts).zip(&encodings) {
                 findings.dropped(text, encoding.get_offsets());
@@ -167,14 +166,14 @@ impl Tokenizer {
         let ids_of = |encoding: tokenizers::Encoding| encoding.get_ids().to_vec();
         let mut encoded: Vec<_> = encodings.into_iter().map(ids_of).zip(all_findings).collect();
         for (ids, findings) in &mut encoded {
-            self.losses.count_unknown(ids, findings);
+            self.lossy_encoding.count_unknown(ids, findings);
         }
         Ok(encoded)
     }
 
     /// The special tokens that `text` spells and that are encoded as text, one after another.
     pub fn special_as_text<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a str> {
-        let found = self.losses.special.iter().flat_map(move |special| special.find_iter(text));
+        let found = self.lossy_encoding.special_names.iter().flat_map(move |special| special.find_iter(text));
         found.map(move |found| &text[found.range()])
     }
 
@@ -288,14 +287,14 @@ fn names<'a>(inner: &'a tokenizers::Tokenizer, definition: &Value) -> Names<'a> 
     Names { id_of: Box::new(|name| inner.token_to_id(name)), added }
 }
 
-fn losses(definition: &Value, inner: &tokenizers::Tokenizer, parse: bool) -> Losses {
+fn lossy_encoding(definition: &Value, inner: &tokenizers::Tokenizer, parse: bool) -> LossyEncoding {
     let special = definition::added_tokens(definition).iter().filter(|token| token["special"] == true);
     let contents: Vec<&str> = special.filter_map(|token| token["content"].as_str()).collect();
     let matcher = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents);
-    Losses {
-        special: matcher.ok().filter(|_| !parse),
-        unknown: definition::unknown_token(definition).and_then(|name| inner.token_to_id(name)),
-        drops_characters: definition::may_drop_characters(definition, &|name| inner.token_to_id(name).is_some()),
+    LossyEncoding {
+        special_names: matcher.ok().filter(|_| !parse),
+        unknown_id: definition::unknown_token(definition).and_then(|name| inner.token_to_id(name)),
+        may_drop_characters: definition::may_drop_characters(definition, &|name| inner.token_to_id(name).is_some()),
     }
 }
 

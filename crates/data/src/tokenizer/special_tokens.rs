@@ -163,10 +163,10 @@ impl Configs {
     /// another id.
     pub(super) fn special_tokens(&self, names: &Names, job: &NamedTokens) -> Result<SpecialTokenIds, String> {
         let found = self.found_tokens(names)?;
-        let of_job =
+        let job_token =
             |field: &str, text: &Option<String>| text.as_ref().map(|text| names.of_job(field, text)).transpose();
-        let eos = of_job("eos", &job.eos)?.map_or(found.eos, |id| vec![id]);
-        let bos = of_job("bos", &job.bos)?;
+        let eos = job_token("eos", &job.eos)?.map_or(found.eos, |id| vec![id]);
+        let bos = job_token("bos", &job.bos)?;
         if let (Some(id), Some(text)) = (bos, &job.bos) {
             if Some(id) == (names.id_of)(SEPARATOR) {
                 return Err(format!(
@@ -180,7 +180,7 @@ impl Configs {
             }
         }
         let bos = bos.or_else(|| found.bos.filter(|id| !eos.contains(id)));
-        let pad = of_job("pad", &job.pad)?.or(found.pad);
+        let pad = job_token("pad", &job.pad)?.or(found.pad);
         let has_names_of_job = job.by_name().next().is_some();
         let before = |candidates: &[&str]| candidates.iter().find_map(|name| (names.id_of)(name));
         let other_than_before = (bos, eos.first().copied()) != (before(&BOS_TOKENS), before(&EOS_TOKENS));

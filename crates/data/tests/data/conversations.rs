@@ -538,7 +538,7 @@ fn the_cache_depends_on_everything_that_decides_the_tokens() {
 }
 
 #[test]
-fn another_template_and_another_special_token_are_told_apart() {
+fn another_template_and_another_special_token_are_distinguished() {
     let records = records(&[(1, 0), (2, 0)]);
     let volume = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&records))]);
     volume.write("letters/tokenizer_config.json", br#"{"unk_token": "[UNK]"}"#);

@@ -51,13 +51,13 @@ impl Executor<'_, '_> {
             if index != replica.index {
                 peers.stage.set_activity(self.activity, "REDUCE", Some(peers.rank(index)));
             }
-            let of_replica = subtrees(blocks, Replica { index, ..replica });
+            let replica_subtrees = subtrees(blocks, Replica { index, ..replica });
             for (received, sums) in received.iter_mut().zip(&owned) {
-                for (nth, &subtree) in of_replica.iter().enumerate() {
+                for (nth, &subtree) in replica_subtrees.iter().enumerate() {
                     let tensor = if index == replica.index {
                         sums.sums[nth].shallow_clone()
                     } else {
-                        let (tensor, at) = peers.wait(index, sums.index * of_replica.len() + nth)?;
+                        let (tensor, at) = peers.wait(index, sums.index * replica_subtrees.len() + nth)?;
                         arrived.push(at);
                         tensor
                     };

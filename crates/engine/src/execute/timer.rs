@@ -57,10 +57,10 @@ impl StepTimer {
             Some((begin, self.instant(end)?.max(begin)))
         };
         let mut own = self.own.iter().map_while(instants).map(|(begin, end)| (self.seconds(begin), self.seconds(end)));
-        let of_replicas = self.spans_of_replicas();
+        let replica_spans = self.spans_of_replicas();
         let unknown = own.clone().next().map_or(0.0, |(begin, _)| begin);
         let span = |action: &Action| match action.is_between_replicas() {
-            true => Some(of_replicas.get(action).copied().unwrap_or((unknown, unknown))),
+            true => Some(replica_spans.get(action).copied().unwrap_or((unknown, unknown))),
             false => own.next(),
         };
         program.iter().filter(|action| action.is_timed()).map_while(span).collect()

@@ -19,9 +19,9 @@ pub fn first_difference(model: &[ParameterSpec], manifest: &Manifest) -> Option<
     for tensor in &manifest.tensors {
         tensors.entry(tensor.name.clone()).or_default()[1] = Some(dtype_and_shape(tensor.dtype, &tensor.shape));
     }
-    let (name, [ours, theirs]) = tensors.into_iter().find(|(_, [ours, theirs])| ours != theirs)?;
-    let [ours, theirs] = [ours, theirs].map(|tensor| tensor.unwrap_or_else(|| "absent".to_owned()));
-    Some(format!("the parameter {name} is {ours} here and {theirs} in the checkpoint"))
+    let (name, [own, recorded]) = tensors.into_iter().find(|(_, [own, recorded])| own != recorded)?;
+    let [own, recorded] = [own, recorded].map(|tensor| tensor.unwrap_or_else(|| "absent".to_owned()));
+    Some(format!("the parameter {name} is {own} here and {recorded} in the checkpoint"))
 }
 
 /// The text of a dtype and shape, for example `F32[300, 32]`.

@@ -18,9 +18,9 @@ const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];
 /// The names of the tensors that [`load_checkpoint`] reads for `stage`: of the parameters that its replica owns,
 /// without those in `held`.
 pub fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<String> {
-    let of_parameter = |name: &String| SUFFIXES.map(|suffix| format!("{name}{suffix}"));
+    let parameter_tensors = |name: &String| SUFFIXES.map(|suffix| format!("{name}{suffix}"));
     let owned = stage.parameters.iter().enumerate().filter(|(index, _)| stage.owns(*index));
-    let names = owned.flat_map(|(_, parameter)| of_parameter(&parameter.spec.name));
+    let names = owned.flat_map(|(_, parameter)| parameter_tensors(&parameter.spec.name));
     names.filter(|name| held.is_none_or(|held| held.tensor(name).is_none())).collect()
 }
 

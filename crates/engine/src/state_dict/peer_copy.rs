@@ -68,16 +68,16 @@ impl PeerCopy {
     /// # Errors
     /// If the GPU's driver fails.
     pub fn copy_from(&mut self, stage: &Stage) -> Result<(), CudaError> {
-        let of_stage = state(stage);
-        let pieces = pieces(&self.tensor()?, &of_stage);
+        let stage_tensors = state(stage);
+        let pieces = pieces(&self.tensor()?, &stage_tensors);
         let Some(gpu) = &stage.gpu else {
             // SAFETY: contiguous fp32 on the CPU; the pieces don't overlap, and nothing else uses either side at a step
             // boundary.
             let bytes = |(to, from)| unsafe { (&mut *bytes_of(to), &*bytes_of(from)) };
-            copy_all(pieces.iter().zip(&of_stage).map(bytes));
+            copy_all(pieces.iter().zip(&stage_tensors).map(bytes));
             return Ok(());
         };
-        let flat: Vec<Tensor> = of_stage.iter().map(|tensor| tensor.view([-1])).collect();
+        let flat: Vec<Tensor> = stage_tensors.iter().map(|tensor| tensor.view([-1])).collect();
         self.copying = Some(gpu.copy_to_host(pieces.iter().zip(&flat))?);
         Ok(())
     }
@@ -88,10 +88,10 @@ impl PeerCopy {
     /// If the GPU's driver fails.
     pub fn load_into(&self, stage: &mut Stage, updates: u64) -> Result<(), CudaError> {
         stage.wait_for_copies()?;
-        let of_stage = state(stage);
-        let pieces = pieces(&self.tensor()?, &of_stage);
+        let stage_tensors = state(stage);
+        let pieces = pieces(&self.tensor()?, &stage_tensors);
         no_grad(|| {
-            pieces.iter().zip(&of_stage).for_each(|(from, to)| to.shallow_clone().copy_(&from.view_as(to)));
+            pieces.iter().zip(&stage_tensors).for_each(|(from, to)| to.shallow_clone().copy_(&from.view_as(to)));
         });
         stage.parameters.update_compute();
         stage.optimizer.set_updates(updates);
@@ -114,9 +114,9 @@ fn pieces(buffer: &Tensor, tensors: &[Tensor]) -> Vec<Tensor> {
 
 /// The tensors that updates change, in the order of the parameters: the value and both moments.
 fn state(stage: &Stage) -> Vec<Tensor> {
-    let of_parameter = |(index, parameter): (usize, &Parameter)| {
+    let parameter_tensors = |(index, parameter): (usize, &Parameter)| {
         let moments = stage.optimizer.moments(index)?;
         Some([&parameter.value, &moments.exp_avg, &moments.exp_avg_sq].map(Tensor::shallow_clone))
     };
-    stage.parameters.iter().enumerate().filter_map(of_parameter).flatten().collect()
+    stage.parameters.iter().enumerate().filter_map(parameter_tensors).flatten().collect()
 }

@@ -16,8 +16,8 @@ const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
 /// tensor that the architecture does not use, because the model would differ without it.
 pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
     let content_error = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
-    let of_model = architecture.all_weight_specs().into_iter().filter(ParameterSpec::is_of_model);
-    let expected: BTreeMap<String, Vec<i64>> = of_model.map(|spec| (spec.name, spec.shape)).collect();
+    let model_specs = architecture.all_weight_specs().into_iter().filter(ParameterSpec::is_of_model);
+    let expected: BTreeMap<String, Vec<i64>> = model_specs.map(|spec| (spec.name, spec.shape)).collect();
     for (name, shape) in &expected {
         let Some(found) = files.tensor(name) else {
             return Err(content_error(format!(

@@ -148,7 +148,7 @@ fn a_server_that_is_no_hub_is_reported() {
 }
 
 #[test]
-fn nobody_gets_to_see_the_token() {
+fn no_message_shows_the_token() {
     let hub = hub_with(&noise(10_000));
     let mut said = Vec::new();
     let reader = Reader::with_token(&hub, SECRET);

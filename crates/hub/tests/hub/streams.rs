@@ -90,7 +90,7 @@ fn a_server_may_ignore_ranges() {
 }
 
 #[test]
-fn a_truncated_body_goes_on_where_it_broke() {
+fn a_truncated_body_continues_where_it_broke() {
     let bytes = noise(10_000);
     let hub = hub_with(&bytes);
     hub.faults(|faults| faults.truncate_at = Some(1000));

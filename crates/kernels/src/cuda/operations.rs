@@ -71,12 +71,12 @@ fn blocks(on: &dyn Launcher, items: i64) -> u32 {
 }
 
 /// One thread for each item, or for several.
-fn of_items(on: &dyn Launcher, items: i64) -> Grid {
+fn item_grid(on: &dyn Launcher, items: i64) -> Grid {
     Grid { x: blocks(on, div_ceil(items, THREADS.into())), y: 1, threads: THREADS }
 }
 
 /// One block for each row, or for several, with one thread for each group of a row, or for several.
-fn of_rows(on: &dyn Launcher, rows: i64, width: i64) -> Grid {
+fn row_grid(on: &dyn Launcher, rows: i64, width: i64) -> Grid {
     let threads = (div_ceil(width, GROUP).clamp(1, 512) as u32).next_multiple_of(32);
     Grid { x: blocks(on, rows), y: 1, threads }
 }
@@ -112,7 +112,7 @@ pub(crate) fn column_sums(on: &dyn Launcher, x: &Tensor) -> Tensor {
     let (rows, width) = matrix(x);
     sum_by_pieces(on, (rows, width), |pieces, partial, rows_of_piece| {
         let kernel = of_kind!("column_sums", x.kind());
-        let grid = Grid { y: pieces, ..of_items(on, div_ceil(width, GROUP)) };
+        let grid = Grid { y: pieces, ..item_grid(on, div_ceil(width, GROUP)) };
         launch!(on, kernel, grid; data(on, x, x.kind()), partial, rows, width, rows_of_piece);
     })
 }
@@ -121,7 +121,7 @@ pub(crate) fn rms_norm(on: &dyn Launcher, x: &Tensor, weight: &Tensor, eps: f64)
     let ((rows, width), kind) = (matrix(x), x.kind());
     check(weight.numel() as i64 == width, x);
     let (y, rstd) = (on.empty(&x.size(), kind), on.empty(&[rows], Kind::Float));
-    launch!(on, of_kind!("rms_norm", kind), of_rows(on, rows, width);
+    launch!(on, of_kind!("rms_norm", kind), row_grid(on, rows, width);
         data(on, x, kind), data(on, weight, Kind::Float), data(on, &y, kind), data(on, &rstd, Kind::Float), rows, width,
         eps as f32);
     (y, rstd)
@@ -145,7 +145,7 @@ pub(crate) fn rms_norm_backward(
     let weight = data(on, weight, Kind::Float);
     let residual = data_or_null(on, residual_gradient, kind);
     let dweight = sum_by_pieces(on, (rows, width), |pieces, partial, rows_of_piece| {
-        let grid = Grid { x: pieces, ..of_rows(on, rows, width) };
+        let grid = Grid { x: pieces, ..row_grid(on, rows, width) };
         launch!(on, of_kind!("rms_norm_backward", kind), grid;
             dy, x, weight, rstd, residual, data(on, &dx, kind), data(on, &y, kind), partial, rows, width, rows_of_piece);
     });
@@ -156,7 +156,7 @@ pub(crate) fn swiglu(on: &dyn Launcher, gate_up: &Tensor) -> Tensor {
     let ((rows, both), kind) = (matrix(gate_up), gate_up.kind());
     let width = both / 2;
     let out = on.empty(&[rows, width], kind);
-    launch!(on, of_kind!("swiglu", kind), of_rows(on, rows, width);
+    launch!(on, of_kind!("swiglu", kind), row_grid(on, rows, width);
         data(on, gate_up, kind), data(on, &out, kind), rows, width);
     out
 }
@@ -166,7 +166,7 @@ pub(crate) fn swiglu_backward(on: &dyn Launcher, dout: &Tensor, gate_up: &Tensor
     let width = both / 2;
     check(dout.numel() * 2 == gate_up.numel(), gate_up);
     let out = on.empty(&[rows, width], kind);
-    launch!(on, of_kind!("swiglu_backward", kind), of_rows(on, rows, width);
+    launch!(on, of_kind!("swiglu_backward", kind), row_grid(on, rows, width);
         data(on, dout, kind), data(on, gate_up, kind), data(on, &out, kind), rows, width);
     out
 }
@@ -209,7 +209,7 @@ fn launch_rotary(
     let [cos, sin] = [cos, sin].map(|table| data(on, table, Kind::Float));
     let sign = if inverse { -1f32 } else { 1f32 };
     let ([q, k, v], [q_width, kv_width]) = (from, widths);
-    launch!(on, of_kind!("rotary", kind), of_rows(on, rows, (heads + kv_heads) * half);
+    launch!(on, of_kind!("rotary", kind), row_grid(on, rows, (heads + kv_heads) * half);
         q, k, v, q_width, kv_width, data(on, qkv, kind), cos, sin, rows, length, heads, kv_heads, half, sign);
 }
 
@@ -226,10 +226,10 @@ pub(crate) fn cross_entropy(
     let fits = dlogits.is_none_or(|dlogits| dlogits.numel() == logits.numel());
     check(fits && targets.numel() as i64 == rows, logits);
     let losses = on.empty(&[1, rows], Kind::Double);
-    launch!(on, of_kind!("cross_entropy", kind), of_rows(on, rows, vocab);
+    launch!(on, of_kind!("cross_entropy", kind), row_grid(on, rows, vocab);
         data(on, logits, Kind::Float), data(on, targets, Kind::Int64), data_or_null(on, dlogits, kind),
         data(on, &losses, Kind::Double), rows, vocab, scale);
-    CrossEntropy { sum: row_sums(on, &losses).squeeze(), of_rows: losses.squeeze_dim(0) }
+    CrossEntropy { sum: row_sums(on, &losses).squeeze(), row_losses: losses.squeeze_dim(0) }
 }
 
 /// The squared norms, `f64[tensors]`.
@@ -288,7 +288,7 @@ pub(crate) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter], options: A
         addresses.map(|address| address as i64).chain(numbers).collect::<Vec<_>>()
     };
     let table = on.upload(&parameters.iter().flat_map(row).collect::<Vec<_>>());
-    let grid = Grid { y: parameters.len() as u32, ..of_items(on, largest) };
+    let grid = Grid { y: parameters.len() as u32, ..item_grid(on, largest) };
     launch!(on, "adamw", grid; data(on, &table, Kind::Int64), CudaAdamWOptions::from(options));
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn accumulate_embedding(on: &dyn Launcher, accumulator: &Tensor, toke
     // at most two tokens of a piece have other pieces
     let partial = on.empty(&[2 * div_ceil(tokens, EMBEDDING_PIECE), width], Kind::Float);
     let [accumulator, partial] = [accumulator, &partial].map(|sums| data(on, sums, Kind::Float));
-    let grid = of_rows(on, tokens, width);
+    let grid = row_grid(on, tokens, width);
     launch!(on, of_kind!("embedding_backward", kind), grid;
         accumulator, partial, sorted, order, data(on, dy, kind), tokens, width, EMBEDDING_PIECE);
     launch!(on, "embedding_pieces", grid; accumulator, partial, sorted, tokens, width, EMBEDDING_PIECE);

@@ -233,7 +233,7 @@ mod tests {
         let declared = stand_in.iter().flat_map(|file| file.lines());
         let names =
             declared.filter_map(|line| line.split_once("extern \"C\" fn ")?.1.split_once('(').map(|(name, _)| name));
-        let of_driver = names.filter(|name| name.starts_with("cu") && !name.starts_with("cuda"));
-        assert_eq!(of_driver.collect::<BTreeSet<_>>(), BTreeSet::from(FUNCTIONS));
+        let driver_functions = names.filter(|name| name.starts_with("cu") && !name.starts_with("cuda"));
+        assert_eq!(driver_functions.collect::<BTreeSet<_>>(), BTreeSet::from(FUNCTIONS));
     }
 }

@@ -231,15 +231,15 @@ fn cross_entropy_is_as_the_reference() {
         let target = |row: i64| if row % 3 == 1 { -100 } else { row * 7919 % vocab };
         let targets = guarded(&Tensor::from_slice(&(0..rows).map(target).collect::<Vec<_>>()));
         let nothing = guarded(&Tensor::full([rows, vocab], f64::NAN, (kind, Device::Cpu)));
-        let [loss, of_rows, gradient] = in_any_order(|on| {
+        let [loss, row_losses, gradient] = in_any_order(|on| {
             let gradient = guarded(&nothing);
             let losses = operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25);
-            [losses.sum, losses.of_rows, gradient]
+            [losses.sum, losses.row_losses, gradient]
         });
         let reference = Tensor::zeros([rows, vocab], (kind, Device::Cpu));
         let expected = reference::cross_entropy(&logits, &targets, Some(&reference), 0.25);
         assert_close_to_scale("loss", &loss, &expected.sum, tolerance(Kind::Float), 10.0);
-        assert_close_to_scale("losses of rows", &of_rows, &expected.of_rows, tolerance(Kind::Float), 10.0);
+        assert_close_to_scale("losses of rows", &row_losses, &expected.row_losses, tolerance(Kind::Float), 10.0);
         assert_close_to_scale("dlogits", &gradient, &reference, tolerance(kind), 0.25);
         let [alone] = in_any_order(|on| [operations::cross_entropy(on, &logits, &targets, None, 1.0).sum]);
         assert_eq!(list(&alone), list(&loss));

@@ -56,7 +56,7 @@ fn kernels_are_as_the_reference() {
         let expected = reference::cross_entropy(&logits, &targets, Some(&dlogits), 0.25);
         let (losses, gradient) = cross_entropy_with_gradient(logits, &targets, 0.25, kind);
         assert_close_to_scale("loss", &losses.sum, &expected.sum, tolerance(Kind::Float), 10.0 * rows as f64);
-        assert_close_to_scale("losses of rows", &losses.of_rows, &expected.of_rows, tolerance(Kind::Float), 10.0);
+        assert_close_to_scale("losses of rows", &losses.row_losses, &expected.row_losses, tolerance(Kind::Float), 10.0);
         assert_close_to_scale("dlogits", &gradient, &dlogits, tolerance(kind), 0.25);
         let ids = Tensor::from_slice(&(0..rows).map(|row| row * 7919 % 50).collect::<Vec<i64>>()).to_device(GPU);
         let [sum, expected_sum] = [6, 6].map(|seed| on_gpu(&[50, width], Kind::Float, seed));

@@ -54,7 +54,7 @@ fn a_new_folder_may_hold_the_job_file_and_nothing_else() {
 }
 
 #[test]
-fn a_jobs_folder_is_recognised_whoever_created_it() {
+fn a_jobs_folder_is_recognised_regardless_of_its_creator() {
     let made: [&[(&str, &str)]; 5] = [
         &[("lock", "17\n"), ("logs/stage-0.log", "")],
         // a launcher that died early

@@ -24,13 +24,13 @@ impl Supervisor<'_> {
             return Recovery { failed_at: failure.failed_at, ..recovery };
         }
         // the cause of a stage's end may arrive only after a spare has replaced it and training has resumed
-        let went_on = |start: &LastStart| {
+        let has_resumed = |start: &LastStart| {
             start.at >= failure.failed_at
                 || failure.instance_id().is_some_and(|instance| self.processes.is_replaced(failure.attempt, instance))
         };
         let finished = self.observed_progress.finished_steps.or(self.stored.state.max_finished_steps);
         let begun = Recovery { failed_at: failure.failed_at, finished_step: finished, ..Recovery::default() };
-        match self.last_start.filter(went_on) {
+        match self.last_start.filter(has_resumed) {
             Some(LastStart { at, finished_step, first_step }) => {
                 Recovery { finished_step, first_step: Some(first_step), loaded_at: Some(at), ..begun }
             }

@@ -108,11 +108,8 @@ impl SupervisorRun {
 
 #[test]
 fn a_job_that_works_completes_and_its_stages_get_the_contract() {
-    let run = run_script(
-        "echo 'no event'; echo complaint >&2; started; step 1; finished; termination_message Done ''",
-        &[],
-        &[],
-    );
+    let run =
+        run_script("echo 'no event'; echo error >&2; started; step 1; finished; termination_message Done ''", &[], &[]);
     let RunOutcome::Complete(Some(summary)) = &run.outcome else { panic!("{:?}\n{}", run.outcome, run.output) };
     assert_eq!((summary.steps, summary.losses_hash.as_str()), (20, "aa"));
     run.assert_printed("step    1/20  loss 2.5000");
@@ -128,7 +125,7 @@ fn a_job_that_works_completes_and_its_stages_get_the_contract() {
         }
         assert!(vars().any(|var| var == ("STAGECOACH_EVENTS", "json")));
         let log = std::fs::read_to_string(run.folder.log(&format!("stage-{stage}"))).unwrap();
-        assert!(log.contains("complaint") && log.contains("no event"), "{log}");
+        assert!(log.contains("error") && log.contains("no event"), "{log}");
     }
     let uid = |stage: u32| {
         run.read_file(&format!("env-1-{stage}")).lines().find(|line| line.starts_with("POD_UID")).map(str::to_owned)

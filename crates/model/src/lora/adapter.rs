@@ -64,9 +64,9 @@ impl Adapter {
     /// Passes on the gradients of B and A.
     pub(crate) fn weight_gradients(&self, dy: &Tensor, x: &Tensor, weight_gradients: &mut dyn FnMut(WeightGradient)) {
         let dy = columns(dy, &self.outputs);
-        let of_a = self.a.gradient(self.projected_gradient(&dy), x.shallow_clone());
+        let a_gradient = self.a.gradient(self.projected_gradient(&dy), x.shallow_clone());
         weight_gradients(self.b.gradient(dy, self.projected(x)));
-        weight_gradients(of_a);
+        weight_gradients(a_gradient);
     }
 
     /// `scale x A^T`, `[rows, rank]`.

@@ -37,7 +37,7 @@ fn a_key_without_wildcards_is_asked_for_alone() {
 }
 
 #[test]
-fn an_object_has_all_that_tells_its_contents_apart() {
+fn an_object_has_all_that_identifies_its_contents() {
     let (store, reader) = store_of(&["a.txt"]);
     let [listed, asked] = ["s3://bucket/*", "s3://bucket/a.txt"].map(|uri| reader.list(uri).unwrap().remove(0));
     assert_eq!(listed, asked);

@@ -120,7 +120,7 @@ fn what_may_be_taken_later_is_sent_again_and_what_is_refused_is_not() {
 }
 
 #[test]
-fn nobody_waits_for_a_collector_that_is_away() {
+fn an_absent_collector_delays_nothing() {
     // a collector that accepts no connection and sends no answer
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let exporter = exporter(&silent.local_addr().unwrap().to_string());

@@ -99,7 +99,7 @@ impl<'a> CostTable<'a> {
             actions.map_or(Vec::new(), |actions| microbatches_held(actions, chunk))
         };
         let layers = &model.layers;
-        let of_rank = |chunk| rank_of(chunk).and_then(|rank| model.ranks.get(rank)).copied().unwrap_or_default();
+        let rank_memory = |chunk| rank_of(chunk).and_then(|rank| model.ranks.get(rank)).copied().unwrap_or_default();
         Ok(CostTable {
             work: prefix_sums(layers, fixed),
             parameters: prefix_sums(layers, |layer| u128::from(layer.parameter_bytes)),
@@ -107,7 +107,7 @@ impl<'a> CostTable<'a> {
             weight_gradients: prefix_sums(layers, |layer| u128::from(layer.weight_gradient_bytes)),
             pinned_costs: [&model.embedding, &model.head].map(|module| (fixed(module), module)),
             layer_temporaries: layers.iter().map(|layer| layer.temporary_bytes).max().unwrap_or(0),
-            ranks: (0..placement.chunks()).map(of_rank).collect(),
+            ranks: (0..placement.chunks()).map(rank_memory).collect(),
             thousandths,
             layers: layers.len(),
             held: (0..placement.chunks()).map(held).collect(),
@@ -131,8 +131,8 @@ impl<'a> CostTable<'a> {
 
     /// The chunk of `chunks` whose layers hold most bytes; `None` if no layer holds any.
     fn largest(&self, chunks: impl Iterator<Item = usize>, partition: &Partition) -> Option<usize> {
-        let of_layers = |chunk: &usize| self.bytes(*chunk, partition.range(*chunk)) - self.bytes(*chunk, 0..0);
-        chunks.max_by_key(of_layers).filter(|chunk| of_layers(chunk) > 0)
+        let layer_bytes = |chunk: &usize| self.bytes(*chunk, partition.range(*chunk)) - self.bytes(*chunk, 0..0);
+        chunks.max_by_key(layer_bytes).filter(|chunk| layer_bytes(chunk) > 0)
     }
 
     /// The partition whose largest chunk is smallest.

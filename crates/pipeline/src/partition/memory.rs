@@ -95,8 +95,8 @@ impl Partition {
         let ranks = schedule.ranks.len();
         let copied = |rank: usize| {
             let modules = schedule.placement.chunks_of(rank).flat_map(|chunk| self.modules_of(model, chunk));
-            let of_rank = model.ranks.get(rank).map_or(0, |rank| rank.copied_bytes);
-            modules.map(|module| module.copied_bytes).fold(of_rank, u64::saturating_add)
+            let rank_bytes = model.ranks.get(rank).map_or(0, |rank| rank.copied_bytes);
+            modules.map(|module| module.copied_bytes).fold(rank_bytes, u64::saturating_add)
         };
         let stage = |(rank, actions): (usize, &Vec<Action>)| {
             let RankCost { parameter_bytes, copied_bytes: _, link_bytes, process_bytes, step_end_bytes } =

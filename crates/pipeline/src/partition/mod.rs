@@ -115,8 +115,8 @@ impl Partition {
 
     /// The work of one microbatch in the chunks of each rank.
     pub fn rank_work(&self, model: &ModelCost, placement: &Placement) -> Vec<f64> {
-        let of_rank = |rank| placement.chunks_of(rank).map(|chunk| self.work(model, chunk)).sum();
-        (0..placement.ranks()).map(of_rank).collect()
+        let work_of_rank = |rank| placement.chunks_of(rank).map(|chunk| self.work(model, chunk)).sum();
+        (0..placement.ranks()).map(work_of_rank).collect()
     }
 
     /// The peak number of bytes that each rank holds under `schedule`.

@@ -291,8 +291,8 @@ proptest! {
                 prop_assert!(fitting.is_empty());
                 let least = over.iter().map(fullest).min().unwrap();
                 prop_assert_eq!((needed_bytes, excess_bytes), (least, least - limit.unwrap()));
-                let is_it = |p: &Partition| p.peak_bytes(&model, &schedule)[stage] == least && p.layers[stage] == layers;
-                prop_assert!(over.iter().any(|p| fullest(p) == least && is_it(p)));
+                let is_found = |p: &Partition| p.peak_bytes(&model, &schedule)[stage] == least && p.layers[stage] == layers;
+                prop_assert!(over.iter().any(|p| fullest(p) == least && is_found(p)));
             }
             Err(error) => prop_assert!(false, "{}", error),
         }

@@ -96,8 +96,8 @@ impl Sizes {
         let (hidden, layers) = (f64::from(shape.hidden_size), shape.layers.max(stages));
         // 8/3 of the hidden size, as in Llama, in whole vectors of 32
         let intermediate_size = (8 * shape.hidden_size / 3).next_multiple_of(32);
-        let of_layer = 3.0 * hidden * hidden + 3.0 * hidden * f64::from(intermediate_size) + 2.0 * hidden;
-        let parameters = f64::from(layers) * of_layer + (2.0 * f64::from(vocab_size) + 1.0) * hidden;
+        let layer_parameters = 3.0 * hidden * hidden + 3.0 * hidden * f64::from(intermediate_size) + 2.0 * hidden;
+        let parameters = f64::from(layers) * layer_parameters + (2.0 * f64::from(vocab_size) + 1.0) * hidden;
         let threads = (facts.processors / stages as usize).clamp(1, MOST_THREADS) as u32;
         let tokens_of_step = f64::from(batch) * sequence_length;
         let seconds_of_step = seconds_of_step(parameters, tokens_of_step, flops(facts, stages, threads));
@@ -126,8 +126,8 @@ impl Sizes {
         let TrainingSizes { stages, threads, batch, sequence_length, tokens, .. } = self.training;
         let step = f64::from(batch) * f64::from(sequence_length);
         let seconds = LEAST_STEPS * seconds_of_step(self.parameters, step, flops(facts, stages, threads));
-        let of_layers = self.parameters - 2.0 * f64::from(self.vocab_size) * f64::from(self.shape.hidden_size);
-        seconds <= SECONDS && of_layers <= 2.0 * tokens
+        let layer_parameters = self.parameters - 2.0 * f64::from(self.vocab_size) * f64::from(self.shape.hidden_size);
+        seconds <= SECONDS && layer_parameters <= 2.0 * tokens
     }
 }
 

@@ -170,7 +170,7 @@ fn data_parallel_bytes(
     let replicas = f64::from(config.job.spec.data_parallel.max(1));
     let read_bytes = kind(config.training.precision).elt_size_in_bytes() as f64;
     let specs = |chunk| architecture.parameter_specs(&ModelPart::of_chunk(placement, partition, chunk));
-    let of_chunk = |chunk: usize| {
+    let replica_bytes = |chunk: usize| {
         let mut seen: BTreeSet<String> = BTreeSet::new();
         let earlier = placement.chunks_of(placement.rank_of(chunk)).take_while(|other| *other < chunk);
         seen.extend(earlier.flat_map(specs).map(|spec| spec.name));
@@ -179,5 +179,5 @@ fn data_parallel_bytes(
         let sent = numel as f64 * (replicas - 1.0) / replicas;
         [4.0 * sent, read_bytes * sent]
     };
-    (0..placement.chunks()).map(of_chunk).collect()
+    (0..placement.chunks()).map(replica_bytes).collect()
 }

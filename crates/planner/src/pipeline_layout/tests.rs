@@ -40,8 +40,8 @@ fn auto_takes_the_fastest_and_says_what_the_others_would_take() {
         let named = plan(&[("pipeline.schedule.type", schedule), ("pipeline.virtualStages", chunks)]).unwrap();
         let seconds = named.timeline.makespan;
         assert!(auto.timeline.makespan <= seconds, "{schedule} with {chunks} chunks takes {seconds}");
-        let is_it = |a: &&Alternative| a.schedule == schedule && &a.chunks_per_stage.to_string() == chunks;
-        let alternative = auto.alternatives.iter().find(is_it).unwrap();
+        let is_wanted = |a: &&Alternative| a.schedule == schedule && &a.chunks_per_stage.to_string() == chunks;
+        let alternative = auto.alternatives.iter().find(is_wanted).unwrap();
         assert_eq!(alternative.step.as_ref().unwrap().0, seconds);
         assert!(named.alternatives.is_empty() && named.notes.is_empty());
         assert!(auto.notes[0].contains(&format!("{schedule} ")), "{:?}", auto.notes);

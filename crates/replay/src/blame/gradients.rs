@@ -139,7 +139,7 @@ fn squared_norm(gradient: &Tensor) -> f64 {
 /// gradient.
 fn products(stage: &Stage, step_gradient: &[Tensor]) -> (f64, f64) {
     let double = |tensor: &Tensor| tensor.flatten(0, -1).to_kind(Kind::Double);
-    let of_parameter = |(index, (parameter, whole)): (usize, (&Parameter, &Tensor))| {
+    let parameter_gradient = |(index, (parameter, whole)): (usize, (&Parameter, &Tensor))| {
         // a weight that embedding and head share has one accumulator for each of them
         let tied = stage.tied_embedding.as_ref().filter(|tied| tied.parameter == index);
         if let Some(tied) = tied {
@@ -148,6 +148,6 @@ fn products(stage: &Stage, step_gradient: &[Tensor]) -> (f64, f64) {
         let own = &parameter.gradient;
         (squared_norm(own), double(own).dot(&double(whole)).double_value(&[]))
     };
-    let products = stage.parameters.iter().zip(step_gradient).enumerate().map(of_parameter);
+    let products = stage.parameters.iter().zip(step_gradient).enumerate().map(parameter_gradient);
     products.fold((0.0, 0.0), |sums, one| (sums.0 + one.0, sums.1 + one.1))
 }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_tells_how_the_job_stands() {
+    fn a_stage_reports_the_state_of_the_job() {
         let mut status = StageStatus { message: "tokenising, 1 of 2".into(), ..StageStatus::default() };
         assert_eq!(status_text(&status), "It prepares. tokenising, 1 of 2.");
         (status.phase, status.progress.step, status.progress.steps) = (StagePhase::Training, 7, Some(9));

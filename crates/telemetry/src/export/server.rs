@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_newest_status_waits_for_another_which_a_step_is_not() {
+    fn a_client_with_the_newest_status_waits_for_another_which_a_step_is_not() {
         let (telemetry, port) = serve_stage();
         let query = |seconds| {
             let revision = Some(telemetry.snapshot().revision);

@@ -96,7 +96,7 @@ impl Communicator {
     }
 
     /// Whether NCCL rejects the communicator as invalid usage, for example two ends on one GPU of one host.
-    pub(super) fn is_used_wrong(&self) -> bool {
+    pub(super) fn has_invalid_usage(&self) -> bool {
         let (result, state) = self.async_error();
         [result, state].contains(&INVALID_USAGE)
     }

@@ -90,13 +90,13 @@ pub(crate) fn connect(
         pair.links.push(link);
         pair.sockets.push(socket);
     }
-    let broken = |peer: usize, why: &str, is_usage: bool, sockets: &[TcpStream]| {
+    let broken = |peer: usize, why: &str, is_invalid_usage: bool, sockets: &[TcpStream]| {
         let address = sockets.first().and_then(|socket| socket.peer_addr().ok()).map(|address| address.ip());
         let at = address.map_or_else(String::new, |address| format!(" at {address}"));
-        let remedy = remedy(why, is_usage, address);
+        let remedy = remedy(why, is_invalid_usage, address);
         let message = format!("NCCL does not connect stage {rank} with stage {peer}{at}: {why}; {remedy}");
         // NCCL would reject the next group as well
-        if is_usage { LinkError::Unavailable(message) } else { LinkError::Broken(message) }
+        if is_invalid_usage { LinkError::Unavailable(message) } else { LinkError::Broken(message) }
     };
     // all communicators start before the first wait, so that no stage waits for one that has not started
     let mut begun = Vec::new();
@@ -119,7 +119,7 @@ pub(crate) fn connect(
         begun.push((links, config));
     }
     for (_, config) in &begun {
-        let broken = |why: &str| broken(config.peer, why, config.communicator.is_used_wrong(), &config.sockets);
+        let broken = |why: &str| broken(config.peer, why, config.communicator.has_invalid_usage(), &config.sockets);
         while !config.communicator.is_ready().map_err(|why| broken(&why))? {
             if interrupt.is_triggered() {
                 return Err(LinkError::Broken(format!("stage {rank} opens no links any more: the group has ended")));

@@ -5,16 +5,16 @@ use std::net::{IpAddr, Ipv4Addr};
 /// The variable that selects NCCL's network interfaces.
 const INTERFACE_VARIABLE: &str = "NCCL_SOCKET_IFNAME";
 
-/// The remedy, as the end of a sentence, if NCCL does not connect to `peer` because of `why`. `is_usage` is set if NCCL
+/// The remedy, as the end of a sentence, if NCCL does not connect to `peer` because of `why`. `is_invalid_usage` is set if NCCL
 /// reports invalid usage.
-pub(super) fn remedy(why: &str, is_usage: bool, peer: Option<IpAddr>) -> String {
+pub(super) fn remedy(why: &str, is_invalid_usage: bool, peer: Option<IpAddr>) -> String {
     let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
     let interface = peer.and_then(|peer| interface_to(peer, &routes));
-    remedy_for(why, is_usage, interface.as_deref(), std::env::var(INTERFACE_VARIABLE).ok().as_deref())
+    remedy_for(why, is_invalid_usage, interface.as_deref(), std::env::var(INTERFACE_VARIABLE).ok().as_deref())
 }
 
-fn remedy_for(why: &str, is_usage: bool, interface: Option<&str>, set: Option<&str>) -> String {
-    if is_usage {
+fn remedy_for(why: &str, is_invalid_usage: bool, interface: Option<&str>, set: Option<&str>) -> String {
+    if is_invalid_usage {
         return "it refuses two processes of one host on one GPU: give each stage a GPU of its own, or set spec.pipeline.transport to Tcp"
             .to_owned();
     }

@@ -118,7 +118,7 @@ impl Filler {
     fn receive(&mut self, microbatch: u32, tensor: &Tensor) -> Result<(), LinkError> {
         let Filler { link, stream, carrier, .. } = self;
         let expected = Header::of(microbatch, tensor);
-        let broken = |error| LinkError::of_io(format_args!("could not receive {expected}, {link}"), &error);
+        let broken = |error| LinkError::from_io(format_args!("could not receive {expected}, {link}"), &error);
         let mut bytes = [0; HEADER_BYTES];
         stream.read_exact(&mut bytes).map_err(broken)?;
         let found = Header::decode(&bytes)?;

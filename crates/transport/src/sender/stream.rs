@@ -86,7 +86,7 @@ impl Writer {
             // tensor between replicas, is not written before its receiver has it.
             let written = self.carrier.put(&mut self.stream, &header.encode(), unsafe { &*bytes_of(&part) });
             let link = self.link;
-            written.map_err(|error| LinkError::of_io(format_args!("could not send {header}, {link}"), &error))?;
+            written.map_err(|error| LinkError::from_io(format_args!("could not send {header}, {link}"), &error))?;
             self.sent.fetch_add(header.bytes() as u64, Ordering::Relaxed);
         }
         Ok(())

@@ -235,7 +235,7 @@ fn pods_that_read_the_corpus_get_the_variables_of_the_secret() {
 
 /// The differences between a spare's pod and a stage's, with a PodGroup of each API.
 #[test]
-fn a_spare_differs_from_a_stage_by_who_it_is_and_is_of_no_gang() {
+fn a_spare_differs_from_a_stage_by_its_identity_and_is_in_no_gang() {
     let template = json!({
         "spec": {"nodeSelector": {"gpu": "h100"}},
         "stages": [{"stage": 0, "spec": {"nodeSelector": {"gpu": "h200"}}}],

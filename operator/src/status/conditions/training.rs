@@ -77,14 +77,14 @@ pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
     // stage 0 may have exited before it was polled
     let failure = inputs.decision.state.last_failure.as_ref();
     let failure = failure.filter(|failure| failure.kind == Some(FailureKind::WrongResult));
-    let of_failure = || {
+    let from_failure = || {
         let instance = failure?.instance_id()?;
         let suspect = SuspectedStage { stage: instance.rank, incarnation: instance.incarnation };
         Some((failure?.message.clone(), vec![suspect]))
     };
     let before = inputs.job.status.condition(kind::AUDITS_EQUAL);
     let known = |status: &str| before.filter(|old| old.status == status);
-    match difference.or_else(of_failure) {
+    match difference.or_else(from_failure) {
         Some((message, suspects)) => match known("False").filter(|old| old.message.starts_with(&message)) {
             Some(old) => value("False", &old.reason, &old.message),
             None => value("False", reason::STAGE_DIFFERS, message + &on_nodes(inputs, &suspects)),

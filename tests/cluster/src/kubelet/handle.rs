@@ -32,7 +32,7 @@ impl ContainerExit {
 
 /// The responses of a pod.
 #[derive(Debug, Default)]
-pub(super) struct Face {
+pub(super) struct PodResponses {
     pub(super) ready: bool,
     /// Whether the pod accepts connections and never answers.
     pub(super) hangs: bool,
@@ -43,7 +43,7 @@ pub(super) struct Face {
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) view: PodView,
-    pub(super) face: Mutex<Face>,
+    pub(super) responses: Mutex<PodResponses>,
     /// The revision of the pod's status, for requests that wait for a new one.
     pub(super) revision: watch::Sender<u64>,
     pub(super) exits: UnboundedSender<ContainerExit>,
@@ -97,7 +97,7 @@ impl PodHandle {
     /// Sets the answer of `/readyz`. A real command answers by itself.
     #[track_caller]
     pub fn set_ready(&self, ready: bool) {
-        self.started().face.lock().unwrap().ready = ready;
+        self.started().responses.lock().unwrap().ready = ready;
     }
 
     /// Sets the answer of `/status`. Where `status` leaves job, attempt, pod or stage empty, the values of the pod's
@@ -108,7 +108,7 @@ impl PodHandle {
         let own = identity(&started.view);
         let text = |given: String, own: String| if given.is_empty() { own } else { given };
         let number = |given: u64, own: u64| if given == 0 { own } else { given };
-        let mut face = started.face.lock().unwrap();
+        let mut responses = started.responses.lock().unwrap();
         let mut new = StageStatus {
             job_uid: text(status.job_uid, own.job_uid),
             pod_uid: text(status.pod_uid, own.pod_uid),
@@ -116,9 +116,9 @@ impl PodHandle {
             stage: number(status.stage.into(), own.stage.into()) as u32,
             ..status
         };
-        new.revision = face.status.revision + u64::from(new.is_news_after(&face.status));
+        new.revision = responses.status.revision + u64::from(new.is_news_after(&responses.status));
         started.revision.send_replace(new.revision);
-        face.status = new;
+        responses.status = new;
     }
 
     /// Adds a line to the pod's log.

@@ -37,8 +37,8 @@ async fn answer(stream: TcpStream, shared: Arc<KubeletState>, pod: Arc<Started>)
         let _ = tokio::time::timeout(query.timeout(), revision.wait_for(|revision| *revision != known)).await;
     }
     let (hangs, ready, status) = {
-        let face = pod.face.lock().unwrap();
-        (face.hangs, face.ready, serde_json::to_string(&face.status)?)
+        let responses = pod.responses.lock().unwrap();
+        (responses.hangs, responses.ready, serde_json::to_string(&responses.status)?)
     };
     if hangs {
         std::future::pending::<()>().await;

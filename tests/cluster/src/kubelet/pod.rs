@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::address::Address;
 use super::container::FakeContainer;
-use super::handle::{ContainerExit, Face, Started, identity};
+use super::handle::{ContainerExit, PodResponses, Started, identity};
 use super::http::{get_succeeds, serve};
 use super::status::{State, now, patch};
 use super::{Behaviour, KubeletState, PodView, environment};
@@ -101,7 +101,7 @@ impl Life {
         let init = spec.init_containers.as_deref().unwrap_or_default();
         let Some((sidecars, sidecar_states)) = self.initialise(init, count, &address.ip).await else { return };
         let (exits, mut ordered) = mpsc::unbounded_channel();
-        let face = Face {
+        let responses = PodResponses {
             ready: behaviour != Behaviour::NeverReady,
             hangs: behaviour == Behaviour::Hang,
             status: identity(&view),
@@ -110,7 +110,7 @@ impl Life {
         let (log, last_words, variables) = (file("log"), file("termination"), view.env.clone());
         let started = Arc::new(Started {
             view,
-            face: Mutex::new(face),
+            responses: Mutex::new(responses),
             revision: watch::Sender::new(0),
             exits,
             log: log.clone(),

@@ -29,8 +29,8 @@ pub(super) fn install(plane: &ControlPlane, program: &Path, ip: &str) {
     // the annotation of a client-side apply has no room for the CRD of workloads
     // on a busy machine, the API server takes longer for such a CRD than a client waits
     let apply = || plane.kubectl(&["apply", "--server-side", "-f", &beside("crds")]);
-    let complaint = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    until_or_tell("Kueue's CRDs to be applied", || apply().status.success().then_some(()), || complaint(&apply()));
+    let stderr = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    until_or_tell("Kueue's CRDs to be applied", || apply().status.success().then_some(()), || stderr(&apply()));
     for name in CONVERTED {
         let webhook = json!({"clientConfig": {"service": service("/convert")}, "conversionReviewVersions": ["v1"]});
         let conversion = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});

@@ -88,7 +88,7 @@ fn assert_all(wrong: Vec<String>) {
 }
 
 /// Compares an answer with a table's entry. Returns the difference; `None` if they agree.
-fn judge(row: &str, expected: Option<&String>, answer: &Result<Value, ApiRefusal>) -> Option<String> {
+fn difference(row: &str, expected: Option<&String>, answer: &Result<Value, ApiRefusal>) -> Option<String> {
     match (expected, answer) {
         (None, Ok(_)) => None,
         (Some(words), Err(refusal)) if rows::says(&refusal.message, words) => None,
@@ -110,7 +110,7 @@ fn rows(client: &Client) -> Vec<String> {
             Some(status) => client.patch(&format!("{JOBS}/existing/status?dryRun=All"), &json!({"status": status})),
             None => client.create(&format!("{JOBS}?dryRun=All"), &row.manifest),
         };
-        judge(&format!("{:?}", row.changed), row.server.as_ref(), &answer)
+        difference(&format!("{:?}", row.changed), row.server.as_ref(), &answer)
     };
     all.into_iter().filter_map(check).collect()
 }
@@ -132,7 +132,7 @@ fn transitions(client: &Client) -> Vec<String> {
         // a status that comes with the spec does not bypass rules that exempt status writes
         changed["status"] = json!({"phase": "Failed"});
         let answer = client.replace(&path, &changed);
-        let wrong = judge(&format!("{:?}", transition.set), transition.refused.as_ref(), &answer);
+        let wrong = difference(&format!("{:?}", transition.set), transition.refused.as_ref(), &answer);
         // a status can be written whether or not the change was refused
         client.patch(&format!("{path}/status"), &json!({"status": {"phase": "Running"}})).unwrap();
         wrong

@@ -103,8 +103,8 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: team}]
     // requests and kubectl are strict: both refuse a typo
     let typo = json!({"metadata": {"name": "typo"}, "dota": {}});
     assert_eq!(plane.client().create("/api/v1/namespaces/team/configmaps", &typo).unwrap_err().code, 400);
-    let complaint = plane.try_apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: typo}, dota: {}}").unwrap_err();
-    assert!(complaint.contains("unknown field"), "{complaint}");
+    let error = plane.try_apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: typo}, dota: {}}").unwrap_err();
+    assert!(error.contains("unknown field"), "{error}");
 
     // the API server serves native gang scheduling
     let group = plane.get("/apis/scheduling.k8s.io/v1alpha2").unwrap();

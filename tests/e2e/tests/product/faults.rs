@@ -76,7 +76,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         }
         if has_copies && ["kill -9", "out of memory"].contains(&fault) {
             let log = product.kubectl(&["logs", &job.pod(0)]);
-            let (_, since) = log.rsplit_once("going on after step").unwrap_or_else(|| panic!("{log}"));
+            let (_, since) = log.rsplit_once("resuming after step").unwrap_or_else(|| panic!("{log}"));
             assert!(since.contains("which was in memory"), "{log}");
         }
         // the lost pod is deleted once its exit is reported
@@ -87,10 +87,10 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         });
         let stayed = pods.iter().filter(|pod| now.contains(pod)).count();
         let found = (after["status"]["attempt"]["number"].as_u64().unwrap(), stayed);
-        let (is_anew, is_replaced) = (found == (attempt + 1, 0), found == (attempt, 2));
+        let (is_next_attempt, is_replaced) = (found == (attempt + 1, 0), found == (attempt, 2));
         let is_expected = match fault {
-            "delete" => is_anew,
-            "delete --force" => is_anew || is_replaced,
+            "delete" => is_next_attempt,
+            "delete --force" => is_next_attempt || is_replaced,
             _ => is_replaced,
         };
         assert!(is_expected, "{fault}: {found:?}, {pods:?} became {now:?}\n{:#}", after["status"]);

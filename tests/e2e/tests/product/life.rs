@@ -57,7 +57,7 @@ fn a_job_trains_as_it_does_on_a_laptop() {
 
 #[test]
 #[ignore = "needs a node: make e2e"]
-fn a_suspended_job_goes_on_where_it_was() {
+fn a_suspended_job_continues_where_it_was() {
     let product = Product::take();
     let job = E2eJob::apply(&product, "suspended", json!({}));
     job.wait_step(30);

@@ -10,7 +10,7 @@ const AWAY: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs a node: make e2e"]
-fn training_goes_on_without_kubelet_containerd_and_api_server() {
+fn training_continues_without_kubelet_containerd_and_api_server() {
     let product = Product::take();
     let job = E2eJob::apply(
         &product,

@@ -99,8 +99,8 @@ impl Smoke {
 
     fn only_restricted_pods_are_accepted(&self) {
         let root = json!({"securityContext": {"runAsUser": 0}});
-        let complaint = self.create(&pod("root", &["sleep"], root, json!({}))).unwrap_err();
-        assert!(complaint.contains(r#"violates PodSecurity "restricted:latest""#), "{complaint}");
+        let error = self.create(&pod("root", &["sleep"], root, json!({}))).unwrap_err();
+        assert!(error.contains(r#"violates PodSecurity "restricted:latest""#), "{error}");
 
         self.create(&pod("web", &["serve"], json!({}), json!({}))).unwrap();
         self.running("web");

@@ -64,7 +64,7 @@ impl Machine {
 
     fn down(&self) {
         let output = self.command(&["down", self.folder().to_str().unwrap()]).output().unwrap();
-        assert!(output.status.success(), "{}", complaint(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
     }
 
     /// Asserts that only logs are left, and that no process in `ids` lives.
@@ -95,7 +95,7 @@ fn is_alive(id: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-fn complaint(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -121,7 +121,7 @@ fn nothing_is_left_however_a_node_ends() {
 
     // a node that is started and then ended after its most important processes have died
     let output = machine.up(&folder).wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", complaint(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let node = TestNode::attach(&folder);
     node.import(&machine.images.join("probe.tar"));
     let run = ["run", "a", "--image=localhost/stagecoach-probe:e2e", "--", "sleep"];
@@ -132,7 +132,7 @@ fn nothing_is_left_however_a_node_ends() {
         running.then(|| node.container(pod["metadata"]["uid"].as_str().unwrap(), "a"))
     });
     let other = machine.up(&machine.scratch.path().join("other")).wait_with_output().unwrap();
-    assert!(complaint(&other).contains(&format!("already, in {}", folder.display())), "{}", complaint(&other));
+    assert!(stderr(&other).contains(&format!("already, in {}", folder.display())), "{}", stderr(&other));
     let ids = processes();
     assert!(ids.len() > 9 && ids.contains(&container.process_id()), "{ids:?}");
     for name in ["kubelet", "containerd", "kube-apiserver"] {
@@ -159,7 +159,7 @@ fn nothing_is_left_however_a_node_ends() {
         if how == libc::SIGKILL {
             assert!(ids.iter().any(|id| is_alive(*id)));
             let again = machine.up(&folder).wait_with_output().unwrap();
-            assert!(complaint(&again).contains("already, in"), "{}", complaint(&again));
+            assert!(stderr(&again).contains("already, in"), "{}", stderr(&again));
             machine.down();
         }
         machine.expect_nothing_left(&ids);
@@ -168,6 +168,6 @@ fn nothing_is_left_however_a_node_ends() {
     // a part that fails
     let wrong =
         machine.command(&["up", folder.to_str().unwrap(), "--pause"]).arg(machine.images.join("probe.tar")).output();
-    assert!(complaint(&wrong.unwrap()).contains("holds no image localhost/pause:1"));
+    assert!(stderr(&wrong.unwrap()).contains("holds no image localhost/pause:1"));
     machine.expect_nothing_left(&[]);
 }

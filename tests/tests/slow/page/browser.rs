@@ -20,7 +20,7 @@ fn first_shown() -> &'static str {
 
 #[test]
 #[ignore = "needs Chromium: make page"]
-fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
+fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let workspace = corpus::workspace();
@@ -96,8 +96,8 @@ fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
             picture(&mut browser, "page-phone.png", 390, 1000);
         }
     }
-    let complaints = browser.complaints();
-    assert!(complaints.is_empty(), "{complaints:#?}");
+    let console_errors = browser.console_errors();
+    assert!(console_errors.is_empty(), "{console_errors:#?}");
     let requests = browser.requests();
     assert!(requests.len() > 5 && requests.iter().all(|url| url.starts_with(&page.url())), "{requests:#?}");
 
@@ -132,7 +132,7 @@ fn fifty_thousand_steps_are_a_small_document_and_a_page_without_a_script() {
         let elements = browser.value("document.querySelectorAll('*').length").as_u64().unwrap();
         assert!(elements < 1000, "{elements} elements");
     }
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.console_errors(), Vec::<String>::new());
 
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
     browser.open(&format!("{}?from=100&to=300", page.url()));

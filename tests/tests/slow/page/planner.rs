@@ -84,7 +84,7 @@ const STAGES: &str = "document.querySelectorAll('#plan meter').length";
 
 #[test]
 #[ignore = "needs Chromium: make page"]
-fn planner_follows_the_keys_and_asks_nobody_else() {
+fn the_planner_follows_the_keys_and_contacts_no_other_host() {
     let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let (_serving, page, workspace) = serve();
@@ -158,8 +158,8 @@ fn planner_follows_the_keys_and_asks_nobody_else() {
             picture(&mut browser, "planner-phone.png", 390);
         }
     }
-    let complaints = browser.complaints();
-    assert!(complaints.is_empty(), "{complaints:#?}");
+    let console_errors = browser.console_errors();
+    assert!(console_errors.is_empty(), "{console_errors:#?}");
     let requests = browser.requests();
     assert!(requests.len() > 10 && requests.iter().all(|url| url.starts_with(&page.url())), "{requests:#?}");
 }
@@ -178,7 +178,7 @@ fn planner_works_without_a_script_and_says_when_it_is_gone() {
     browser.press("Enter");
     browser.wait("two stages", &format!("location.search.includes('stages=2') && {STAGES} === 2"));
     assert!(browser.value("document.querySelectorAll('#auto tbody tr').length").as_u64().unwrap() > 3);
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.console_errors(), Vec::<String>::new());
 
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
     browser.open(&page.url());

@@ -179,10 +179,10 @@ impl BlameCommand {
         let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
         let replayed = self.replay_as_recorded(record, base, until, &config)?;
         // of all steps together, because one pass over the corpus reads all texts
-        let of_steps = steps.iter().map(|&step| subject.document_parts(step)).collect::<Result<Vec<_>, _>>()?;
-        let mut texts = subject.part_texts(&of_steps.concat())?.into_iter();
+        let parts_by_step = steps.iter().map(|&step| subject.document_parts(step)).collect::<Result<Vec<_>, _>>()?;
+        let mut texts = subject.part_texts(&parts_by_step.concat())?.into_iter();
         let mut blames = Vec::new();
-        for (RequestedStep { step, by }, parts) in requested.iter().zip(of_steps) {
+        for (RequestedStep { step, by }, parts) in requested.iter().zip(parts_by_step) {
             let line = replayed.steps.iter().find(|line| line.step == *step);
             let line = line.with_context(|| format!("the replay has no step {step}"))?;
             let texts: Vec<PartText> = texts.by_ref().take(parts.len()).collect();

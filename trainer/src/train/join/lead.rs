@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_led_last_leads_or_who_succeeds_it() {
+    fn the_last_leader_leads_or_its_successor() {
         let lead_after = |after| Decision::Lead(LeadClaim { after });
         let named = |rank| Some(LastLeader { epoch: 7, rank });
         for (rank, leaderless, last, expected) in [
@@ -250,7 +250,7 @@ mod tests {
 
     /// The successor may end at any call: the restarted process of the leader then leads, or joins.
     #[test]
-    fn who_takes_the_fence_may_end_at_any_call() {
+    fn the_process_that_takes_the_fence_may_end_at_any_call() {
         let env = |rank: u32| {
             let vars = [
                 ("WORLD_SIZE", "2"),

@@ -282,10 +282,10 @@ pub(in crate::train) fn resolve_initial_weights(
         true => None,
         false => Some(InitialWeights::open(&folder).map_err(unusable)?),
     };
-    let theirs = folder.join("tokenizer.json");
+    let source_tokenizer = folder.join("tokenizer.json");
     let read = |path: &Path| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
-    if let (Some(theirs_read), Some(ours)) = (read(&theirs), tokenizer.and_then(read))
-        && theirs_read != ours
+    if let (Some(source_definition), Some(definition)) = (read(&source_tokenizer), tokenizer.and_then(read))
+        && source_definition != definition
     {
         return Err(StageError::invalid(format!(
             "the weights in {} were trained with another tokenizer than this job's: set spec.data.tokenizer to \
@@ -295,8 +295,8 @@ pub(in crate::train) fn resolve_initial_weights(
         )));
     }
     let source = SourceConfig::read(&folder).map_err(|e| StageError::invalid(format!("{field}: {e}")))?;
-    let theirs = source.config.architecture(tch::Device::Cpu);
-    let vocab_size = vocab_size.unwrap_or(theirs.vocab_size());
+    let source_architecture = source.config.architecture(tch::Device::Cpu);
+    let vocab_size = vocab_size.unwrap_or(source_architecture.vocab_size());
     let different = config.model.with_vocab_size(vocab_size).differences(source.config.as_ref());
     if !different.is_empty() {
         let member = source.config.spec_member();
@@ -325,9 +325,9 @@ pub(in crate::train) fn resolve_initial_weights(
 /// A sentence if the model in `folder` has a chat template that the job's checkpoints will lack: they have the files
 /// beside the job's tokenizer.
 fn lost_template(config: &JobConfig, folder: &Path, spec_path: &Path) -> Result<Option<String>, StageError> {
-    let theirs = folder.join("tokenizer.json");
-    let Some(tokenizer) = config.tokenizer_file().filter(|ours| *ours != theirs) else { return Ok(None) };
-    if config.data.chat_template.is_some() || has_chat_template(&tokenizer)? || !has_chat_template(&theirs)? {
+    let source_tokenizer = folder.join("tokenizer.json");
+    let Some(tokenizer) = config.tokenizer_file().filter(|path| *path != source_tokenizer) else { return Ok(None) };
+    if config.data.chat_template.is_some() || has_chat_template(&tokenizer)? || !has_chat_template(&source_tokenizer)? {
         return Ok(None);
     }
     Ok(Some(format!(

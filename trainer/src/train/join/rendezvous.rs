@@ -224,8 +224,8 @@ mod tests {
         let over = |epoch| RendezvousWatcher::new(&volume, &env("a", 4), Some(epoch), None).find();
         assert!(over(1).is_ok());
         assert!(matches!(over(2), Err(NotFound::NotReady(reason)) if reason.contains("group 2 is over")));
-        let of_other_job = RendezvousWatcher::new(&volume, &env("b", 4), Some(1), None).find();
-        assert_eq!(of_other_job, Err(NotFound::Superseded("another job of this name".to_owned())));
+        let superseded = RendezvousWatcher::new(&volume, &env("b", 4), Some(1), None).find();
+        assert_eq!(superseded, Err(NotFound::Superseded("another job of this name".to_owned())));
         not_yet("a", 5, "attempt 4 is still the newest, and this is attempt 5 in");
         not_yet("b", 4, "is of another job");
         let env = env("b", 4);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn who_led_last_is_known_also_if_the_next_one_has_not_said_so() {
+    fn the_last_leader_is_known_before_its_successor_publishes_its_endpoint() {
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());
         let (this, next, other) = (env("a", 3), env("a", 4), env("b", 3));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn who_succeeds_a_leader_does_not_wait_for_ever_for_one_that_has_taken_the_fence() {
+    fn a_successor_does_not_wait_for_ever_for_a_leader_that_has_taken_the_fence() {
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());
         let (env, now) = (env("a", 3), Instant::now());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_read_the_key() {
+    fn no_other_user_can_read_the_key() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());

@@ -19,9 +19,9 @@ const BYTES_PER_PARAMETER: u64 = 12;
 /// # Errors
 /// The first reason for which stage 0 would refuse the job.
 pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> Result<(), StageError> {
-    let of_tokenizer = check_sources(&config.data_config())?;
+    let tokenizer_size = check_sources(&config.data_config())?;
     let tokenizer = config.tokenizer_file();
-    let vocab_size = match of_tokenizer {
+    let vocab_size = match tokenizer_size {
         Some(size) => Some(config.vocab_size(size)?),
         None => config.model.vocab_size(),
     };

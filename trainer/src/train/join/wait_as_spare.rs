@@ -46,9 +46,9 @@ pub(in crate::train) fn wait_as_spare(
     let SpareOutcome::Promoted { rank, incarnation } = end else {
         monitor.exit(FailureKind::Done, "all stages have left: no spare is needed")
     };
-    let of_stage = StageEnv { rank: rank as u32, incarnation, ..env.clone() };
-    emit(&TrainingEvent::Promoted { spare: number, stage: of_stage.rank, incarnation });
-    Ok(of_stage)
+    let stage_env = StageEnv { rank: rank as u32, incarnation, ..env.clone() };
+    emit(&TrainingEvent::Promoted { spare: number, stage: stage_env.rank, incarnation });
+    Ok(stage_env)
 }
 
 /// Computes a first tensor, because a CUDA context and its libraries take seconds to load.

@@ -72,8 +72,8 @@ impl Layout {
     /// copies.
     fn layers(&self) -> (Vec<Vec<usize>>, [usize; 2]) {
         let Layout { placement, partition, .. } = self;
-        let of_stage = |stage| placement.chunks_of(stage).flat_map(|chunk| partition.range(chunk)).collect();
-        ((0..placement.ranks()).map(of_stage).collect(), [placement.first_rank(), placement.last_rank()])
+        let stage_layers = |stage| placement.chunks_of(stage).flat_map(|chunk| partition.range(chunk)).collect();
+        ((0..placement.ranks()).map(stage_layers).collect(), [placement.first_rank(), placement.last_rank()])
     }
 }
 

@@ -137,11 +137,12 @@ impl<'a> CheckpointWriter<'a> {
         let (weights, moments) = (tracked(&snapshot.weights, on_activity), tracked(&snapshot.moments, on_activity));
         // a save that is unfinished at the group's end is abandoned, because no stage waits for it before the next
         // group
-        let go_on = || match self.member.wait_for_failure(Duration::ZERO) {
+        let check_cancelled = || match self.member.wait_for_failure(Duration::ZERO) {
             Some(_) => Err(io::Error::other("the group is over")),
             None => Ok(()),
         };
-        let written = save.write_stage_cancellable(volume, self.context.group_rank, &weights, &moments, &go_on);
+        let written =
+            save.write_stage_cancellable(volume, self.context.group_rank, &weights, &moments, &check_cancelled);
         on_activity("save: others");
         let parts: Vec<StageResult<StageFiles>> = self.gather_results(written)?;
         let files: StageResult<Vec<StageFiles>> = parts.into_iter().collect();

@@ -42,10 +42,10 @@ pub(in crate::train) fn compare_stages(
 
 fn record_stage_differences(names: &[String], state: &mut TrainerState, stages: &[Value]) -> Option<String> {
     let first = stages.first()?;
-    let of_stage = |(name, stage)| {
+    let stage_differences = |(name, stage)| {
         environment_differences(first, stage).into_iter().map(move |other| format!("{name} has {other}"))
     };
-    let found: Vec<String> = names.iter().zip(stages).flat_map(of_stage).collect();
+    let found: Vec<String> = names.iter().zip(stages).flat_map(stage_differences).collect();
     let sentence = (!found.is_empty()).then(|| {
         format!(
             "the stages run in different environments ({}; the other is {}'s): the last bits depend on which layers a stage has",

@@ -114,9 +114,9 @@ fn same_job(
 ) -> Result<(), StageError> {
     let recorded = &loaded.manifest().metadata.identity;
     let mut different = other_fields(identity, recorded);
-    let (ours, theirs) = (&identity["data"]["specialTokenIds"], &recorded["data"]["specialTokenIds"]);
+    let (job_ids, recorded_ids) = (&identity["data"]["specialTokenIds"], &recorded["data"]["specialTokenIds"]);
     // the identity has the padding token only if the job names tokens
-    if !ours.is_null() && theirs.is_null() && ours.get("pad").is_none() {
+    if !job_ids.is_null() && recorded_ids.is_null() && job_ids.get("pad").is_none() {
         different.push(
             "documents begin and end with the tokens that tokenizer_config.json and config.json name, and in the checkpoints with \
              words of the vocabulary that an earlier version took for them"
@@ -211,7 +211,7 @@ pub(in crate::train) fn finish_in_memory(
         return Ok(Vec::new());
     }
     let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
-    let loaded = format!("going on after step {step}, which was in memory and was loaded in {seconds:.2}s");
+    let loaded = format!("resuming after step {step}, which was in memory and was loaded in {seconds:.2}s");
     let quarantined = quarantine(context.volume, &plan.fence, damage)?;
     Ok(std::iter::once(loaded).chain(quarantined.iter().map(ToString::to_string)).collect())
 }
@@ -275,7 +275,7 @@ pub(in crate::train) fn load_weights(
     if context.is_leader() {
         let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
         notes.extend(
-            (step > 0).then(|| format!("going on after step {step}, whose checkpoint was loaded in {seconds:.2}s")),
+            (step > 0).then(|| format!("resuming after step {step}, whose checkpoint was loaded in {seconds:.2}s")),
         );
         notes.extend(quarantine(volume, &plan.fence, &damage)?.iter().map(ToString::to_string));
     }

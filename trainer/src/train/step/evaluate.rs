@@ -35,8 +35,8 @@ pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<
     }
     running.context.monitor.set_activity("gathering the held-out loss");
     let all: Vec<Vec<u64>> = all_gather(running.member, topic::EVALUATION, &own)?;
-    let of_last = all.get(whole.placement.last_rank()).map_or(&[][..], Vec::as_slice);
-    let sums: Vec<f64> = of_last.iter().map(|&bits| f64::from_bits(bits)).collect();
+    let last_stage_bits = all.get(whole.placement.last_rank()).map_or(&[][..], Vec::as_slice);
+    let sums: Vec<f64> = last_stage_bits.iter().map(|&bits| f64::from_bits(bits)).collect();
     Ok(Some(held_out_losses(&running.plan.evaluation_sets, &sums)))
 }
 
@@ -64,8 +64,8 @@ fn evaluate_set(
     let batch = batch.map(|set| &set.plan);
     let mut loss = 0.0;
     for (index, layouts) in set.layouts.chunks(window).enumerate() {
-        let of_size = verified.evaluation.iter().find(|programs| programs.microbatches == layouts.len());
-        let programs = of_size.ok_or_else(|| {
+        let same_size = verified.evaluation.iter().find(|programs| programs.microbatches == layouts.len());
+        let programs = same_size.ok_or_else(|| {
             StageError::invalid(format!(
                 "stage 0's plan is wrong: it has no evaluation of {} microbatches",
                 layouts.len()

@@ -20,8 +20,8 @@ fn pair() -> [Links; 2] {
 
 /// Many rounds: delays and memory differ each time.
 #[test]
-fn tensors_arrive_as_they_were_sent_though_nobody_waits() {
-    if !is_here("links::nccl::tensors_arrive_as_they_were_sent_though_nobody_waits") {
+fn tensors_arrive_as_they_were_sent_without_a_waiting_receiver() {
+    if !is_here("links::nccl::tensors_arrive_as_they_were_sent_without_a_waiting_receiver") {
         return;
     }
     let [mut first, mut second] = pair();
@@ -176,11 +176,11 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
 
 /// Both ends learn of the failure, although no more sends follow.
 #[test]
-fn a_sender_that_fails_by_itself_leaves_nobody_waiting() {
+fn a_failed_sender_leaves_no_receiver_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let fault = format!("0:pin:1:{}", folder.path().join("struck").display());
     let environment = [("RANK", "0"), ("NCCL_STAND_IN_FAULT", fault.as_str())];
-    if !is_here_with("links::nccl::a_sender_that_fails_by_itself_leaves_nobody_waiting", &environment) {
+    if !is_here_with("links::nccl::a_failed_sender_leaves_no_receiver_waiting", &environment) {
         return;
     }
     const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::PeerCopy };

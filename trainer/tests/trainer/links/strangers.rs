@@ -106,7 +106,7 @@ fn a_greeting_that_names_a_file_is_a_strangers() {
 }
 
 #[test]
-fn strangers_that_say_nothing_hold_nobody_up() {
+fn silent_strangers_delay_no_stage() {
     let mut silent = Vec::new();
     let mut links = among_strangers(Transport::Auto, 10, |address, _| {
         silent.extend((0..100).map(|_| TcpStream::connect(address).unwrap()));
@@ -115,7 +115,7 @@ fn strangers_that_say_nothing_hold_nobody_up() {
 }
 
 #[test]
-fn who_does_not_have_the_groups_key_gets_no_answer() {
+fn a_peer_without_the_groups_key_gets_no_answer() {
     let older = GroupSecret::from_key_hex(0, &SECRET.key_hex()).unwrap();
     let begin = |secret: &GroupSecret, purpose: &str| Handshake::begin(secret, purpose).unwrap().1;
     let firsts = [

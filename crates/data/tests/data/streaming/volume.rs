@@ -125,7 +125,7 @@ fn threads() -> Vec<String> {
 }
 
 #[test]
-fn a_maker_that_nobody_needs_ends_within_its_window() {
+fn an_unneeded_maker_ends_within_its_window() {
     let mut volume = TestVolume::new(&[]);
     // no other test has so many sources
     volume.config.sources = (0..24)

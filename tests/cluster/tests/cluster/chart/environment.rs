@@ -38,9 +38,9 @@ fn config(values: &Value, name: &str) -> OperatorConfig {
     let command = OperatorConfig::augment_args(Command::new("stagecoach-operator"));
     // the configuration is parsed from flags, since the whole process shares its environment
     let flag = |variable: &Value| {
-        let is_it =
+        let is_flag =
             |argument: &&clap::Arg| argument.get_env().is_some_and(|name| variable["name"].as_str() == name.to_str());
-        let argument = command.get_arguments().find(is_it).unwrap_or_else(|| panic!("{variable} is no flag"));
+        let argument = command.get_arguments().find(is_flag).unwrap_or_else(|| panic!("{variable} is no flag"));
         let value = variable["value"].as_str().unwrap_or("of-the-pod");
         format!("--{}={value}", argument.get_long().unwrap())
     };

@@ -106,7 +106,7 @@ fn it_renders_what_it_did() {
 }
 
 #[test]
-fn lint_has_no_complaint() {
+fn lint_finds_no_problem() {
     let chart = chart::folder().display().to_string();
     for values in [Value::Null, everything(), narrow(), single()] {
         let input = if values.is_null() { String::new() } else { values.to_string() };

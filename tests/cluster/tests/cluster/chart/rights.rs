@@ -109,11 +109,11 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
         let (more, less): (Vec<_>, Vec<_>) = (more.collect(), less.collect());
         assert!(more.is_empty() && less.is_empty(), "{account} in {namespace}: too much {more:?}, missing {less:?}");
     }
-    people(&plane);
+    check_user_roles(&plane);
 }
 
 /// The role `edit` of a namespace may run jobs in it, and the role `view` may read them.
-fn people(plane: &ControlPlane) {
+fn check_user_roles(plane: &ControlPlane) {
     let client = plane.client();
     for role in ["edit", "view"] {
         let binding = json!({

@@ -66,8 +66,8 @@ fn wrong_values_are_refused() {
     ];
     let check = |(values, words): &(Value, &str)| match try_render("stagecoach-system", values) {
         Ok(_) => Some(format!("{values}: expected `{words}`, but it was rendered")),
-        Err(complaint) if complaint.contains(words) => None,
-        Err(complaint) => Some(format!("{values}: expected `{words}`, found `{complaint}`")),
+        Err(error) if error.contains(words) => None,
+        Err(error) => Some(format!("{values}: expected `{words}`, found `{error}`")),
     };
     let wrong: Vec<String> = rows.iter().filter_map(check).collect();
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
@@ -79,6 +79,6 @@ fn unusual_values_are_taken() {
     for values in
         [json!({"global": {"anything": 1}}), json!({"resources": {"limits": null}}), json!({"affinity": null})]
     {
-        try_render("stagecoach-system", &values).unwrap_or_else(|complaint| panic!("{values}: {complaint}"));
+        try_render("stagecoach-system", &values).unwrap_or_else(|error| panic!("{values}: {error}"));
     }
 }

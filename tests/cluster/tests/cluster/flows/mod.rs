@@ -215,7 +215,7 @@ fn the_operator_talks_to_the_api_and_to_trainers() {
 }
 
 #[test]
-fn nobody_scrapes_unless_named() {
+fn only_named_peers_scrape() {
     assert_flows(
         &Value::Null,
         &[

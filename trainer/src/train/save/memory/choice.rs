@@ -72,11 +72,11 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
 /// Whether the stage that has rank `at` now was `rank` of the group `ring` and has a copy after `step`: of its own
 /// state if `is_own`, otherwise of the state that it held for another rank.
 fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
-    let of_step = match is_own {
+    let has_step = match is_own {
         true => held[at].own.iter().any(|state| state.step == step),
         false => held[at].previous.contains(&step),
     };
-    of_step && held[at].group == Some((rank, ring))
+    has_step && held[at].group == Some((rank, ring))
 }
 
 /// The source of the copy of `rank` after `step`, if it is this rank itself or the holder of its copies.
@@ -89,9 +89,10 @@ fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) 
 /// The source of the copy of `rank` of the group `ring` after `step`, whatever the source's rank is now. The copy goes
 /// to other replicas of that stage, so that the source must be one of them.
 fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<Source> {
-    let of_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
-    let own = of_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| Source { rank, is_own: true });
-    let holder = || of_stage().find(|&at| has(held, ring, (at, ring.holder(rank)), false, step));
+    let same_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
+    let own =
+        same_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| Source { rank, is_own: true });
+    let holder = || same_stage().find(|&at| has(held, ring, (at, ring.holder(rank)), false, step));
     own.or_else(|| holder().map(|rank| Source { rank, is_own: false }))
 }
 

@@ -30,12 +30,12 @@ impl StateCopies {
     /// other ranks owned their state.
     pub(super) fn set_group(&mut self, rank: usize, ring: PeerRing) {
         if self.group != Some((rank, ring)) {
-            self.begin_anew(rank, ring);
+            self.reset(rank, ring);
         }
     }
 
-    /// Begins with a group in which this stage has `rank`, and drops all copies.
-    pub(super) fn begin_anew(&mut self, rank: usize, ring: PeerRing) {
+    /// Drops all copies, and begins with a group in which this stage has `rank`.
+    pub(super) fn reset(&mut self, rank: usize, ring: PeerRing) {
         *self = StateCopies { group: Some((rank, ring)), ..StateCopies::default() };
     }
 

@@ -195,8 +195,9 @@ impl<'a> MemoryCheckpoints<'a> {
         let specs: Vec<&ParameterSpec> = stage.parameters.iter().map(|parameter| &parameter.spec).collect();
         let numels: Vec<u64> = specs.iter().map(|spec| spec.numel()).collect();
         let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.owners };
-        let of_stage: Vec<Source> = (0..ring.replicas).map(|replica| sources[replica * stages + stage.index]).collect();
-        let transfers = transfers(owners, &of_stage);
+        let stage_sources: Vec<Source> =
+            (0..ring.replicas).map(|replica| sources[replica * stages + stage.index]).collect();
+        let transfers = transfers(owners, &stage_sources);
         let part = |copy: &PeerCopy, offset: i64, numel: i64| -> Result<Tensor, CudaError> {
             Ok(copy.tensor()?.narrow(0, offset, numel))
         };
@@ -227,7 +228,7 @@ impl<'a> MemoryCheckpoints<'a> {
             drop(links.receiver(link)?.wait(transfer.parameter)?);
         }
         own.load_into(stage, state.updates)?;
-        self.copies.begin_anew(self.rank, self.ring);
+        self.copies.reset(self.rank, self.ring);
         self.copies.hold_own(state, own);
         self.held.iter_mut().for_each(Vec::clear);
         Ok(())

@@ -125,11 +125,12 @@ fn columns(
         });
     }
     let is_read = |name: &str| documents.fields().contains(&name);
-    let of_read = schema.columns().iter().enumerate().filter(|(_, column)| {
+    let read_columns = schema.columns().iter().enumerate().filter(|(_, column)| {
         let parts = column.path().parts();
         parts.first().is_some_and(|name| is_read(name))
     });
-    let chunks = of_read.map(|(index, _)| column_chunks(metadata, index, corpus_file)).collect::<Result<_, _>>()?;
+    let chunks =
+        read_columns.map(|(index, _)| column_chunks(metadata, index, corpus_file)).collect::<Result<_, _>>()?;
     let fields = fields.iter().filter(|field| is_read(field.name())).cloned().collect();
     let columns = SchemaType::group_type_builder(schema.root_schema().name()).with_fields(fields).build();
     Ok((columns.map_err(|error| damaged(corpus_file, error.to_string()))?, chunks))

@@ -127,8 +127,9 @@ impl TextColumn<'_> {
                 columns: schema.columns().iter().map(|column| column.path().string()).collect(),
             });
         };
-        let of_field = |column: &ColumnDescPtr| column.path().parts().starts_with(&path);
-        let columns: Vec<usize> = (0..schema.num_columns()).filter(|&index| of_field(&schema.column(index))).collect();
+        let is_in_field = |column: &ColumnDescPtr| column.path().parts().starts_with(&path);
+        let columns: Vec<usize> =
+            (0..schema.num_columns()).filter(|&index| is_in_field(&schema.column(index))).collect();
         match columns[..] {
             [index, ..] if schema.column(index).max_rep_level() > 0 => Err(no_text("holds lists")),
             [index] if field.is_primitive() => {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::conversation::{Content, Conversation, Messages};
-use crate::error::{Refusal, Turn};
+use crate::error::{ConversationError, Turn};
 use crate::mask::{Proof, Rendering, Whole};
 use crate::shield::{Marked, Reach};
 use crate::template::{ChatTemplate, Variables};
@@ -55,8 +55,8 @@ impl Chat {
     ///
     /// # Errors
     /// Names the reason why the conversation has no tokens, or the turn whose mask can't be proven.
-    pub fn tokens(&self, conversation: &Conversation) -> Result<Tokens, Refusal> {
-        self.wanted_tokens(conversation, |_| Wanted::MaskAndEnds)?.ok_or(Refusal::NothingTrained)
+    pub fn tokens(&self, conversation: &Conversation) -> Result<Tokens, ConversationError> {
+        self.wanted_tokens(conversation, |_| Wanted::MaskAndEnds)?.ok_or(ConversationError::NothingTrained)
     }
 
     /// Like [`Chat::tokens`], with the part of the tokens that `wanted` names for their number. `None` for nothing,
@@ -68,13 +68,13 @@ impl Chat {
         &self,
         conversation: &Conversation,
         wanted: impl FnOnce(usize) -> Wanted,
-    ) -> Result<Option<Tokens>, Refusal> {
+    ) -> Result<Option<Tokens>, ConversationError> {
         let tokens = match &conversation.0 {
             Content::Texts { prompt, completion } => self.of_texts(prompt, completion, wanted)?,
             Content::Messages(messages) => self.of_messages(messages, wanted)?,
         };
         match tokens {
-            Some(tokens) if !tokens.trained.contains(&true) => Err(Refusal::NothingTrained),
+            Some(tokens) if !tokens.trained.contains(&true) => Err(ConversationError::NothingTrained),
             tokens => Ok(tokens),
         }
     }
@@ -83,7 +83,7 @@ impl Chat {
     ///
     /// # Errors
     /// Names the reason why the conversation has no tokens.
-    pub fn prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, Refusal> {
+    pub fn prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, ConversationError> {
         match &conversation.0 {
             Content::Texts { prompt, .. } => Ok(self.vocabulary.encode(prompt, &[])?.ids),
             Content::Messages(messages) => {
@@ -94,8 +94,8 @@ impl Chat {
         }
     }
 
-    fn template(&self) -> Result<&ChatTemplate, Refusal> {
-        self.template.as_ref().ok_or(Refusal::NoTemplate)
+    fn template(&self) -> Result<&ChatTemplate, ConversationError> {
+        self.template.as_ref().ok_or(ConversationError::NoTemplate)
     }
 
     fn of_texts(
@@ -103,7 +103,7 @@ impl Chat {
         prompt: &str,
         completion: &str,
         wanted: impl FnOnce(usize) -> Wanted,
-    ) -> Result<Option<Tokens>, Refusal> {
+    ) -> Result<Option<Tokens>, ConversationError> {
         let rendering = Rendering { text: [prompt, completion].concat(), spans: Vec::new(), special: Vec::new() };
         let encoded = self.vocabulary.encode(&rendering.text, &[])?;
         let count = encoded.ids.len();
@@ -112,7 +112,8 @@ impl Chat {
         }
         let whole = Whole::new(&self.vocabulary, &rendering, &encoded);
         let turn = || Turn { number: 2, role: "completion".into() };
-        let start = whole.end_of(prompt).map_err(|problem| Refusal::Unproven { turn: turn(), problem })?.tokens;
+        let start =
+            whole.end_of(prompt).map_err(|problem| ConversationError::Unproven { turn: turn(), problem })?.tokens;
         let trained = (0..count).map(|token| token >= start).collect();
         let Encoded { ids, ranges } = encoded;
         Ok(Some(Tokens { ids, trained, turn_ends: vec![Some(start), Some(count)], text: rendering.text, ranges }))
@@ -122,7 +123,7 @@ impl Chat {
         &self,
         messages: &Messages,
         wanted: impl FnOnce(usize) -> Wanted,
-    ) -> Result<Option<Tokens>, Refusal> {
+    ) -> Result<Option<Tokens>, ConversationError> {
         let template = self.template()?;
         let variables = Variables::new(&messages.messages, &messages.tools, &messages.documents);
         let rendering = self.rendering(template, messages, &variables, false)?;
@@ -153,7 +154,7 @@ impl Chat {
         conversation: &Messages,
         variables: &Variables,
         add_generation_prompt: bool,
-    ) -> Result<Rendering, Refusal> {
+    ) -> Result<Rendering, ConversationError> {
         let Messages { messages, tools, documents, .. } = conversation;
         self.check_roles(conversation)?;
         let plain = self.render(template, variables, add_generation_prompt)?;
@@ -171,7 +172,7 @@ impl Chat {
         }
         let mut values = messages.iter().chain([tools, documents]);
         let token = values.find_map(|value| self.vocabulary.shield.part_in(value)).unwrap_or_default();
-        Err(Refusal::Inspected { token: token.into() })
+        Err(ConversationError::Inspected { token: token.into() })
     }
 
     fn render(
@@ -179,18 +180,18 @@ impl Chat {
         template: &ChatTemplate,
         variables: &Variables,
         add_generation_prompt: bool,
-    ) -> Result<Marked, Refusal> {
+    ) -> Result<Marked, ConversationError> {
         let rendered = template.render(variables, variables.count(), add_generation_prompt)?;
-        let problem = || Refusal::Template { problem: "it cuts the text of a {% generation %} block".into() };
+        let problem = || ConversationError::Template { problem: "it cuts the text of a {% generation %} block".into() };
         self.vocabulary.shield.read(&rendered).ok_or_else(problem)
     }
 
-    fn check_roles(&self, conversation: &Messages) -> Result<(), Refusal> {
+    fn check_roles(&self, conversation: &Messages) -> Result<(), ConversationError> {
         for index in 0..conversation.messages.len() {
             if let Some(token) = self.vocabulary.shield.token_in(conversation.role(index)) {
                 let place = format!("message {}", index + 1);
                 let problem = format!("has a role with the special token {token:?}: expected a role such as user");
-                return Err(Refusal::Malformed { place, problem });
+                return Err(ConversationError::Malformed { place, problem });
             }
         }
         Ok(())

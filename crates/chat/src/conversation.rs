@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::{Refusal, Turn};
+use crate::error::{ConversationError, Turn};
 use crate::marks;
 
 /// Names under which messages pass their reasoning. transformers fills the first from the others.
@@ -43,7 +43,7 @@ impl Conversation {
     ///
     /// # Errors
     /// Names the message or field that is none of a conversation.
-    pub fn chat(record: &Value) -> Result<Conversation, Refusal> {
+    pub fn chat(record: &Value) -> Result<Conversation, ConversationError> {
         let messages = list(record, "messages")?;
         Ok(Conversation(Content::Messages(Messages::new(record, messages, 0)?)))
     }
@@ -52,7 +52,7 @@ impl Conversation {
     ///
     /// # Errors
     /// Names the message or field that is none of a prompt with its completion.
-    pub fn prompt_completion(record: &Value) -> Result<Conversation, Refusal> {
+    pub fn prompt_completion(record: &Value) -> Result<Conversation, ConversationError> {
         if let (Some(prompt), Some(completion)) = (record["prompt"].as_str(), record["completion"].as_str()) {
             for (place, text) in [("prompt", prompt), ("completion", completion)] {
                 marks::check(place, marks::find(text))?;
@@ -71,9 +71,9 @@ impl Conversation {
 }
 
 impl Messages {
-    fn new(record: &Value, messages: &[Value], trained_from: usize) -> Result<Messages, Refusal> {
+    fn new(record: &Value, messages: &[Value], trained_from: usize) -> Result<Messages, ConversationError> {
         let messages = messages.iter().enumerate().map(|(index, message)| checked(index, message));
-        let messages = messages.collect::<Result<Vec<Value>, Refusal>>()?;
+        let messages = messages.collect::<Result<Vec<Value>, ConversationError>>()?;
         let [tools, documents] = ["tools", "documents"].map(|field| objects(record, field));
         Ok(Messages { messages, tools: tools?, documents: documents?, trained_from })
     }
@@ -92,8 +92,8 @@ impl Messages {
     }
 }
 
-fn malformed(place: impl Into<String>, problem: impl Into<String>) -> Refusal {
-    Refusal::Malformed { place: place.into(), problem: problem.into() }
+fn malformed(place: impl Into<String>, problem: impl Into<String>) -> ConversationError {
+    ConversationError::Malformed { place: place.into(), problem: problem.into() }
 }
 
 fn kind(value: &Value) -> &'static str {
@@ -107,7 +107,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn list<'a>(record: &'a Value, field: &str) -> Result<&'a [Value], Refusal> {
+fn list<'a>(record: &'a Value, field: &str) -> Result<&'a [Value], ConversationError> {
     let expected = "expected a list of messages with role and content";
     match record.get(field) {
         Some(Value::Array(list)) if list.is_empty() => Err(malformed(field, format!("is an empty list: {expected}"))),
@@ -118,7 +118,7 @@ fn list<'a>(record: &'a Value, field: &str) -> Result<&'a [Value], Refusal> {
 }
 
 /// An optional list of objects.
-fn objects(record: &Value, field: &str) -> Result<Value, Refusal> {
+fn objects(record: &Value, field: &str) -> Result<Value, ConversationError> {
     let value = record.get(field).unwrap_or(&Value::Null);
     marks::check(field, marks::find_in(value))?;
     let other = match value {
@@ -133,7 +133,7 @@ fn objects(record: &Value, field: &str) -> Result<Value, Refusal> {
 }
 
 /// The message, with its reasoning under the names that templates read.
-fn checked(index: usize, message: &Value) -> Result<Value, Refusal> {
+fn checked(index: usize, message: &Value) -> Result<Value, ConversationError> {
     let place = format!("message {}", index + 1);
     let Value::Object(fields) = message else {
         return Err(malformed(place, format!("is {}: expected an object with role and content", kind(message))));
@@ -145,7 +145,7 @@ fn checked(index: usize, message: &Value) -> Result<Value, Refusal> {
     Ok(Value::Object(with_reasoning(fields)))
 }
 
-fn check_role<'a>(place: &str, role: Option<&'a Value>) -> Result<&'a str, Refusal> {
+fn check_role<'a>(place: &str, role: Option<&'a Value>) -> Result<&'a str, ConversationError> {
     let expected = "expected a role such as user or assistant";
     let is_plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | ' ');
     match role {
@@ -160,7 +160,7 @@ fn check_role<'a>(place: &str, role: Option<&'a Value>) -> Result<&'a str, Refus
     }
 }
 
-fn check_content(place: &str, fields: &Map<String, Value>) -> Result<(), Refusal> {
+fn check_content(place: &str, fields: &Map<String, Value>) -> Result<(), ConversationError> {
     let calls = fields.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
     let expected = "expected a text, or a list of parts of type text";
     match fields.get("content") {
@@ -175,7 +175,7 @@ fn check_content(place: &str, fields: &Map<String, Value>) -> Result<(), Refusal
     }
 }
 
-fn check_part(place: &str, part: &Value) -> Result<(), Refusal> {
+fn check_part(place: &str, part: &Value) -> Result<(), ConversationError> {
     let expected = "expected {\"type\": \"text\", \"text\": ...}";
     match (part["type"].as_str(), &part["text"]) {
         (Some("text"), Value::String(_)) => Ok(()),

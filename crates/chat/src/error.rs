@@ -60,7 +60,7 @@ impl fmt::Display for Turn {
 
 /// The reason why one conversation can't be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ConversationError {
     /// The record is no conversation.
     #[error("{place} {problem}")]
     Malformed {

@@ -20,6 +20,6 @@ mod vocabulary;
 
 pub use chat::{Chat, Tokens, Wanted};
 pub use conversation::Conversation;
-pub use error::{Refusal, ReservedCharacter, SetupError, Turn};
+pub use error::{ConversationError, ReservedCharacter, SetupError, Turn};
 pub use template::{ChatTemplate, Settings};
 pub use vocabulary::Vocabulary;

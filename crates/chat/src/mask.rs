@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::conversation::Messages;
-use crate::error::Refusal;
+use crate::error::ConversationError;
 use crate::template::{ChatTemplate, Variables};
 use crate::vocabulary::{Encoded, Found, Vocabulary};
 
@@ -167,12 +167,12 @@ impl<'a> Proof<'a> {
     ///
     /// # Errors
     /// Names the turn whose tokens can't be proven.
-    pub(crate) fn trained(&mut self) -> Result<Vec<Range<usize>>, Refusal> {
+    pub(crate) fn trained(&mut self) -> Result<Vec<Range<usize>>, ConversationError> {
         if self.template.has_generation() { self.of_blocks() } else { self.of_turns() }
     }
 
     /// The tokens of the texts that generation blocks write.
-    fn of_blocks(&self) -> Result<Vec<Range<usize>>, Refusal> {
+    fn of_blocks(&self) -> Result<Vec<Range<usize>>, ConversationError> {
         let from = self.start_of_training()?;
         let spans =
             self.whole.rendering.spans.iter().enumerate().filter(|(_, span)| span.end > from && !span.is_empty());
@@ -188,20 +188,20 @@ impl<'a> Proof<'a> {
     }
 
     /// The byte at which the completion begins.
-    fn start_of_training(&self) -> Result<usize, Refusal> {
+    fn start_of_training(&self) -> Result<usize, ConversationError> {
         let Some(last) = self.conversation.trained_from.checked_sub(1) else { return Ok(0) };
         let prompt = self.text_of_first(last + 1, false).and_then(|prompt| {
             self.whole.check_begins_with(&prompt)?;
             Ok(prompt.len())
         });
-        prompt.map_err(|problem| Refusal::Unproven {
+        prompt.map_err(|problem| ConversationError::Unproven {
             turn: self.conversation.turn(last),
             problem: format!("it can't be proven where the prompt ends: {problem}"),
         })
     }
 
     /// The tokens from the header of each assistant's turn to its end.
-    fn of_turns(&mut self) -> Result<Vec<Range<usize>>, Refusal> {
+    fn of_turns(&mut self) -> Result<Vec<Range<usize>>, ConversationError> {
         let Messages { trained_from, .. } = *self.conversation;
         let turns = self.conversation.of_assistant().filter(|&index| index >= trained_from);
         turns.map(|index| self.of_turn(index).map_err(|problem| self.unproven(index, &problem))).collect()
@@ -233,19 +233,19 @@ impl<'a> Proof<'a> {
         written.is_empty() || !content.is_empty() && written.starts_with(content) && written.rfind(content) == Some(0)
     }
 
-    fn unproven(&self, index: usize, problem: &str) -> Refusal {
+    fn unproven(&self, index: usize, problem: &str) -> ConversationError {
         let problem = format!("it can't be proven which tokens the assistant writes: {problem}; {HINT}");
-        Refusal::Unproven { turn: self.conversation.turn(index), problem }
+        ConversationError::Unproven { turn: self.conversation.turn(index), problem }
     }
 
     /// The refusal of a generation block, with its turn if each turn of the assistant has one block.
-    fn refused_block(&self, index: usize, problem: String) -> Refusal {
+    fn refused_block(&self, index: usize, problem: String) -> ConversationError {
         let turns: Vec<usize> = self.conversation.of_assistant().collect();
         match turns.get(index) {
             Some(&turn) if turns.len() == self.whole.rendering.spans.len() => {
-                Refusal::Unproven { turn: self.conversation.turn(turn), problem }
+                ConversationError::Unproven { turn: self.conversation.turn(turn), problem }
             }
-            _ => Refusal::Block { number: index + 1, problem },
+            _ => ConversationError::Block { number: index + 1, problem },
         }
     }
 }

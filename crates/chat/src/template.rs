@@ -9,7 +9,7 @@ use minijinja::value::{Serde, Value as EngineValue};
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
-use crate::error::{Refusal, SetupError};
+use crate::error::{ConversationError, SetupError};
 use crate::{generation, marks, python};
 
 const NAME: &str = "chat template";
@@ -93,7 +93,7 @@ impl ChatTemplate {
         variables: &Variables,
         count: usize,
         add_generation_prompt: bool,
-    ) -> Result<String, Refusal> {
+    ) -> Result<String, ConversationError> {
         let Variables { messages, tools, documents } = variables;
         let messages = messages.get(..count).unwrap_or(messages).to_vec();
         let mut all = self.variables.clone();
@@ -126,11 +126,11 @@ fn formatted(date: Option<Date>, format: &str) -> Result<String, Error> {
     strtime::format(format, date.at(0, 0, 0, 0)).map_err(problem)
 }
 
-fn refusal(error: &Error) -> Refusal {
+fn refusal(error: &Error) -> ConversationError {
     if sources(error).any(|source| source.is::<NoDate>()) {
-        return Refusal::NoDate;
+        return ConversationError::NoDate;
     }
-    Refusal::Template { problem: description(error) }
+    ConversationError::Template { problem: description(error) }
 }
 
 /// The message of the innermost error, with the line of the template.

@@ -11,7 +11,7 @@ use std::ops::Range;
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::{AddedToken, Tokenizer};
 
-use crate::error::{Refusal, SetupError};
+use crate::error::{ConversationError, SetupError};
 use crate::marks;
 use crate::shield::Shield;
 
@@ -98,9 +98,9 @@ impl Vocabulary {
     ///
     /// # Errors
     /// Fails if the tokenizer fails, or makes a special token of other text.
-    pub(crate) fn encode(&self, text: &str, special: &[Found]) -> Result<Encoded, Refusal> {
+    pub(crate) fn encode(&self, text: &str, special: &[Found]) -> Result<Encoded, ConversationError> {
         let (input, ends) = self.with_placeholders(text, special);
-        let failed = |problem: tokenizers::Error| Refusal::Tokenizer { problem: problem.to_string() };
+        let failed = |problem: tokenizers::Error| ConversationError::Tokenizer { problem: problem.to_string() };
         let encoding = self.tokenizer.encode(input.as_str(), false).map_err(failed)?;
         let mut encoded = Encoded { ids: Vec::new(), ranges: Vec::new() };
         for (&id, &(start, end)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
@@ -126,16 +126,16 @@ impl Vocabulary {
     }
 
     /// The id of a token of this tokenizer in the tokenizer that was copied. `covered` is the token's text.
-    fn id(&self, id: u32, covered: &str) -> Result<u32, Refusal> {
+    fn id(&self, id: u32, covered: &str) -> Result<u32, ConversationError> {
         let placeholder = covered.chars().find_map(marks::index_of_placeholder);
         match (placeholder.and_then(|index| self.special.get(index)), self.by_id.get(&id)) {
             (Some(special), _) if special.placeholder_id == id => Ok(special.id),
-            (Some(special), _) => {
-                Err(Refusal::Tokenizer { problem: format!("the special token {:?} is not found", special.content) })
-            }
+            (Some(special), _) => Err(ConversationError::Tokenizer {
+                problem: format!("the special token {:?} is not found", special.content),
+            }),
             (None, Some(&index)) => match self.special.get(index) {
                 Some(special) if covered.contains(&special.content) => {
-                    Err(Refusal::Forged { token: special.content.clone() })
+                    Err(ConversationError::Forged { token: special.content.clone() })
                 }
                 // for example the token of unknown characters
                 _ => Ok(id),

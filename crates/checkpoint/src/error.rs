@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::fence_owner::FenceOwner;
-use crate::identity::Difference;
+use crate::identity::IdentityDifference;
 
 /// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ pub enum CheckpointError {
         /// The folder.
         path: PathBuf,
         /// The fields that differ.
-        differences: Vec<Difference>,
+        differences: Vec<IdentityDifference>,
     },
     /// A checkpoint can't be used.
     #[error("{0}")]

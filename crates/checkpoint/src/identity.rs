@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// One field that differs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Difference {
+pub struct IdentityDifference {
     /// Path of the field, such as `model.llama.hiddenSize`.
     pub path: String,
     /// Value in this run's identity; `None` if absent.
@@ -16,7 +16,7 @@ pub struct Difference {
     pub recorded: Option<Value>,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for IdentityDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |value: &Option<Value>| value.as_ref().map_or("absent".to_owned(), Value::to_string);
         let path = if self.path.is_empty() { "identity" } else { &self.path };
@@ -26,13 +26,13 @@ impl fmt::Display for Difference {
 
 /// The fields in which this run's identity differs from a checkpoint's. Objects and arrays are compared element by
 /// element.
-pub fn differences(current: &Value, recorded: &Value) -> Vec<Difference> {
+pub fn differences(current: &Value, recorded: &Value) -> Vec<IdentityDifference> {
     let mut found = Vec::new();
     compare("", Some(current), Some(recorded), &mut found);
     found
 }
 
-fn compare(path: &str, current: Option<&Value>, recorded: Option<&Value>, found: &mut Vec<Difference>) {
+fn compare(path: &str, current: Option<&Value>, recorded: Option<&Value>, found: &mut Vec<IdentityDifference>) {
     match (current, recorded) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             let inner = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
@@ -49,7 +49,11 @@ fn compare(path: &str, current: Option<&Value>, recorded: Option<&Value>, found:
             }
         }
         _ if current == recorded => {}
-        _ => found.push(Difference { path: path.to_owned(), current: current.cloned(), recorded: recorded.cloned() }),
+        _ => found.push(IdentityDifference {
+            path: path.to_owned(),
+            current: current.cloned(),
+            recorded: recorded.cloned(),
+        }),
     }
 }
 
@@ -62,7 +66,8 @@ mod tests {
     fn fields_are_named_by_path() {
         let current = json!({"model": {"hiddenSize": 768, "tied": true}, "betas": [0.9, 0.99], "seed": 1});
         let recorded = json!({"seed": 1, "betas": [0.9, 0.95], "model": {"hiddenSize": 512}, "corpus": "ab"});
-        let messages: Vec<String> = differences(&current, &recorded).iter().map(Difference::to_string).collect();
+        let messages: Vec<String> =
+            differences(&current, &recorded).iter().map(IdentityDifference::to_string).collect();
         assert_eq!(
             messages,
             [

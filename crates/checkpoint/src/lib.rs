@@ -30,7 +30,7 @@ pub use hugging_face::{
     ExportFormat, ExportOptions, ExportSummary, ExportType, ExportedWeights, ModelFiles, TensorType, export,
     export_weights, import, refuse_adapter,
 };
-pub use identity::{Difference, differences};
+pub use identity::{IdentityDifference, differences};
 pub use load::{Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, open_tensors};
 pub use location::CheckpointLocation;
 pub use manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest, ManifestError, TensorEntry};

@@ -14,7 +14,7 @@ use stagecoach_lifecycle::UnixMillis;
 use stagecoach_telemetry::{GroupRecovery, StageTelemetry};
 
 use super::metrics_tail::MetricsTail;
-use super::model::{Checkpoint, Checkpoints, Failure, PageModel, phases};
+use super::model::{Checkpoint, Checkpoints, FailureRow, PageModel, phases};
 use super::step_timeline::StepTimeline;
 
 /// The minimum age of a model at the next read. For slow folders the age is longer, so that reading takes less than a
@@ -167,8 +167,8 @@ impl JobReader {
 }
 
 /// The failures that the launcher has recorded.
-fn launcher_failures(history: &History) -> Vec<Failure> {
-    let failures = history.failures().map(|(failure, recovery)| Failure {
+fn launcher_failures(history: &History) -> Vec<FailureRow> {
+    let failures = history.failures().map(|(failure, recovery)| FailureRow {
         failed_at: failure.failed_at,
         cause: match failure.stage() {
             Some(stage) => format!("{stage}: {}", describe_failure(failure)),
@@ -188,7 +188,7 @@ fn launcher_failures(history: &History) -> Vec<Failure> {
 }
 
 /// A failure that stage 0 has observed.
-fn stage_failure(recovery: &GroupRecovery) -> Failure {
+fn stage_failure(recovery: &GroupRecovery) -> FailureRow {
     let at = |millis: u64| (millis > 0).then_some(UnixMillis(millis));
     let failed_at = UnixMillis(recovery.lost_at);
     let ends = [
@@ -196,7 +196,7 @@ fn stage_failure(recovery: &GroupRecovery) -> Failure {
         ("loaded", at(recovery.group.loaded_at)),
         ("first step", at(recovery.group.first_step_at)),
     ];
-    Failure { failed_at, cause: recovery.cause.clone(), phases: phases(failed_at, ends), resumption: None }
+    FailureRow { failed_at, cause: recovery.cause.clone(), phases: phases(failed_at, ends), resumption: None }
 }
 
 fn folder_name(folder: &JobFolder) -> String {

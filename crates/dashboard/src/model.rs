@@ -29,7 +29,7 @@ pub(super) struct PageModel {
     pub(super) memory_limit: Option<u64>,
     pub(super) checkpoints: Checkpoints,
     /// The failures, the newest first.
-    pub(super) failures: Vec<Failure>,
+    pub(super) failures: Vec<FailureRow>,
 }
 
 /// The checkpoints on the volume.
@@ -56,7 +56,7 @@ pub(super) struct Checkpoint {
 
 /// A failure, and the recovery from it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Failure {
+pub(super) struct FailureRow {
     pub(super) failed_at: UnixMillis,
     /// The root cause.
     pub(super) cause: String,
@@ -66,7 +66,7 @@ pub(super) struct Failure {
     pub(super) resumption: Option<String>,
 }
 
-impl Failure {
+impl FailureRow {
     /// Seconds from the failure to the end of the last phase.
     pub(super) fn seconds(&self) -> f64 {
         self.phases.iter().map(|(_, seconds)| seconds).sum()

@@ -30,9 +30,9 @@ const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 /// The size of a connection's buffer, which limits a request's head.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
-/// Limits on the resources of all readers together.
+/// The limits of the resources of all readers together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct ServerLimits {
     /// Concurrent connections. Further connections wait in the kernel.
     pub(super) connections: usize,
     /// The time limit for the head of a request, including later requests of a connection.
@@ -43,7 +43,7 @@ pub(super) struct Limits {
     pub(super) workers: usize,
 }
 
-pub(super) const LIMITS: Limits = Limits {
+pub(super) const LIMITS: ServerLimits = ServerLimits {
     connections: 64,
     head_timeout: Duration::from_secs(10),
     stalled_reader: Duration::from_secs(30),
@@ -90,7 +90,7 @@ pub(super) fn file<S: Clone + Send + Sync + 'static>(
 ///
 /// # Errors
 /// If the port is taken, or the system has no thread or no randomness.
-pub(super) fn serve_site(site: Site, port: u16, limits: Limits) -> io::Result<String> {
+pub(super) fn serve_site(site: Site, port: u16, limits: ServerLimits) -> io::Result<String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     let (address, token) = (listener.local_addr()?, Token::draw()?);
     let url = format!("http://{address}/{}/", token.reveal());
@@ -98,7 +98,7 @@ pub(super) fn serve_site(site: Site, port: u16, limits: Limits) -> io::Result<St
     Ok(url)
 }
 
-fn start(listener: TcpListener, router: Router, limits: Limits) -> io::Result<()> {
+fn start(listener: TcpListener, router: Router, limits: ServerLimits) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -123,7 +123,7 @@ fn lower_priority() {
     let _ = rustix::process::nice(NICE);
 }
 
-async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limits) {
+async fn accept(listener: tokio::net::TcpListener, router: Router, limits: ServerLimits) {
     let connections = Arc::new(Semaphore::new(limits.connections));
     loop {
         // the semaphore is never closed

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::civil::Date;
 use serde_json::Value;
-use stagecoach_chat::{Chat, ChatTemplate, Refusal, Settings, SetupError, Vocabulary};
+use stagecoach_chat::{Chat, ChatTemplate, ConversationError, Settings, SetupError, Vocabulary};
 use stagecoach_files::read_if_exists;
 
 use crate::config::{ConversationConfig, DataConfig, DocumentFormat};
@@ -54,7 +54,7 @@ pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) 
         None => template_source(tokenizer.path(), &beside)?,
     };
     if source.is_none() && config.formats().any(|format| format == DocumentFormat::Chat) {
-        return Err(DataError::Invalid { problem: Refusal::NoTemplate.to_string() });
+        return Err(DataError::Invalid { problem: ConversationError::NoTemplate.to_string() });
     }
     let names = special_tokens(&tokenizer, &beside);
     let template_hash = blake3::hash(format!("{source:?}\n{names:?}").as_bytes()).to_hex().to_string();

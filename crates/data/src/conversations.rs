@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::thread;
 
-use stagecoach_chat::{Chat, Conversation, Refusal, Tokens, Wanted};
+use stagecoach_chat::{Chat, Conversation, ConversationError, Tokens, Wanted};
 
 use crate::config::{OnBadRecord, OnLongConversation};
 use crate::corpus::{BadRecordReason, ConversationRecord};
@@ -69,10 +69,10 @@ impl ConversationEncoder {
         let mut tokens = match self.framed(&record.conversation) {
             Ok(Some(tokens)) => tokens,
             Ok(None) => return Ok(EncodedConversation::LeftOut(BadRecordReason::TooLong)),
-            Err(setup @ (Refusal::NoTemplate | Refusal::NoDate)) => {
+            Err(setup @ (ConversationError::NoTemplate | ConversationError::NoDate)) => {
                 return Err(DataError::Invalid { problem: setup.to_string() });
             }
-            Err(Refusal::NothingTrained) => {
+            Err(ConversationError::NothingTrained) => {
                 return Ok(EncodedConversation::LeftOut(BadRecordReason::NothingTrained));
             }
             Err(refusal) => return self.bad_record(&refusal, refused),
@@ -108,7 +108,7 @@ impl ConversationEncoder {
 
     /// The tokens of a conversation, or `None` if it is left out for its length. A prompt with its completion is framed as
     /// a document if both are texts.
-    fn framed(&self, conversation: &Conversation) -> Result<Option<Tokens>, Refusal> {
+    fn framed(&self, conversation: &Conversation) -> Result<Option<Tokens>, ConversationError> {
         let frame = if conversation.is_of_texts() { 1 + usize::from(self.bos.is_some()) } else { 0 };
         let Some(mut tokens) = self.chat.wanted_tokens(conversation, |count| self.wanted(count + frame))? else {
             return Ok(None);
@@ -143,7 +143,7 @@ impl ConversationEncoder {
 
     fn bad_record(
         &self,
-        refusal: &Refusal,
+        refusal: &ConversationError,
         refused: impl FnOnce(String) -> DataError,
     ) -> Result<EncodedConversation, DataError> {
         match self.on_bad {
@@ -168,15 +168,18 @@ impl ConversationEncoder {
 }
 
 /// The reason of a refusal, for the counts of records that are left out.
-pub(crate) fn reason(refusal: &Refusal) -> BadRecordReason {
+pub(crate) fn reason(refusal: &ConversationError) -> BadRecordReason {
     match refusal {
-        Refusal::Malformed { .. } | Refusal::Mark(_) | Refusal::NoTemplate | Refusal::NoDate => {
-            BadRecordReason::NoConversation
+        ConversationError::Malformed { .. }
+        | ConversationError::Mark(_)
+        | ConversationError::NoTemplate
+        | ConversationError::NoDate => BadRecordReason::NoConversation,
+        ConversationError::Template { .. } => BadRecordReason::RefusedByTemplate,
+        ConversationError::Inspected { .. } | ConversationError::Forged { .. } => BadRecordReason::SpellsSpecialTokens,
+        ConversationError::Tokenizer { .. } | ConversationError::Unproven { .. } | ConversationError::Block { .. } => {
+            BadRecordReason::Unproven
         }
-        Refusal::Template { .. } => BadRecordReason::RefusedByTemplate,
-        Refusal::Inspected { .. } | Refusal::Forged { .. } => BadRecordReason::SpellsSpecialTokens,
-        Refusal::Tokenizer { .. } | Refusal::Unproven { .. } | Refusal::Block { .. } => BadRecordReason::Unproven,
-        Refusal::NothingTrained => BadRecordReason::NothingTrained,
+        ConversationError::NothingTrained => BadRecordReason::NothingTrained,
     }
 }
 

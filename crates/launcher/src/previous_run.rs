@@ -2,7 +2,7 @@
 
 use stagecoach_api::job::ChangeEffect;
 use stagecoach_api::{PipelineJob, PipelineJobSpec};
-use stagecoach_checkpoint::{Difference, differences};
+use stagecoach_checkpoint::{IdentityDifference, differences};
 use stagecoach_telemetry::RunSummary;
 
 use crate::folder::JobFolder;
@@ -60,7 +60,7 @@ fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option
     let effects: &[ChangeEffect] =
         if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };
     let [old, new] = [old, new].map(|job| job.spec.select(effects));
-    let Difference { path, current, recorded } = differences(&new, &old).into_iter().next()?;
+    let IdentityDifference { path, current, recorded } = differences(&new, &old).into_iter().next()?;
     let [was, now] = [recorded, current].map(|value| value.unwrap_or_default());
     Some(format!("spec.{path} was {was}, now {now}"))
 }

@@ -44,7 +44,7 @@ pub struct HeadLoss {
     /// The sum of the cross-entropies, `f64[]`.
     pub sum: Tensor,
     /// The cross-entropies of the tokens of each block, `f64[tokens]`; 0 for a token that doesn't count.
-    pub of_tokens: Vec<Tensor>,
+    pub token_losses: Vec<Tensor>,
 }
 
 /// Output of the head for one microbatch in training.
@@ -123,12 +123,12 @@ impl Head {
 
 impl HeadLoss {
     fn zero(device: Device) -> HeadLoss {
-        HeadLoss { sum: Tensor::zeros([0i64; 0], (Kind::Double, device)), of_tokens: Vec::new() }
+        HeadLoss { sum: Tensor::zeros([0i64; 0], (Kind::Double, device)), token_losses: Vec::new() }
     }
 
     fn add(&mut self, block: CrossEntropy) {
         self.sum += block.sum;
-        self.of_tokens.push(block.row_losses);
+        self.token_losses.push(block.row_losses);
     }
 }
 

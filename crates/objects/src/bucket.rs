@@ -16,7 +16,7 @@ use crate::object::Object;
 use crate::retry::{Patience, Retry};
 use crate::settings::{Settings, Store};
 use crate::uri::{ObjectUri, UriError};
-use crate::verdict::{refusal, verdict};
+use crate::verdict::{response, verdict};
 
 /// The state that all buckets of a client share.
 #[derive(Debug)]
@@ -90,13 +90,13 @@ impl Bucket {
         Ok(Object::new(&self.uri, meta))
     }
 
-    /// A HEAD request, followed by a GET after a refusal: only the answer to a GET has a body with the reason.
+    /// A HEAD request, followed by a GET after an error: only the answer to a GET has a body with the reason.
     async fn head_with_reason(&self, path: &Path) -> object_store::Result<ObjectMeta> {
         let options = GetOptions { head: true, ..GetOptions::default() };
         match self.store.get_opts(path, options).await {
             Ok(answer) => Ok(answer.meta),
-            Err(error) => match refusal(&error) {
-                Some(refusal) if refusal.code.is_empty() && matches!(refusal.status, 400 | 403) => {
+            Err(error) => match response(&error) {
+                Some(response) if response.code.is_empty() && matches!(response.status, 400 | 403) => {
                     Ok(self.store.get_opts(path, GetOptions::default()).await?.meta)
                 }
                 _ => Err(error),

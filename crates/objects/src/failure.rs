@@ -54,7 +54,7 @@ impl RequestInfo {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {
     /// The server refuses.
-    Refused(RequestInfo, Refusal),
+    Refused(RequestInfo, ErrorResponse),
     /// The client can't connect to the server.
     Unreachable(RequestInfo, String),
     /// This machine doesn't trust the server's certificate.
@@ -65,7 +65,7 @@ pub(crate) enum Failure {
 
 /// An answer with an error status.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Refusal {
+pub(crate) struct ErrorResponse {
     pub(crate) status: u16,
     /// The name of the error in the store's protocol, such as `NoSuchKey`. Empty if the answer has none.
     pub(crate) code: String,
@@ -75,16 +75,16 @@ pub(crate) struct Refusal {
     pub(crate) region: Option<String>,
 }
 
-impl Refusal {
-    /// The refusal for a page that is not XML, such as a web console or the login page of a network.
-    pub(crate) fn other_page(status: u16, headers: &HeaderMap) -> Option<Refusal> {
+impl ErrorResponse {
+    /// The error for a page that is not XML, such as a web console or the login page of a network.
+    pub(crate) fn other_page(status: u16, headers: &HeaderMap) -> Option<ErrorResponse> {
         let kind = headers.get(http::header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
         let kind = kind.filter(|kind| !kind.contains("xml"))?;
-        Some(Refusal { status, message: short(&format!("{kind} is no listing")), ..Refusal::default() })
+        Some(ErrorResponse { status, message: short(&format!("{kind} is no listing")), ..ErrorResponse::default() })
     }
 
     /// Reads an answer. The answer to a HEAD request has no body.
-    pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8]) -> Refusal {
+    pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8]) -> ErrorResponse {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let body = String::from_utf8_lossy(body);
         let code = element(&body, "Code").or_else(|| header("x-ms-error-code"));
@@ -94,7 +94,7 @@ impl Refusal {
             None if body.trim_start().starts_with('<') => String::new(),
             None => body.into_owned(),
         };
-        Refusal {
+        ErrorResponse {
             status,
             code: short(&code.unwrap_or_default()),
             message: short(&message),
@@ -103,7 +103,7 @@ impl Refusal {
     }
 }
 
-impl Display for Refusal {
+impl Display for ErrorResponse {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.status)?;
         match (self.code.as_str(), self.message.trim_end_matches('.')) {
@@ -117,7 +117,7 @@ impl Display for Refusal {
 impl Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused(request, refusal) => write!(formatter, "{} answered {refusal}", request.host),
+            Failure::Refused(request, response) => write!(formatter, "{} answered {response}", request.host),
             Failure::Unreachable(request, reason)
             | Failure::Untrusted(request, reason)
             | Failure::Interrupted(request, reason) => write!(formatter, "{}: {reason}", request.host),
@@ -152,22 +152,22 @@ mod tests {
     #[test]
     fn refusals_are_read_from_bodies_and_headers() {
         let body = b"<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code><Message>The specified key\n does not exist.</Message></Error>";
-        let refusal = Refusal::read(404, &HeaderMap::new(), body);
+        let response = ErrorResponse::read(404, &HeaderMap::new(), body);
         assert_eq!(
-            (refusal.code.as_str(), refusal.message.as_str()),
+            (response.code.as_str(), response.message.as_str()),
             ("NoSuchKey", "The specified key does not exist.")
         );
-        assert_eq!(refusal.to_string(), "404 (NoSuchKey)");
+        assert_eq!(response.to_string(), "404 (NoSuchKey)");
 
         let mut headers = HeaderMap::new();
         headers.insert("x-ms-error-code", "BlobNotFound".parse().unwrap());
         headers.insert("x-amz-bucket-region", "eu-west-1".parse().unwrap());
-        let refusal = Refusal::read(301, &headers, b"");
-        assert_eq!((refusal.code.as_str(), refusal.region.as_deref()), ("BlobNotFound", Some("eu-west-1")));
+        let response = ErrorResponse::read(301, &headers, b"");
+        assert_eq!((response.code.as_str(), response.region.as_deref()), ("BlobNotFound", Some("eu-west-1")));
 
-        assert_eq!(Refusal::read(502, &HeaderMap::new(), b"<html>Bad gateway</html>").to_string(), "502");
+        assert_eq!(ErrorResponse::read(502, &HeaderMap::new(), b"<html>Bad gateway</html>").to_string(), "502");
         assert_eq!(
-            Refusal::read(400, &HeaderMap::new(), b"no such\x1b[31m user.").to_string(),
+            ErrorResponse::read(400, &HeaderMap::new(), b"no such\x1b[31m user.").to_string(),
             "400 (no such[31m user)"
         );
     }
@@ -185,7 +185,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_answer_is_one_short_line(status in 300_u16..600, body in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let text = Refusal::read(status, &HeaderMap::new(), &body).to_string();
+            let text = ErrorResponse::read(status, &HeaderMap::new(), &body).to_string();
             prop_assert!(!text.chars().any(char::is_control) && text.chars().count() <= LONGEST_MESSAGE + 8);
         }
     }

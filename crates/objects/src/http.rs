@@ -13,9 +13,9 @@ use object_store::client::{
 };
 
 use crate::causes::causes;
-use crate::failure::{Failure, Refusal, RequestInfo};
+use crate::failure::{ErrorResponse, Failure, RequestInfo};
 
-/// The largest body of a refusal that a client reads.
+/// The largest body of an error response that a client reads.
 const LONGEST_REFUSAL: usize = 64 << 10;
 
 /// A maker of connections that return each failure as a [`Failure`].
@@ -37,22 +37,22 @@ impl HttpConnector for Connector {
 impl HttpService for Connections {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let info = RequestInfo::new(request.method(), request.uri());
-        // `object_store` chooses how to get an instance's token by the refusal of this request
+        // `object_store` chooses how to get an instance's token by the error response to this request
         let is_handled_by_client = request.method() == http::Method::PUT;
         let answer = self.0.execute(request).await.map_err(|error| failed(&info, &error))?;
         let (parts, body) = answer.into_parts();
         let status = parts.status.as_u16();
         if parts.status.is_success() || is_handled_by_client {
-            if let Some(refusal) = Refusal::other_page(status, &parts.headers).filter(|_| info.is_listing) {
-                return Err(final_error(Failure::Refused(info, refusal)));
+            if let Some(response) = ErrorResponse::other_page(status, &parts.headers).filter(|_| info.is_listing) {
+                return Err(final_error(Failure::Refused(info, response)));
             }
             let body = body.map_err(move |error| failed(&info, &error));
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)));
         }
         let body = Limited::new(body, LONGEST_REFUSAL).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-        let refusal = Refusal::read(status, &parts.headers, &body);
-        Err(final_error(Failure::Refused(info, refusal)))
+        let response = ErrorResponse::read(status, &parts.headers, &body);
+        Err(final_error(Failure::Refused(info, response)))
     }
 }
 

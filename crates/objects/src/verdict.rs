@@ -2,7 +2,7 @@
 
 use crate::causes::{causes, reason};
 use crate::error::ObjectError;
-use crate::failure::{Failure, Purpose, Refusal};
+use crate::failure::{ErrorResponse, Failure, Purpose};
 use crate::settings::Settings;
 use crate::uri::ObjectUri;
 
@@ -15,10 +15,10 @@ pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &S
     }
 }
 
-/// The refusal in the causes of an error.
-pub(crate) fn refusal(error: &object_store::Error) -> Option<&Refusal> {
+/// The server's error response in the causes of an error.
+pub(crate) fn response(error: &object_store::Error) -> Option<&ErrorResponse> {
     causes(error).into_iter().find_map(|cause| match cause.downcast_ref()? {
-        Failure::Refused(_, refusal) => Some(refusal),
+        Failure::Refused(_, response) => Some(response),
         _ => None,
     })
 }
@@ -36,13 +36,13 @@ fn from_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> Obje
         return ObjectError::NoCredentials { uri: uri.clone(), tried: settings.redacted(&failure.to_string()) };
     }
     match failure {
-        Failure::Refused(_, refusal) => {
-            let answer = settings.redacted(&refusal.to_string());
-            let is_temporary = matches!(refusal.status, 408 | 429 | 500 | 502..)
-                || matches!(refusal.code.as_str(), "SlowDown" | "RequestTimeout" | "ServerBusy" | "InternalError");
+        Failure::Refused(_, response) => {
+            let answer = settings.redacted(&response.to_string());
+            let is_temporary = matches!(response.status, 408 | 429 | 500 | 502..)
+                || matches!(response.code.as_str(), "SlowDown" | "RequestTimeout" | "ServerBusy" | "InternalError");
             match request.purpose {
                 _ if is_temporary => ObjectError::Unavailable { host, answer },
-                Purpose::Objects => from_refusal(refusal, host, answer, uri, settings),
+                Purpose::Objects => from_refusal(response, host, answer, uri, settings),
                 _ => ObjectError::CredentialsRefused { host, answer, variables: settings.credentials(provider) },
             }
         }
@@ -52,18 +52,24 @@ fn from_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> Obje
     }
 }
 
-fn from_refusal(refusal: &Refusal, host: String, answer: String, uri: &ObjectUri, settings: &Settings) -> ObjectError {
+fn from_refusal(
+    response: &ErrorResponse,
+    host: String,
+    answer: String,
+    uri: &ObjectUri,
+    settings: &Settings,
+) -> ObjectError {
     let uri = uri.clone();
     let variables = settings.credentials(uri.provider);
-    match (refusal.status, refusal.code.as_str()) {
+    match (response.status, response.code.as_str()) {
         (_, "NoSuchBucket" | "ContainerNotFound") => ObjectError::NoBucket { host, uri },
         (_, "NoSuchKey" | "BlobNotFound") => ObjectError::NoObject { uri },
         (_, "RequestTimeTooSkewed" | "RequestExpired") => ObjectError::ClockSkew { host },
         // Azure has no separate code for a wrong clock
-        (403, "AuthenticationFailed") if refusal.message.contains("Date") => ObjectError::ClockSkew { host },
+        (403, "AuthenticationFailed") if response.message.contains("Date") => ObjectError::ClockSkew { host },
         (301 | 307, _)
         | (_, "AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException") => {
-            ObjectError::OtherRegion { uri, host, region: refusal.region.clone() }
+            ObjectError::OtherRegion { uri, host, region: response.region.clone() }
         }
         (
             _,

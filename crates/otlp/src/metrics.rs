@@ -16,7 +16,7 @@ pub(crate) struct Interval {
 
 /// All metrics of one name.
 #[derive(Debug, Default)]
-struct Family<'t> {
+struct MetricFamily<'t> {
     name: &'t str,
     help: &'t str,
     kind: &'t str,
@@ -39,15 +39,15 @@ pub(crate) fn read(text: &str, interval: Interval) -> Vec<Metric> {
     families(text).into_iter().filter_map(|family| family.encode(interval)).collect()
 }
 
-fn families(text: &str) -> Vec<Family<'_>> {
-    let mut families: Vec<Family<'_>> = Vec::new();
+fn families(text: &str) -> Vec<MetricFamily<'_>> {
+    let mut families: Vec<MetricFamily<'_>> = Vec::new();
     for line in text.lines() {
         if let Some(comment) = line.strip_prefix("# ") {
             let mut words = comment.splitn(3, ' ');
             let (Some(what), Some(name)) = (words.next(), words.next()) else { continue };
             let rest = words.next().unwrap_or_default();
             if families.last().is_none_or(|family| family.name != name) {
-                families.push(Family { name, ..Family::default() });
+                families.push(MetricFamily { name, ..MetricFamily::default() });
             }
             let Some(family) = families.last_mut() else { continue };
             match what {
@@ -99,7 +99,7 @@ fn read_labels(mut text: &str) -> Option<(Labels, &str)> {
     }
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     fn encode(&self, interval: Interval) -> Option<Metric> {
         let temporality = AggregationTemporality::Cumulative.into();
         let data = match self.kind {

@@ -8,13 +8,13 @@ use crate::action::{Action, Edge};
 use crate::costs::Costs;
 use crate::program::ActionLocation;
 use crate::program::Programs;
-use crate::timeline::Span;
+use crate::timeline::ActionSpan;
 use crate::work_item::WorkItem;
 
 /// The result of a simulation.
 pub(crate) struct SimulationResult {
     /// One list per rank, in program order.
-    pub(crate) spans: Vec<Vec<Span>>,
+    pub(crate) spans: Vec<Vec<ActionSpan>>,
     /// The action at which each unfinished rank waits; empty if all finished.
     pub(crate) blocked: Vec<ActionLocation>,
 }
@@ -45,7 +45,7 @@ struct DiscreteEventSimulation<'a> {
     programs: &'a Programs,
     costs: &'a Costs,
     clock: Vec<f64>,
-    spans: Vec<Vec<Span>>,
+    spans: Vec<Vec<ActionSpan>>,
     queues: FxHashMap<Edge, MessageQueue>,
     /// For each posted receive, its index in the edge's queue.
     receive_index: FxHashMap<Action, usize>,
@@ -110,7 +110,7 @@ impl DiscreteEventSimulation<'_> {
 
     fn record(&mut self, rank: usize, action: Action, start: f64, seconds: f64) {
         let end = start + seconds;
-        self.spans[rank].push(Span { action, start, end });
+        self.spans[rank].push(ActionSpan { action, start, end });
         self.clock[rank] = end;
     }
 
@@ -122,7 +122,7 @@ impl DiscreteEventSimulation<'_> {
             Action::Reduce(chunk) => self.reduce(rank, chunk, start),
             Action::Gather(chunk) => {
                 let (start, end) = self.gathered.get(&chunk).copied().unwrap_or((start, start));
-                self.spans[rank].push(Span { action, start, end });
+                self.spans[rank].push(ActionSpan { action, start, end });
             }
             _ => self.record(rank, action, start, self.seconds(action)),
         }
@@ -142,7 +142,7 @@ impl DiscreteEventSimulation<'_> {
     fn reduce(&mut self, rank: usize, chunk: usize, now: f64) {
         let start = self.reduced_at[rank].max(now);
         let end = start + self.costs.reduce_seconds.get(chunk).copied().unwrap_or(0.0);
-        self.spans[rank].push(Span { action: Action::Reduce(chunk), start, end });
+        self.spans[rank].push(ActionSpan { action: Action::Reduce(chunk), start, end });
         self.reduced_at[rank] = end;
     }
 

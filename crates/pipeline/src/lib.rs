@@ -46,6 +46,6 @@ pub use schedule::{
 };
 pub use simulate::simulate;
 pub use speeds::{RankSpeeds, SpeedError};
-pub use timeline::{Span, Timeline};
+pub use timeline::{ActionSpan, Timeline};
 pub use verify::{BlockedActions, Limits, VerifyReport, Violation, verify, verify_evaluation};
 pub use work_item::WorkItem;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::action::Action;
 use crate::costs::{ChunkCosts, Costs};
 use crate::placement::Placement;
-use crate::timeline::{Span, Timeline};
+use crate::timeline::{ActionSpan, Timeline};
 use crate::work_item::WorkItem;
 
 /// The use of a rank's time in a step: `compute_seconds` and `bubble_seconds` add up to the timeline's makespan.
@@ -33,7 +33,7 @@ type Input = (bool, WorkItem);
 
 /// The times at which the inputs of computations were ready.
 fn ready_times(timeline: &Timeline, placement: &Placement) -> HashMap<Input, f64> {
-    let result = |span: &Span| {
+    let result = |span: &ActionSpan| {
         let consumer = span.action.consumer(placement).filter(|_| span.action.is_compute())?;
         Some(((matches!(span.action, Action::Forward(_)), consumer), span.end))
     };
@@ -43,9 +43,9 @@ fn ready_times(timeline: &Timeline, placement: &Placement) -> HashMap<Input, f64
 /// For each computation of a rank: the time at which the rank was free, the time at which the input was ready, and the
 /// computation's span.
 fn computations<'a>(
-    spans: &'a [Span],
+    spans: &'a [ActionSpan],
     ready: &'a HashMap<Input, f64>,
-) -> impl Iterator<Item = (f64, Option<f64>, &'a Span)> + 'a {
+) -> impl Iterator<Item = (f64, Option<f64>, &'a ActionSpan)> + 'a {
     let mut free_at = 0.0;
     spans.iter().filter(|span| span.action.is_compute()).map(move |span| {
         let input = match span.action {
@@ -61,8 +61,8 @@ fn computations<'a>(
 /// The use of each rank's time. Spans of messages, which only simulated timelines have, are ignored.
 pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdown> {
     let ready = ready_times(timeline, placement);
-    let rank = |spans: &Vec<Span>| {
-        let exposed = |(free, ready, span): (f64, Option<f64>, &Span)| match ready {
+    let rank = |spans: &Vec<ActionSpan>| {
+        let exposed = |(free, ready, span): (f64, Option<f64>, &ActionSpan)| match ready {
             Some(ready) => (span.start - free.max(ready)).clamp(0.0, span.start),
             None => 0.0,
         };
@@ -86,10 +86,10 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
 }
 
 /// Seconds of REDUCE and GATHER, which follow one another, and the part of these in which the rank computed.
-fn data_parallel_seconds(spans: &[Span]) -> (f64, f64) {
+fn data_parallel_seconds(spans: &[ActionSpan]) -> (f64, f64) {
     let (mut all, mut hidden) = (0.0, 0.0);
     for exchange in spans.iter().filter(|span| span.action.is_between_replicas()) {
-        let common = |span: &Span| (exchange.end.min(span.end) - exchange.start.max(span.start)).max(0.0);
+        let common = |span: &ActionSpan| (exchange.end.min(span.end) - exchange.start.max(span.start)).max(0.0);
         all += exchange.end - exchange.start;
         hidden += spans.iter().filter(|span| span.action.is_compute()).map(common).sum::<f64>();
     }
@@ -97,7 +97,7 @@ fn data_parallel_seconds(spans: &[Span]) -> (f64, f64) {
 }
 
 /// Seconds of F, B, I and W.
-pub(crate) fn compute_seconds(spans: &[Span]) -> f64 {
+pub(crate) fn compute_seconds(spans: &[ActionSpan]) -> f64 {
     spans.iter().filter(|span| span.action.is_compute()).map(|span| span.end - span.start).sum()
 }
 
@@ -132,7 +132,7 @@ impl Costs {
         for timeline in timelines {
             let ready = ready_times(timeline, placement);
             for spans in &timeline.spans {
-                let waited = |(free, ready, span): (f64, Option<f64>, &Span)| {
+                let waited = |(free, ready, span): (f64, Option<f64>, &ActionSpan)| {
                     ready.filter(|ready| *ready > free).map(|ready| (span.start - ready).max(0.0))
                 };
                 latencies.extend(computations(spans, &ready).filter_map(waited));

@@ -4,7 +4,7 @@ use crate::action::Action;
 
 /// One action's time, in seconds since the step began.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Span {
+pub struct ActionSpan {
     /// The action.
     pub action: Action,
     /// Seconds. A message's span is its transfer, which overlaps computation.
@@ -17,7 +17,7 @@ pub struct Span {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     /// One list per rank, in the order of its program.
-    pub spans: Vec<Vec<Span>>,
+    pub spans: Vec<Vec<ActionSpan>>,
     /// Seconds until the last rank is done.
     pub makespan: f64,
     /// For each rank, the part of the makespan in which it neither computes nor updates, 0 to 1.
@@ -28,9 +28,9 @@ pub struct Timeline {
 
 impl Timeline {
     /// Computes makespan and bubbles of the spans.
-    pub fn new(spans: Vec<Vec<Span>>, peak_bytes: Vec<u64>) -> Self {
+    pub fn new(spans: Vec<Vec<ActionSpan>>, peak_bytes: Vec<u64>) -> Self {
         let makespan = spans.iter().flatten().map(|span| span.end).fold(0.0, f64::max);
-        let bubble = |spans: &Vec<Span>| {
+        let bubble = |spans: &Vec<ActionSpan>| {
             let is_work = |action: Action| action.is_compute() || matches!(action, Action::Update | Action::Snapshot);
             let busy: f64 = spans.iter().filter(|span| is_work(span.action)).map(|span| span.end - span.start).sum();
             if makespan > 0.0 { (1.0 - busy / makespan).max(0.0) } else { 0.0 }

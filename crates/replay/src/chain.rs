@@ -7,12 +7,12 @@ use stagecoach_planner::CheckpointLink;
 use stagecoach_telemetry::{Receipt, StepFacts};
 use stagecoach_telemetry::{RunSummary, StepRecord};
 
-use super::compare::Difference;
+use super::compare::ReplayDifference;
 use super::record::{RecordedCheckpoint, RunRecord};
 
 /// The first contradiction within a record: lines that are missing or out of order, checkpoints of different jobs, or a
 /// receipt, a checkpoint's link or a result that contradicts the rest.
-pub fn check_chain(record: &RunRecord) -> Option<Difference> {
+pub fn check_chain(record: &RunRecord) -> Option<ReplayDifference> {
     // a receipt is a hash over the lines in their order
     if let Some(unexpected) = first_unexpected_line(&record.steps, record.last_step()) {
         return Some(unexpected);
@@ -25,7 +25,7 @@ pub fn check_chain(record: &RunRecord) -> Option<Difference> {
 }
 
 /// The first line that breaks the sequence of steps 1, 2, 3 and so on to the last known step.
-fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<Difference> {
+fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<ReplayDifference> {
     let expected = (1..=last).zip(steps.iter().map(Some).chain(std::iter::repeat(None)));
     let mut wrong = expected.filter(|(step, line)| line.is_none_or(|line| line.step != *step));
     let (step, line) = wrong.next()?;
@@ -33,11 +33,11 @@ fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<Difference> 
         Some(line) => format!("line {step} of metrics.jsonl is of step {}, expected step {step}", line.step),
         None => format!("metrics.jsonl has no line of step {step}, and the run has {last} steps"),
     };
-    Some(Difference { step, what })
+    Some(ReplayDifference { step, what })
 }
 
 /// A contradiction between two consecutive checkpoints.
-fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Option<Difference> {
+fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Option<ReplayDifference> {
     let [from, step] = [before, after].map(|checkpoint| checkpoint.manifest.step);
     let different = differences(&after.manifest.metadata.identity, &before.manifest.metadata.identity);
     // a job with more steps may have another decay
@@ -50,11 +50,11 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
             text(d.current),
             text(d.recorded)
         );
-        return Some(Difference { step, what });
+        return Some(ReplayDifference { step, what });
     }
     let link = CheckpointLink::of(&after.manifest).filter(|link| link.step == from)?;
     let is_other = CheckpointLink::to(&before.manifest).ok()? != link;
-    is_other.then(|| Difference {
+    is_other.then(|| ReplayDifference {
         step: from,
         what: format!("the checkpoint of step {from} is not the one that was there when that of step {step} was saved"),
     })
@@ -62,7 +62,7 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
 
 /// The first checkpoint whose receipt differs from the receipt of the lines. Checkpoints without a receipt are not
 /// checked.
-fn first_unproven(record: &RunRecord) -> Option<Difference> {
+fn first_unproven(record: &RunRecord) -> Option<ReplayDifference> {
     let with_receipt = |checkpoint: &&RecordedCheckpoint| !checkpoint.state.receipt.is_missing();
     let first = record.checkpoints.iter().find(with_receipt)?;
     let sequences = record.job.spec.training.as_ref().map_or(0, |training| u64::from(training.global_batch_size));
@@ -87,7 +87,7 @@ fn first_unproven(record: &RunRecord) -> Option<Difference> {
                 "the lines of steps {} to {step} in metrics.jsonl do not come to the receipt in the checkpoint of step {step}",
                 begins + 1
             );
-            return Some(Difference { step: begins + 1, what });
+            return Some(ReplayDifference { step: begins + 1, what });
         }
         begins = manifest.step;
     }
@@ -95,11 +95,11 @@ fn first_unproven(record: &RunRecord) -> Option<Difference> {
 }
 
 /// The first difference between the result and the last checkpoint.
-fn result_difference(result: &RunSummary, last: &RecordedCheckpoint) -> Option<Difference> {
+fn result_difference(result: &RunSummary, last: &RecordedCheckpoint) -> Option<ReplayDifference> {
     let state = &last.state;
     let step = last.manifest.step;
     let difference = |in_result: String, in_checkpoint: String, name: &str| {
-        (in_result != in_checkpoint).then(|| Difference {
+        (in_result != in_checkpoint).then(|| ReplayDifference {
             step,
             what: format!("result.json has the {name} {in_result}, and the checkpoint of step {step} {in_checkpoint}"),
         })

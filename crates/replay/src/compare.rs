@@ -10,28 +10,28 @@ use stagecoach_planner::TrainerState;
 
 /// The first difference, located.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
+pub struct ReplayDifference {
     /// The step of the difference.
     pub step: u64,
     /// The difference, in one sentence with the step.
     pub what: String,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for ReplayDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
     }
 }
 
 /// The first of the replayed steps whose record differs or is missing.
-pub fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) -> Option<Difference> {
+pub fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) -> Option<ReplayDifference> {
     replayed.iter().find_map(|here| {
         let step = here.step;
         let what = match recorded.iter().find(|record| record.step == step) {
             None => "has no line in the record".to_owned(),
             Some(record) => field_difference(record, here)?,
         };
-        Some(Difference { step, what: format!("step {step} {what}") })
+        Some(ReplayDifference { step, what: format!("step {step} {what}") })
     })
 }
 
@@ -71,11 +71,12 @@ fn number(value: Option<f64>) -> String {
 }
 
 /// The first tensor, in the order of their names, whose bytes differ; weights and moments alike.
-pub fn compare_tensors(recorded: &Manifest, replayed: &Manifest) -> Option<Difference> {
+pub fn compare_tensors(recorded: &Manifest, replayed: &Manifest) -> Option<ReplayDifference> {
     let by_name = |manifest| -> BTreeMap<&str, &TensorEntry> { tensors_by_name(manifest) };
     let (in_record, mut in_replay) = (by_name(recorded), by_name(replayed));
     let step = recorded.step;
-    let difference = |what: String| Some(Difference { step, what: format!("the checkpoint of step {step} {what}") });
+    let difference =
+        |what: String| Some(ReplayDifference { step, what: format!("the checkpoint of step {step} {what}") });
     for (name, entry) in in_record {
         match in_replay.remove(name) {
             None => return difference(format!("has a tensor {name}, which this model has not")),
@@ -100,12 +101,12 @@ fn tensors_by_name(manifest: &Manifest) -> BTreeMap<&str, &TensorEntry> {
 pub fn compare_checkpoints(
     recorded: (&Manifest, &TrainerState),
     replayed: (&Manifest, &TrainerState),
-) -> Option<Difference> {
+) -> Option<ReplayDifference> {
     let (in_record, in_replay) = (recorded.1, replayed.1);
     let step = recorded.0.step;
     let what = |name: &str, in_record: &dyn fmt::Display, in_replay: &dyn fmt::Display| {
         let what = format!("the checkpoint of step {step} has the {name} {in_record}, and the replay {in_replay}");
-        Some(Difference { step, what })
+        Some(ReplayDifference { step, what })
     };
     compare_tensors(recorded.0, replayed.0).or_else(|| match () {
         () if in_record.updates != in_replay.updates => {
@@ -123,7 +124,7 @@ pub fn compare_checkpoints(
 }
 
 /// The first difference between the result of a run and the result of a replay to its last step.
-pub fn compare_results(recorded: &RunSummary, replayed: &RunSummary) -> Option<Difference> {
+pub fn compare_results(recorded: &RunSummary, replayed: &RunSummary) -> Option<ReplayDifference> {
     let hashes = |result: &RunSummary| {
         [
             ("weights hash", result.weights_hash.clone()),
@@ -133,7 +134,7 @@ pub fn compare_results(recorded: &RunSummary, replayed: &RunSummary) -> Option<D
         ]
     };
     let found = hashes(recorded).into_iter().zip(hashes(replayed)).find(|(recorded, replayed)| recorded != replayed);
-    found.map(|((name, in_result), (_, in_replay))| Difference {
+    found.map(|((name, in_result), (_, in_replay))| ReplayDifference {
         step: recorded.steps,
         what: format!("result.json has the {name} {in_result}, and the replay {in_replay}"),
     })

@@ -15,7 +15,7 @@ mod replayed;
 mod scratch;
 
 pub use chain::check_chain;
-pub use compare::{Difference, compare_checkpoints, compare_results, compare_steps, compare_tensors};
+pub use compare::{ReplayDifference, compare_checkpoints, compare_results, compare_steps, compare_tensors};
 pub use divergence::{first_divergence, first_divergent_tensor, stage_of};
 pub use dump::write_dump;
 pub use intervals::{Interval, intervals, sample};

@@ -23,7 +23,7 @@ use stagecoach_planner::{JobConfig, TrainerState, recorded_gradient_blocks};
 use stagecoach_telemetry::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
 use tch::Tensor;
 
-use super::compare::Difference;
+use super::compare::ReplayDifference;
 use super::dump::read_dump;
 use super::job_config::job_config;
 use super::record::{RecordedCheckpoint, RunRecord};
@@ -98,7 +98,7 @@ pub fn replay(
     until: u64,
     config: &ReplayConfig,
     display: &mut ProgressDisplay,
-) -> anyhow::Result<Result<Replayed, Difference>> {
+) -> anyhow::Result<Result<Replayed, ReplayDifference>> {
     let workspace = std::path::absolute(&config.workspace)?;
     ensure!(
         workspace.is_dir(),
@@ -236,7 +236,7 @@ fn other_identity(
     recorded: &Manifest,
     base: Option<&RecordedCheckpoint>,
     display: &mut ProgressDisplay,
-) -> anyhow::Result<Option<Difference>> {
+) -> anyhow::Result<Option<ReplayDifference>> {
     let data_config = config.data_config();
     let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
         display.update(&TrainingEvent::Preparing {
@@ -253,7 +253,7 @@ fn other_identity(
         let different = differences(&here, &manifest.metadata.identity);
         let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension))?;
         let what = format!("the run is not what its job comes to here: {different} of step {}", manifest.step);
-        Some(Difference { step: manifest.step, what })
+        Some(ReplayDifference { step: manifest.step, what })
     });
     Ok(found)
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{
-    Action, Advice, ModelCost, ModuleCost, Partition, Programs, RankSpeeds, Span, Timeline, advise, from_csv, lower,
+    Action, ActionSpan, Advice, ModelCost, ModuleCost, Partition, Programs, RankSpeeds, Timeline, advise, from_csv,
+    lower,
 };
 
 /// The actions of every stage in a step, with their times.
@@ -44,7 +45,7 @@ impl TimelineRecord {
     pub fn new(timeline: &Timeline, partition: &Partition, model: &ModelCost) -> TimelineRecord {
         let work = |module: &ModuleCost| -> Work { [module.forward, module.backward_input, module.backward_weight] };
         let modules = std::iter::once(&model.embedding).chain(&model.layers).chain(std::iter::once(&model.head));
-        let stage = |spans: &Vec<Span>| StageTimes {
+        let stage = |spans: &Vec<ActionSpan>| StageTimes {
             actions: spans.iter().map(|span| span.action.to_string()).collect(),
             seconds: spans.iter().map(|span| (rounded(span.start), rounded(span.end))).collect(),
         };
@@ -66,11 +67,11 @@ impl TimelineRecord {
                 return Err(format!("{} actions with {} times", times.actions.len(), times.seconds.len()));
             }
             let span = |(action, &(start, end)): (&String, &(f64, f64))| {
-                Ok(Span { action: action.parse().map_err(|e| format!("{e}"))?, start, end })
+                Ok(ActionSpan { action: action.parse().map_err(|e| format!("{e}"))?, start, end })
             };
             times.actions.iter().zip(&times.seconds).map(span).collect()
         };
-        let spans = self.stages.iter().map(stage).collect::<Result<Vec<Vec<Span>>, String>>()?;
+        let spans = self.stages.iter().map(stage).collect::<Result<Vec<Vec<ActionSpan>>, String>>()?;
         Ok(Timeline::new(spans, Vec::new()))
     }
 

@@ -4,8 +4,8 @@ use anyhow::bail;
 use clap::Args;
 use stagecoach_files::random_hex;
 use stagecoach_replay::{
-    Difference, Interval, ReplayConfig, RunRecord, check_chain, compare_checkpoints, compare_results, compare_steps,
-    intervals, replay, sample,
+    Interval, ReplayConfig, ReplayDifference, RunRecord, check_chain, compare_checkpoints, compare_results,
+    compare_steps, intervals, replay, sample,
 };
 use stagecoach_telemetry::ProgressDisplay;
 
@@ -37,7 +37,7 @@ impl AuditCommand {
         let steps: Vec<u64> = record.checkpoints.iter().map(|checkpoint| checkpoint.manifest.step).collect();
         let all = intervals(&steps, record.last_step());
         if let Some(damage) = record.damage.first() {
-            bail!(differs(&Difference { step: damage.step, what: damage.to_string() }));
+            bail!(differs(&ReplayDifference { step: damage.step, what: damage.to_string() }));
         }
         if all.is_empty() {
             bail!("{} has neither checkpoints nor metrics: nothing was trained there", record.folder.display());
@@ -69,21 +69,21 @@ impl AuditCommand {
 }
 
 /// The contradiction `found`, or a replay's difference if it locates the contradiction more exactly.
-fn located(found: Difference, record: &RunRecord, all: &[Interval], config: &ReplayConfig) -> Difference {
+fn located(found: ReplayDifference, record: &RunRecord, all: &[Interval], config: &ReplayConfig) -> ReplayDifference {
     let containing = all.iter().find(|interval| found.step <= interval.until);
     let Some(Ok(Some(exact))) = containing.map(|interval| audit(record, *interval, config)) else { return found };
     // of the same lines
-    if exact.step >= found.step { Difference { what: format!("{exact} ({found})"), ..exact } } else { exact }
+    if exact.step >= found.step { ReplayDifference { what: format!("{exact} ({found})"), ..exact } } else { exact }
 }
 
 /// The first difference between an interval of the record and its replay.
-fn audit(record: &RunRecord, interval: Interval, config: &ReplayConfig) -> anyhow::Result<Option<Difference>> {
+fn audit(record: &RunRecord, interval: Interval, config: &ReplayConfig) -> anyhow::Result<Option<ReplayDifference>> {
     let Interval { after, until } = interval;
     for step in [after, until] {
         if record.checkpoint(step).is_some()
             && let Some(damage) = record.verify(step)?
         {
-            return Ok(Some(Difference { step, what: damage.to_string() }));
+            return Ok(Some(ReplayDifference { step, what: damage.to_string() }));
         }
     }
     let replayed = match replay(record, record.checkpoint(after), until, config, &mut ProgressDisplay::notes())? {
@@ -98,7 +98,7 @@ fn audit(record: &RunRecord, interval: Interval, config: &ReplayConfig) -> anyho
             compare_checkpoints((&checkpoint.manifest, &checkpoint.state), (&replayed.manifest, &replayed.state))
         })
         .or_else(|| compare_results(result?, &replayed.result));
-    Ok(difference.map(|difference| Difference { what: format!("{difference}{environments}"), ..difference }))
+    Ok(difference.map(|difference| ReplayDifference { what: format!("{difference}{environments}"), ..difference }))
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {

@@ -7,7 +7,7 @@ use clap::Args;
 use stagecoach_checkpoint::differences;
 use stagecoach_planner::environment_differences;
 use stagecoach_replay::{
-    Difference, ReplayConfig, Replayed, RunRecord, compare_steps, compare_tensors, first_divergence,
+    ReplayConfig, ReplayDifference, Replayed, RunRecord, compare_steps, compare_tensors, first_divergence,
     first_divergent_tensor, replay, stage_of,
 };
 use stagecoach_telemetry::ProgressDisplay;
@@ -76,7 +76,7 @@ impl DiffCommand {
                 None => not_here(&one, &other, step),
             },
         };
-        bail!(differs(&Difference { step, what }))
+        bail!(differs(&ReplayDifference { step, what }))
     }
 
     /// Trains the step of a run again, with a dump of all its tensors.

@@ -9,7 +9,9 @@ use stagecoach_display::table;
 use stagecoach_engine::StageError;
 use stagecoach_pipeline::{Panel, timeline_trace};
 use stagecoach_planner::environment_differences;
-use stagecoach_replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, replay};
+use stagecoach_replay::{
+    RecordedCheckpoint, ReplayConfig, ReplayDifference, Replayed, RunRecord, compare_steps, replay,
+};
 use stagecoach_telemetry::{ProgressDisplay, StepRecord};
 use tch::Tensor;
 
@@ -95,7 +97,7 @@ impl ReplayCommand {
             return Ok(());
         }
         if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
-            bail!(differs(&Difference { what: format!("{difference}{environments}"), ..difference }));
+            bail!(differs(&ReplayDifference { what: format!("{difference}{environments}"), ..difference }));
         }
         print_line(equal(&replayed));
         Ok(())
@@ -117,7 +119,7 @@ pub(super) fn equal(replayed: &Replayed) -> String {
 }
 
 /// The error of a record that its replay contradicts.
-pub(super) fn differs(difference: &Difference) -> StageError {
+pub(super) fn differs(difference: &ReplayDifference) -> StageError {
     StageError::new(FailureKind::Storage, difference.to_string())
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stagecoach_chat::{Chat, ChatTemplate, Conversation, Refusal, Settings, Tokens, Vocabulary};
+use stagecoach_chat::{Chat, ChatTemplate, Conversation, ConversationError, Settings, Tokens, Vocabulary};
 use tokenizers::Tokenizer;
 
 use crate::tokenizers::{byte_level, with_metaspace};
@@ -118,9 +118,9 @@ pub fn spelled(tokenizer: &Tokenizer, tokens: &Tokens) -> (String, Vec<String>) 
 }
 
 /// The number of the turn at which a conversation is refused, and the reason.
-pub fn unproven(refused: Result<Tokens, Refusal>) -> (usize, String) {
+pub fn unproven(refused: Result<Tokens, ConversationError>) -> (usize, String) {
     match refused {
-        Err(Refusal::Unproven { turn, problem }) => (turn.number, problem),
+        Err(ConversationError::Unproven { turn, problem }) => (turn.number, problem),
         other => panic!("{other:?}"),
     }
 }

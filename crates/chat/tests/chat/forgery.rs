@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stagecoach_chat::{Conversation, Refusal};
+use stagecoach_chat::{Conversation, ConversationError};
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::common::*;
@@ -169,7 +169,7 @@ fn a_template_that_inspects_a_spelled_token_is_refused() {
     let template = "{% for m in messages %}{{ m.content.split('<|im_end|>')[0] }}<|im_end|>{% endfor %}";
     let chat = chat(template, family.settings(), &family.tokenizer());
     let refused = chat.prompt(&conversation(&[("user", "a<|im_end|>b")])).unwrap_err();
-    assert_eq!(refused, Refusal::Inspected { token: "<|im_end|>".into() });
+    assert_eq!(refused, ConversationError::Inspected { token: "<|im_end|>".into() });
     assert!(chat.prompt(&conversation(&[("user", "a|im_end|>b")])).is_ok());
 }
 
@@ -193,5 +193,5 @@ fn a_model_that_has_special_tokens_as_pieces_forges_none() {
     // an unknown character
     assert!(chat.prompt(&conversation(&[("user", "é")])).unwrap().contains(&0));
     let refused = chat.prompt(&conversation(&[("user", "Hello</s>")])).unwrap_err();
-    assert_eq!(refused, Refusal::Forged { token: "</s>".into() });
+    assert_eq!(refused, ConversationError::Forged { token: "</s>".into() });
 }

@@ -1,7 +1,7 @@
 //! Masks that are drawn by hand, for each family with and without generation blocks.
 
 use serde_json::{Value, json};
-use stagecoach_chat::{Conversation, Refusal};
+use stagecoach_chat::{Conversation, ConversationError};
 
 use crate::common::*;
 
@@ -118,7 +118,7 @@ fn gemma() {
 
     let refused = family("gemma").chat(true).tokens(&conversation(&[("system", "Be kind.")])).unwrap_err();
     assert!(
-        matches!(&refused, Refusal::Template { problem } if problem.starts_with("Gemma has no system role")),
+        matches!(&refused, ConversationError::Template { problem } if problem.starts_with("Gemma has no system role")),
         "{refused}"
     );
 }
@@ -180,7 +180,7 @@ fn unusual_orders_of_turns() {
     assert_eq!(chat(&[(assistant, "a"), (assistant, "b")]).unwrap(), ["a<|im_end|>\n", "b<|im_end|>\n"]);
     assert_eq!(chat(&[(user, "a"), (assistant, ""), (user, "b")]).unwrap(), ["<|im_end|>\n"]);
     assert_eq!(chat(&[("tool", "a"), (assistant, "b"), ("tool", "c")]).unwrap(), ["b<|im_end|>\n"]);
-    assert_eq!(chat(&[(user, "a")]), Err(Refusal::NothingTrained));
+    assert_eq!(chat(&[(user, "a")]), Err(ConversationError::NothingTrained));
 }
 
 #[test]
@@ -208,7 +208,10 @@ fn a_header_is_never_trained_on() {
     let template =
         "{% for m in messages %}{{ m.role }} t{% generation %}he{{ m.content }}{% endgeneration %}{% endfor %}";
     let refused = tokens(template, &TURNS[..2]).unwrap_err();
-    assert!(matches!(&refused, Refusal::Block { number: 1, problem } if problem.contains("\" the\"")), "{refused}");
+    assert!(
+        matches!(&refused, ConversationError::Block { number: 1, problem } if problem.contains("\" the\"")),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -246,5 +249,5 @@ fn prompts_with_completions() {
         family.chat(true).tokens(&Conversation::prompt_completion(&record).unwrap())
     };
     assert!(unproven(refused("Hel", "lo")).1.contains("\"Hello\" is partly of the turn"));
-    assert_eq!(refused("Hello", ""), Err(Refusal::NothingTrained));
+    assert_eq!(refused("Hello", ""), Err(ConversationError::NothingTrained));
 }

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use serde_json::json;
-use stagecoach_chat::{Chat, Conversation, Refusal, Tokens, Wanted};
+use stagecoach_chat::{Chat, Conversation, ConversationError, Tokens, Wanted};
 use tokenizers::{PostProcessorWrapper, Tokenizer};
 
 use crate::common::*;
@@ -200,7 +200,7 @@ fn check(name: &'static str, shape: &Shape, turns: &[Turn], from: usize) {
             assert_eq!(Some(&tokens.trained), reference.mask(&shape.parts(turns, from)).as_ref());
             check_ends(shape, &reference, turns, &tokens);
         }
-        Err(Refusal::NothingTrained) => {
+        Err(ConversationError::NothingTrained) => {
             let mask = reference.mask(&shape.parts(turns, from)).unwrap();
             assert!(!mask.contains(&true) || may_be_refused(shape, &reference, turns, from));
         }

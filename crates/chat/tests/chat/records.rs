@@ -1,7 +1,7 @@
 //! Records that are no conversations, and templates and tokenizers that can't be used.
 
 use serde_json::{Value, json};
-use stagecoach_chat::{ChatTemplate, Conversation, Refusal, Settings, SetupError, Vocabulary};
+use stagecoach_chat::{ChatTemplate, Conversation, ConversationError, Settings, SetupError, Vocabulary};
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::common::*;
@@ -71,7 +71,7 @@ fn a_template_that_writes_the_date_needs_one() {
     let settings = Settings { date: None, ..family.settings() };
     let chat = chat(&family.template(true), settings, &family.tokenizer());
     let refused = chat.tokens(&conversation(&[("user", "x"), ("assistant", "y")])).unwrap_err();
-    assert_eq!(refused, Refusal::NoDate);
+    assert_eq!(refused, ConversationError::NoDate);
     assert!(refused.to_string().contains("data.chatDate"), "{refused}");
 }
 

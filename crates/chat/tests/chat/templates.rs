@@ -1,7 +1,7 @@
 //! Jinja and Python as templates need them. The expectations are those of transformers: `transformers.rs` compares them.
 
 use serde_json::{Value, json};
-use stagecoach_chat::{Conversation, Refusal, Settings};
+use stagecoach_chat::{Conversation, ConversationError, Settings};
 
 use crate::common::*;
 
@@ -166,7 +166,7 @@ fn a_template_refuses_a_conversation_in_its_own_words() {
     let refused = |template: &str| {
         let refused = chat(template, family.settings(), &family.tokenizer()).tokens(&conversation(&[("user", "x")]));
         match refused.unwrap_err() {
-            Refusal::Template { problem } => problem,
+            ConversationError::Template { problem } => problem,
             other => panic!("{other}"),
         }
     };

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use stagecoach_chat::{Conversation, Refusal};
+use stagecoach_chat::{Conversation, ConversationError};
 
 use crate::common::*;
 use crate::templates::{SNIPPETS, sample};
@@ -53,7 +53,11 @@ fn compare(family: &Family, case: &Value, counts: &mut Counts) {
     let [with_blocks, without] = [true, false].map(|has_generation| family.chat(has_generation));
     let found = with_blocks.tokens(&conversation);
     if let Some(error) = case["error"].as_str() {
-        assert!(matches!(found, Err(Refusal::Template { .. })), "{}: {record}: {error}: {found:?}", family.name);
+        assert!(
+            matches!(found, Err(ConversationError::Template { .. })),
+            "{}: {record}: {error}: {found:?}",
+            family.name
+        );
         counts.refused_by_the_template += 1;
         return;
     }
@@ -67,7 +71,7 @@ fn compare(family: &Family, case: &Value, counts: &mut Counts) {
             counts.equal += 1;
             counts.trained += trained.iter().filter(|&&trained| trained == 1).count();
         }
-        Err(Refusal::NothingTrained) => assert!(!mask.contains(&1), "{}: {record}", family.name),
+        Err(ConversationError::NothingTrained) => assert!(!mask.contains(&1), "{}: {record}", family.name),
         Err(refused) => {
             assert!(case["crosses"] == true, "{}: {record}: {refused}", family.name);
             counts.crossed_by_a_token += 1;
@@ -78,7 +82,7 @@ fn compare(family: &Family, case: &Value, counts: &mut Counts) {
             assert_eq!(tokens.ids, ids, "{}: {record}", family.name);
             counts.without_blocks += 1;
         }
-        Err(Refusal::NothingTrained) => assert!(!mask.contains(&1), "{}: {record}", family.name),
+        Err(ConversationError::NothingTrained) => assert!(!mask.contains(&1), "{}: {record}", family.name),
         Err(_) => counts.unproven_without_blocks += 1,
     }
 }

@@ -1,6 +1,6 @@
 //! The parts of a conversation that nobody asks for.
 
-use stagecoach_chat::{Refusal, Wanted};
+use stagecoach_chat::{ConversationError, Wanted};
 
 use crate::common::*;
 
@@ -24,7 +24,7 @@ fn the_number_of_tokens_is_known_before_the_proof() {
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
     let chat = chat(template, family.settings(), &family.tokenizer());
     let refused = chat.wanted_tokens(&conversation(&TURNS), |_| Wanted::Mask);
-    assert!(matches!(refused, Err(Refusal::Unproven { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ConversationError::Unproven { .. })), "{refused:?}");
     let mut count = 0;
     let left_out = chat.wanted_tokens(&conversation(&TURNS), |tokens| {
         count = tokens;

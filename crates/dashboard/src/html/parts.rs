@@ -6,7 +6,7 @@ use stagecoach_display::{duration, nats, percent};
 use stagecoach_lifecycle::UnixMillis;
 
 use super::super::chart::{Chart, other_class};
-use super::super::model::{Checkpoint, Failure, PageModel};
+use super::super::model::{Checkpoint, FailureRow, PageModel};
 use super::super::step_timeline::{StageShare, StepTimeline};
 use super::super::view::{View, Zoom};
 use super::{figure, memory_bar, newest};
@@ -209,7 +209,7 @@ pub(super) fn recoveries(model: &PageModel, _: &View) -> Markup {
     if model.failures.is_empty() {
         return html! { p.empty { "No stage has failed." } };
     }
-    let row = |failure: &Failure| {
+    let row = |failure: &FailureRow| {
         let phases: Vec<String> =
             failure.phases.iter().map(|(name, seconds)| format!("{name} {}", precise(*seconds))).collect();
         html! {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use stagecoach_lifecycle::UnixMillis;
 
 use super::super::metrics::Metrics;
-use super::super::model::{Checkpoint, Checkpoints, Failure};
+use super::super::model::{Checkpoint, Checkpoints, FailureRow};
 use super::super::step_timeline::{StageShare, StepTimeline};
 use super::super::view::ViewQuery;
 use super::*;
@@ -59,7 +59,7 @@ fn model(steps: u64) -> PageModel {
             }],
             older: 3,
         },
-        failures: vec![Failure {
+        failures: vec![FailureRow {
             failed_at: UnixMillis(NOW.0 - 3_000),
             cause: HOSTILE.into(),
             phases: vec![("started again", 0.4), ("first step", 2.0)],

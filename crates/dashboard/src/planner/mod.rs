@@ -22,7 +22,7 @@ use axum::routing::{MethodRouter, get};
 use choice::PlannerQuery;
 pub use model::Planner;
 
-use super::server::{LIMITS, Limits, Site, file, serve_site};
+use super::server::{LIMITS, ServerLimits, Site, file, serve_site};
 
 /// The number of concurrent plans. A slow plan, such as a plan of the schedule Auto, does not delay the next one.
 const WORKERS: usize = 2;
@@ -33,7 +33,7 @@ const WORKERS: usize = 2;
 /// # Errors
 /// If the port is taken, or the system has no thread or no randomness.
 pub fn serve_planner(planner: Planner, port: u16) -> io::Result<String> {
-    serve_site(site(planner), port, Limits { workers: WORKERS, ..LIMITS })
+    serve_site(site(planner), port, ServerLimits { workers: WORKERS, ..LIMITS })
 }
 
 fn site(planner: Planner) -> Site {

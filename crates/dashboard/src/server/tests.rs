@@ -22,7 +22,7 @@ fn serve() -> Served {
     serve_with(LIMITS, 3)
 }
 
-fn serve_with(limits: Limits, streams: usize) -> Served {
+fn serve_with(limits: ServerLimits, streams: usize) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let job = JobFolder::open(folder.path(), None).unwrap();
     write_steps(&folder, 3);
@@ -155,7 +155,7 @@ fn a_stream_sends_all_parts_and_then_what_has_changed() {
 
 #[test]
 fn more_streams_than_allowed_are_refused_and_pages_are_still_served() {
-    let served = serve_with(Limits { connections: 110, ..LIMITS }, 3);
+    let served = serve_with(ServerLimits { connections: 110, ..LIMITS }, 3);
     let path = format!("GET {}events HTTP/1.1", served.page());
     let mut streams: Vec<TcpStream> = (0..100).map(|_| served.request(&path)).collect();
     let is_refused = |stream: &mut TcpStream| {
@@ -175,7 +175,7 @@ fn more_streams_than_allowed_are_refused_and_pages_are_still_served() {
 
 #[test]
 fn connections_that_ask_nothing_are_closed_and_those_that_wait_are_served() {
-    let limits = Limits { connections: 2, head_timeout: Duration::from_millis(300), ..LIMITS };
+    let limits = ServerLimits { connections: 2, head_timeout: Duration::from_millis(300), ..LIMITS };
     let served = serve_with(limits, 3);
     let mut idle: Vec<TcpStream> = (0..20).map(|_| served.connect()).collect();
     let mut half = served.connect();
@@ -186,7 +186,7 @@ fn connections_that_ask_nothing_are_closed_and_those_that_wait_are_served() {
 
 #[test]
 fn a_reader_that_takes_nothing_loses_its_connection() {
-    let served = serve_with(Limits { connections: 1, stalled_reader: Duration::from_millis(500), ..LIMITS }, 3);
+    let served = serve_with(ServerLimits { connections: 1, stalled_reader: Duration::from_millis(500), ..LIMITS }, 3);
     let mut stuck = served.connect();
     let request = format!("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", served.page()).repeat(100);
     // until all buffers are full, or the server has closed the connection

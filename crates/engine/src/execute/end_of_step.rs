@@ -22,10 +22,10 @@ impl Executor<'_, '_> {
         self.stage.set_activity(self.activity, "EXCHANGE", None);
         let (parameters, squared_norms) = self.stage.squared_norms();
         // without an audit or a dump, the host waits for a GPU only here
-        let of_tokens = token_losses.iter().flat_map(|(_, losses)| losses);
-        let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]).chain(of_tokens));
+        let token_loss_tensors = token_losses.iter().flat_map(|(_, losses)| losses);
+        let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]).chain(token_loss_tensors));
         let mut squared_norms = losses_and_norms.split_off(losses.len());
-        let of_tokens = squared_norms.split_off(parameters.len());
+        let host_token_losses = squared_norms.split_off(parameters.len());
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
         let losses = has_head.then(|| BlockLosses {
             blocks: inputs.blocks.all().count() as u32,
@@ -40,7 +40,11 @@ impl Executor<'_, '_> {
         let measurements = StepMeasurements {
             bytes_sent: self.links.bytes_sent() as f64,
             peak_bytes: peak_bytes(self.stage.device) as f64,
-            source_losses: source_losses(inputs, token_losses.iter().map(|(microbatch, _)| *microbatch), &of_tokens),
+            source_losses: source_losses(
+                inputs,
+                token_losses.iter().map(|(microbatch, _)| *microbatch),
+                &host_token_losses,
+            ),
             // only the first replica's timeline is recorded, because all replicas do the same
             spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
         };

@@ -75,9 +75,9 @@ impl StepState {
 
     /// Adds a microbatch's loss to its block.
     pub(super) fn add_loss(&mut self, loss: HeadLoss, item: WorkItem, inputs: &StepInputs) {
-        let HeadLoss { sum: loss, of_tokens } = loss;
+        let HeadLoss { sum: loss, token_losses } = loss;
         if inputs.rows.len() > item.microbatch {
-            self.token_losses.push((item.microbatch, of_tokens));
+            self.token_losses.push((item.microbatch, token_losses));
         }
         let sum = match self.losses.pop() {
             None => loss + inputs.loss_so_far,

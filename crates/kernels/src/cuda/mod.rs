@@ -11,7 +11,7 @@ use std::ffi::c_void;
 
 use tch::{Device, Kind, Tensor};
 
-pub(super) use nvrtc::SourceFile;
+pub(super) use nvrtc::KernelSource;
 
 pub(super) use gpu::loaded;
 pub use gpu::{compiler_version, load};
@@ -21,11 +21,11 @@ pub(super) use nvrtc::{FUNCTIONS as NVRTC_FUNCTIONS, Nvrtc, NvrtcError};
 pub(super) use operations::*;
 
 macro_rules! source_files {
-    ($($name:literal),*) => { [$(SourceFile { name: $name, text: include_str!($name) }),*] };
+    ($($name:literal),*) => { [$(KernelSource { name: $name, text: include_str!($name) }),*] };
 }
 
 /// All files of the kernels.
-pub(super) const SOURCES: [SourceFile; 8] = source_files!(
+pub(super) const SOURCES: [KernelSource; 8] = source_files!(
     "block.cuh",
     "adamw.cu",
     "cross_entropy.cu",

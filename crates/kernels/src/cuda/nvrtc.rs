@@ -64,7 +64,7 @@ impl NvrtcError {
 
 /// A file of a program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SourceFile {
+pub(crate) struct KernelSource {
     /// The name by which other files include this file.
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
@@ -123,18 +123,18 @@ impl Nvrtc {
     ///
     /// # Errors
     /// If NVRTC does not know the architecture, lacks a part of itself, or finds an error in the source.
-    pub(crate) fn compile(&self, files: &[SourceFile], architecture: &str) -> Result<Compiled, NvrtcError> {
+    pub(crate) fn compile(&self, files: &[KernelSource], architecture: &str) -> Result<Compiled, NvrtcError> {
         let program = self.compiled(files, architecture)?;
         Ok(Compiled { cubin: program.cubin()?, log: program.log()? })
     }
 
     /// The intermediate code for an architecture such as `compute_90`.
     #[cfg(test)]
-    pub(crate) fn ptx(&self, files: &[SourceFile], architecture: &str) -> Result<String, NvrtcError> {
+    pub(crate) fn ptx(&self, files: &[KernelSource], architecture: &str) -> Result<String, NvrtcError> {
         self.compiled(files, architecture)?.ptx()
     }
 
-    fn compiled(&self, files: &[SourceFile], architecture: &str) -> Result<Program, NvrtcError> {
+    fn compiled(&self, files: &[KernelSource], architecture: &str) -> Result<Program, NvrtcError> {
         use sys::nvrtcResult::{
             NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, NVRTC_ERROR_COMPILATION, NVRTC_ERROR_INVALID_OPTION,
         };
@@ -166,10 +166,10 @@ fn c_string(text: &str) -> CString {
 struct Program(sys::nvrtcProgram);
 
 impl Program {
-    fn new(files: &[SourceFile]) -> Result<Program, NvrtcError> {
+    fn new(files: &[KernelSource]) -> Result<Program, NvrtcError> {
         let kernels = files.iter().filter(|file| file.name.ends_with(".cu"));
         let main = c_string(&kernels.map(|file| format!("#include \"{}\"\n", file.name)).collect::<String>());
-        let strings = |of: fn(&SourceFile) -> &str| files.iter().map(|file| c_string(of(file))).collect::<Vec<_>>();
+        let strings = |of: fn(&KernelSource) -> &str| files.iter().map(|file| c_string(of(file))).collect::<Vec<_>>();
         let (texts, names) = (strings(|file| file.text), strings(|file| file.name));
         let addresses = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
         let (text_addresses, name_addresses) = (addresses(&texts), addresses(&names));

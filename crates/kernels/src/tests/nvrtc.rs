@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::c_library;
-use crate::cuda::{KERNELS, NVRTC_FUNCTIONS, Nvrtc, NvrtcError, SOURCES, SourceFile};
+use crate::cuda::{KERNELS, KernelSource, NVRTC_FUNCTIONS, Nvrtc, NvrtcError, SOURCES};
 
 /// The variable that names the folder of NVRTC.
 const FOLDER: &str = "STAGECOACH_NVRTC";
@@ -97,7 +97,7 @@ fn what_nvrtc_does_not_compile_is_reported() {
     let nvrtc = Nvrtc::open(Some(&folder())).unwrap();
     let old = nvrtc.compile(&SOURCES, "sm_20").unwrap_err().to_string();
     assert_eq!(old, "NVRTC 13.0 does not know this GPU's architecture sm_20: a newer one is needed");
-    let wrong = SourceFile { name: "wrong.cu", text: "KERNEL(x, ()) { no_such_function(); }" };
+    let wrong = KernelSource { name: "wrong.cu", text: "KERNEL(x, ()) { no_such_function(); }" };
     let reported = nvrtc.compile(&[SOURCES[0], wrong], "sm_90").unwrap_err().to_string();
     assert!(
         reported.starts_with("NVRTC 13.0 does not compile the kernels for sm_90: wrong.cu(1): error: "),

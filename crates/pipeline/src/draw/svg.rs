@@ -1,5 +1,5 @@
 use super::{Panel, label, makespan, seconds, several_chunks};
-use crate::timeline::Span;
+use crate::timeline::ActionSpan;
 use std::fmt::Write;
 
 /// Pixels. The lanes' width is fixed, so a step of any length fits a page.
@@ -107,7 +107,7 @@ fn lanes(svg: &mut String, panel: &Panel, mut top: f64, scale: f64, chunks: bool
     }
 }
 
-fn bar(svg: &mut String, span: &Span, y: f64, scale: f64, chunks: bool) {
+fn bar(svg: &mut String, span: &ActionSpan, y: f64, scale: f64, chunks: bool) {
     let length = (span.end - span.start) * scale;
     // A message is drawn where it is sent.
     if span.action.is_recv() || length.is_nan() || length <= 0.0 {
@@ -146,7 +146,7 @@ fn bar(svg: &mut String, span: &Span, y: f64, scale: f64, chunks: bool) {
 /// The visible kinds of actions.
 fn legend(svg: &mut String, panels: &[Panel]) {
     let visible = |kind: &str| {
-        let seen = |span: &&Span| span.action.computation_type() == kind && span.end > span.start;
+        let seen = |span: &&ActionSpan| span.action.computation_type() == kind && span.end > span.start;
         panels.iter().flat_map(|panel| panel.timeline.spans.iter().flatten()).find(seen).is_some()
     };
     let mut x = LEFT_PX;

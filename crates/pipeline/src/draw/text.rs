@@ -1,6 +1,6 @@
 use super::{Panel, label, makespan, seconds, several_chunks};
 use crate::action::Action;
-use crate::timeline::Span;
+use crate::timeline::ActionSpan;
 
 /// The timelines for a terminal `width` columns wide: one row per rank, time from left to right, with each rank's
 /// bubble.
@@ -47,16 +47,16 @@ impl Canvas {
         ((share * self.columns as f64).round() as usize).min(self.columns)
     }
 
-    fn names_fit(&self, spans: &[Span]) -> bool {
+    fn names_fit(&self, spans: &[ActionSpan]) -> bool {
         spans.iter().filter(|span| span.action.is_compute()).all(|span| {
             let columns = self.column(span.end).saturating_sub(self.column(span.start));
             columns == 0 && span.start == span.end || label(span.action, self.chunks).len() <= columns
         })
     }
 
-    fn row(&self, spans: &[Span], named: bool) -> String {
+    fn row(&self, spans: &[ActionSpan], named: bool) -> String {
         let mut row = vec!['.'; self.columns];
-        let (beside, own): (Vec<&Span>, Vec<&Span>) = spans
+        let (beside, own): (Vec<&ActionSpan>, Vec<&ActionSpan>) = spans
             .iter()
             .filter(|span| !span.action.is_send() && !span.action.is_recv())
             .partition(|span| span.action.is_between_replicas());

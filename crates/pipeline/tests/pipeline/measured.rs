@@ -2,18 +2,18 @@
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
-    Advice, ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Programs, Span, Timeline, advise, breakdown, gpipe,
-    interleaved_one_f_one_b, lower, one_f_one_b, simulate, zbv_zero_bubble,
+    ActionSpan, Advice, ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Programs, Timeline, advise, breakdown,
+    gpipe, interleaved_one_f_one_b, lower, one_f_one_b, simulate, zbv_zero_bubble,
 };
 
 /// The spans that a trainer would measure in a simulated step: computations and the end of the step, without messages.
 fn measured(programs: &Programs, costs: &Costs) -> Timeline {
     let simulated = simulate(programs, costs);
-    let seen = |spans: Vec<_>| spans.into_iter().filter(|span: &Span| !is_message(span)).collect();
+    let seen = |spans: Vec<_>| spans.into_iter().filter(|span: &ActionSpan| !is_message(span)).collect();
     Timeline::new(simulated.spans.into_iter().map(seen).collect(), Vec::new())
 }
 
-fn is_message(span: &Span) -> bool {
+fn is_message(span: &ActionSpan) -> bool {
     span.action.is_send() || span.action.is_recv()
 }
 

@@ -1,8 +1,8 @@
 //! The simulator's times, compared with sums by hand.
 
 use stagecoach_pipeline::{
-    ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, Span, gpipe, interleaved_one_f_one_b,
-    interleaved_zero_bubble, lower, one_f_one_b, simulate,
+    ActionSpan, ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, gpipe,
+    interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b, simulate,
 };
 
 fn programs(placement: Placement, microbatches: usize, ranks: &[&str]) -> Programs {
@@ -10,7 +10,7 @@ fn programs(placement: Placement, microbatches: usize, ranks: &[&str]) -> Progra
     Programs { placement, microbatches, ranks: ranks.iter().map(actions).collect() }
 }
 
-fn times(spans: &[Span]) -> Vec<(String, f64, f64)> {
+fn times(spans: &[ActionSpan]) -> Vec<(String, f64, f64)> {
     spans.iter().map(|span| (span.action.to_string(), span.start, span.end)).collect()
 }
 

@@ -13,7 +13,9 @@ use stagecoach_data::{DocumentName, PartText, document_numbers};
 use stagecoach_replay::blame::{
     RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, document_gradients, find_spikes,
 };
-use stagecoach_replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, replay};
+use stagecoach_replay::{
+    RecordedCheckpoint, ReplayConfig, ReplayDifference, Replayed, RunRecord, compare_steps, replay,
+};
 use stagecoach_telemetry::ProgressDisplay;
 
 use super::output::{print_json, print_line};
@@ -213,7 +215,7 @@ impl BlameCommand {
         if record.steps.is_empty() {
             self.print("there is no record to compare with: metrics.jsonl is not beside the checkpoints");
         } else if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
-            bail!(differs(&Difference { what: format!("{difference}{environments}"), ..difference }));
+            bail!(differs(&ReplayDifference { what: format!("{difference}{environments}"), ..difference }));
         } else {
             self.print(equal(&replayed));
         }

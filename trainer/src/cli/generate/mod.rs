@@ -84,7 +84,7 @@ impl GenerateCommand {
         };
         let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
         let config = GenerationConfig { max_new_tokens: self.max_tokens, sampling, stop: self.stop, seed: self.seed };
-        let session = Session { generator, chat, config };
+        let session = GenerationSession { generator, chat, config };
         match (prompts, self.prompt, &session.chat) {
             (Some(prompts), ..) => {
                 let completed = |(number, prompt)| {
@@ -100,7 +100,7 @@ impl GenerateCommand {
 }
 
 /// A loaded model with the settings of the command.
-struct Session {
+struct GenerationSession {
     generator: TextGenerator,
     /// `None` without --chat.
     chat: Option<Conversations>,
@@ -124,7 +124,7 @@ impl Conversations {
     }
 }
 
-impl Session {
+impl GenerationSession {
     /// Prints the prompt and its continuation as it grows.
     fn continue_prompt(&self, prompt: &str) -> anyhow::Result<()> {
         let spelled: Vec<String> = self.generator.spelled(prompt).into_iter().collect();

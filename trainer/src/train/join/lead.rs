@@ -41,7 +41,7 @@ pub(in crate::train) struct LeadClaim {
 
 /// A stage's decision about the next group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decision {
+enum LeadDecision {
     Lead(LeadClaim),
     Join,
     /// A stage has acquired the fence, and has not published its rank yet.
@@ -74,9 +74,9 @@ pub(in crate::train) fn claim_lead(
     let began = Instant::now();
     loop {
         match decide(rank, leaderless, finder, began.elapsed()) {
-            Ok(Decision::Lead(claim)) => return Ok(Some(claim)),
-            Ok(Decision::Join) => return Ok(None),
-            Ok(Decision::Wait) => {}
+            Ok(LeadDecision::Lead(claim)) => return Ok(Some(claim)),
+            Ok(LeadDecision::Join) => return Ok(None),
+            Ok(LeadDecision::Wait) => {}
             Err(NotFound::Superseded(newer)) => {
                 return Err(GroupError::Superseded { name: context.env.mesh.name(rank), newer }.into());
             }
@@ -103,27 +103,27 @@ fn decide(
     leaderless: Option<u64>,
     finder: &RendezvousWatcher,
     waited: Duration,
-) -> Result<Decision, NotFound> {
+) -> Result<LeadDecision, NotFound> {
     let last = finder.last_leader()?;
     let decision = decide_after(rank, leaderless, last);
-    if decision != Decision::Wait || waited < PUBLISH_TIMEOUT {
+    if decision != LeadDecision::Wait || waited < PUBLISH_TIMEOUT {
         return Ok(decision);
     }
     // a stage that acquires a fence publishes soon afterwards that it leads, or has ended; in the latter case the
     // previous leader leads
     let before = finder.leader_before().unwrap_or(0);
     let claim = LeadClaim { after: last.map(|last| last.epoch) };
-    Ok(if before == rank { Decision::Lead(claim) } else { Decision::Join })
+    Ok(if before == rank { LeadDecision::Lead(claim) } else { LeadDecision::Join })
 }
 
-fn decide_after(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) -> Decision {
-    let lead_after = |after| Decision::Lead(LeadClaim { after });
+fn decide_after(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) -> LeadDecision {
+    let lead_after = |after| LeadDecision::Lead(LeadClaim { after });
     match last {
         None if rank == 0 => lead_after(None),
         Some(LastLeader { epoch, .. }) if leaderless == Some(epoch) => lead_after(Some(epoch)),
         Some(LastLeader { epoch, rank: Some(leader) }) if leader == rank => lead_after(Some(epoch)),
-        Some(LastLeader { rank: None, .. }) => Decision::Wait,
-        None | Some(_) => Decision::Join,
+        Some(LastLeader { rank: None, .. }) => LeadDecision::Wait,
+        None | Some(_) => LeadDecision::Join,
     }
 }
 
@@ -232,17 +232,17 @@ mod tests {
 
     #[test]
     fn the_last_leader_leads_or_its_successor() {
-        let lead_after = |after| Decision::Lead(LeadClaim { after });
+        let lead_after = |after| LeadDecision::Lead(LeadClaim { after });
         let named = |rank| Some(LastLeader { epoch: 7, rank });
         for (rank, leaderless, last, expected) in [
             (0, None, None, lead_after(None)),
-            (2, None, None, Decision::Join),
+            (2, None, None, LeadDecision::Join),
             (2, None, named(Some(2)), lead_after(Some(7))),
-            (0, None, named(Some(2)), Decision::Join),
+            (0, None, named(Some(2)), LeadDecision::Join),
             (2, Some(7), named(Some(0)), lead_after(Some(7))),
-            (2, Some(6), named(Some(0)), Decision::Join),
-            (2, Some(6), named(None), Decision::Wait),
-            (0, None, named(None), Decision::Wait),
+            (2, Some(6), named(Some(0)), LeadDecision::Join),
+            (2, Some(6), named(None), LeadDecision::Wait),
+            (0, None, named(None), LeadDecision::Wait),
         ] {
             assert_eq!(decide_after(rank, leaderless, last), expected, "stage {rank}, {leaderless:?}, {last:?}");
         }
@@ -286,7 +286,7 @@ mod tests {
             let (first, second) = (env(0), env(1));
             let finder = RendezvousWatcher::new(&volume, &first, None, None);
             match decide(0, None, &finder, PUBLISH_TIMEOUT).unwrap() {
-                Decision::Lead(claim) => {
+                LeadDecision::Lead(claim) => {
                     assert!(!succeeded, "call {at}: two lead");
                     assert_eq!(
                         claim.after.map(|after| lead(&volume, 0, Some(after)).unwrap()),
@@ -294,14 +294,14 @@ mod tests {
                     );
                     led += 1;
                 }
-                Decision::Join => {
+                LeadDecision::Join => {
                     // the successor had published that it leads: after a restart, it leads the next group
                     let finder = RendezvousWatcher::new(&volume, &second, None, None);
                     let again = decide(1, None, &finder, Duration::ZERO).unwrap();
-                    assert_eq!(again, Decision::Lead(LeadClaim { after: Some(lost + 1) }), "call {at}, {fault:?}");
+                    assert_eq!(again, LeadDecision::Lead(LeadClaim { after: Some(lost + 1) }), "call {at}, {fault:?}");
                     joined += 1;
                 }
-                Decision::Wait => panic!("call {at}, {fault:?}: nobody leads"),
+                LeadDecision::Wait => panic!("call {at}, {fault:?}: nobody leads"),
             }
         }
         assert!(led > 10 && joined > 0, "{led} led, {joined} joined");
@@ -321,14 +321,14 @@ mod tests {
                 let (rank, leaderless) = claimants[claimant];
                 match decisions[claimant] {
                     None => decisions[claimant] = Some(decide_after(rank, leaderless, Some(last))),
-                    Some(Decision::Lead(claim)) => {
-                        decisions[claimant] = Some(Decision::Join);
+                    Some(LeadDecision::Lead(claim)) => {
+                        decisions[claimant] = Some(LeadDecision::Join);
                         if let Ok(fence) = acquire_fence(&volume, &FenceOwner::new("a", "u"), None, claim.after) {
                             led.push((claimant, fence.number()));
                             last = LastLeader { epoch: fence.number(), rank: Some(rank) };
                         }
                     }
-                    Some(Decision::Join | Decision::Wait) => {}
+                    Some(LeadDecision::Join | LeadDecision::Wait) => {}
                 }
             }
             // the same rank leads again if it restarts once more after it has led

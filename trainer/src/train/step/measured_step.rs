@@ -2,7 +2,7 @@
 
 use stagecoach_engine::execute::StepMeasurements;
 use stagecoach_group::Verdict;
-use stagecoach_pipeline::{Action, Programs, RankBreakdown, Span, Timeline, breakdown};
+use stagecoach_pipeline::{Action, ActionSpan, Programs, RankBreakdown, Timeline, breakdown};
 
 /// A step as all stages measured it.
 pub(in crate::train) struct MeasuredStep {
@@ -33,8 +33,8 @@ impl MeasuredStep {
             if timed.clone().count() != stage.spans.len() {
                 return Vec::new();
             }
-            let span = |(action, (begin, end))| Span { action, start: begin - first, end: end - first };
-            timed.zip(stage.spans.iter().copied()).map(span).collect::<Vec<Span>>()
+            let span = |(action, (begin, end))| ActionSpan { action, start: begin - first, end: end - first };
+            timed.zip(stage.spans.iter().copied()).map(span).collect::<Vec<ActionSpan>>()
         };
         let timeline = Timeline::new(programs.ranks.iter().zip(&stages).map(spans).collect(), Vec::new());
         MeasuredStep {

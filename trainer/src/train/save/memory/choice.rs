@@ -26,7 +26,7 @@ impl HeldCopies {
 
 /// The location of the copy of a rank's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct CopySource {
     /// The rank, in the new group, of the stage that has the copy.
     pub(super) rank: usize,
     /// Whether the copy is that stage's own, and not the one that it holds for another.
@@ -41,7 +41,7 @@ pub(super) struct MemoryCheckpoint {
     /// The group that made the checkpoint.
     pub(super) ring: PeerRing,
     /// The sources, by rank in that group.
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Vec<CopySource>,
     /// Whether every rank of the new group has its own copy, or the holder of its copies has it.
     pub(super) is_in_place: bool,
 }
@@ -58,7 +58,7 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
     // measurements
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
-        let checkpoint = |is_in_place, sources: Option<Vec<Source>>| {
+        let checkpoint = |is_in_place, sources: Option<Vec<CopySource>>| {
             Some(MemoryCheckpoint { state: state.clone(), ring, sources: sources?, is_in_place })
         };
         let ranks = || 0..ring.ranks();
@@ -80,20 +80,20 @@ fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: 
 }
 
 /// The source of the copy of `rank` after `step`, if it is this rank itself or the holder of its copies.
-fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) -> Option<Source> {
+fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) -> Option<CopySource> {
     let holder = ring.holder(rank);
-    let own = has(held, ring, (rank, rank), true, step).then_some(Source { rank, is_own: true });
-    own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(Source { rank: holder, is_own: false }))
+    let own = has(held, ring, (rank, rank), true, step).then_some(CopySource { rank, is_own: true });
+    own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(CopySource { rank: holder, is_own: false }))
 }
 
 /// The source of the copy of `rank` of the group `ring` after `step`, whatever the source's rank is now. The copy goes
 /// to other replicas of that stage, so that the source must be one of them.
-fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<Source> {
+fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<CopySource> {
     let same_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
     let own =
-        same_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| Source { rank, is_own: true });
+        same_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| CopySource { rank, is_own: true });
     let holder = || same_stage().find(|&at| has(held, ring, (at, ring.holder(rank)), false, step));
-    own.or_else(|| holder().map(|rank| Source { rank, is_own: false }))
+    own.or_else(|| holder().map(|rank| CopySource { rank, is_own: false }))
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
 
     /// The step, and for each rank the rank that has its copy.
     fn chosen(held: &[HeldCopies], now: PeerRing) -> Option<(u64, Vec<usize>)> {
-        let ranks = |sources: Vec<Source>| sources.into_iter().map(|source| source.rank).collect();
+        let ranks = |sources: Vec<CopySource>| sources.into_iter().map(|source| source.rank).collect();
         newest_complete(held, now).map(|chosen| (chosen.state.step, ranks(chosen.sources)))
     }
 

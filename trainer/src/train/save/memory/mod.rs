@@ -24,7 +24,7 @@ use tch::Tensor;
 
 use crate::train::collective::{all_gather, topic};
 use crate::train::leave::LeaveReason;
-use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
+use choice::{CopySource, HeldCopies, MemoryCheckpoint, newest_complete};
 pub(in crate::train) use copies::StateCopies;
 use interval::CheckpointInterval;
 use reshard::{Owners, Transfer, transfers};
@@ -195,7 +195,7 @@ impl<'a> MemoryCheckpoints<'a> {
         let specs: Vec<&ParameterSpec> = stage.parameters.iter().map(|parameter| &parameter.spec).collect();
         let numels: Vec<u64> = specs.iter().map(|spec| spec.numel()).collect();
         let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.owners };
-        let stage_sources: Vec<Source> =
+        let stage_sources: Vec<CopySource> =
             (0..ring.replicas).map(|replica| sources[replica * stages + stage.index]).collect();
         let transfers = transfers(owners, &stage_sources);
         let part = |copy: &PeerCopy, offset: i64, numel: i64| -> Result<Tensor, CudaError> {

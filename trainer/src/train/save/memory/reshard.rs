@@ -1,7 +1,7 @@
 //! Resharding of a memory checkpoint from a group with other replicas. Each copy has the parameters that its rank
 //! owned, which other ranks own now. Pure.
 
-use super::choice::Source;
+use super::choice::CopySource;
 
 /// The parameters of one stage: the number of values of each, and the replica that owns it, before and now.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Transfer {
     /// The parameter.
     pub(super) parameter: usize,
     /// The source of the copy that contains the parameter.
-    pub(super) source: Source,
+    pub(super) source: CopySource,
     /// The offset in that copy, in values.
     pub(super) source_offset: i64,
     /// The replica that owns the parameter now.
@@ -30,7 +30,7 @@ pub(super) struct Transfer {
 
 /// All transfers of a stage, by parameter. `sources` has, for each replica before, the source of the copy of this
 /// stage.
-pub(super) fn transfers(owners: Owners, sources: &[Source]) -> Vec<Transfer> {
+pub(super) fn transfers(owners: Owners, sources: &[CopySource]) -> Vec<Transfer> {
     let Owners { numels, before, now } = owners;
     let replicas = 1 + before.iter().chain(now).copied().max().unwrap_or(0);
     let (mut source_offsets, mut offsets) = (vec![0; replicas], vec![0; replicas]);
@@ -67,7 +67,7 @@ mod tests {
             let numels: Vec<u64> = parameters.iter().map(|(numel, ..)| *numel).collect();
             let before: Vec<usize> = parameters.iter().map(|(_, before, _)| *before).collect();
             let now: Vec<usize> = parameters.iter().map(|(.., now)| *now).collect();
-            let sources: Vec<Source> = (0..4).map(|rank| Source { rank, is_own: true }).collect();
+            let sources: Vec<CopySource> = (0..4).map(|rank| CopySource { rank, is_own: true }).collect();
             let (then, expected) = (copies(&numels, &before, 4), copies(&numels, &now, 3));
             let mut found: Vec<Vec<usize>> = expected.iter().map(|copy| vec![usize::MAX; copy.len()]).collect();
             for t in transfers(Owners { numels: &numels, before: &before, now: &now }, &sources) {

@@ -137,7 +137,7 @@ bench: build torch texts ## training beside PyTorch, what checkpoints and stream
 	target/debug/stagecoach-bench streaming $(WORKSPACE) bench/results
 	tests/cluster/tools.sh $(CACHE) kwok jobset >/dev/null
 	cargo build --release --quiet --package stagecoach-operator
-	for what in operator creation silence scale; do \
+	for what in operator creation silence scale spot; do \
 		STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) target/debug/stagecoach-bench $$what $(WORKSPACE) bench/results; \
 	done
 

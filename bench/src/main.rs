@@ -56,6 +56,7 @@ fn main() {
         "operator" => operator::measure(),
         "scale" => operator::measure_scale(),
         "silence" => operator::measure_silence(),
+        "spot" => operator::measure_spot(Path::new(results)),
         "replicas" => in_scratch(workspace, training::measure_replicas),
         "recovery" => in_scratch(workspace, recovery::measure),
         "node" => node::measure(),
@@ -75,7 +76,7 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|node-replicas|operator|recovery|replicas|scale|scaling|silence|sleep|streaming|training WORKSPACE \
+        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|node-replicas|operator|recovery|replicas|scale|scaling|silence|sleep|spot|streaming|training WORKSPACE \
          RESULTS [PART OF gpu...]"
     );
     std::process::exit(2);

@@ -35,10 +35,30 @@ impl Cluster {
 
     /// Starts a cluster without the operator and with the additional `flags`.
     pub(super) fn without_operator(system: System, answers: &Answers, flags: Vec<(Component, String)>) -> Cluster {
-        let plane = ControlPlane::start_with(Settings { flags: [lifted(), flags].concat() });
+        let cluster =
+            Cluster::on(ControlPlane::start_with(Settings { flags: [lifted(), flags].concat() }), system, answers, 0);
+        (0..NODES).for_each(|node| cluster.add_node(node, 1000));
+        cluster
+    }
+
+    /// Starts a cluster without the operator and without nodes. Clusters that run at the same time have different
+    /// numbers, up to 100.
+    pub(super) fn without_nodes(system: System, answers: &Answers, number: usize) -> Cluster {
+        Cluster::on(ControlPlane::start(), system, answers, number)
+    }
+
+    fn on(plane: ControlPlane, system: System, answers: &Answers, number: usize) -> Cluster {
         let pods = Pods::follow(plane.client(), system.labels, answers.clone());
         (system.install)(&plane);
-        Cluster { operator: None, _nodes: nodes(&plane), plane, pods, system }
+        Cluster { operator: None, _nodes: kwok(&plane, number), plane, pods, system }
+    }
+
+    /// Adds the n-th node, with room for so many pods.
+    pub(super) fn add_node(&self, n: usize, pods: u32) {
+        let room = json!({"cpu": "1000", "memory": "1000Gi", "pods": pods.to_string()});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{n}")},
+            "status": {"allocatable": room, "capacity": room}});
+        self.plane.client().create("/api/v1/nodes", &node).unwrap_or_else(|refusal| panic!("node-{n}: {refusal}"));
     }
 
     /// Starts the operator, or a new one after the operator was killed.
@@ -132,25 +152,15 @@ impl Cluster {
     }
 }
 
-/// Nodes with room for all pods, and kwok, which runs them.
-fn nodes(plane: &ControlPlane) -> Process {
-    let room = json!({"cpu": "1000", "memory": "1000Gi", "pods": "1000"});
-    for n in 0..NODES {
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{n}")},
-            "status": {"allocatable": room, "capacity": room}});
-        plane.client().create("/api/v1/nodes", &node).unwrap_or_else(|refusal| panic!("node-{n}: {refusal}"));
-    }
+/// Starts kwok, which runs the pods of all nodes. Pods of another `number` have other addresses.
+fn kwok(plane: &ControlPlane, number: usize) -> Process {
     let stages = plane.folder().join("kwok.yaml");
     std::fs::write(&stages, include_str!("kwok.yaml")).unwrap();
     let mut command = Command::new(tool("kwok"));
     command.arg("--config").arg(stages);
     command.arg("--kubeconfig").arg(plane.kubeconfig());
-    command.args([
-        "--manage-all-nodes",
-        "--cidr=127.64.0.0/16",
-        "--node-ip=127.0.0.1",
-        "--node-lease-duration-seconds=40",
-    ]);
+    command.arg(format!("--cidr=127.{}.0.0/16", 64 + number));
+    command.args(["--manage-all-nodes", "--node-ip=127.0.0.1", "--node-lease-duration-seconds=40"]);
     Process::start(command, &plane.folder().join("kwok.log")).unwrap()
 }
 

@@ -7,6 +7,7 @@ mod jobset;
 mod pods;
 mod scale;
 mod silence;
+mod spot;
 mod system;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ pub(crate) use self::creation::measure as measure_creation;
 use self::jobset::JOBSET;
 pub(crate) use self::scale::measure as measure_scale;
 pub(crate) use self::silence::measure as measure_silence;
+pub(crate) use self::spot::measure as measure_spot;
 use self::system::{PODS_ALONE, STAGECOACH, STAGECOACH_GANG, STAGES, System};
 use crate::stats::{line, median, percentile};
 

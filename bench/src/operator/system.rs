@@ -12,6 +12,7 @@ use super::pods::PODS;
 pub(super) const STAGES: usize = 4;
 
 /// An operator, and the jobs that it manages.
+#[derive(Clone, Copy)]
 pub(super) struct System {
     /// The common name of the system.
     pub(super) name: &'static str,

@@ -13,6 +13,7 @@ use crate::certificates::{control_plane, write_kubeconfig};
 use crate::client::Client;
 use crate::components::{Component, Settings, Site, command};
 use crate::kubectl::Kubectl;
+use crate::kueue::Host;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::until;
@@ -86,6 +87,11 @@ impl ControlPlane {
     /// A folder for the test's own files. It is removed with the control plane.
     pub fn folder(&self) -> &Path {
         self.scratch.path()
+    }
+
+    /// The cluster as Kueue's controller needs it.
+    pub fn host(&self) -> Host<'_> {
+        Host { client: &self.admin, kubectl: &self.kubectl, folder: self.scratch.path() }
     }
 
     /// Runs kubectl as the administrator.

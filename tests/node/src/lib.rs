@@ -27,6 +27,7 @@ use self::daemon::Daemon;
 use self::place::{NAME, Place};
 use stagecoach_cluster::Component;
 use stagecoach_cluster::Kubectl;
+use stagecoach_cluster::kueue::Host;
 use stagecoach_cluster::until;
 use stagecoach_cluster::{Client, connect};
 
@@ -94,6 +95,11 @@ impl TestNode {
     /// The administrator's async client. The caller must be within a runtime, which drives the client.
     pub async fn kube_client(&self) -> kube::Client {
         connect(self.kubeconfig()).await
+    }
+
+    /// The cluster as Kueue's controller needs it.
+    pub fn kueue_host(&self) -> Host<'_> {
+        Host { client: &self.client, kubectl: &self.kubectl, folder: self.place.path() }
     }
 
     /// Runs kubectl as the administrator, with `input`.

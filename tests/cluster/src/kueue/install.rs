@@ -7,10 +7,9 @@ use http::Method;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use super::WEBHOOKS;
 use super::objects::{collection, resource_flavor};
+use super::{Host, WEBHOOKS};
 use crate::object::condition_of;
-use crate::plane::ControlPlane;
 use crate::{until, until_or_tell};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -21,31 +20,31 @@ const SECRET: &str = "kueue-webhook-server-cert";
 const CONVERTED: [&str; 5] = ["clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads"];
 
 /// Installs the CRDs and webhooks that are beside `program`, for a controller that serves at `ip`.
-pub(super) fn install(plane: &ControlPlane, program: &Path, ip: &str) {
+pub(super) fn install(host: &Host<'_>, program: &Path, ip: &str) {
     let create = |path: &str, object: &Value| {
-        plane.client().create(path, object).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
+        host.client.create(path, object).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
     };
     let beside = |file: &str| format!("{}.{file}.yaml", program.display());
     // the annotation of a client-side apply has no room for the CRD of workloads
     // on a busy machine, the API server takes longer for such a CRD than a client waits
-    let apply = || plane.kubectl(&["apply", "--server-side", "-f", &beside("crds")]);
+    let apply = || host.kubectl.run(&["apply", "--server-side", "-f", &beside("crds")], "");
     let stderr = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     until_or_tell("Kueue's CRDs to be applied", || apply().status.success().then_some(()), || stderr(&apply()));
     for name in CONVERTED {
         let webhook = json!({"clientConfig": {"service": service("/convert")}, "conversionReviewVersions": ["v1"]});
         let conversion = json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}});
         let path = format!("{CRDS}/{name}.kueue.x-k8s.io");
-        let patch = || plane.client().patch(&path, &conversion);
+        let patch = || host.client.patch(&path, &conversion);
         until_or_tell(&path, || patch().ok().map(drop), || format!(": {:?}", patch().err()));
     }
     // the controller ends if one isn't served
     until("Kueue's CRDs to be served", || {
-        let crds = plane.client().list(CRDS);
+        let crds = host.client.list(CRDS);
         let served = |crd: &Value| condition_of(crd, "Established").is_some_and(|it| it["status"] == "True");
         crds.iter().filter(|crd| crd["spec"]["group"] == "kueue.x-k8s.io").all(served).then_some(())
     });
 
-    plane.create_namespace(NAMESPACE);
+    create("/api/v1/namespaces", &json!({"metadata": {"name": NAMESPACE}}));
     create(&namespaced("secrets"), &json!({"metadata": {"name": SECRET}}));
     // the API server connects to the name, which may be an address: so the webhooks and the name in their certificate
     // are those of a real cluster, and no proxy is needed
@@ -61,8 +60,8 @@ pub(super) fn install(plane: &ControlPlane, program: &Path, ip: &str) {
 }
 
 /// The files of the serving certificate, after the controller has made it.
-pub(super) fn certificates(plane: &ControlPlane) -> Option<Vec<(&'static str, Vec<u8>)>> {
-    let secret = plane.get(&format!("{}/{SECRET}", namespaced("secrets")))?;
+pub(super) fn certificates(host: &Host<'_>) -> Option<Vec<(&'static str, Vec<u8>)>> {
+    let secret = host.client.get(&format!("{}/{SECRET}", namespaced("secrets")))?;
     let content = |file| {
         let text = secret["data"].get(file)?.clone();
         Some((file, serde_json::from_value::<ByteString>(text).unwrap().0))
@@ -71,13 +70,27 @@ pub(super) fn certificates(plane: &ControlPlane) -> Option<Vec<(&'static str, Ve
 }
 
 /// Whether the API server asks both kinds of webhooks, which it learns of some time after their registration.
-pub(super) fn webhooks_are_asked(plane: &ControlPlane) -> Option<()> {
+pub(super) fn webhooks_are_asked(host: &Host<'_>) -> Option<()> {
     let path = format!("{}?dryRun=All", collection("ResourceFlavor", ""));
-    let ask = |flavor: &Value| plane.client().request(Method::POST, &path, Some(flavor));
+    let ask = |flavor: &Value| host.client.request(Method::POST, &path, Some(flavor));
     let changed = ask(&resource_flavor("probe", json!({}))).ok()?;
     changed["metadata"]["finalizers"].as_array()?;
     let refusal = ask(&resource_flavor("probe", json!({"nodeLabels": {"/": ""}}))).err()?;
     refusal.message.contains("spec.nodeLabels").then_some(())
+}
+
+/// Makes the cluster independent of the controller, which can then end: no webhook is left. The objects stay.
+pub(super) fn detach(host: &Host<'_>) {
+    for kind in ["mutating", "validating"] {
+        host.client.delete(&format!(
+            "/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/kueue-{kind}-webhook-configuration"
+        ));
+    }
+    for name in CONVERTED {
+        let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
+        let patched = host.client.patch(&format!("{CRDS}/{name}.kueue.x-k8s.io"), &none);
+        patched.unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+    }
 }
 
 /// Makes the changes to a webhook configuration that the release makes.

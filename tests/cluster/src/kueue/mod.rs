@@ -5,7 +5,7 @@ mod objects;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use crate::plane::{ControlPlane, tail};
 use crate::process::Process;
 use crate::tools::tool;
 use crate::until;
+use crate::{Client, Kubectl};
 
 /// The ports at the controller's own address. Another controller has another address.
 const WEBHOOKS: u16 = 9443;
@@ -28,6 +29,17 @@ const HEALTH: u16 = 8081;
 
 /// The number of lines that a failure shows of the log.
 const TAIL: usize = 30;
+
+/// The cluster in which Kueue runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Host<'a> {
+    /// The administrator's client.
+    pub client: &'a Client,
+    /// The administrator's kubectl.
+    pub kubectl: &'a Kubectl,
+    /// The folder in which the controller has a folder `kueue` of its own.
+    pub folder: &'a Path,
+}
 
 /// Kueue's controller and its webhooks. Any number may run at the same time, one for each control plane. The process
 /// ends when this value is dropped, or when the test dies.
@@ -59,11 +71,19 @@ impl Kueue {
     /// # Panics
     /// If the controller does not start.
     pub fn start_version(name: &str, plane: &ControlPlane, changes: Value) -> Kueue {
+        Kueue::start_in(&plane.host(), name, changes)
+    }
+
+    /// Like [`Kueue::start_version`], in any cluster whose API server is a process of this machine.
+    ///
+    /// # Panics
+    /// If the controller does not start.
+    pub fn start_in(host: &Host<'_>, name: &str, changes: Value) -> Kueue {
         // several control planes that take in Kueue's CRDs at the same time answer too late
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let program = tool(name).canonicalize().unwrap();
-        let (folder, kubeconfig) = (plane.folder().join("kueue"), plane.kubeconfig().to_owned());
+        let (folder, kubeconfig) = (host.folder.join("kueue"), host.kubectl.kubeconfig.clone());
         std::fs::create_dir_all(folder.join("certificates")).unwrap();
         let kueue = Kueue { process: Mutex::default(), program, folder, kubeconfig, address: Address::claim() };
         let mut configuration = kueue.configuration();
@@ -71,10 +91,10 @@ impl Kueue {
         // JSON is also YAML
         std::fs::write(kueue.folder.join("configuration.yaml"), configuration.to_string()).unwrap();
 
-        install::install(plane, &kueue.program, &kueue.address.ip);
+        install::install(host, &kueue.program, &kueue.address.ip);
         kueue.spawn();
         // a kubelet mounts the Secret that the controller fills with certificates of its own
-        let certificates = kueue.wait_for("certificates", || install::certificates(plane));
+        let certificates = kueue.wait_for("certificates", || install::certificates(host));
         for (file, content) in certificates {
             // the controller reads a file as soon as it exists
             let (new, file) = (kueue.folder.join("new"), kueue.folder.join("certificates").join(file));
@@ -82,8 +102,13 @@ impl Kueue {
             std::fs::rename(new, file).unwrap();
         }
         kueue.wait_until_ready();
-        kueue.wait_for("the API server to ask the webhooks", || install::webhooks_are_asked(plane));
+        kueue.wait_for("the API server to ask the webhooks", || install::webhooks_are_asked(host));
         kueue
+    }
+
+    /// Ends the controller. The cluster no longer needs it, and keeps its objects.
+    pub fn end(self, host: &Host<'_>) {
+        install::detach(host);
     }
 
     /// Kills the controller. Objects stay as they are.

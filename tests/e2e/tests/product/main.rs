@@ -11,6 +11,7 @@ mod life;
 mod node;
 mod operator;
 mod plugin;
+mod queues;
 mod replicas;
 mod scale;
 mod spares;

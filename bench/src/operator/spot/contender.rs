@@ -1,0 +1,100 @@
+//! The jobs that are compared.
+
+use serde_json::{Value, json};
+use stagecoach_cluster::{merge, pipeline_job};
+
+use super::super::jobset::JOBSET;
+use super::super::system::{STAGECOACH, System};
+use super::trainer::Policy;
+use super::{REPLICAS, STAGES};
+
+/// A job of one system.
+pub(super) struct Contender {
+    /// The name in the report.
+    pub(super) name: &'static str,
+    system: System,
+    /// The label of a pod from which its stage follows.
+    pub(super) index: &'static str,
+    /// The trainer's use of the pods.
+    pub(super) policy: Policy,
+}
+
+impl Contender {
+    pub(super) const fn system(&self) -> System {
+        self.system
+    }
+}
+
+const RANK: &str = "stagecoach.dev/rank";
+const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+pub(super) const CONTENDERS: [Contender; 5] = [
+    Contender {
+        name: "elastic, 1 to 8 replicas",
+        system: System {
+            job: |name| replicated(name, json!({"elastic": {"minDataParallel": 1, "maxDataParallel": REPLICAS}})),
+            ..STAGECOACH
+        },
+        index: RANK,
+        policy: Policy { min_replicas: 1, max_replicas: REPLICAS, keeps_survivors: true },
+    },
+    Contender {
+        name: "fixed, 8 replicas",
+        system: System { job: |name| fixed(name, REPLICAS), ..STAGECOACH },
+        index: RANK,
+        policy: Policy { min_replicas: REPLICAS, max_replicas: REPLICAS, keeps_survivors: true },
+    },
+    Contender {
+        name: "fixed, 4 replicas",
+        system: System { job: |name| fixed(name, REPLICAS / 2), ..STAGECOACH },
+        index: RANK,
+        policy: Policy { min_replicas: REPLICAS / 2, max_replicas: REPLICAS / 2, keeps_survivors: true },
+    },
+    Contender {
+        name: "JobSet, 8 replicas",
+        system: System { job: |name| job_set(name, REPLICAS), ..JOBSET },
+        index: COMPLETION_INDEX,
+        policy: Policy { min_replicas: REPLICAS, max_replicas: REPLICAS, keeps_survivors: false },
+    },
+    Contender {
+        name: "JobSet, 4 replicas",
+        system: System { job: |name| job_set(name, REPLICAS / 2), ..JOBSET },
+        index: COMPLETION_INDEX,
+        policy: Policy { min_replicas: REPLICAS / 2, max_replicas: REPLICAS / 2, keeps_survivors: false },
+    },
+];
+
+fn fixed(name: &str, replicas: u32) -> Value {
+    let job = replicated(name, json!({"dataParallel": replicas}));
+    merged(job, json!({"spec": {"restart": {"minDataParallel": replicas}}}))
+}
+
+fn replicated(name: &str, changes: Value) -> Value {
+    // no deadline of the job ends an attempt while the trace has too few nodes
+    let day = 86400;
+    let spec = json!({
+        "stages": STAGES,
+        "training": {"microbatches": REPLICAS, "gradientBlocks": REPLICAS, "globalBatchSize": REPLICAS},
+        "restart": {"backoff": {"initialSeconds": 0}, "reformTimeoutSeconds": day, "stallTimeoutSeconds": day, "startupTimeoutSeconds": day},
+        "scheduling": {"gang": "None", "timeoutSeconds": day},
+    });
+    merged(pipeline_job(name, spec), json!({ "spec": changes }))
+}
+
+fn merged(mut object: Value, changes: Value) -> Value {
+    merge(&mut object, changes);
+    object
+}
+
+fn job_set(name: &str, replicas: u32) -> Value {
+    let pods = STAGES * replicas;
+    let pod = json!({"restartPolicy": "Never", "containers": [{"name": "trainer", "image": "none"}]});
+    let group = json!({"parallelism": pods, "completions": pods, "completionMode": "Indexed", "backoffLimit": 0, "template": {"spec": pod}});
+    json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": {"maxRestarts": 100_000},
+            "replicatedJobs": [{"name": "stages", "replicas": 1, "template": {"spec": group}}],
+        },
+    })
+}

@@ -77,7 +77,7 @@ pub(crate) fn measure_replicas() -> Value {
         seconds(median(&pauses)),
         &format!("worst {}", seconds(worst(&pauses))),
     );
-    assert_eq!(job.attempt(), 1, "the attempt went on");
+    assert_eq!(job.attempt(), 1, "the attempt continued");
     json!({ "toFirstStepSeconds": pauses })
 }
 

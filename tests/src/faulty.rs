@@ -15,8 +15,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use stagecoach_checkpoint::{FileSystemVolume, Volume, paths};
 use stagecoach_test_volumes::{ENOSPC, EROFS, FaultInjector, FaultyVolume, VolumeCall, VolumeFault};
 
-pub use crate::hold::FAULT_VARIABLE;
-use crate::hold::{HOLD, Hold};
+pub use crate::block_io::FAULT_VARIABLE;
+use crate::block_io::{BLOCK_PREFIX, IoBlock};
 
 /// The variable that names the folder for the trace and for the record of a fault that has happened.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
@@ -175,7 +175,7 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
         "full" => Mode::Full,
         "read-only" => Mode::ReadOnly,
         rate if rate.starts_with(RATE) => Mode::Rate(rate[RATE.len()..].parse().unwrap()),
-        _ if fault.starts_with(HOLD) => Mode::Hold(fault.parse().unwrap()),
+        _ if fault.starts_with(BLOCK_PREFIX) => Mode::IoBlock(fault.parse().unwrap()),
         _ => Mode::Once(fault.parse().unwrap()),
     };
     let faults = StageFaults { rank: rank.parse().unwrap(), mode, records: records.into(), calls: AtomicUsize::new(0) };
@@ -192,7 +192,7 @@ enum Mode {
     /// The limit in bytes a second.
     Rate(u64),
     Once(StageFault),
-    Hold(Hold),
+    IoBlock(IoBlock),
 }
 
 /// The faults of this process, which is a stage.
@@ -232,9 +232,9 @@ impl FaultInjector for StageFaults {
                 }
                 None
             }
-            Mode::Hold(hold) => {
-                if hold.rank == self.rank && hold.is_at(operation, &source, &call.path) {
-                    hold.wait(&self.records);
+            Mode::IoBlock(block) => {
+                if block.rank == self.rank && block.is_at(operation, &source, &call.path) {
+                    block.wait(&self.records);
                 }
                 None
             }

@@ -1,22 +1,22 @@
 //! Helpers that drive the real binary: jobs as YAML, a corpus made from a seed, results read from the job's folder. A
 //! failure here fails a test, so these functions panic.
 
+pub mod block_io;
 pub mod browser;
+pub mod combinations;
 pub mod corpus;
-pub mod cover;
 mod each;
 pub mod faulty;
-pub mod filling;
+pub mod fill_volume;
+pub mod fixture;
 mod group;
 mod hashes;
-pub mod hold;
 mod in_process;
 mod job;
 mod launched;
 pub mod nccl;
 pub mod page_reader;
 pub mod phases;
-pub mod scene;
 pub mod soak;
 mod undisturbed;
 

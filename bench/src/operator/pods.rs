@@ -69,7 +69,7 @@ type Seen = HashMap<Attempt, BTreeMap<String, Came>>;
 pub(super) struct Pods(Arc<(Mutex<Seen>, Condvar)>);
 
 impl Pods {
-    /// Follows the pods with `labels`. `answers` responds for the pods of our jobs.
+    /// Follows the pods with `labels`. `answers` are the responses of the pods of Stagecoach's jobs to the operator.
     pub(super) fn follow(client: &Client, labels: Labels, answers: Answers) -> Pods {
         let all: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
         let shared = Arc::clone(&all);

@@ -21,7 +21,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     println!("a volume of which {} MB can be read in a second", BYTES_PER_SECOND / 1_000_000);
     json!({
         "bytesPerSecond": BYTES_PER_SECOND,
-        "allAnew": lose(folder, "all stages anew", VOLUME, 0),
+        "allAnew": lose(folder, "all stages restart", VOLUME, 0),
         "survivorsStay": lose(folder, "survivors stay", VOLUME, 120),
         "memory": lose(folder, "from memory", MEMORY, 120),
     })

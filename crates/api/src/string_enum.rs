@@ -30,7 +30,7 @@ macro_rules! string_enum {
 
 /// The object of a union's member, beside `type`.
 pub(crate) trait Payload: Sized {
-    /// The value to use when the object is left out; none if it must be given.
+    /// The value of an absent object; `None` if the object is required.
     fn when_absent() -> Option<Self> {
         None
     }

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 /// Shows the characters that would drive a terminal or turn the direction of text: control characters as `^[`, `^M` or
-/// `^?`, those of C1, bidi marks and Unicode's line separators as `<U+202E>`. Line feeds and tabs stay. What is visible
-/// already stays as it is, so that showing it twice changes nothing.
+/// `^?`, those of C1, bidi marks and Unicode's line separators as `<U+202E>`. Line feeds and tabs stay. Visible text
+/// stays as it is, so that a second call changes nothing.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_invisible) {
         return Cow::Borrowed(text);

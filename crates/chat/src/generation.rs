@@ -1,4 +1,4 @@
-//! `{% generation %}` blocks, of which minijinja knows none. A block becomes a filter, which puts marks around the text
+//! `{% generation %}` blocks, which minijinja does not support. A block becomes a filter, which puts marks around the text
 //! that the block writes, in a scope of its own, as in transformers. White space around its tags is trimmed as before.
 
 use std::borrow::Cow;
@@ -55,7 +55,7 @@ fn end_of_raw(text: &str, mut from: usize) -> usize {
     text.len()
 }
 
-/// The position after an expression or a block tag. Its end inside of a string or of braces is none.
+/// The position after an expression or a block tag. An end mark inside of a string or of braces does not end it.
 fn end_of_code(text: &str) -> usize {
     let close = if text.starts_with("{{") { "}}" } else { "%}" };
     let (mut quote, mut depth, mut is_escaped) = (None, 0, false);

@@ -76,7 +76,7 @@ impl Recovery {
         let checkpoint = self.first_step?.saturating_sub(1);
         let from = match checkpoint {
             0 => "Training began again at the first step, since there was no checkpoint".to_owned(),
-            step => format!("Training went on from the checkpoint of step {step}"),
+            step => format!("Training resumed from the checkpoint of step {step}"),
         };
         Some(match self.finished_step.map(|finished| finished.saturating_sub(checkpoint)) {
             None => format!("{from}."),
@@ -158,7 +158,7 @@ mod tests {
           | one
           | two
   then:   the other stages waited, and stage 1 was started again; 9 of 10 restarts are left.
-          Training went on from the checkpoint of step 40: 3 finished steps were trained again.
+          Training resumed from the checkpoint of step 40: 3 finished steps were trained again.
   now:    It runs (process 12): 57 of 100 steps are trained.
   to do:  find out who sent the signal: the kernel, if the machine or node ran out of memory; if it was for stored bytes, \
              raise that limit."

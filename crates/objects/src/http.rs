@@ -37,7 +37,7 @@ impl HttpConnector for Connector {
 impl HttpService for Connections {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let info = RequestInfo::new(request.method(), request.uri());
-        // `object_store` chooses how to get an instance's token by the error response to this request
+        // `object_store` reads the error response to this request, and then chooses how to get an instance's token
         let is_handled_by_client = request.method() == http::Method::PUT;
         let answer = self.0.execute(request).await.map_err(|error| failed(&info, &error))?;
         let (parts, body) = answer.into_parts();

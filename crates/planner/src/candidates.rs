@@ -26,8 +26,8 @@ pub(super) struct Candidate {
     pub(super) programs: Programs,
 }
 
-/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one. Of two schedules with the
-/// same time, the plan takes the first.
+/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one. If two schedules
+/// have the same time, the plan takes the first.
 ///
 /// # Errors
 /// If the schedule's CSV is invalid or belongs to another job.

@@ -18,11 +18,11 @@ use super::JobConfig;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModuleSeconds {
-    /// F. For the head, F includes the gradient of the loss.
+    /// The forward pass, F. For the head, it includes the gradient of the loss.
     pub forward: f64,
-    /// I.
+    /// The gradient of the input, I.
     pub backward_input: f64,
-    /// W.
+    /// The gradient of the weights, W.
     pub backward_weight: f64,
 }
 

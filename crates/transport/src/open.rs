@@ -151,7 +151,7 @@ pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     let Some(LinksGpu { context, endpoint, without_nccl }) = gpu else { return Ok(links) };
     (links.gpu, links.without_nccl) = (Some(context), without_nccl);
     if let Some(endpoint) = endpoint {
-        // earlier than the start-up timeout, whose error could not name the missing link
+        // this limit is lower than the start-up timeout, whose error could not name the missing link
         let deadline = deadline.min(Instant::now() + config.timeout / 2);
         let channels = nccl::connect(endpoint, config.rank, communicators, &config.interrupt, deadline)?;
         for (link, channel) in channels {

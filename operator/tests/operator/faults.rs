@@ -1,5 +1,5 @@
 //! An API server that returns errors, stalls, loses responses and restarts; a spec and an operator that change
-//! half-way; pods and a status that another client writes.
+//! during an attempt; pods and a status that another client writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

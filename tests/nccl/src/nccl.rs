@@ -56,7 +56,7 @@ struct Status {
     state: c_int,
     socket: Option<UnixStream>,
     is_aborted: bool,
-    /// Whether a stream has the first operation, which connects lazily.
+    /// Whether a stream has the first operation, during which NCCL connects.
     has_begun: bool,
     /// The number of operations that streams have not finished.
     operations: usize,

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
-use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::{Phase, stop_in};
 use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, saved, undisturbed, until};
 
@@ -121,7 +121,7 @@ const NEWER: u64 = 3;
 struct Caught {
     workspace: tempfile::TempDir,
     group: Group,
-    /// The folder of the hold's records.
+    /// The folder of the block's records.
     records: PathBuf,
 }
 
@@ -131,7 +131,7 @@ impl Caught {
     }
 
     fn resume(&self) {
-        hold::release(&self.records);
+        block_io::release(&self.records);
         self.group.resume();
     }
 }
@@ -147,27 +147,27 @@ fn caught(case: AttemptCase) -> Caught {
     if case.phase == Phase::Load {
         trains(&mut Group::start(workspace.path(), &job(2).endless(), "a", FIRST));
     }
-    let hold = Hold::new(case.rank as u32, case.phase);
-    let fault = hold.map(|hold| hold.to_string()).unwrap_or_default();
+    let block = IoBlock::new(case.rank as u32, case.phase);
+    let fault = block.map(|block| block.to_string()).unwrap_or_default();
     let env = [(FAULT_VARIABLE, fault.as_str()), (RECORDS_VARIABLE, records.to_str().unwrap())];
-    let env = if hold.is_some() { &env[..] } else { &[] };
+    let env = if block.is_some() { &env[..] } else { &[] };
     let job = if case.ends() { job(2) } else { job(2).endless() };
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     let start = || Group::start_program(faulty, env, workspace.path(), &job, "a", OLDER);
     let mut group;
     if case.ends() || case.phase == Phase::Load {
-        hold::arm(&records);
+        block_io::arm(&records);
         group = start();
     } else {
         group = start();
         trains(&mut group);
-        hold::arm(&records);
+        block_io::arm(&records);
     }
-    match hold {
-        Some(_) => hold::held(&records, || group.is_whole()),
+    match block {
+        Some(_) => block_io::held(&records, || group.is_whole()),
         None => assert!(stop_in(group.pids()[case.rank], case.phase, Deadline::start().limit()), "never in {case:?}"),
     }
-    if hold.is_none() || case.when != When::Fenced {
+    if block.is_none() || case.when != When::Fenced {
         group.stop();
     }
     Caught { workspace, group, records }
@@ -300,16 +300,16 @@ fn what_older_groups_left_is_removed_behind_training() {
     let left = folder.join("fences/0000.fenced/0123456789abcdef/step-00000009");
     std::fs::create_dir_all(&left).unwrap();
     std::fs::write(left.join("stage-0.model.safetensors"), "half").unwrap();
-    let (records, hold) = (workspace.path().join("records"), Hold::new(0, Phase::Sweep).unwrap().to_string());
+    let (records, block) = (workspace.path().join("records"), IoBlock::new(0, Phase::Sweep).unwrap().to_string());
     std::fs::create_dir(&records).unwrap();
-    let env = [(FAULT_VARIABLE, hold.as_str()), (RECORDS_VARIABLE, records.to_str().unwrap())];
-    hold::arm(&records);
+    let env = [(FAULT_VARIABLE, block.as_str()), (RECORDS_VARIABLE, records.to_str().unwrap())];
+    block_io::arm(&records);
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     let mut group = Group::start_program(faulty, &env, workspace.path(), &job(2), "a", FIRST);
-    hold::held(&records, || group.is_whole());
+    block_io::held(&records, || group.is_whole());
     until("the end of training", || folder.join("result.json").exists().then_some(()));
     assert!(files(&folder.join("fences")).keys().any(|path| path.ends_with("stage-0.model.safetensors")));
-    hold::release(&records);
+    block_io::release(&records);
     // a group that trains to its end leaves no leftovers for others
     group.finish().iter().for_each(|ended| assert_eq!(ended.code, Some(0), "{}", ended.log));
     assert!(!folder.join("fences/0000.fenced").exists());

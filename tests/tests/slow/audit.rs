@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
-use stagecoach_tests::scene::copy;
+use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each};
 
 use crate::replay::{change_manifest, change_metrics, disturbed, job, run, text};

@@ -1,4 +1,4 @@
-//! Jobs that train on conversations: the result is the same, whatever dies and whatever the layout is.
+//! Jobs that train on conversations: the result is the same after any fault and with any layout.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ const TEMPLATE: &str = "{% for message in messages %}{% if message.role == 'tool
     {% endif %}[BOT]{{ message.role }}\n{{ message.content }}[EOT]{% endfor %}\
     {% if add_generation_prompt %}[BOT]assistant\n{% endif %}";
 
-/// Conversations of one or two questions with their answers, some of which are longer than a sequence, and others of
-/// which the template refuses.
+/// Conversations of one or two questions with their answers. Some are longer than a sequence, and the template refuses
+/// others.
 fn conversations() -> String {
     let texts = corpus::jsonl(400, 4, 12);
     let texts: Vec<Value> =

@@ -8,7 +8,7 @@ use stagecoach_test_volumes::VolumeFault;
 use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::each;
 use stagecoach_tests::faulty::{StageCall, StageFault};
-use stagecoach_tests::scene::{COMMITTED, Case, Scene, seed};
+use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, seed};
 
 const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 const ASYNC: &str = "{everySteps: 2, keepLast: 1, mode: Async}";
@@ -18,22 +18,22 @@ const MESS: [u64; 2] = [0, COMMITTED[2]];
 const SAMPLE: usize = 10;
 
 struct Death {
-    from_mess: bool,
+    from_leftovers: bool,
     call: StageCall,
     fault: VolumeFault,
 }
 
 /// Every way to die at each of `calls`.
-fn ways(from_mess: bool, calls: &[StageCall]) -> impl Iterator<Item = Death> {
+fn ways(from_leftovers: bool, calls: &[StageCall]) -> impl Iterator<Item = Death> {
     let ways = |call: &StageCall| match call.operation.as_str() {
         "write" => vec![VolumeFault::CrashDuring, VolumeFault::CrashAfter],
         // a crash before one of these calls equals a crash after the previous call on the same file or folder
         "size" | "read_at" | "sync" | "remove_file" | "remove_dir" => vec![VolumeFault::CrashAfter],
         _ => vec![VolumeFault::CrashBefore, VolumeFault::CrashAfter],
     };
-    calls
-        .iter()
-        .flat_map(move |call| ways(call).into_iter().map(move |fault| Death { from_mess, call: call.clone(), fault }))
+    calls.iter().flat_map(move |call| {
+        ways(call).into_iter().map(move |fault| Death { from_leftovers, call: call.clone(), fault })
+    })
 }
 
 /// A sample: every rename and file sync in all ways, every mkdir and folder sync in one way, and some of the rest.
@@ -58,17 +58,17 @@ fn sample(deaths: Vec<Death>) -> Vec<Death> {
 
 /// Runs the job with this death. Returns the step after which the last attempt continued; `None` if the call was never
 /// reached.
-fn run(scene: &Scene, checkpoint: &str, at: usize, death: &Death) -> Option<u64> {
-    let Death { from_mess, call, fault } = death;
+fn run(fixture: &Fixture, checkpoint: &str, at: usize, death: &Death) -> Option<u64> {
+    let Death { from_leftovers, call, fault } = death;
     let fault = StageFault { rank: call.rank, call: call.number, fault: *fault }.to_string();
     println!("{fault}: {} {}", call.operation, call.path);
     let name = &format!("case-{at}");
-    if *from_mess {
-        scene.mess(name);
+    if *from_leftovers {
+        fixture.with_leftovers(name);
     }
-    let ran = scene.run(&Case { name, checkpoint, fault: &fault, restarts: 3 });
-    ran.ended_well(scene);
-    ran.is_tidy(if *from_mess { &MESS } else { &[] });
+    let ran = fixture.run(&Case { name, checkpoint, fault: &fault, restarts: 3 });
+    ran.ended_well(fixture);
+    ran.is_tidy(if *from_leftovers { &MESS } else { &[] });
     let fired = ran.fired()?;
     assert!(checkpoint == ASYNC || fired.operation == call.operation, "{fired:?} instead");
     assert!(ran.attempts() > 1);
@@ -76,19 +76,19 @@ fn run(scene: &Scene, checkpoint: &str, at: usize, death: &Death) -> Option<u64>
 }
 
 /// The step after which the next attempt must continue: the last one that was committed before the death.
-fn survives(traced: &[StageCall], Death { from_mess, call, fault }: &Death) -> u64 {
+fn survives(traced: &[StageCall], Death { from_leftovers, call, fault }: &Death) -> u64 {
     let at = traced.iter().position(|c| (c.rank, c.number) == (call.rank, call.number)).unwrap();
     let done = &traced[..at + usize::from(*fault == VolumeFault::CrashAfter)];
     let committed = |call: &StageCall| paths::parse_step_dir_name(call.path.strip_prefix("checkpoints/")?);
     let newest = done.iter().filter(|call| call.operation == "rename").filter_map(committed).max();
-    newest.unwrap_or(if *from_mess { COMMITTED[1] } else { 0 })
+    newest.unwrap_or(if *from_leftovers { COMMITTED[1] } else { 0 })
 }
 
-/// The calls of an undisturbed run that continues from the mess.
-fn trace(scene: &Scene, checkpoint: &str) -> Vec<StageCall> {
-    scene.mess("traced");
-    let ran = scene.run(&Case { name: "traced", checkpoint, fault: "trace", restarts: 0 });
-    ran.ended_well(scene);
+/// The calls of an undisturbed run that continues from a folder with leftovers.
+fn trace(fixture: &Fixture, checkpoint: &str) -> Vec<StageCall> {
+    fixture.with_leftovers("traced");
+    let ran = fixture.run(&Case { name: "traced", checkpoint, fault: "trace", restarts: 0 });
+    ran.ended_well(fixture);
     ran.is_tidy(&MESS);
     ran.trace()
 }
@@ -102,11 +102,11 @@ fn reported(deaths: &[Death], of: usize) {
 
 #[test]
 fn every_operation_may_be_the_last() {
-    let scene = crate::scene();
-    let calls = trace(&scene, SYNC);
+    let fixture = crate::fixture();
+    let calls = trace(&fixture, SYNC);
     // in an empty folder only the calls before the first save differ
     let first_run: Vec<StageCall> =
-        scene.first_run.iter().take_while(|call| call.operation != "create").cloned().collect();
+        fixture.first_run.iter().take_while(|call| call.operation != "create").cloned().collect();
     let mut deaths: Vec<Death> = ways(false, &first_run).chain(ways(true, &calls)).collect();
     let of = deaths.len();
     if std::env::var("STAGECOACH_CRASHES").as_deref() != Ok("all") {
@@ -114,15 +114,15 @@ fn every_operation_may_be_the_last() {
     }
     reported(&deaths, of);
     each("deaths", &deaths, |at, death| {
-        let traced = if death.from_mess { &calls } else { &scene.first_run };
-        assert_eq!(run(&scene, SYNC, at, death), Some(survives(traced, death)), "went on after another step");
+        let traced = if death.from_leftovers { &calls } else { &fixture.first_run };
+        assert_eq!(run(&fixture, SYNC, at, death), Some(survives(traced, death)), "resumed after another step");
     });
 }
 
 #[test]
 fn so_may_any_behind_training() {
-    let scene = crate::scene();
-    let mut calls = trace(&scene, ASYNC);
+    let fixture = crate::fixture();
+    let mut calls = trace(&fixture, ASYNC);
     calls.retain(|call| !["open", "size", "read_at"].contains(&call.operation.as_str())); // calls of a load
     let mut all: Vec<Death> = ways(true, &calls).collect();
     let (of, mut draws) = (all.len(), Draws(seed()));
@@ -132,7 +132,7 @@ fn so_may_any_behind_training() {
     while died.len() < SAMPLE {
         assert!(!all.is_empty(), "only {} of {of} deaths happened", died.len());
         let death = all.swap_remove(draws.below(all.len() as u64) as usize);
-        match run(&scene, ASYNC, died.len() + survived, &death) {
+        match run(&fixture, ASYNC, died.len() + survived, &death) {
             Some(step) => {
                 assert!(step >= COMMITTED[1]);
                 died.push(death);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use stagecoach_checkpoint::{Manifest, paths};
-use stagecoach_tests::scene::{COMMITTED, Case, Ran, Scene, files, finish, flip};
+use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, Ran, files, finish, flip};
 use stagecoach_tests::{each, says, stagecoach};
 
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 9, mode: Sync}";
@@ -22,10 +22,10 @@ struct DamageKind {
     from: Option<u64>,
 }
 
-fn scene() -> Scene {
-    let mut scene = crate::scene();
-    scene.program = stagecoach();
-    scene
+fn fixture() -> Fixture {
+    let mut fixture = crate::fixture();
+    fixture.program = stagecoach();
+    fixture
 }
 
 fn case(name: &str) -> Case<'_> {
@@ -122,15 +122,15 @@ fn link_for(file: &Path) {
 
 #[test]
 fn damage_costs_a_few_steps_and_never_a_bit() {
-    let scene = scene();
+    let fixture = fixture();
     each("damages", DAMAGES, |at, damage| {
         println!("{}", damage.name);
         let name = &format!("case-{at}");
-        let folder = scene.stopped(name);
+        let folder = fixture.stopped(name);
         let newest = folder.join(paths::checkpoint_path(COMMITTED[2]));
         (damage.act)(&newest);
-        let ran = scene.run(&case(name));
-        ran.ended_well(&scene);
+        let ran = fixture.run(&case(name));
+        ran.ended_well(&fixture);
         damage.says.iter().for_each(|words| says(&ran.outcome, words));
         match damage.from {
             Some(step) => says(&ran.outcome, &format!("resuming after step {step}, ")),
@@ -153,25 +153,25 @@ fn damage_costs_a_few_steps_and_never_a_bit() {
 
 #[test]
 fn damage_to_what_training_does_not_read_costs_nothing() {
-    let scene = scene();
-    let newest = scene.stopped("unread").join(paths::checkpoint_path(COMMITTED[2]));
+    let fixture = fixture();
+    let newest = fixture.stopped("unread").join(paths::checkpoint_path(COMMITTED[2]));
     for file in ["config.json", "tokenizer.json", "tokenizer_config.json", paths::WEIGHTS_INDEX_FILE] {
         flip(&newest.join(file));
     }
-    let ran = scene.run(&Case { checkpoint: "{everySteps: 2, keepLast: 1}", ..case("unread") });
-    ran.ended_well(&scene);
+    let ran = fixture.run(&Case { checkpoint: "{everySteps: 2, keepLast: 1}", ..case("unread") });
+    ran.ended_well(&fixture);
     says(&ran.outcome, "resuming after step 3, ");
 }
 
 /// Damages each checkpoint in its own way. The job must end with 74 and change nothing.
 fn none_is_intact(acts: [fn(&Path); 3]) {
-    let scene = scene();
-    let folder = scene.stopped("none");
+    let fixture = fixture();
+    let folder = fixture.stopped("none");
     for (step, act) in COMMITTED.iter().zip(acts) {
         act(&folder.join(paths::checkpoint_path(*step)));
     }
     let before = content(&folder.join("checkpoints"));
-    let ran = scene.run(&case("none"));
+    let ran = fixture.run(&case("none"));
     refused(&ran, 74, &["no checkpoint in", "is intact", "step-00000001", "step-00000002", "step-00000003"]);
     assert!(content(&folder.join("checkpoints")) == before, "something was changed");
     assert_eq!(names(&folder.join("damaged")), [""; 0]);
@@ -190,7 +190,7 @@ fn nor_are_those_in_which_damage_shows_when_they_are_read() {
 
 #[test]
 fn a_folder_that_cannot_be_used_is_named() {
-    let scene = scene();
+    let fixture = fixture();
     type Act = fn(&Path);
     let cases: &[(&str, Act, i32, &[&str])] = &[
         ("a file for the job's folder", |f| fs::write(f, "").unwrap(), 74, &["case-0"]),
@@ -207,32 +207,32 @@ fn a_folder_that_cannot_be_used_is_named() {
     each("folders", cases, |at, (what, act, code, words)| {
         println!("{what}");
         let name = &format!("case-{at}");
-        act(&scene.path(name));
-        refused(&scene.run(&case(name)), *code, words);
+        act(&fixture.path(name));
+        refused(&fixture.run(&case(name)), *code, words);
     });
 }
 
 #[test]
 fn checkpoints_that_cannot_be_reached_are_no_fresh_start() {
-    let scene = scene();
-    let folder = scene.stopped("away");
+    let fixture = fixture();
+    let folder = fixture.stopped("away");
     fs::rename(folder.join("checkpoints"), folder.join("elsewhere")).unwrap();
     symlink("nowhere/at/all", folder.join("checkpoints")).unwrap();
-    let ran = scene.run(&case("away"));
+    let ran = fixture.run(&case("away"));
     refused(&ran, 74, &["away/checkpoints"]);
     assert!(!ran.outcome.stdout.contains("step   1/"), "{}", ran.outcome.stdout);
 }
 
 #[test]
 fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
-    let scene = scene();
-    let folder = scene.mess("aside");
+    let fixture = fixture();
+    let folder = fixture.with_leftovers("aside");
     fs::write(folder.join("damaged"), "in the way").unwrap();
-    let ran = scene.run(&case("aside"));
+    let ran = fixture.run(&case("aside"));
     refused(&ran, 74, &["could not set aside", "damaged-step-00000003"]);
     fs::remove_file(folder.join("damaged")).unwrap();
-    let ran = scene.run(&case("aside"));
-    ran.ended_well(&scene);
+    let ran = fixture.run(&case("aside"));
+    ran.ended_well(&fixture);
     assert!(folder.join("damaged/step-00000003").join(paths::MANIFEST_FILE).exists());
 }
 
@@ -240,21 +240,21 @@ fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
 /// finds it.
 #[test]
 fn a_read_only_volume_is_named() {
-    let scene = crate::scene();
-    let folder = scene.stopped("fixed");
+    let fixture = crate::fixture();
+    let folder = fixture.stopped("fixed");
     let before = content(&folder.join("checkpoints"));
-    let ran = scene.run(&Case { fault: "read-only", ..case("fixed") });
+    let ran = fixture.run(&Case { fault: "read-only", ..case("fixed") });
     refused(&ran, 74, &["fixed/fences", "Read-only file system"]);
     assert!(content(&folder.join("checkpoints")) == before);
     drop(ran); // dropping it removes its folder
-    scene.stopped("fixed");
+    fixture.stopped("fixed");
     let mut unshare = Command::new("unshare");
     let script =
         "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" && echo mounted && shift && exec \"$@\"";
     unshare.args(["--mount", "sh", "-c", script, "sh"]).arg(&folder).arg(stagecoach());
-    unshare.arg("run").arg(scene.job(&case("fixed"))).arg("--workspace").arg(scene.path(""));
+    unshare.arg("run").arg(fixture.job(&case("fixed"))).arg("--workspace").arg(fixture.path(""));
     let outcome = match Command::new("unshare").arg("--version").output() {
-        Ok(_) => finish(&mut unshare, &scene.path("fixed.notes")),
+        Ok(_) => finish(&mut unshare, &fixture.path("fixed.notes")),
         Err(_) => return println!("without a real mount: there is no `unshare`"),
     };
     if !outcome.stdout.contains("mounted") {
@@ -268,14 +268,14 @@ fn a_read_only_volume_is_named() {
 
 #[test]
 fn another_models_checkpoint_is_refused_by_what_differs() {
-    let scene = scene();
-    let folder = scene.stopped("other");
+    let fixture = fixture();
+    let folder = fixture.stopped("other");
     let before = content(&folder.join("checkpoints"));
     let case = case("other");
-    let file = scene.job(&case);
+    let file = fixture.job(&case);
     let job = fs::read_to_string(&file).unwrap();
     fs::write(&file, job.replace("hiddenSize: 32", "hiddenSize: 64")).unwrap();
-    let ran = scene.run_file(&case, &file);
+    let ran = fixture.run_file(&case, &file);
     refused(&ran, 78, &["hiddenSize is 64 here and 32 in the checkpoint"]);
     assert!(content(&folder.join("checkpoints")) == before);
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stagecoach_tests::scene::copy;
+use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, each};
 
 use crate::audit::flip;

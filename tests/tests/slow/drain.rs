@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
-use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{
     Group, Launched, Outcome, TestJob, corpus, each, entrypoint, only_child, saved, says, signal, undisturbed, until,
@@ -91,16 +91,16 @@ fn an_evaluation_is_left_to_the_next_run() {
     let records = path.join("records");
     fs::create_dir(&records).unwrap();
     // stage 0 is held up in the save of step 9, so that the signal falls into step 10, which an evaluation follows
-    let hold = Hold::new(0, Phase::LastSave).unwrap().to_string();
-    let environment = [(FAULT_VARIABLE, hold.as_str()), (RECORDS_VARIABLE, text(&records))];
-    hold::arm(&records);
+    let block = IoBlock::new(0, Phase::LastSave).unwrap().to_string();
+    let environment = [(FAULT_VARIABLE, block.as_str()), (RECORDS_VARIABLE, text(&records))];
+    block_io::arm(&records);
     let mut group = Group::start_program(Path::new(env!("CARGO_BIN_EXE_faulty")), &environment, path, &job, "kept", 1);
-    hold::held(&records, || group.is_whole());
+    block_io::held(&records, || group.is_whole());
     let pid = group.pids()[0];
     signal(pid, libc::SIGTERM);
     let process = PathBuf::from(format!("/proc/{pid}"));
     until("the signal to arrive", || (!has_signal(&process, "ShdPnd:")).then_some(()));
-    hold::release(&records);
+    block_io::release(&records);
     for stage in group.finish() {
         assert_eq!(stage.code, Some(143), "{stage:?}");
     }

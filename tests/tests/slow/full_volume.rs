@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-use stagecoach_tests::filling::{Filling, Full};
-use stagecoach_tests::scene::copy;
+use stagecoach_tests::fill_volume::{FillableRun, FullVolumeCause};
+use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, is_gone, saved, signal, stagecoach, stages, undisturbed, until};
 
 /// A job that saves only at its end or when it is stopped: a failed save would free space again.
@@ -30,9 +30,9 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
     Launched::start(workspace.path(), &job(), &[]).finish(workspace.path()).hashes();
     // without its record the launcher counts the attempts of each run from 1
     std::fs::remove_file(folder.join("state.json")).unwrap();
-    for full in Full::available() {
+    for full in FullVolumeCause::available() {
         println!("{full:?}");
-        let mut run = Filling::start(full, workspace.path(), &job().endless());
+        let mut run = FillableRun::start(full, workspace.path(), &job().endless());
         run.wait("training", |said| said.contains("\nstep "));
         run.fill();
         let stages = run.stages();
@@ -77,7 +77,9 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
 /// only the trainer's tests of links cover this.
 #[test]
 fn stages_without_room_for_shared_memory_say_so_once_and_train() {
-    let Some(options) = Full::available().into_iter().find_map(Full::unshare_options) else { return };
+    let Some(options) = FullVolumeCause::available().into_iter().find_map(FullVolumeCause::unshare_options) else {
+        return;
+    };
     let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
     let job = TestJob { transport: "Auto", ..job() };

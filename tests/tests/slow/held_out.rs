@@ -1,5 +1,5 @@
-//! Jobs that end early, that keep their best checkpoint, and that have several held-out sets: the results are the same,
-//! whatever dies.
+//! Jobs that end early, that keep their best checkpoint, and that have several held-out sets: the results are the same
+//! after any fault.
 
 use std::path::Path;
 

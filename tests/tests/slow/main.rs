@@ -35,9 +35,9 @@ mod tensorboard;
 mod transformers;
 mod unequal;
 
-use stagecoach_tests::scene::Scene;
+use stagecoach_tests::fixture::Fixture;
 
-/// A job that was stopped half-way, for tests that continue it.
-fn scene() -> Scene {
-    Scene::new(env!("CARGO_BIN_EXE_faulty"), env!("CARGO_TARGET_TMPDIR"))
+/// A job that was stopped before its end, for tests that continue it.
+fn fixture() -> Fixture {
+    Fixture::new(env!("CARGO_BIN_EXE_faulty"), env!("CARGO_TARGET_TMPDIR"))
 }

@@ -88,7 +88,7 @@ fn a_run_prints_the_address_of_a_page_that_follows_it_through_a_recovery() {
         "started again ",
         "joined and loaded ",
         "first step ",
-        "Training went on from the checkpoint of step ",
+        "Training resumed from the checkpoint of step ",
     ] {
         follower.until(words, |parts| parts.get("recoveries")?.contains(words).then_some(()));
     }

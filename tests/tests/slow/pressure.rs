@@ -1,29 +1,29 @@
 //! A slow volume and a volume that stays full: which saves wait, which messages appear, and when a save is given up.
 
-use stagecoach_tests::hold::{self, Hold};
+use stagecoach_tests::block_io::{self, IoBlock};
+use stagecoach_tests::fixture::{COMMITTED, Case};
 use stagecoach_tests::phases::Phase;
-use stagecoach_tests::scene::{COMMITTED, Case};
 use stagecoach_tests::{says, until};
 
 #[test]
 fn a_save_that_falls_due_while_one_is_written_waits() {
-    let scene = crate::scene();
-    scene.stopped("slow");
-    let fault = Hold::new(0, Phase::Write).unwrap().to_string();
-    let notes = scene.path("slow.notes");
+    let fixture = crate::fixture();
+    fixture.stopped("slow");
+    let fault = IoBlock::new(0, Phase::Write).unwrap().to_string();
+    let notes = fixture.path("slow.notes");
     std::fs::create_dir(&notes).unwrap();
-    hold::arm(&notes);
+    block_io::arm(&notes);
     let case = Case { name: "slow", checkpoint: "{everySteps: 1, keepLast: 9}", fault: &fault, restarts: 0 };
     let deferred = "the checkpoint due at step 5 is deferred: the previous one is still being written";
     let ran = std::thread::scope(|scope| {
-        let running = scope.spawn(|| scene.run(&case));
+        let running = scope.spawn(|| fixture.run(&case));
         // the save of step 4 is not done when that of step 5 is due
         let said = || std::fs::read_to_string(notes.join("stdout")).unwrap_or_default();
         until("the save to be deferred", || (running.is_finished() || said().contains(deferred)).then_some(()));
-        hold::release(&notes);
+        block_io::release(&notes);
         running.join().unwrap()
     });
-    ran.ended_well(&scene);
+    ran.ended_well(&fixture);
     // the last save waits for the save before it and is never left out
     says(&ran.outcome, deferred);
     assert_eq!(ran.checkpoints(), [6, 4, 3, 2, 1]);
@@ -31,14 +31,14 @@ fn a_save_that_falls_due_while_one_is_written_waits() {
 
 #[test]
 fn a_volume_that_stays_full_ends_the_job_after_all_tries_and_loses_no_checkpoint() {
-    let scene = crate::scene();
-    scene.stopped("full");
+    let fixture = crate::fixture();
+    fixture.stopped("full");
     let case =
         Case { name: "full", checkpoint: "{everySteps: 2, keepLast: 9, mode: Sync}", fault: "full", restarts: 0 };
-    let file = scene.job(&case);
+    let file = fixture.job(&case);
     let yaml = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, yaml.replace("maxRestarts: 0", "maxRestarts: 0, stallTimeoutSeconds: 3")).unwrap();
-    let ran = scene.run_file(&case, &file);
+    let ran = fixture.run_file(&case, &file);
     assert_eq!(ran.outcome.status.code(), Some(74), "{}\n{}", ran.outcome.stdout, ran.outcome.stderr);
     says(&ran.outcome, "the checkpoint of step 4 failed: ");
     says(&ran.outcome, "the checkpoint of step 6 failed and is tried again: ");

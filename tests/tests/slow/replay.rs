@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
-use stagecoach_tests::scene::copy;
+use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, stagecoach, until};
 
 /// The exit code and the whole output of a command.

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
-use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{Launched, TestJob, corpus, each, saved, says, signal, undisturbed, until};
 
@@ -264,20 +264,20 @@ fn a_leader_may_be_stopped_while_the_group_forms_again() {
     std::fs::create_dir(&records).unwrap();
     let file = workspace.join("shared.yaml");
     std::fs::write(&file, job.endless().yaml()).unwrap();
-    let hold = Hold::new(0, Phase::LastSave).unwrap().to_string();
-    let environment = [(FAULT_VARIABLE, hold.as_str()), (RECORDS_VARIABLE, records.to_str().unwrap())];
+    let block = IoBlock::new(0, Phase::LastSave).unwrap().to_string();
+    let environment = [(FAULT_VARIABLE, block.as_str()), (RECORDS_VARIABLE, records.to_str().unwrap())];
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
-    hold::arm(&records);
+    block_io::arm(&records);
     let mut launched = Launched::start_program(faulty, workspace, &file, folder(workspace), &[], &environment);
     until("a checkpoint", || (saved(&folder(workspace)) > 0).then_some(()));
     lose_for_good(&launched, &[1], 3);
     launched.wait_for_step(launched.steps() + 5);
     signal(launched.child.id(), libc::SIGCONT);
-    hold::held(&records, || true);
+    block_io::held(&records, || true);
     let stages = launched.wait_for_stages(3);
     signal(stages[1], libc::SIGSTOP);
     signal(stages[0], libc::SIGTERM);
-    hold::release(&records);
+    block_io::release(&records);
     until("the leader's end", || (launched.stages().first() != Some(&stages[0])).then_some(()));
     signal(stages[1], libc::SIGCONT);
     launched.interrupt(workspace);

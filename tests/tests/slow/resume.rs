@@ -1,5 +1,5 @@
-//! The promise: after kills of any stage and changes of the number of stages half-way, the losses and weights are bit
-//! for bit those of the undisturbed run.
+//! The promise: kills of any stage, and changes of the number of stages during a run, change no bit of the losses and
+//! weights.
 
 use std::path::Path;
 
@@ -171,7 +171,7 @@ fn an_extension_says_its_learning_rate_and_may_have_a_decay_of_its_own() {
     says(&at_the_floor, "spec.training.learningRate.decaySteps");
     let falling = train(path, 12, "peak: 1e-2, floor: 1e-3, decaySteps: 12");
     says(&falling, "the learning rate of steps 7 to 12 goes from");
-    // half a cosine to step 4, then the floor, then the second half of a half cosine to step 12
+    // a cosine decay to the floor at step 4, then the floor, then the second half of a cosine decay to step 12
     let cosine = |step: f64, end: f64| 1e-3 + 9e-3 * 0.5 * (1.0 + (std::f64::consts::PI * step / end).cos());
     let expected = |step: usize| match step {
         0..4 => cosine(step as f64, 4.0),

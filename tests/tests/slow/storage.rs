@@ -8,7 +8,7 @@ use stagecoach_test_volumes::{EIO, ENOSPC, VolumeFault};
 use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::each;
 use stagecoach_tests::faulty::{StageCall, StageFault};
-use stagecoach_tests::scene::{COMMITTED, Case, STEPS, Scene, seed};
+use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, STEPS, seed};
 
 /// The job continues after step 3 and saves at step 4 and at its end.
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 3, mode: Sync}";
@@ -24,10 +24,10 @@ struct Failure {
 }
 
 /// The writes and syncs of both saves, and whether each is in the last one.
-fn calls(scene: &Scene) -> Vec<(StageCall, bool)> {
-    scene.stopped("traced");
-    let ran = scene.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
-    ran.ended_well(scene);
+fn calls(fixture: &Fixture) -> Vec<(StageCall, bool)> {
+    fixture.stopped("traced");
+    let ran = fixture.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
+    ran.ended_well(fixture);
     let mut saves = [0; 2]; // the number of saves begun so far, by rank
     let mut found = Vec::new();
     for call in ran.trace() {
@@ -64,14 +64,14 @@ fn failures(calls: Vec<(StageCall, bool)>) -> Vec<Failure> {
     chosen
 }
 
-fn run(scene: &Scene, at: usize, Failure { call, errno, last }: &Failure) {
+fn run(fixture: &Fixture, at: usize, Failure { call, errno, last }: &Failure) {
     let fault = StageFault { rank: call.rank, call: call.number, fault: VolumeFault::Fail(*errno) }.to_string();
     println!("{fault}: {} {}", call.operation, call.path);
     let name = &format!("case-{at}");
     let case = Case { name, checkpoint: CHECKPOINT, fault: &fault, restarts: 3 };
-    scene.stopped(name);
-    let ran = scene.run(&case);
-    ran.ended_well(scene);
+    fixture.stopped(name);
+    let ran = fixture.run(&case);
+    ran.ended_well(fixture);
     assert_eq!(ran.fired().map(|fired| fired.operation).as_ref(), Some(&call.operation));
     let (step, older) = if *last { (STEPS, PERIODIC) } else { (PERIODIC, COMMITTED[2]) };
     assert!(ran.checkpoints().contains(&older), "the checkpoint before the failed one is gone");
@@ -89,21 +89,21 @@ fn run(scene: &Scene, at: usize, Failure { call, errno, last }: &Failure) {
 
 #[test]
 fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
-    let scene = crate::scene();
-    let failures = failures(calls(&scene));
+    let fixture = crate::fixture();
+    let failures = failures(calls(&fixture));
     println!("{} failures, seed {}", failures.len(), seed());
-    each("failures", &failures, |at, failure| run(&scene, at, failure));
+    each("failures", &failures, |at, failure| run(&fixture, at, failure));
 }
 
 /// A checkpoint may be hundreds of times as large as the part that one stage holds.
 #[test]
 fn a_stage_reads_its_own_tensors_of_a_checkpoint_once_and_no_others() {
-    let scene = crate::scene();
+    let fixture = crate::fixture();
     let newest = paths::checkpoint_path(COMMITTED[2]);
-    let manifest = fs::read(scene.stopped("read").join(&newest).join(paths::MANIFEST_FILE)).unwrap();
+    let manifest = fs::read(fixture.stopped("read").join(&newest).join(paths::MANIFEST_FILE)).unwrap();
     let manifest = Manifest::parse(&manifest).unwrap();
-    let ran = scene.run(&Case { name: "read", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
-    ran.ended_well(&scene);
+    let ran = fixture.run(&Case { name: "read", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
+    ran.ended_well(&fixture);
     let trace = ran.trace();
     for rank in 0..2 {
         let is_shard = |path: &str| path.starts_with(&newest) && path.ends_with(".safetensors");
@@ -117,9 +117,9 @@ fn a_stage_reads_its_own_tensors_of_a_checkpoint_once_and_no_others() {
 /// The refusal comes before any step is trained, and it is final: the job does not restart.
 #[test]
 fn a_volume_that_can_not_rename_folders_is_refused() {
-    let scene = crate::scene();
-    scene.stopped("traced");
-    let ran = scene.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
+    let fixture = crate::fixture();
+    fixture.stopped("traced");
+    let ran = fixture.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
     let call = ran
         .trace()
         .into_iter()
@@ -127,8 +127,8 @@ fn a_volume_that_can_not_rename_folders_is_refused() {
         .unwrap();
     const ENOSYS: i32 = 38;
     let fault = StageFault { rank: call.rank, call: call.number, fault: VolumeFault::Fail(ENOSYS) }.to_string();
-    scene.stopped("refused");
-    let ran = scene.run(&Case { name: "refused", checkpoint: CHECKPOINT, fault: &fault, restarts: 3 });
+    fixture.stopped("refused");
+    let ran = fixture.run(&Case { name: "refused", checkpoint: CHECKPOINT, fault: &fault, restarts: 3 });
     let said = ran.outcome.stdout.clone() + &ran.outcome.stderr;
     assert_eq!((ran.outcome.status.code(), ran.attempts()), (Some(78), 1), "{said}");
     assert!(said.contains("can't rename a folder") && said.contains("no object store behind a file system"), "{said}");

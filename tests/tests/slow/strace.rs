@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use stagecoach_api::contract::{Mesh, StageEnv};
 use stagecoach_tests::corpus::Draws;
-use stagecoach_tests::scene::{COMMITTED, Case, Scene, finish, seed};
+use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, finish, seed};
 use stagecoach_tests::{signal, stagecoach, until};
 
 const POINTS: usize = 20;
@@ -68,9 +68,9 @@ fn strace(log: &Path, point: Option<&Point>) -> Command {
 
 /// Runs one attempt as the launcher would, with stage `traced` under strace. Returns the signal that killed that stage;
 /// `None` if none did.
-fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&Point>) -> Option<i32> {
+fn attempt(fixture: &Fixture, case: &Case, traced: u32, log: &Path, point: Option<&Point>) -> Option<i32> {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let job = scene.job(case);
+    let job = fixture.job(case);
     let start = |rank: u32| -> Child {
         let env = StageEnv {
             incarnation: 0,
@@ -81,7 +81,7 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
             job_uid: case.name.into(),
             attempt: 1,
             config: job.display().to_string(),
-            workspace: scene.path("").display().to_string(),
+            workspace: fixture.path("").display().to_string(),
             master_addr: "127.0.0.1".into(),
             master_port: port,
             pod_ip: "127.0.0.1".into(),
@@ -98,7 +98,7 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
             .arg("stage")
             .envs(env.to_vars())
             .env("STAGECOACH_HTTP_PORT", "0")
-            .env("STAGECOACH_TERMINATION_LOG", scene.path(&format!("termination-message-{rank}")))
+            .env("STAGECOACH_TERMINATION_LOG", fixture.path(&format!("termination-message-{rank}")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -117,32 +117,32 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).signal()
 }
 
-/// Runs `point.process` under strace, from a copy of the mess. Returns whether strace killed it.
-fn kill(scene: &Scene, case: &Case, point: &Point) -> bool {
-    let log = scene.path("strace.log");
-    scene.mess(case.name);
+/// Runs `point.process` under strace, from a copy of the folder with leftovers. Returns whether strace killed it.
+fn kill(fixture: &Fixture, case: &Case, point: &Point) -> bool {
+    let log = fixture.path("strace.log");
+    fixture.with_leftovers(case.name);
     let by = match point.process {
-        TracedProcess::Stage(rank) => attempt(scene, case, rank, &log, Some(point)),
-        TracedProcess::Launcher => launcher(scene, case, &log, Some(point)),
+        TracedProcess::Stage(rank) => attempt(fixture, case, rank, &log, Some(point)),
+        TracedProcess::Launcher => launcher(fixture, case, &log, Some(point)),
     };
     by == Some(libc::SIGKILL)
 }
 
-fn launcher(scene: &Scene, case: &Case, log: &Path, point: Option<&Point>) -> Option<i32> {
+fn launcher(fixture: &Fixture, case: &Case, log: &Path, point: Option<&Point>) -> Option<i32> {
     let mut command = strace(log, point);
-    command.arg(stagecoach()).arg("run").arg(scene.job(case)).arg("--workspace").arg(scene.path(""));
-    finish(&mut command, &scene.path("launcher.notes")).status.signal()
+    command.arg(stagecoach()).arg("run").arg(fixture.job(case)).arg("--workspace").arg(fixture.path(""));
+    finish(&mut command, &fixture.path("launcher.notes")).status.signal()
 }
 
 /// The system calls at which each process may be killed.
-fn count(scene: &Scene) -> HashMap<TracedProcess, Vec<Point>> {
-    let log = scene.path("strace.log");
+fn count(fixture: &Fixture) -> HashMap<TracedProcess, Vec<Point>> {
+    let log = fixture.path("strace.log");
     let points = |process| {
         let case = Case { name: "counted", checkpoint: CHECKPOINT, fault: "", restarts: 0 };
-        let folder = scene.mess(case.name);
+        let folder = fixture.with_leftovers(case.name);
         let by = match process {
-            TracedProcess::Stage(rank) => attempt(scene, &case, rank, &log, None),
-            TracedProcess::Launcher => launcher(scene, &case, &log, None),
+            TracedProcess::Stage(rank) => attempt(fixture, &case, rank, &log, None),
+            TracedProcess::Launcher => launcher(fixture, &case, &log, None),
         };
         assert_eq!(by, None);
         let mut points = seen(process, &log);
@@ -178,9 +178,9 @@ fn the_job_folders_own_entry_is_durable_before_anything_is_in_it() {
 #[test]
 #[ignore = "needs strace, and the right to trace: `make strace`"]
 fn killed_at_a_system_call() {
-    let mut scene = crate::scene();
-    scene.program = stagecoach();
-    let mut points = count(&scene);
+    let mut fixture = crate::fixture();
+    fixture.program = stagecoach();
+    let mut points = count(&fixture);
     let mut draws = Draws(seed());
     println!("{POINTS} points, seed {} (STAGECOACH_SEED)", seed());
     let (mut died, mut tries) = (0, 0);
@@ -196,17 +196,17 @@ fn killed_at_a_system_call() {
         assert!(tries < 2 * POINTS, "{died} of {tries} died");
         let name = &format!("point-{tries}");
         let case = Case { name, checkpoint: CHECKPOINT, fault: "", restarts: 3 };
-        if !kill(&scene, &case, point) {
+        if !kill(&fixture, &case, point) {
             println!("not reached: {point:?}");
             continue;
         }
         died += 1;
-        let seen = seen(process, &scene.path("strace.log"));
+        let seen = seen(process, &fixture.path("strace.log"));
         let at = seen.iter().find(|seen| (&seen.syscall, seen.nth) == (&point.syscall, point.nth)).unwrap();
         println!("{died:2}: {process:?} died at its {} number {}: {}", at.syscall, at.nth, at.line);
         // after the launcher's death a person starts the job again, after a stage's death the launcher does
-        let ran = scene.run(&case);
-        ran.ended_well(&scene);
+        let ran = fixture.run(&case);
+        ran.ended_well(&fixture);
         ran.is_tidy(&[0, COMMITTED[2]]);
     }
 }

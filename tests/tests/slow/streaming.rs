@@ -1,5 +1,5 @@
-//! Jobs that train while their corpus is read: the result is the same, whatever dies, whatever the volume keeps, and
-//! whatever the hub and the object store do.
+//! Jobs that train while their corpus is read: the result is the same after any fault of a stage, of the
+//! volume, of the hub and of the object store.
 
 use std::path::Path;
 

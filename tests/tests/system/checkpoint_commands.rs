@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use stagecoach_checkpoint::{Dtype, ModelFiles};
-use stagecoach_tests::scene::copy;
+use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach};
 use tempfile::TempDir;
 

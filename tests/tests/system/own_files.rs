@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use stagecoach_tests::scene::files;
+use stagecoach_tests::fixture::files;
 use stagecoach_tests::{Group, Launched, Outcome, TestJob, corpus, hugging_face, says, signal, stagecoach};
 
 /// Every file below a folder, with its content.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use stagecoach_pipeline::{INTERLEAVED_ONE_F_ONE_B, SCHEDULES, ScheduleType};
-use stagecoach_tests::{Hashes, Launched, TestJob, corpus, cover, each, undisturbed};
+use stagecoach_tests::{Hashes, Launched, TestJob, combinations, corpus, each, undisturbed};
 
 const LAYERS: usize = 4;
 const STAGES: [usize; 5] = [1, 2, 3, 4, 6];
@@ -50,10 +50,10 @@ fn no_layout_changes_a_bit() {
     let all = std::env::var("STAGECOACH_PARITY").is_ok_and(|v| v == "all");
     let rows = if all {
         // blocks and replicas take turns, since they are independent of the other dimensions
-        let product = cover::product(&sizes[..8]).into_iter().enumerate();
+        let product = combinations::product(&sizes[..8]).into_iter().enumerate();
         product.map(|(index, row)| [row, vec![index % sizes[8], index / sizes[8] % sizes[9]]].concat()).collect()
     } else {
-        cover::pairwise(&sizes)
+        combinations::pairwise(&sizes)
     };
     let layout = |row: Vec<usize>| {
         let (stages, (schedule, virtual_stages)) = (STAGES[row[0]], schedules[row[1]]);

@@ -50,7 +50,7 @@ fn a_killed_stage_is_reported_while_the_job_runs_and_afterwards() {
     says(&folder, &["no stage of this job has failed. It runs (process "]);
     signal(launched.stages()[1], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
-    let reported = reported(&folder, &["Training went on from the checkpoint of step "]);
+    let reported = reported(&folder, &["Training resumed from the checkpoint of step "]);
     for words in [
         "stage 1 failed first, at ",
         "in attempt 1 after step ",

@@ -144,7 +144,7 @@ impl JsonSchema for Quantity {
 }
 
 impl Quantity {
-    /// The bytes, rounded down; none if it isn't a quantity of bytes.
+    /// The bytes, rounded down; `None` if it isn't a quantity of bytes.
     pub fn bytes(&self) -> Option<u64> {
         const UNITS: [(&str, f64); 13] = [
             ("Ki", 1024.0),

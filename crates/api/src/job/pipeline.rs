@@ -1,4 +1,4 @@
-//! `spec.pipeline`: how layers and microbatches are laid out over the stages. None of it changes the numbers.
+//! `spec.pipeline`: the layout of layers and microbatches over the stages. It does not change the results.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,8 +46,8 @@ impl PipelineSpec {
         self.virtual_stages.or(self.schedule.fixed_chunks().map(|fixed| fixed.chunks)).unwrap_or(1)
     }
 
-    /// The layers of each chunk, if they are given and there are so many of them. A list that no longer fits, because
-    /// the job was scaled, gives way to Auto; whoever plans says so.
+    /// The given layers of each chunk; `None` unless the list has `chunks` entries. After a change of the number of
+    /// stages, a list may no longer fit. The plan then uses the strategy Auto, and reports it.
     pub fn explicit_layers(&self, chunks: usize) -> Option<&[u32]> {
         self.partition
             .layers
@@ -55,8 +55,8 @@ impl PipelineSpec {
             .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() == chunks)
     }
 
-    /// Says that the given partition does not fit so many chunks, and is computed instead; none if it does, or if none
-    /// is given.
+    /// A note that the given partition does not fit `chunks` chunks, so that the plan computes one. `None` if it fits, or
+    /// if the job gives no partition.
     pub fn unfitting_partition(&self, chunks: usize) -> Option<String> {
         let given = self.partition.layers.as_ref().filter(|_| self.explicit_layers(chunks).is_none())?;
         Some(format!(
@@ -66,7 +66,7 @@ impl PipelineSpec {
     }
 }
 
-/// A number of chunks that is left out equals the one that the schedule has without it.
+/// An absent `virtualStages` equals the default of the schedule.
 impl PartialEq for PipelineSpec {
     fn eq(&self, other: &Self) -> bool {
         let Self {

@@ -77,7 +77,7 @@ impl ScheduleSpec {
         }
     }
 
-    /// The only number of chunks a stage; none if there is a choice.
+    /// The fixed number of chunks of a stage; `None` if a job chooses the number.
     pub(crate) fn fixed_chunks(&self) -> Option<FixedChunks> {
         let (chunks, predicate) = match self {
             Self::Named(schedule) => (

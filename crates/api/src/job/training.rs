@@ -1,4 +1,4 @@
-//! `spec.training`: what decides the numbers (batch, optimizer, learning rate, precision, seed), and on what device.
+//! `spec.training`: the batch, the optimizer, the learning rate, the precision, the seed and the device.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -142,7 +142,7 @@ pub enum TrainingLength {
 }
 
 impl TrainingSpec {
-    /// Steps or epochs; none unless exactly one is given (`validate` refuses that).
+    /// The steps or the epochs; `None` unless the job gives exactly one of them, which `validate` checks.
     pub fn length(&self) -> Option<TrainingLength> {
         match (self.steps, self.epochs) {
             (Some(steps), None) => Some(TrainingLength::Steps(steps)),

@@ -20,7 +20,7 @@ pub(crate) struct BadRecord {
 pub(crate) enum BadRecordReason {
     /// The text is null.
     Null,
-    /// The record has no field of the text's name.
+    /// The record lacks the field of the text.
     NoField,
     /// The field holds something else, such as a number.
     NotText,

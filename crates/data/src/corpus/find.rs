@@ -95,7 +95,7 @@ impl Corpus {
 /// Records the owner of `files`: a source or a held-out set.
 ///
 /// # Errors
-/// The result of `error`, from the name of the file and its two owners, if a file already has an owner.
+/// If a file already has an owner: the result of `error`, which gets the name of the file and its two owners.
 fn own_files(
     owners: &mut BTreeMap<PathBuf, String>,
     owner: &str,

@@ -366,7 +366,7 @@ fn a_checkpoint_has_the_tokens_that_the_job_names() {
         json!({"add_bos_token": true, "bos_token": "<s>", "eos_token": "<end>", "x": 1})
     );
     assert_eq!(read("special_tokens_map.json"), json!({"bos_token": "<s>", "eos_token": "<end>", "y": 2}));
-    // whoever opens the checkpoint finds the tokens of training
+    // a reader of the checkpoint finds the tokens of training
     let expected = volume.prepare().unwrap().special_tokens;
     files.iter().for_each(|(name, bytes)| drop(volume.write(&format!("saved/{name}"), bytes)));
     let saved = Tokenizer::load(&volume.folder.path().join("saved/tokenizer.json")).unwrap();

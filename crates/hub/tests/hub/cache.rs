@@ -14,26 +14,26 @@ const TEXT: &[u8] = b"To be, or not to be";
 const PATH: &str = "data/deep/hamlet.txt";
 
 /// A hub with a small and a large file, and a cache that has the large one.
-struct Scene {
+struct Fixture {
     hub: Hub,
     commit: String,
     cache: TempDir,
 }
 
-impl Scene {
-    fn new() -> Scene {
+impl Fixture {
+    fn new() -> Fixture {
         let hub = Hub::start();
         let commit = hub.put(REPO, "main", [(PATH, File::large(TEXT)), ("README.md", File::small("plays"))]);
-        let scene = Scene { hub, commit, cache: tempfile::tempdir().unwrap() };
-        let digest = Reader::new(&scene.hub).file(PATH).unwrap().1.digest.to_string();
-        scene.write(&format!("blobs/{}", digest.trim_start_matches("sha256:")), TEXT);
-        let snapshot = scene.repo().join("snapshots").join(&scene.commit).join(PATH);
+        let fixture = Fixture { hub, commit, cache: tempfile::tempdir().unwrap() };
+        let digest = Reader::new(&fixture.hub).file(PATH).unwrap().1.digest.to_string();
+        fixture.write(&format!("blobs/{}", digest.trim_start_matches("sha256:")), TEXT);
+        let snapshot = fixture.repo().join("snapshots").join(&fixture.commit).join(PATH);
         fs::create_dir_all(snapshot.parent().unwrap()).unwrap();
-        symlink(scene.blob(), snapshot).unwrap();
-        scene.write("refs/main", scene.commit.as_bytes());
-        scene.write("refs/refs/pr/1", scene.commit.as_bytes());
-        scene.hub.take_requests();
-        scene
+        symlink(fixture.blob(), snapshot).unwrap();
+        fixture.write("refs/main", fixture.commit.as_bytes());
+        fixture.write("refs/refs/pr/1", fixture.commit.as_bytes());
+        fixture.hub.take_requests();
+        fixture
     }
 
     fn repo(&self) -> PathBuf {
@@ -58,29 +58,29 @@ impl Scene {
 
 #[test]
 fn bytes_in_the_cache_are_not_downloaded() {
-    let scene = Scene::new();
-    let reader = scene.reader(false);
+    let fixture = Fixture::new();
+    let reader = fixture.reader(false);
     assert_eq!(reader.text(PATH).unwrap(), TEXT);
     let (commit, file) = reader.file(PATH).unwrap();
     assert_eq!(reader.bytes(&commit, &file, 3..5).unwrap(), TEXT[3..5]);
-    assert!(scene.hub.take_requests().iter().all(|request| request.path.starts_with("/api/")));
+    assert!(fixture.hub.take_requests().iter().all(|request| request.path.starts_with("/api/")));
     assert_eq!(reader.text("README.md").unwrap(), b"plays");
 }
 
 #[test]
 fn another_size_in_the_cache_is_another_file() {
-    let scene = Scene::new();
-    fs::write(scene.blob(), &TEXT[..7]).unwrap();
-    assert_eq!(scene.reader(false).text(PATH).unwrap(), TEXT);
+    let fixture = Fixture::new();
+    fs::write(fixture.blob(), &TEXT[..7]).unwrap();
+    assert_eq!(fixture.reader(false).text(PATH).unwrap(), TEXT);
 }
 
 #[test]
 fn damage_in_the_cache_is_found() {
-    let scene = Scene::new();
-    fs::write(scene.blob(), TEXT.to_ascii_uppercase()).unwrap();
+    let fixture = Fixture::new();
+    fs::write(fixture.blob(), TEXT.to_ascii_uppercase()).unwrap();
     for offline in [false, true] {
-        let error = scene.reader(offline).text(PATH).unwrap_err();
-        let place = scene.repo().join("snapshots").join(&scene.commit).join(PATH);
+        let error = fixture.reader(offline).text(PATH).unwrap_err();
+        let place = fixture.repo().join("snapshots").join(&fixture.commit).join(PATH);
         assert!(matches!(&error, HubError::Differs { place: at, .. } if Path::new(at) == place), "{error}");
         assert!(error.to_string().ends_with("remove the file from the cache"), "{error}");
     }
@@ -88,41 +88,41 @@ fn damage_in_the_cache_is_found() {
 
 #[test]
 fn the_cache_is_enough_offline() {
-    let scene = Scene::new();
-    let reader = scene.reader(true);
+    let fixture = Fixture::new();
+    let reader = fixture.reader(true);
     assert_eq!(reader.text("**/*.txt").unwrap(), TEXT);
-    for revision in ["main", "refs/pr/1", &scene.commit] {
-        assert_eq!(reader.client.commit(&repo(), revision).unwrap(), scene.commit);
+    for revision in ["main", "refs/pr/1", &fixture.commit] {
+        assert_eq!(reader.client.commit(&repo(), revision).unwrap(), fixture.commit);
     }
-    let online = Reader::new(&scene.hub);
+    let online = Reader::new(&fixture.hub);
     let (commit, file) = online.file(PATH).unwrap();
     assert_eq!(reader.client.files(&repo(), &commit, "").unwrap(), [file]);
 }
 
 #[test]
 fn a_file_that_is_no_link_has_a_digest_too() {
-    let scene = Scene::new();
-    scene.write(&format!("snapshots/{}/{PATH}2", scene.commit), TEXT);
-    let files = scene.reader(true).client.files(&repo(), &scene.commit, "").unwrap();
+    let fixture = Fixture::new();
+    fixture.write(&format!("snapshots/{}/{PATH}2", fixture.commit), TEXT);
+    let files = fixture.reader(true).client.files(&repo(), &fixture.commit, "").unwrap();
     assert_eq!(files[0].digest, files[1].digest);
 }
 
 #[test]
 fn what_is_missing_offline_is_named() {
-    let scene = Scene::new();
-    let reader = scene.reader(true);
-    let cache = scene.cache.path().display();
+    let fixture = Fixture::new();
+    let reader = fixture.reader(true);
+    let cache = fixture.cache.path().display();
     let error = reader.client.commit(&repo(), "v2").unwrap_err();
     let beginning =
         format!("revision \"v2\" of the dataset org/plays is not in the cache {cache}, and HF_HUB_OFFLINE is set: ");
     assert!(error.to_string().starts_with(&beginning), "{error}");
-    scene.write("outside", scene.commit.as_bytes());
+    fixture.write("outside", fixture.commit.as_bytes());
     assert!(reader.client.commit(&repo(), "../outside").is_err());
     let error = reader.client.files(&repo(), "0123", "*").unwrap_err();
     assert!(matches!(error, HubError::NotCached { .. }) && !error.is_temporary(), "{error}");
-    let (commit, file) = Reader::new(&scene.hub).file("README.md").unwrap();
-    scene.hub.take_requests();
+    let (commit, file) = Reader::new(&fixture.hub).file("README.md").unwrap();
+    fixture.hub.take_requests();
     let error = reader.bytes(&commit, &file, 0..1).unwrap_err();
     assert!(error.to_string().starts_with(&format!("README.md of the dataset org/plays at commit {commit} is not")));
-    assert!(scene.hub.take_requests().is_empty());
+    assert!(fixture.hub.take_requests().is_empty());
 }

@@ -1,6 +1,6 @@
 //! CUDA's streams and events. Copies and messages run on streams concurrently with the computation, and events time the
-//! computation. libtorch computes on the default stream, whose handle is null, so that ordering work against it needs
-//! nothing from libtorch.
+//! computation. libtorch computes on the default stream. The handle of this stream is null, so that this module can
+//! order work against it without a call of libtorch.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -49,7 +49,7 @@ impl Host {
         let mut compiler = Command::new("c++");
         compiler.args(["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC"]);
         if counts {
-            // the compiler calls a function for each access, and the linker takes ours
+            // the compiler calls a function of the sanitizer for each access, and the linker binds it to this library's
             let object = folder.path().join("kernels.o");
             let mut counted = Command::new("c++");
             counted.args(compiler.get_args()).args(["-fsanitize=thread", "-c"]).arg(&source).arg("-o").arg(&object);

@@ -8,8 +8,9 @@ use crate::speeds::{FASTEST, RankSpeeds};
 use std::ops::Range;
 
 /// Divides the layers so that the slowest chunk (F, I and W together) is as fast as possible, and every rank holds at
-/// most `bytes_per_rank` under `schedule`. A chunk's time is its work divided by its rank's speed. Of several such
-/// partitions, the result has the smallest sum of squared chunk times; of those, it is the lexicographically smallest.
+/// most `bytes_per_rank` under `schedule`. A chunk's time is its work divided by its rank's speed. Among
+/// several such partitions, the result has the smallest sum of squared chunk times, and is then the lexicographically
+/// smallest.
 ///
 /// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, several
 /// chunks share a rank's memory, or the rank holds copies of the previous rank's parameters. A heuristic then shrinks

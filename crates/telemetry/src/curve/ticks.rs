@@ -1,7 +1,7 @@
 //! Ticks of an axis, at round numbers.
 
-/// Multiples of 1, 2 or 5 times a power of ten within `low..=high`, at most `max_ticks` of them (but two are always
-/// allowed). Empty unless `low < high` and both are finite.
+/// Multiples of 1, 2 or 5 times a power of ten within `low..=high`. There are at most `max_ticks` of them, or two if
+/// `max_ticks` is lower. The list is empty unless `low < high` and both are finite.
 pub fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     let span = high - low;
     if !span.is_finite() || span <= 0.0 {

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 /// The variable that selects NCCL's network interfaces.
 const INTERFACE_VARIABLE: &str = "NCCL_SOCKET_IFNAME";
 
-/// The remedy, as the end of a sentence, if NCCL does not connect to `peer` because of `why`. `is_invalid_usage` is set if NCCL
-/// reports invalid usage.
+/// The remedy, as the end of a sentence, if NCCL does not connect to `peer` because of `why`. `is_invalid_usage` is set
+/// if NCCL reports invalid usage.
 pub(super) fn remedy(why: &str, is_invalid_usage: bool, peer: Option<IpAddr>) -> String {
     let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
     let interface = peer.and_then(|peer| interface_to(peer, &routes));

@@ -73,6 +73,6 @@ pub(super) fn reconciling(inputs: &StatusInputs, new: &PipelineJobStatus) -> Con
 pub(super) fn stalled(inputs: &StatusInputs) -> ConditionValue {
     match failed(inputs) {
         failed if failed.status == "True" => abridged(failed, kind::FAILED),
-        _ => value("False", reason::NOT_STALLED, "the operator can go on"),
+        _ => value("False", reason::NOT_STALLED, "the operator can continue"),
     }
 }

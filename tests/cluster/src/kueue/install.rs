@@ -37,7 +37,7 @@ pub(super) fn install(host: &Host<'_>, program: &Path, ip: &str) {
         let patch = || host.client.patch(&path, &conversion);
         until_or_tell(&path, || patch().ok().map(drop), || format!(": {:?}", patch().err()));
     }
-    // the controller ends if one isn't served
+    // the controller exits if the API server lacks one of these CRDs
     until("Kueue's CRDs to be served", || {
         let crds = host.client.list(CRDS);
         let served = |crd: &Value| condition_of(crd, "Established").is_some_and(|it| it["status"] == "True");
@@ -69,7 +69,7 @@ pub(super) fn certificates(host: &Host<'_>) -> Option<Vec<(&'static str, Vec<u8>
     ["tls.key", "tls.crt"].into_iter().map(content).collect()
 }
 
-/// Whether the API server asks both kinds of webhooks, which it learns of some time after their registration.
+/// Whether the API server calls both kinds of webhooks. It begins to do so some time after their registration.
 pub(super) fn webhooks_are_asked(host: &Host<'_>) -> Option<()> {
     let path = format!("{}?dryRun=All", collection("ResourceFlavor", ""));
     let ask = |flavor: &Value| host.client.request(Method::POST, &path, Some(flavor));

@@ -64,13 +64,12 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         let failure = &after["status"]["lastFailure"];
         println!("{name}: {} {}", failure["reason"], failure["message"]);
         match fault {
-            // all stages leave together, with a checkpoint, so no stage is to blame, unless no operator saw how they
-            // left
+            // all stages save a checkpoint and leave together, so no stage is the cause, unless no operator observed it
             "delete" => assert!(failure["reason"] == "Drained" || with_operator, "{failure:#}"),
             "out of memory" => {
                 assert_eq!((&failure["reason"], &failure["stage"]), (&json!("OutOfMemory"), &json!(stage)))
             }
-            // the kubelet asks the stage to leave in this case too: if there is time, the others leave with it
+            // the kubelet sends SIGTERM in this case too, so the other stages may leave together with this one
             "delete --force" => assert!(failure["stage"] == stage || failure["reason"] == "Drained", "{failure:#}"),
             _ => assert_eq!(failure["stage"], stage, "{failure:#}"),
         }

@@ -92,7 +92,7 @@ fn run(stages: u32, replaces_stages: bool, spares: u32, faults: &[(u8, u8, u8)])
     let mut stale_observation = (0, simulation.observe());
     for (kind, pick, caller) in faults {
         simulation.inject_fault(*kind, *pick);
-        // the caller does nothing, crashes half-way, acts on a stale observation, or works correctly
+        // the caller does nothing, crashes between two actions, acts on a stale observation, or works correctly
         match caller % 8 {
             0 => {}
             1 => {

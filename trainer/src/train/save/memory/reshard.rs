@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// The copies of all replicas: parameter p has the value p, three times its number of values.
+    /// The copies of all replicas. Each of parameter p, its first and its second moment has the value p everywhere.
     fn copies(numels: &[u64], owners: &[usize], replicas: usize) -> Vec<Vec<usize>> {
         let of = |replica| {
             let owned = (0..numels.len()).filter(move |&parameter| owners[parameter] == replica);

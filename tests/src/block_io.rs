@@ -13,13 +13,13 @@ use rustix::thread::gettid;
 use crate::phases::Phase;
 use crate::until;
 
-/// The variable that holds a [`StageFault`] or a [`Hold`] as text, or a mode of all calls: `trace` records the calls,
+/// The variable that holds a [`StageFault`] or an [`IoBlock`] as text, or a mode of all calls: `trace` records the calls,
 /// `full` fails every write to a checkpoint, `read-only` fails every call that changes something, and `rate=N` limits
 /// the reads of all stages together to N bytes a second.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 
-/// The prefix of a hold as text.
-pub(crate) const HOLD: &str = "hold=";
+/// The prefix of an [`IoBlock`] as text.
+pub(crate) const BLOCK_PREFIX: &str = "block=";
 /// The phases in which a stage uses the volume.
 const PHASES: [Phase; 7] =
     [Phase::Load, Phase::Sweep, Phase::Write, Phase::Commit, Phase::Prune, Phase::LastSave, Phase::Finish];
@@ -31,17 +31,17 @@ const RELEASED: &str = "released";
 
 /// The point at which a stage is held up. It takes effect after a call of [`arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct IoBlock {
     /// The stage.
     pub rank: u32,
     /// The phase.
     pub phase: Phase,
 }
 
-impl Hold {
-    /// A hold; `None` if a stage does not use the volume in that phase.
-    pub fn new(rank: u32, phase: Phase) -> Option<Hold> {
-        PHASES.contains(&phase).then_some(Hold { rank, phase })
+impl IoBlock {
+    /// The block; `None` if a stage does not use the volume in that phase.
+    pub fn new(rank: u32, phase: Phase) -> Option<IoBlock> {
+        PHASES.contains(&phase).then_some(IoBlock { rank, phase })
     }
 
     /// Whether a call belongs to the phase.
@@ -72,26 +72,28 @@ impl Hold {
     }
 }
 
-impl fmt::Display for Hold {
+impl fmt::Display for IoBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{HOLD}{}:{:?}", self.rank, self.phase)
+        write!(f, "{BLOCK_PREFIX}{}:{:?}", self.rank, self.phase)
     }
 }
 
-impl FromStr for Hold {
+impl FromStr for IoBlock {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Hold, String> {
+    fn from_str(text: &str) -> Result<IoBlock, String> {
         let parse = || {
-            let (rank, phase) = text.strip_prefix(HOLD)?.split_once(':')?;
+            let (rank, phase) = text.strip_prefix(BLOCK_PREFIX)?.split_once(':')?;
             let phase = PHASES.into_iter().find(|known| format!("{known:?}") == phase)?;
-            Some(Hold { rank: rank.parse().ok()?, phase })
+            Some(IoBlock { rank: rank.parse().ok()?, phase })
         };
-        parse().ok_or_else(|| format!("{FAULT_VARIABLE} is {text:?}, expected {HOLD}RANK:PHASE, a phase of {PHASES:?}"))
+        parse().ok_or_else(|| {
+            format!("{FAULT_VARIABLE} is {text:?}, expected {BLOCK_PREFIX}RANK:PHASE, a phase of {PHASES:?}")
+        })
     }
 }
 
-/// Arms the hold: the stage is held up at its [`Hold`] after this call.
+/// Arms the block: the stage is held up at its [`IoBlock`] after this call.
 pub fn arm(records: &Path) {
     fs::write(records.join(ARMED), "").unwrap();
 }
@@ -119,10 +121,10 @@ mod tests {
     #[test]
     fn a_hold_reads_back() {
         for phase in PHASES {
-            let hold = Hold::new(1, phase).unwrap();
-            assert_eq!(hold.to_string().parse(), Ok(hold));
+            let block = IoBlock::new(1, phase).unwrap();
+            assert_eq!(block.to_string().parse(), Ok(block));
         }
-        assert_eq!(Hold::new(0, Phase::Forward), None);
-        assert!("hold=0:Forward".parse::<Hold>().unwrap_err().contains("LastSave"));
+        assert_eq!(IoBlock::new(0, Phase::Forward), None);
+        assert!("block=0:Forward".parse::<IoBlock>().unwrap_err().contains("LastSave"));
     }
 }

@@ -18,7 +18,7 @@ const FILLER: &str = "filler";
 
 /// The cause of a full volume.
 #[derive(Clone, Copy, Debug)]
-pub enum Full {
+pub enum FullVolumeCause {
     /// RLIMIT_FSIZE: the kernel lets neither the launcher nor a stage write to any file. This needs no privilege.
     Limit,
     /// A small tmpfs in a mount namespace of the launcher, which ends with the launcher. The options are those of
@@ -26,10 +26,10 @@ pub enum Full {
     Tmpfs(&'static [&'static str]),
 }
 
-impl Full {
+impl FullVolumeCause {
     /// The causes that this machine can produce: always the limit, and a tmpfs where root or a user namespace may mount
     /// one.
-    pub fn available() -> Vec<Full> {
+    pub fn available() -> Vec<FullVolumeCause> {
         let folder = tempfile::tempdir().unwrap();
         let mounts = |options: &[&str]| {
             let mut unshare = Command::new("unshare");
@@ -37,52 +37,52 @@ impl Full {
             unshare.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
         };
         let options: [&[&str]; 2] = [&["--mount"], &["--mount", "--map-root-user"]];
-        let tmpfs = options.into_iter().find(|options| mounts(options)).map(Full::Tmpfs);
+        let tmpfs = options.into_iter().find(|options| mounts(options)).map(FullVolumeCause::Tmpfs);
         if tmpfs.is_none() {
             println!("no tmpfs may be mounted here: the volume is full by RLIMIT_FSIZE alone");
         }
-        [Full::Limit].into_iter().chain(tmpfs).collect()
+        [FullVolumeCause::Limit].into_iter().chain(tmpfs).collect()
     }
 
     /// The options of `unshare` for a namespace in which a tmpfs can be mounted; `None` for the limit.
     pub fn unshare_options(self) -> Option<&'static [&'static str]> {
         match self {
-            Full::Limit => None,
-            Full::Tmpfs(options) => Some(options),
+            FullVolumeCause::Limit => None,
+            FullVolumeCause::Tmpfs(options) => Some(options),
         }
     }
 }
 
 /// A launcher over such a volume. Dropping it kills the launcher and its stages.
 #[derive(Debug)]
-pub struct Filling {
+pub struct FillableRun {
     child: Child,
-    full: Full,
+    full: FullVolumeCause,
     output: Arc<Mutex<String>>,
     /// The workspace as the launcher sees it. The open file keeps it beyond the launcher's end.
     workspace: File,
     _folder: tempfile::TempDir,
 }
 
-impl Filling {
+impl FillableRun {
     /// Starts `job` over such a volume, which begins as a copy of `seed`. The launcher's output comes through pipes,
     /// since a limit on files does not apply to pipes.
-    pub fn start(full: Full, seed: &Path, job: &TestJob) -> Filling {
+    pub fn start(full: FullVolumeCause, seed: &Path, job: &TestJob) -> FillableRun {
         let folder = tempfile::tempdir().unwrap();
         let mount = folder.path().join("workspace");
         fs::create_dir(&mount).unwrap();
         fs::write(seed.join("job.yaml"), job.yaml()).unwrap();
         let mut command = match full {
-            Full::Limit => Command::new("sh"),
-            Full::Tmpfs(options) => {
+            FullVolumeCause::Limit => Command::new("sh"),
+            FullVolumeCause::Tmpfs(options) => {
                 let mut unshare = Command::new("unshare");
                 unshare.args(options).arg("sh");
                 unshare
             }
         };
         let mounted = match full {
-            Full::Limit => String::new(),
-            Full::Tmpfs(_) => format!("mount -t tmpfs -o size={SIZE} none \"$2\" && "),
+            FullVolumeCause::Limit => String::new(),
+            FullVolumeCause::Tmpfs(_) => format!("mount -t tmpfs -o size={SIZE} none \"$2\" && "),
         };
         // a write beyond the limit must fail and must not kill the process
         let script = format!("trap '' XFSZ; {mounted}cp -r \"$1\"/. \"$2\" && cd \"$2\" && shift 2 && exec \"$@\"");
@@ -97,14 +97,14 @@ impl Filling {
             fs::metadata(inside.join("job.yaml")).ok()?;
             File::open(&inside).ok()
         });
-        Filling { child, full, output, workspace, _folder: folder }
+        FillableRun { child, full, output, workspace, _folder: folder }
     }
 
     /// Fills the volume: no write succeeds after this.
     pub fn fill(&self) {
         match self.full {
-            Full::Limit => self.limit(Some(0)),
-            Full::Tmpfs(_) => {
+            FullVolumeCause::Limit => self.limit(Some(0)),
+            FullVolumeCause::Tmpfs(_) => {
                 let mut filler = File::create(self.path(FILLER)).unwrap();
                 for size in [1 << 20, 4 << 10] {
                     let bytes = vec![1; size];
@@ -118,8 +118,8 @@ impl Filling {
     /// Frees space again.
     pub fn free(&self) {
         match self.full {
-            Full::Limit => self.limit(None),
-            Full::Tmpfs(_) => fs::remove_file(self.path(FILLER)).unwrap(),
+            FullVolumeCause::Limit => self.limit(None),
+            FullVolumeCause::Tmpfs(_) => fs::remove_file(self.path(FILLER)).unwrap(),
         }
     }
 
@@ -166,7 +166,7 @@ impl Filling {
     }
 }
 
-impl Drop for Filling {
+impl Drop for FillableRun {
     fn drop(&mut self) {
         let _ = self.child.kill(); // the stages end with their launcher
         let _ = self.child.wait();

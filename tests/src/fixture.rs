@@ -1,4 +1,4 @@
-//! A job that was stopped half-way. Any number of tests can continue it, with the faulty trainer or in a folder that
+//! A job that was stopped before its end. Any number of tests can continue it, with the faulty trainer or in a folder that
 //! was damaged. Its runs share the corpus and its tokens; each has a copy of the job's folder.
 
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ const PORT_TAKEN: &str = "could not listen at";
 
 /// The workspace and the results of the undisturbed run.
 #[derive(Debug)]
-pub struct Scene {
+pub struct Fixture {
     /// The program that runs the job.
     pub program: PathBuf,
     workspace: tempfile::TempDir,
@@ -55,42 +55,43 @@ pub struct Ran {
     notes: PathBuf,
 }
 
-impl Scene {
+impl Fixture {
     /// A workspace with the stopped job, trained by the binary `faulty`. The job is trained once a process, in a folder
-    /// of `scratch`; every scene has a copy.
-    pub fn new(faulty: &str, scratch: &str) -> Scene {
+    /// of `scratch`; every fixture has a copy.
+    pub fn new(faulty: &str, scratch: &str) -> Fixture {
         type Seed = (PathBuf, Hashes, Vec<StageCall>);
         static SEED: OnceLock<Seed> = OnceLock::new();
         let (seed, expected, first_run) = SEED.get_or_init(|| {
-            let scene = Scene::trained(faulty);
-            let seed = Path::new(scratch).join("scene");
+            let fixture = Fixture::trained(faulty);
+            let seed = Path::new(scratch).join("fixture");
             let _ = fs::remove_dir_all(&seed);
-            copy(scene.workspace.path(), &seed);
-            (seed, scene.expected, scene.first_run)
+            copy(fixture.workspace.path(), &seed);
+            (seed, fixture.expected, fixture.first_run)
         });
         let workspace = tempfile::tempdir().unwrap();
         copy(seed, workspace.path());
-        Scene { program: faulty.into(), workspace, expected: expected.clone(), first_run: first_run.clone() }
+        Fixture { program: faulty.into(), workspace, expected: expected.clone(), first_run: first_run.clone() }
     }
 
     /// Trains undisturbed, then once more up to the commit of step 4, where a stage is killed.
-    fn trained(faulty: &str) -> Scene {
+    fn trained(faulty: &str) -> Fixture {
         let workspace = corpus::workspace();
-        let mut scene = Scene { program: faulty.into(), workspace, expected: Hashes::default(), first_run: Vec::new() };
+        let mut fixture =
+            Fixture { program: faulty.into(), workspace, expected: Hashes::default(), first_run: Vec::new() };
         let case =
             Case { name: "", checkpoint: "{everySteps: 1, keepLast: 9, mode: Sync}", fault: "trace", restarts: 0 };
-        let undisturbed = scene.run(&Case { name: "undisturbed", ..case });
-        scene.expected = undisturbed.outcome.hashes();
-        scene.first_run = undisturbed.trace();
+        let undisturbed = fixture.run(&Case { name: "undisturbed", ..case });
+        fixture.expected = undisturbed.outcome.hashes();
+        fixture.first_run = undisturbed.trace();
         let unfinished = paths::checkpoint_path(COMMITTED.len() as u64 + 1);
-        let commit = scene.first_run.iter().find(|c| c.operation == "rename" && c.path == unfinished).unwrap();
+        let commit = fixture.first_run.iter().find(|c| c.operation == "rename" && c.path == unfinished).unwrap();
         let fault = StageFault { rank: 0, call: commit.number, fault: VolumeFault::CrashBefore }.to_string();
-        let stopped = scene.run(&Case { name: "killed", fault: &fault, ..case });
+        let stopped = fixture.run(&Case { name: "killed", fault: &fault, ..case });
         assert!(!stopped.outcome.status.success() && stopped.fired().is_some(), "{}", stopped.outcome.stdout);
         // without its record the launcher takes each copy for another run, so copies may run side by side
         fs::remove_file(stopped.folder.join("state.json")).unwrap();
-        fs::rename(&stopped.folder, scene.path("stopped")).unwrap();
-        scene
+        fs::rename(&stopped.folder, fixture.path("stopped")).unwrap();
+        fixture
     }
 
     /// The path of `name` in the workspace.
@@ -104,9 +105,9 @@ impl Scene {
         self.path(name)
     }
 
-    /// Like [`Scene::stopped`], with a damaged newest checkpoint, and with the leftovers of a group that was fenced off
+    /// Like [`Fixture::stopped`], with a damaged newest checkpoint, and with the leftovers of a group that was fenced off
     /// long ago and never swept: half a save, and a damaged checkpoint that was about to be moved away.
-    pub fn mess(&self, name: &str) -> PathBuf {
+    pub fn with_leftovers(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
         let shard = folder.join(paths::checkpoint_path(COMMITTED[2])).join(paths::optimizer_file(0));
         flip(&shard);
@@ -137,7 +138,7 @@ impl Scene {
         self.run_file(case, &file)
     }
 
-    /// Like [`Scene::run`], with the test's own job file.
+    /// Like [`Fixture::run`], with the test's own job file.
     pub fn run_file(&self, case: &Case, file: &Path) -> Ran {
         let (folder, notes) = (self.path(case.name), self.path(&format!("{}.notes", case.name)));
         let mut launcher = Command::new(&self.program);
@@ -210,8 +211,8 @@ impl Ran {
     }
 
     /// Asserts that the numbers show no effect of the disturbance, and that all committed checkpoints are complete.
-    pub fn ended_well(&self, scene: &Scene) {
-        assert_eq!(self.outcome.hashes(), scene.expected);
+    pub fn ended_well(&self, fixture: &Fixture) {
+        assert_eq!(self.outcome.hashes(), fixture.expected);
         assert_eq!(self.checkpoints().first(), Some(&STEPS));
         assert!(!self.outcome.stderr.contains("panicked"), "{}", self.outcome.stderr);
     }

@@ -1,7 +1,7 @@
 //! The operator's modules in the order of the data flow: `observe` (current pods), `lifecycle::decide` (desired next
 //! state), `status` (next status and events, which `status_writer` writes), `apply` (writes of other objects, which
-//! `build` constructs). `kueue` asks the job's queue before `decide`, and answers it after `apply`. `reconcile` calls them in this order, `controller` triggers reconciles, `leader` holds the
-//! Lease.
+//! `build` constructs). `kueue` asks the job's queue before `decide`, and answers it after `apply`. `reconcile` calls
+//! them in this order, `controller` triggers reconciles, `leader` holds the Lease.
 #![forbid(unsafe_code)]
 
 mod apply;

@@ -13,9 +13,9 @@ use rustix::thread::gettid;
 use crate::phases::Phase;
 use crate::until;
 
-/// The variable that holds a [`StageFault`] or an [`IoBlock`] as text, or a mode of all calls: `trace` records the calls,
-/// `full` fails every write to a checkpoint, `read-only` fails every call that changes something, and `rate=N` limits
-/// the reads of all stages together to N bytes a second.
+/// The variable that holds a [`StageFault`] or an [`IoBlock`] as text, or a mode of all calls: `trace` records the
+/// calls, `full` fails every write to a checkpoint, `read-only` fails every call that changes something, and `rate=N`
+/// limits the reads of all stages together to N bytes a second.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 
 /// The prefix of an [`IoBlock`] as text.

@@ -1,5 +1,5 @@
-//! A job that was stopped before its end. Any number of tests can continue it, with the faulty trainer or in a folder that
-//! was damaged. Its runs share the corpus and its tokens; each has a copy of the job's folder.
+//! A job that was stopped before its end. Any number of tests can continue it, with the faulty trainer or in a folder
+//! that was damaged. Its runs share the corpus and its tokens; each has a copy of the job's folder.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -105,8 +105,8 @@ impl Fixture {
         self.path(name)
     }
 
-    /// Like [`Fixture::stopped`], with a damaged newest checkpoint, and with the leftovers of a group that was fenced off
-    /// long ago and never swept: half a save, and a damaged checkpoint that was about to be moved away.
+    /// Like [`Fixture::stopped`], with a damaged newest checkpoint, and with the leftovers of a group that was fenced
+    /// off long ago and never swept: half a save, and a damaged checkpoint that was about to be moved away.
     pub fn with_leftovers(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
         let shard = folder.join(paths::checkpoint_path(COMMITTED[2])).join(paths::optimizer_file(0));

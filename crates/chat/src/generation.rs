@@ -1,5 +1,6 @@
-//! `{% generation %}` blocks, which minijinja does not support. A block becomes a filter, which puts marks around the text
-//! that the block writes, in a scope of its own, as in transformers. White space around its tags is trimmed as before.
+//! `{% generation %}` blocks, which minijinja does not support. A block becomes a filter, which puts marks around the
+//! text that the block writes, in a scope of its own, as in transformers. White space around its tags is trimmed as
+//! before.
 
 use std::borrow::Cow;
 

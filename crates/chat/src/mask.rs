@@ -122,7 +122,8 @@ pub(crate) struct Proof<'a> {
     conversation: &'a Messages,
     variables: Variables,
     whole: Whole<'a>,
-    /// For each message the place at which it ends, or the reason why it has no such place; `None` before somebody asks.
+    /// For each message the place at which it ends, or the reason why it has no such place; `None` before somebody
+    /// asks.
     ends: Vec<Option<Result<Place, String>>>,
 }
 

@@ -259,8 +259,8 @@ pub enum OnLongConversation {
     Skip,
 }
 
-/// The treatment of a record that holds no document: its text is null, missing or not text, or the record is invalid JSON
-/// or UTF-8. A file that is damaged as a whole is always refused.
+/// The treatment of a record that holds no document: its text is null, missing or not text, or the record is invalid
+/// JSON or UTF-8. A file that is damaged as a whole is always refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBadRecord {
     /// The corpus is refused.

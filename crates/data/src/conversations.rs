@@ -106,8 +106,8 @@ impl ConversationEncoder {
         Ok(EncodedConversation::Tokens { tokens, findings })
     }
 
-    /// The tokens of a conversation, or `None` if it is left out for its length. A prompt with its completion is framed as
-    /// a document if both are texts.
+    /// The tokens of a conversation, or `None` if it is left out for its length. A prompt with its completion is framed
+    /// as a document if both are texts.
     fn framed(&self, conversation: &Conversation) -> Result<Option<Tokens>, ConversationError> {
         let frame = if conversation.is_of_texts() { 1 + usize::from(self.bos.is_some()) } else { 0 };
         let Some(mut tokens) = self.chat.wanted_tokens(conversation, |count| self.wanted(count + frame))? else {

@@ -3,7 +3,8 @@
 //! A document's key is a hash of the seed and the content, so the names and the order of files have no effect, and
 //! copies of a document are on the same side. A document whose key is below the fraction of all keys is held out. A
 //! source with few documents has too few to draw from. Its documents are held out in the order of their keys until they
-//! have the fraction of the tokens, and only the end of the last one is held out. A conversation is held out as a whole.
+//! have the fraction of the tokens, and only the end of the last one is held out. A conversation is held out as a
+//! whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,8 +83,8 @@ pub(crate) fn split(files: &Arc<TokenFiles>, hashes: &DocumentHashes, documents:
 }
 
 /// The held-out tokens of each document, in ascending order of the documents. The function takes documents in the order
-/// of their keys until they have the share of the tokens, and only the end of the last one, unless documents stay whole. Copies of a document have
-/// one key, and are held out alike.
+/// of their keys until they have the share of the tokens, and only the end of the last one, unless documents stay
+/// whole. Copies of a document have one key, and are held out alike.
 fn by_tokens(
     offsets: &DocumentOffsets,
     documents: Range<u64>,

@@ -1,5 +1,6 @@
-//! The tokens whose loss is left out, such as a user's in a conversation. In memory, the highest bit of an id marks such
-//! a token; no vocabulary is that large. On disk, a bitmap beside the ids has a bit for each token that is trained on.
+//! The tokens whose loss is left out, such as a user's in a conversation. In memory, the highest bit of an id marks
+//! such a token; no vocabulary is that large. On disk, a bitmap beside the ids has a bit for each token that is trained
+//! on.
 
 use std::io::{self, Write};
 use std::path::Path;

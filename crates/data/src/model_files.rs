@@ -19,7 +19,8 @@ const SPECIAL_TOKENS_FILE: &str = "special_tokens_map.json";
 pub const TOKENIZER_FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, CHAT_TEMPLATE_FILE];
 
 /// Names and contents of the tokenizer's files: `tokenizer.json`, and the files beside the job's own tokenizer. Jobs
-/// share the cache, so the cache does not hold those files. The template of `data.chatTemplate` replaces the one beside it.
+/// share the cache, so the cache does not hold those files. The template of `data.chatTemplate` replaces the one beside
+/// it.
 ///
 /// # Errors
 /// Fails if a file can't be read.

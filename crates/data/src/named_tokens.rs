@@ -5,8 +5,8 @@ pub(crate) const BOS_KEY: &str = "bos_token";
 pub(crate) const EOS_KEY: &str = "eos_token";
 pub(crate) const PAD_KEY: &str = "pad_token";
 
-/// The tokens, by their text, with which documents begin, end and are padded. They take the place of the tokens that the
-/// files beside the tokenizer name.
+/// The tokens, by their text, with which documents begin, end and are padded. They take the place of the tokens that
+/// the files beside the tokenizer name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedTokens {
     /// The token that begins each document.

@@ -22,8 +22,8 @@
 //!
 //! An attempt that may no longer run, because the job is suspended or no longer admitted, goes back to Idle without
 //! draining once its instances have all exited. `decide` makes at most one transition. Actions depend on the new state
-//! and the observation, never on the transition (`actions`), so a caller that crashes between storing and acting repeats
-//! them.
+//! and the observation, never on the transition (`actions`), so a caller that crashes between storing and acting
+//! repeats them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,8 +59,8 @@ pub struct Decision {
     /// The number of replicas that train: the smallest number of ready instances of any stage; 0 while too few for a
     /// group.
     pub training_replicas: u32,
-    /// Whether an instance of any attempt may still use resources: it is alive, and the time that `decide` waits for its
-    /// end has not passed. A queue gets its reservation back only afterwards.
+    /// Whether an instance of any attempt may still use resources: it is alive, and the time that `decide` waits for
+    /// its end has not passed. A queue gets its reservation back only afterwards.
     pub instances_remain: bool,
 }
 

@@ -1,5 +1,6 @@
-//! The model directory with which a job begins. If the job names another job's folder, it is that job's newest checkpoint
-//! when this job begins, and a record of it in this job's folder: the other job may have a newer one at a restart.
+//! The model directory with which a job begins. If the job names another job's folder, it is that job's newest
+//! checkpoint when this job begins, and a record of it in this job's folder: the other job may have a newer one at a
+//! restart.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +23,8 @@ struct RecordedModel {
 }
 
 impl JobConfig {
-    /// The model directory with which the job begins, relative to the volume's root; `None` if the job begins with random
-    /// weights.
+    /// The model directory with which the job begins, relative to the volume's root; `None` if the job begins with
+    /// random weights.
     ///
     /// # Errors
     /// If there is no model, or the record can't be read.

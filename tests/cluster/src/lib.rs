@@ -1,7 +1,7 @@
 //! A Kubernetes for tests. [`ControlPlane`] needs neither root nor a container runtime: etcd, the API server, the
 //! controller manager and the scheduler are processes of the test. [`TestKubelet`] stands in for the nodes, and lets a
-//! test decide the behaviour of each pod. [`kueue::Kueue`] is Kueue's own controller. A failure here fails a test, so these functions panic. The crate
-//! `stagecoach-node` makes a real node of the same parts.
+//! test decide the behaviour of each pod. [`kueue::Kueue`] is Kueue's own controller. A failure here fails a test, so
+//! these functions panic. The crate `stagecoach-node` makes a real node of the same parts.
 
 mod certificates;
 pub mod chart;

@@ -1,5 +1,6 @@
 //! Jobs that train a part of a model: adapters beside frozen weights (`training.lora`), or the weights that are not
-//! frozen (`training.freeze`). Nothing that happens to them changes a bit, and the whole model is what it is stated to be.
+//! frozen (`training.freeze`). Nothing that happens to them changes a bit, and the whole model is what it is stated to
+//! be.
 
 use std::collections::BTreeMap;
 use std::path::Path;

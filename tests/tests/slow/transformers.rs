@@ -40,8 +40,8 @@ fn continue_alike(folder: &Path) -> Vec<String> {
     ours.to_vec()
 }
 
-/// Trains the model in the folder `model_type`, with a rate at which it doesn't learn to end every text at once. Returns
-/// the job's folder.
+/// Trains the model in the folder `model_type`, with a rate at which it doesn't learn to end every text at once.
+/// Returns the job's folder.
 fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> PathBuf {
     let job = TestJob { name: name.to_owned(), stages: 2, layers: 2, ..TestJob::default() };
     let yaml = job.yaml();

@@ -55,8 +55,8 @@ impl PipelineSpec {
             .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() == chunks)
     }
 
-    /// A note that the given partition does not fit `chunks` chunks, so that the plan computes one. `None` if it fits, or
-    /// if the job gives no partition.
+    /// A note that the given partition does not fit `chunks` chunks, so that the plan computes one. `None` if it fits,
+    /// or if the job gives no partition.
     pub fn unfitting_partition(&self, chunks: usize) -> Option<String> {
         let given = self.partition.layers.as_ref().filter(|_| self.explicit_layers(chunks).is_none())?;
         Some(format!(

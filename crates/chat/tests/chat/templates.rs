@@ -1,4 +1,5 @@
-//! Jinja and Python as templates need them. The expectations are those of transformers: `transformers.rs` compares them.
+//! Jinja and Python as templates need them. The expectations are those of transformers: `transformers.rs` compares
+//! them.
 
 use serde_json::{Value, json};
 use stagecoach_chat::{Conversation, ConversationError, Settings};

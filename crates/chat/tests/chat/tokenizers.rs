@@ -62,7 +62,8 @@ pub fn byte_level(pattern: Option<&str>, trims_offsets: bool, added: &[(String, 
     })
 }
 
-/// A BPE with metaspaces and with bytes for unknown characters. Its first tokens are `<unk>` and the first two of `added`.
+/// A BPE with metaspaces and with bytes for unknown characters. Its first tokens are `<unk>` and the first two of
+/// `added`.
 pub fn with_metaspace(normalizer: Value, pre_tokenizer: Value, added: &[(String, &str)]) -> Value {
     let bytes = (0..=255).map(|byte: u8| format!("<0x{byte:02X}>"));
     let ascii = (' '..='~').filter(|&letter| letter != ' ').chain(['▁', '\n', 'é']).map(String::from);

@@ -1,5 +1,5 @@
-//! A part of the tokenised corpus: a line of JSON, then the offsets in the part at which documents start, then the ids, then
-//! the bitmap of the tokens that are trained on if the corpus has conversations.
+//! A part of the tokenised corpus: a line of JSON, then the offsets in the part at which documents start, then the ids,
+//! then the bitmap of the tokens that are trained on if the corpus has conversations.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, Write};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::Dataset;
 use crate::sequences::{Sequences, TokenRange};
 
-/// Target that the loss ignores, with the value of PyTorch's `ignore_index`. Padding has this target, and so do the last
-/// token of a document in a packed row and tokens of a conversation that the assistant does not write.
+/// Target that the loss ignores, with the value of PyTorch's `ignore_index`. Padding has this target, and so do the
+/// last token of a document in a packed row and tokens of a conversation that the assistant does not write.
 pub const IGNORE_INDEX: i64 = -100;
 
 /// The sequence in a row of a microbatch.

@@ -65,7 +65,8 @@ impl SpecialTokenIds {
             .filter_map(|(name, id)| Some((name, id?)))
     }
 
-    /// The ids as `config.json` has them, by the names that Hugging Face uses: a list for several tokens that end texts.
+    /// The ids as `config.json` has them, by the names that Hugging Face uses: a list for several tokens that end
+    /// texts.
     pub fn for_config(&self) -> impl Iterator<Item = (&'static str, Value)> {
         self.by_name().map(|(name, id)| match name {
             EOS_KEY if self.eos.len() > 1 => (name, json!(self.eos)),
@@ -159,8 +160,8 @@ impl Configs {
     /// The special tokens that the job names, then those that these files name, completed by usual names.
     ///
     /// # Errors
-    /// Fails if the job or `tokenizer_config.json` names a token that the tokenizer lacks, or if the file names one with
-    /// another id.
+    /// Fails if the job or `tokenizer_config.json` names a token that the tokenizer lacks, or if the file names one
+    /// with another id.
     pub(super) fn special_tokens(&self, names: &Names, job: &NamedTokens) -> Result<SpecialTokenIds, String> {
         let found = self.found_tokens(names)?;
         let job_token =

@@ -91,9 +91,9 @@ pub fn parameter_count(path: &Path) -> Result<u64> {
 
 impl TextGenerator {
     /// Loads the model at `path`: a Hugging Face model directory, a checkpoint's folder, or a job's folder, whose
-    /// newest checkpoint is used. A checkpoint's weights are verified by their hashes. The frozen weights of a checkpoint
-    /// that has only the trained ones are in the model directory `base`, or otherwise where the job found them. With
-    /// `parse_special_tokens`, text of a prompt that looks like a special token is that token.
+    /// newest checkpoint is used. A checkpoint's weights are verified by their hashes. The frozen weights of a
+    /// checkpoint that has only the trained ones are in the model directory `base`, or otherwise where the job found
+    /// them. With `parse_special_tokens`, text of a prompt that looks like a special token is that token.
     ///
     /// # Errors
     /// If there is no model, it is damaged, or its architecture is not supported.

@@ -18,7 +18,8 @@ pub struct FrozenWeights {
 }
 
 impl FrozenWeights {
-    /// The frozen weights that the progress in a checkpoint's manifest records; `None` if the checkpoint has all weights.
+    /// The frozen weights that the progress in a checkpoint's manifest records; `None` if the checkpoint has all
+    /// weights.
     pub fn of_progress(progress: &Value) -> Option<FrozenWeights> {
         FrozenWeights::deserialize(&progress["frozenWeights"]).ok()
     }

@@ -101,8 +101,8 @@ impl InitialWeights {
         Ok(())
     }
 
-    /// Loads the frozen weights of `stage`, converted to the type in which layers read them. Returns the hashes of their
-    /// values in fp32. `on_read` receives the number of bytes of each weight in fp32.
+    /// Loads the frozen weights of `stage`, converted to the type in which layers read them. Returns the hashes of
+    /// their values in fp32. `on_read` receives the number of bytes of each weight in fp32.
     ///
     /// # Errors
     /// Like [`InitialWeights::load`].

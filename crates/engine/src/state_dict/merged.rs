@@ -20,8 +20,8 @@ use crate::execute::Stage;
 
 /// The weights of the model that a checkpoint's trained weights and the frozen weights of its job make up.
 ///
-/// A weight with an adapter is `weight + scale x sum over k of B[row, k] A[k, column]`. The sum is computed in fp64, k by
-/// k, and the result is rounded once to fp32.
+/// A weight with an adapter is `weight + scale x sum over k of B[row, k] A[k, column]`. The sum is computed in fp64, k
+/// by k, and the result is rounded once to fp32.
 #[derive(Debug)]
 pub struct MergedWeights {
     checkpoint: CheckpointReader,

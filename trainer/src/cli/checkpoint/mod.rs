@@ -40,8 +40,8 @@ enum CheckpointSubcommand {
     Export(export::ExportCommand),
     /// Write the whole model of a checkpoint that has only the trained weights of its job.
     ///
-    /// A job with adapters (`training.lora`) or frozen weights (`training.freeze`) saves the weights that it trains. The
-    /// command merges adapters into the weights with which the job began, and adds those that stayed as they were.
+    /// A job with adapters (`training.lora`) or frozen weights (`training.freeze`) saves the weights that it trains.
+    /// The command merges adapters into the weights with which the job began, and adds those that stayed as they were.
     Merge(merge::MergeCommand),
     /// Import a Hugging Face model directory as the first checkpoint of a new folder.
     ///

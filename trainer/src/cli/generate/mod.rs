@@ -27,7 +27,8 @@ pub(super) struct GenerateCommand {
     #[arg(long, conflicts_with = "prompts")]
     prompt: Option<String>,
     /// A JSON Lines file of prompts, each a line such as {"prompt": "To be"}. Prints a line for each, with its
-    /// "completion" and "finishReason". `-` reads the standard input to its end. With --chat, a line may be {"messages": [...]}.
+    /// "completion" and "finishReason". `-` reads the standard input to its end. With --chat, a line may be
+    /// {"messages": [...]}.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Write prompts by the model's chat template, and print the assistant's messages. Without a prompt, each line of

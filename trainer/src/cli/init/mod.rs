@@ -38,8 +38,8 @@ pub(super) struct InitCommand {
     /// The folder with the texts, best in its folder `corpus`. The job's folder will be created in it.
     #[arg(long, value_name = "DIR", default_value = "workspace")]
     workspace: PathBuf,
-    /// The Hugging Face model directory, below the workspace, of a model to fine-tune. Without it, the job trains a model
-    /// from the start.
+    /// The Hugging Face model directory, below the workspace, of a model to fine-tune. Without it, the job trains a
+    /// model from the start.
     #[arg(long, value_name = "MODEL_DIR")]
     from: Option<PathBuf>,
     /// The job's name; by default derived from the file's name.

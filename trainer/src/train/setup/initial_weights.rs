@@ -29,8 +29,8 @@ pub(in crate::train) fn load_initial_weights<T>(
     })
 }
 
-/// Loads the frozen weights of `stage`, unless the stage has them from an earlier group. The trainer state records their
-/// hash, equally on all stages.
+/// Loads the frozen weights of `stage`, unless the stage has them from an earlier group. The trainer state records
+/// their hash, equally on all stages.
 ///
 /// # Errors
 /// If a weight can't be read, or the weights are not those with which the job began.

@@ -1,5 +1,5 @@
-//! `stagecoach init --from` without its input and output: proposes a job that continues to train a model. `sizes` chooses
-//! the numbers, `file` writes them with their reasons.
+//! `stagecoach init --from` without its input and output: proposes a job that continues to train a model. `sizes`
+//! chooses the numbers, `file` writes them with their reasons.
 
 mod file;
 mod sizes;
@@ -53,9 +53,10 @@ impl SourceModel {
     }
 }
 
-/// The text of a file for a job that continues to train `model`. The job has as many stages as [`propose`](super::propose)
-/// chooses, but fewer if the memory is too small for so many processes. It trains all weights on the longest sequences
-/// that the corpus allows, or adapters on the longest sequences that fit, if the memory is too small for all weights. `planned_bytes` is that of [`propose`](super::propose).
+/// The text of a file for a job that continues to train `model`. The job has as many stages as
+/// [`propose`](super::propose) chooses, but fewer if the memory is too small for so many processes. It trains all
+/// weights on the longest sequences that the corpus allows, or adapters on the longest sequences that fit, if the
+/// memory is too small for all weights. `planned_bytes` is that of [`propose`](super::propose).
 ///
 /// # Errors
 /// The problems of the smallest job, or the memory that it needs.

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-# One wheel for everybody, whatever Python fetches it: only its shared libraries and headers are used.
+# All versions of Python fetch the same wheel, because the build uses only its shared libraries and headers.
 WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "none"]
 PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
 

@@ -168,7 +168,7 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, index: c_int) -> c_int {
     SUCCESS
 }
 
-/// The device has none of the properties that its attributes describe.
+/// Every attribute of the device is 0.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _attribute: c_int, _device: c_int) -> c_int {
     // SAFETY: the pointer is the caller's.

@@ -62,6 +62,10 @@ def message(choose, role, features):
             made[choose.choice(["reasoning_content", "reasoning", "thinking"])] = text(choose)
         else:
             made["content"] = f"<think>\n{text(choose)}\n</think>\n\n{text(choose)}"
+    # rows of tables have null where a message lacks a field
+    for name in ["name", "tool_calls", "thinking"]:
+        if name not in made and choose.random() < 0.1:
+            made[name] = None
     return made
 
 
@@ -83,11 +87,13 @@ def crosses(offsets, border):
 
 def expected(tokenizer, plain, made):
     arguments = {"conversation": made["messages"], "tools": made.get("tools")}
+    # as apply_chat_template passes them on
+    messages = [{name: value for name, value in message.items() if value is not None} for message in made["messages"]]
     try:
         whole = tokenizer.apply_chat_template(**arguments, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
         prompt = tokenizer.apply_chat_template(**arguments, tokenize=True, return_dict=True, add_generation_prompt=True)
         [rendered], [spans] = chat_template_utils.render_jinja_template(
-            [made["messages"]], tools=made.get("tools"), chat_template=tokenizer.chat_template, return_assistant_tokens_mask=True,
+            [messages], tools=made.get("tools"), chat_template=tokenizer.chat_template, return_assistant_tokens_mask=True,
             **tokenizer.special_tokens_map,
         )
     except Exception as error:

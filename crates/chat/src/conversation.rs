@@ -10,6 +10,9 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 pub(crate) const ASSISTANT: &str = "assistant";
 
+/// The most fields of a record that a message names.
+const MAX_NAMED: usize = 8;
+
 /// A conversation, or a prompt with its completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation(pub(crate) Content);
@@ -37,6 +40,14 @@ impl Conversation {
     /// Whether this is a prompt with its completion, both of them texts. No template renders them.
     pub fn is_of_texts(&self) -> bool {
         matches!(self.0, Content::Texts { .. })
+    }
+
+    /// Whether one of the messages that may be trained on is the assistant's.
+    pub fn has_assistant(&self) -> bool {
+        match &self.0 {
+            Content::Texts { .. } => false,
+            Content::Messages(messages) => messages.of_assistant().any(|index| index >= messages.trained_from),
+        }
     }
 
     /// Reads a record `{messages: [{role, content, ...}], tools?, documents?}`.
@@ -113,7 +124,16 @@ fn list<'a>(record: &'a Value, field: &str) -> Result<&'a [Value], ConversationE
         Some(Value::Array(list)) if list.is_empty() => Err(malformed(field, format!("is an empty list: {expected}"))),
         Some(Value::Array(list)) => Ok(list),
         Some(other) => Err(malformed(field, format!("is {}: {expected}", kind(other)))),
-        None => Err(malformed("the record", format!("has no field {field}: {expected}"))),
+        None => Err(malformed("the record", format!("has no field {field}{}: {expected}", others(record)))),
+    }
+}
+
+/// The fields of a record that has others than the wanted one.
+fn others(record: &Value) -> String {
+    match record.as_object().map(|fields| fields.keys().map(String::as_str).take(MAX_NAMED).collect::<Vec<_>>()) {
+        None => format!(" (it is {})", kind(record)),
+        Some(names) if names.is_empty() => String::new(),
+        Some(names) => format!(", only {}", names.join(", ")),
     }
 }
 
@@ -132,7 +152,7 @@ fn objects(record: &Value, field: &str) -> Result<Value, ConversationError> {
     Err(malformed(field, format!("{other}: expected a list of objects, or none")))
 }
 
-/// The message, with its reasoning under the names that templates read.
+/// The message as transformers passes it to a template.
 fn checked(index: usize, message: &Value) -> Result<Value, ConversationError> {
     let place = format!("message {}", index + 1);
     let Value::Object(fields) = message else {
@@ -142,7 +162,7 @@ fn checked(index: usize, message: &Value) -> Result<Value, ConversationError> {
     let place = format!("{place} ({role})");
     marks::check(&place, marks::find_in(message))?;
     check_content(&place, fields)?;
-    Ok(Value::Object(with_reasoning(fields)))
+    Ok(Value::Object(with_reasoning(&without_nulls(fields))))
 }
 
 fn check_role<'a>(place: &str, role: Option<&'a Value>) -> Result<&'a str, ConversationError> {
@@ -187,9 +207,15 @@ fn check_part(place: &str, part: &Value) -> Result<(), ConversationError> {
     }
 }
 
-/// The fields of a message as transformers passes them to a template.
+/// The fields with a value. Rows of tables have null in each column that a message lacks, which templates would take for
+/// a value: they ask whether a message has a field, or write its text.
+fn without_nulls(fields: &Map<String, Value>) -> Map<String, Value> {
+    fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The fields with the reasoning under the names that templates read.
 fn with_reasoning(fields: &Map<String, Value>) -> Map<String, Value> {
-    let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name).filter(|value| !value.is_null())) else {
+    let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name)) else {
         return fields.clone();
     };
     let mut filled = Map::new();

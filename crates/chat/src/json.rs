@@ -125,8 +125,13 @@ impl Style {
 
 /// A number as Python's `repr` writes it: the shortest digits, with an exponent for large and small numbers.
 fn float(number: f64) -> String {
+    if number.is_finite() { scientific(number) } else { name(number) }
+}
+
+/// A finite number, see [`float`].
+pub(crate) fn scientific(number: f64) -> String {
     let scientific = format!("{number:e}");
-    let Some((digits, exponent)) = scientific.split_once('e') else { return python_name(number) };
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
     match exponent.parse::<i32>() {
         Ok(-4..=15) => format!("{number:?}"),
         Ok(exponent) => format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs()),
@@ -134,7 +139,8 @@ fn float(number: f64) -> String {
     }
 }
 
-fn python_name(number: f64) -> String {
+/// A number that is not finite, as Python's JSON names it.
+fn name(number: f64) -> String {
     let sign = if number.is_sign_negative() && !number.is_nan() { "-" } else { "" };
     format!("{sign}{}", if number.is_nan() { "NaN" } else { "Infinity" })
 }

@@ -14,6 +14,7 @@ mod json;
 mod marks;
 mod mask;
 mod python;
+mod repr;
 mod shield;
 mod template;
 mod vocabulary;

@@ -34,9 +34,14 @@ pub(crate) fn split_at_first(text: &str) -> Option<(&str, char, &str)> {
     Some((before, characters.next()?, characters.as_str()))
 }
 
+/// Whether the character may be a mark.
+pub(crate) fn is_mark(character: char) -> bool {
+    RESERVED.contains(&character)
+}
+
 /// A mark in `text`.
 pub(crate) fn find(text: &str) -> Option<char> {
-    text.chars().find(|character| RESERVED.contains(character))
+    text.chars().find(|&character| is_mark(character))
 }
 
 /// A mark in a text or a key of `value`.

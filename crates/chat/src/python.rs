@@ -4,11 +4,12 @@ use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use crate::repr::text;
+
 /// Adds the methods, tests and filters to `environment`.
 pub(crate) fn extend(environment: &mut Environment<'_>) {
     environment.set_unknown_method_callback(method);
-    environment
-        .add_filter("trim", |value: &Value, set: Option<&str>| strip(&value.to_string(), set, true, true).to_owned());
+    environment.add_filter("trim", |value: &Value, set: Option<&str>| strip(&text(value), set, true, true).to_owned());
     environment.add_filter("tojson", crate::json::to_json);
     environment.add_test("iterable", |value: &Value| is_text(value) || value.try_iter().is_ok());
     environment.add_test("sequence", |value: &Value| {

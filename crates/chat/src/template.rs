@@ -10,7 +10,7 @@ use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
 use crate::error::{ConversationError, SetupError};
-use crate::{generation, marks, python};
+use crate::{generation, marks, python, repr};
 
 const NAME: &str = "chat template";
 /// Steps of the engine for one rendering, by which a template that never ends is stopped.
@@ -111,6 +111,7 @@ fn environment(source: String, date: Option<Date>) -> Result<Environment<'static
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_fuel(Some(FUEL));
     python::extend(&mut environment);
+    repr::extend(&mut environment);
     generation::extend(&mut environment);
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))

@@ -62,6 +62,37 @@ fn qwen_with_tools() {
     check("qwen2.5", &record, text, &[call, "4<|im_end|>"], &[&format!("{call}\n"), "4<|im_end|>\n"]);
 }
 
+/// Rows of tables have null where a message lacks a field.
+#[test]
+fn a_field_that_is_null_is_none() {
+    let call = json!({"type": "function", "function": {"name": "sum", "arguments": {"x": null}}});
+    let lacks = |nulls: bool| {
+        let mut messages = json!([
+            {"role": "user", "content": "2+2?"},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "content": "4"},
+            {"role": "assistant", "content": "4"},
+        ]);
+        for message in messages.as_array_mut().unwrap().iter_mut().filter(|_| nulls) {
+            for name in ["content", "tool_calls", "name", "reasoning_content", "thinking"] {
+                message.as_object_mut().unwrap().entry(name).or_insert(Value::Null);
+            }
+        }
+        Conversation::chat(&json!({"messages": messages})).unwrap()
+    };
+    for (name, has_generation) in ["llama3", "qwen2.5"].into_iter().flat_map(|name| [(name, true), (name, false)]) {
+        let chat = family(name).chat(has_generation);
+        let expected = chat.tokens(&lacks(false));
+        assert!(expected.is_ok(), "{expected:?}");
+        assert_eq!(chat.tokens(&lacks(true)), expected, "{name}");
+    }
+    // a template that writes the content without a look at it
+    let family = family("chatml");
+    let template = "{% for m in messages %}[{{ m.content }}{{ m.name }}]{% endfor %}";
+    let ids = chat(template, family.settings(), &family.tokenizer()).prompt(&lacks(true)).unwrap();
+    assert_eq!(family.tokenizer().decode(&ids, false).unwrap(), "[2+2?][][4][4]");
+}
+
 #[test]
 fn qwen_with_thoughts() {
     let turns = [("user", "2+2?"), ("assistant", "<think>\ntwo, four\n</think>\n\n4")];

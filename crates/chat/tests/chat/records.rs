@@ -14,8 +14,9 @@ fn refused(record: Value, expected: &str) {
 #[test]
 fn records_that_are_no_conversations() {
     let list = "expected a list of messages with role and content";
-    refused(json!({"text": "x"}), &format!("the record has no field messages: {list}"));
-    refused(json!(7), &format!("the record has no field messages: {list}"));
+    refused(json!({"text": "x", "id": 1}), &format!("the record has no field messages, only text, id: {list}"));
+    refused(json!({}), &format!("the record has no field messages: {list}"));
+    refused(json!(7), &format!("the record has no field messages (it is a number): {list}"));
     refused(json!({"messages": []}), &format!("messages is an empty list: {list}"));
     refused(json!({"messages": "x"}), &format!("messages is a text: {list}"));
     refused(json!({"messages": [7]}), "message 1 is a number: expected an object with role and content");

@@ -61,6 +61,14 @@ pub const SNIPPETS: &[(&str, &str)] = &[
     ("{{ (1 if false) is defined }} {{ 'a' if messages else 'b' }} {{ '' or 'c' }} {{ 'd' and 'e' }}", "False a c e"),
     ("{{ '-' * 3 }}", "---"),
     ("{{ dict(a=1, b=2) | length }}", "2"),
+    // values as Python writes them
+    ("{{ [\"isn't\", 'é\\u3000', 0.1, {'k': [none]}] }}", "[\"isn't\", 'é\\u3000', 0.1, {'k': [None]}]"),
+    (
+        "{{ messages[1].extra }} {{ messages[1].extra | string | length }}",
+        "{'z': 1, 'a': [1.0, True, None, 1e+16, {}], 'm': []} 52",
+    ),
+    ("{{ messages[0].content | list | trim }}", "[' ', 'A', 'b', ' ', 'c', '\\x1c', '\\n']"),
+    ("{{ messages[1].extra.a[3] }} {{ (1, 'a') }} {{ 0.1 }}", "1e+16 (1, 'a') 0.1"),
     // tests
     (
         "{{ 'a' is string }} {{ 'a' is iterable }} {{ 'a' is sequence }} {{ {} is mapping }} {{ {} is iterable }} {{ 1 is iterable }}",

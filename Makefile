@@ -20,6 +20,8 @@ TRANSFORMERS_VERSION := 5.23.0
 JINJA2_VERSION := 3.1.6
 PEFT_VERSION := 0.21.2
 ACCELERATE_VERSION := 1.15.0
+TRL_VERSION := 1.16.0
+TRL := $(CACHE)/trl-$(TRL_VERSION)
 TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)-jinja2-$(JINJA2_VERSION)-peft-$(PEFT_VERSION)
 DATASETS_VERSION := 5.2.0
 HUGGINGFACE_HUB_VERSION := 2.4.0
@@ -160,12 +162,12 @@ page: build ## the live page, the planner and what commands print in a real brow
 	STAGECOACH_CHROMIUM=$(CHROMIUM) STAGECOACH_PICTURES=$(abspath $(PICTURES)) \
 		cargo test --workspace --test slow --quiet page:: -- --ignored --nocapture
 
-transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers, PEFT and the trainer open each other's models, and make the same tokens and masks of texts and chats
+transformers: build torch $(TRANSFORMERS) $(TRL) ## Hugging Face's transformers, PEFT and the trainer open each other's models, and make the same tokens and masks of texts and chats
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \
 		cargo test --workspace --test slow --quiet transformers:: -- --ignored --nocapture
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
 		cargo test --workspace --test data --quiet families:: -- --ignored --nocapture
-	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
+	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python STAGECOACH_CHAT_TEMPLATES=$(TRL)/trl/chat_templates \
 		cargo test --workspace --test chat --quiet transformers:: -- --ignored --nocapture
 
 datasets: build $(DATASETS) ## Hugging Face's huggingface_hub and datasets read the same as we do, from a hub on this machine
@@ -216,6 +218,12 @@ $(TRANSFORMERS):
 	@$@.new/bin/python -m pip install --quiet transformers==$(TRANSFORMERS_VERSION) jinja2==$(JINJA2_VERSION) psutil
 	@# without torch, which is in another folder
 	@$@.new/bin/python -m pip install --quiet --no-deps peft==$(PEFT_VERSION) accelerate==$(ACCELERATE_VERSION)
+	@mv $@.new $@
+
+$(TRL):
+	@echo "installing the chat templates of TRL $(TRL_VERSION) (once, into $@)"
+	@# without what it needs to run: its templates alone are read
+	@python3 -m pip install --quiet --no-deps --target $@.new trl==$(TRL_VERSION)
 	@mv $@.new $@
 
 $(DATASETS):

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use stagecoach_chat::{Conversation, ConversationError};
+use stagecoach_chat::{Chat, Conversation, ConversationError};
 
 use crate::common::*;
 use crate::templates::{SNIPPETS, sample};
@@ -33,12 +33,25 @@ fn features(name: &str) -> (&[&str], &[&str]) {
     }
 }
 
-fn write(family: &Family, folder: &Path) {
+/// The templates of models with blocks added that TRL trains with, and the family whose tokenizer each gets here.
+const OF_MODELS: [(&str, &str); 8] = [
+    ("gemma", "gemma"),
+    ("gemma3", "gemma"),
+    ("llama3", "llama3"),
+    ("phi3", "phi3"),
+    ("phi3_5", "phi3"),
+    ("qwen2_5", "qwen2.5"),
+    ("qwen3", "qwen3"),
+    ("qwen3_instruct_2507", "qwen3"),
+];
+
+/// Writes a folder for the script.
+fn write(family: &Family, template: &str, folder: &Path) {
     let (roles, features) = features(family.name);
     let settings = json!({"date": "2026-07-04", "named": family.named, "roles": roles, "features": features});
     fs::create_dir(folder).unwrap();
     fs::write(folder.join("tokenizer.json"), family.definition.to_string()).unwrap();
-    fs::write(folder.join("template.jinja"), family.template(true)).unwrap();
+    fs::write(folder.join("template.jinja"), template).unwrap();
     fs::write(folder.join("settings.json"), settings.to_string()).unwrap();
 }
 
@@ -46,11 +59,19 @@ fn numbers(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
+/// Runs the script over folders. Returns the conversations of each.
+fn expected(made: &Path) -> impl Fn(&str) -> Vec<Value> {
+    let python =
+        std::env::var("STAGECOACH_TRANSFORMERS").expect("the Python with transformers: see `make transformers`");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/hugging_face/chat_templates.py");
+    assert!(Command::new(python).arg(script).arg(made).status().unwrap().success());
+    move |name| serde_json::from_slice(&fs::read(made.join(name).join("expected.json")).unwrap()).unwrap()
+}
+
 /// Compares a conversation with the result of transformers.
-fn compare(family: &Family, case: &Value, counts: &mut Counts) {
+fn compare(family: &Family, with_blocks: &Chat, without: Option<&Chat>, case: &Value, counts: &mut Counts) {
     let record = &case["record"];
     let conversation = Conversation::chat(record).unwrap();
-    let [with_blocks, without] = [true, false].map(|has_generation| family.chat(has_generation));
     let found = with_blocks.tokens(&conversation);
     if let Some(error) = case["error"].as_str() {
         assert!(
@@ -77,6 +98,7 @@ fn compare(family: &Family, case: &Value, counts: &mut Counts) {
             counts.crossed_by_a_token += 1;
         }
     }
+    let Some(without) = without else { return };
     match without.tokens(&conversation) {
         Ok(tokens) => {
             assert_eq!(tokens.ids, ids, "{}: {record}", family.name);
@@ -90,20 +112,40 @@ fn compare(family: &Family, case: &Value, counts: &mut Counts) {
 #[test]
 #[ignore = "needs a Python with transformers: make transformers"]
 fn ids_and_masks_are_those_of_transformers() {
-    let python =
-        std::env::var("STAGECOACH_TRANSFORMERS").expect("the Python with transformers: see `make transformers`");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/hugging_face/chat_templates.py");
     let made = tempfile::tempdir().unwrap();
     for name in FAMILIES {
-        write(&family(name), &made.path().join(name));
+        let family = family(name);
+        write(&family, &family.template(true), &made.path().join(name));
     }
-    assert!(Command::new(python).arg(script).arg(made.path()).status().unwrap().success());
+    let expected = expected(made.path());
     for name in FAMILIES {
-        let cases: Vec<Value> =
-            serde_json::from_slice(&fs::read(made.path().join(name).join("expected.json")).unwrap()).unwrap();
+        let (family, cases) = (family(name), expected(name));
+        let [with_blocks, without] = [true, false].map(|has_generation| family.chat(has_generation));
         let mut counts = Counts::default();
         for case in &cases {
-            compare(&family(name), case, &mut counts);
+            compare(&family, &with_blocks, Some(&without), case, &mut counts);
+        }
+        println!("{name}: {} conversations: {counts:?}", cases.len());
+        assert_eq!(counts.equal, 200, "{name}: {counts:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs a Python with transformers, and TRL's templates: make transformers"]
+fn templates_of_models_give_what_transformers_gives() {
+    let folder = std::env::var("STAGECOACH_CHAT_TEMPLATES").expect("TRL's templates: see `make transformers`");
+    let template = |name: &str| fs::read_to_string(Path::new(&folder).join(format!("{name}_training.jinja"))).unwrap();
+    let made = tempfile::tempdir().unwrap();
+    for (name, of) in OF_MODELS {
+        write(&family(of), &template(name), &made.path().join(name));
+    }
+    let expected = expected(made.path());
+    for (name, of) in OF_MODELS {
+        let (family, cases) = (family(of), expected(name));
+        let chat = chat(&template(name), family.settings(), &family.tokenizer());
+        let mut counts = Counts::default();
+        for case in &cases {
+            compare(&family, &chat, None, case, &mut counts);
         }
         println!("{name}: {} conversations: {counts:?}", cases.len());
         assert_eq!(counts.equal, 200, "{name}: {counts:?}");

@@ -21,7 +21,7 @@ use crate::document_hashes::DocumentHashes;
 use crate::document_tokens::form_of;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{SpecialTokenIds, Tokenizer};
 use crate::tokenizer_training::{MIN_VOCAB_SIZE, TRAINING_VERSION};
 use build::{CacheBuilder, ResolvedTokenizer};
 use meta::Meta;
@@ -166,7 +166,10 @@ fn prepare_in_parts(
     };
     let prepared = PreparedCorpus {
         padding: own.padding().unwrap_or(prepared.padding),
-        special_tokens: own.special_tokens().clone(),
+        special_tokens: SpecialTokenIds {
+            all_end_documents: own.special_tokens().eos.len() > 1 && ends_documents_at_tokens(config, &corpus),
+            ..own.special_tokens().clone()
+        },
         ..prepared
     };
     if let (HeldOut::Documents(_), None) = (config.held_out, &config.streaming) {
@@ -209,8 +212,6 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
 /// Name of the cache's folder: 32 hexadecimal digits, a hash of everything that determines the ids. The hash leaves out
 /// settings with which older versions give the same ids, so that their caches keep their names.
 fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
-    let ends_documents_at_tokens =
-        config.parse_special_tokens || corpus.files.iter().any(|file| !file.format.is_text());
     let conversations = match tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.conversations.as_ref(),
         ResolvedTokenizer::Train { .. } => None,
@@ -218,7 +219,7 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     let conversations = conversations.map(|encoder| format!(" conversations {}", encoder.key)).unwrap_or_default();
     let mut tokenizer = match tokenizer {
         ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),
-        ResolvedTokenizer::File { tokenizer, .. } => file_key(tokenizer, ends_documents_at_tokens),
+        ResolvedTokenizer::File { tokenizer, .. } => file_key(tokenizer, ends_documents_at_tokens(config, corpus)),
     };
     if config.parse_special_tokens {
         tokenizer += " parse";
@@ -238,13 +239,18 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     stagecoach_files::key(&hash.to_hex())
 }
 
+/// Whether documents end at every end-of-text token in a text or in a file of token ids.
+fn ends_documents_at_tokens(config: &DataConfig, corpus: &Corpus) -> bool {
+    config.parse_special_tokens || corpus.files.iter().any(|file| !file.format.is_text())
+}
+
 /// The part of a cache key for a tokenizer in a file, with the effects of the configurations beside it. With
 /// `ends_documents_at_tokens`, documents end at every end-of-text token in a text or in a file of token ids.
 fn file_key(tokenizer: &Tokenizer, ends_documents_at_tokens: bool) -> String {
     let special = tokenizer.special_tokens();
     let mut key = format!("file {}", tokenizer.hash());
-    match special.identity() {
-        Some(identity) => key += &format!(" {identity}"),
+    match special.frame() {
+        Some(frame) => key += &format!(" {frame}"),
         None if ends_documents_at_tokens && special.eos.len() > 1 => key += &format!(" ends {:?}", special.eos),
         None => {}
     }

@@ -90,14 +90,20 @@ impl Tokenizer {
         let mut definition: Value = serde_json::from_slice(bytes).map_err(|error| not_one(error.to_string()))?;
         definition::check_deterministic(&definition).map_err(bad)?;
         let mut inner = parse_definition(bytes).map_err(not_one)?;
-        let special_tokens = configs.special_tokens(&names(&inner, &definition), named).map_err(bad)?;
+        let mut special_tokens = configs.special_tokens(&names(&inner, &definition), named).map_err(bad)?;
         let mut newly_special = Vec::new();
+        let mut decides_texts = Vec::new();
         for (key, id) in special_tokens.by_name() {
-            if inner.id_to_token(id).is_some_and(|name| definition::mark_special(&mut definition, &name, id)) {
+            let Some(name) = inner.id_to_token(id) else { continue };
+            let was_added = definition::added_tokens(&definition).iter().any(|token| token["content"] == name.as_str());
+            if definition::mark_special(&mut definition, &name, id) {
                 newly_special.push(key);
+                // an ordinary word of the vocabulary has the same tokens before and after, unless special tokens are parsed
+                decides_texts.extend((was_added || parse).then_some(key));
             }
         }
         let keeps_padding_text = newly_special.contains(&PAD_KEY);
+        special_tokens.pad_decides_texts = decides_texts.contains(&PAD_KEY);
         if !newly_special.is_empty() {
             let bytes = serde_json::to_vec(&definition).map_err(|error| not_one(error.to_string()))?;
             inner = parse_definition(&bytes).map_err(not_one)?;

@@ -44,12 +44,33 @@ pub struct SpecialTokenIds {
     /// Whether the job names one of the tokens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_names_of_job: bool,
+    /// Whether a text that spells the padding token has other tokens because a configuration makes this token special.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) pad_decides_texts: bool,
+    /// Whether each of several tokens that end documents ends one in this corpus.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) all_end_documents: bool,
 }
 
 impl SpecialTokenIds {
     /// The part of a job's identity that these tokens form; `None` if all versions frame documents with the same
-    /// tokens and the job names none.
+    /// tokens, the job names none, and the tokens of a text depend on none. A token that only pads decides no number,
+    /// because padding has no targets.
     pub fn identity(&self) -> Option<Value> {
+        let mut identity = self.frame();
+        let mut add = |name: &str, value: Value| identity.get_or_insert_with(|| json!({}))[name] = value;
+        if self.pad_decides_texts {
+            add("pad", json!(self.pad));
+        }
+        if self.all_end_documents {
+            add("eos", json!(self.eos));
+        }
+        identity
+    }
+
+    /// The tokens that frame documents, or that the job names; `None` if all versions frame documents with the same
+    /// tokens and the job names none.
+    pub(crate) fn frame(&self) -> Option<Value> {
         match (self.has_names_of_job, self.other_than_before) {
             (true, _) => Some(json!({"bos": self.bos, "eos": self.eos, "pad": self.pad})),
             (false, true) => Some(json!({"bos": self.bos, "eos": self.eos})),
@@ -185,7 +206,15 @@ impl Configs {
         let has_names_of_job = job.by_name().next().is_some();
         let before = |candidates: &[&str]| candidates.iter().find_map(|name| (names.id_of)(name));
         let other_than_before = (bos, eos.first().copied()) != (before(&BOS_TOKENS), before(&EOS_TOKENS));
-        Ok(SpecialTokenIds { bos, eos, pad, other_than_before, has_names_of_job })
+        Ok(SpecialTokenIds {
+            bos,
+            eos,
+            pad,
+            other_than_before,
+            has_names_of_job,
+            pad_decides_texts: false,
+            all_end_documents: false,
+        })
     }
 
     /// The tokens that these files name, completed by usual names.

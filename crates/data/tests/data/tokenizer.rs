@@ -278,6 +278,12 @@ fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
     let first = beside(&mut volume, "first", &[]);
     let other = beside(&mut volume, "other", &[("tokenizer_config.json", json!({"pad_token": "d"}))]);
     assert_eq!((first.padding, other.padding), (PAD, D));
+    let identities = |first: &PreparedCorpus, other: &PreparedCorpus| {
+        [first, other].map(|prepared| prepared.special_tokens.identity())
+    };
+    // padding has no targets, so it decides no number
+    let [plain, padded] = identities(&first, &other);
+    assert_eq!(plain, padded);
 
     // a padding token that only a configuration makes special is text in the documents of that job alone
     let mut volume = TestVolume::new(&[("x.txt", b"a<x>b")]);
@@ -287,10 +293,13 @@ fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
     tokenizer["added_tokens"].as_array_mut().unwrap().push(added);
     tokenizer["model"]["vocab"]["<x>"] = 7.into();
     volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
-    beside(&mut volume, "first", &[]);
+    let first = beside(&mut volume, "first", &[]);
     assert_eq!(volume.ids(), [BOS, A, 7, B, EOS]);
-    beside(&mut volume, "other", &[("tokenizer_config.json", json!({"pad_token": "<x>"}))]);
+    let other = beside(&mut volume, "other", &[("tokenizer_config.json", json!({"pad_token": "<x>"}))]);
     assert_eq!(volume.ids(), [BOS, A, 8, 9, B, EOS], "x has no token");
+    let [plain, padded] = identities(&first, &other);
+    assert_eq!(padded.as_ref().map(|tokens| &tokens["pad"]), Some(&json!(7)));
+    assert_ne!(plain, padded);
 
     // in files of token ids, each token of the list ends a document
     let mut volume = TestVolume::new(&[("x.tokens", &little_endian(&[A, EOS, B, D, C], 4))]);
@@ -300,6 +309,9 @@ fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
     let first = beside(&mut volume, "first", &[]);
     let other = beside(&mut volume, "other", &[("generation_config.json", json!({"eos_token_id": [EOS, D]}))]);
     assert_eq!((first.documents, other.documents), (2, 3));
+    let [one, several] = identities(&first, &other);
+    assert_eq!(several.as_ref().map(|tokens| &tokens["eos"]), Some(&json!([EOS, D])));
+    assert_ne!(one, several);
 }
 
 /// A volume whose tokenizer has the special tokens `<s>`, `</s>`, `<end>` and `<fill>`, and files that name the first

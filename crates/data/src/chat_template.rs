@@ -1,12 +1,12 @@
 //! The chat template of a model, from the files beside its tokenizer.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::civil::Date;
 use serde_json::Value;
-use stagecoach_chat::{Chat, ChatTemplate, ConversationError, Settings, SetupError, Vocabulary};
+use stagecoach_chat::{Chat, ChatTemplate, Settings, SetupError, Vocabulary};
 use stagecoach_files::read_if_exists;
 
 use crate::config::{ConversationConfig, DataConfig, DocumentFormat};
@@ -17,6 +17,9 @@ use crate::tokenizer::{TOKENIZER_CONFIG_FILE, Tokenizer, read_config};
 
 /// The file of the template beside a tokenizer.
 pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
+
+/// The version of what a template makes of a conversation. Caches of other versions have other tokens for some.
+const RENDERING_VERSION: u32 = 2;
 
 /// Whether a tokenizer has a chat template beside it, as [`read_chat`] finds it.
 ///
@@ -34,8 +37,8 @@ pub fn has_chat_template(tokenizer: &Path) -> Result<bool, DataError> {
 /// Fails if a file can't be read, or if the template or the tokenizer can't be used for conversations.
 pub fn read_chat(tokenizer: &Tokenizer, date: Option<Date>) -> Result<Option<Chat>, DataError> {
     let config = read_config(&tokenizer.path().with_file_name(TOKENIZER_CONFIG_FILE))?;
-    let Some(source) = template_source(tokenizer.path(), &config)? else { return Ok(None) };
-    chat(tokenizer, Some(&source), special_tokens(tokenizer, &config), date).map(Some)
+    let Some((source, place)) = template_source(tokenizer.path(), &config)? else { return Ok(None) };
+    chat(tokenizer, Some((&source, &place)), special_tokens(tokenizer, &config), date).map(Some)
 }
 
 /// The tokenizer, with an encoder if the corpus has conversations.
@@ -50,41 +53,52 @@ pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) 
     let ConversationConfig { template, date, on_long } = &config.conversations;
     let beside = read_config(&tokenizer.path().with_file_name(TOKENIZER_CONFIG_FILE))?;
     let source = match template {
-        Some(path) => Some(read_template(&config.volume_root.join(path))?),
+        Some(path) => {
+            let path = config.volume_root.join(path);
+            Some((read_template(&path)?, path))
+        }
         None => template_source(tokenizer.path(), &beside)?,
     };
     if source.is_none() && config.formats().any(|format| format == DocumentFormat::Chat) {
-        return Err(DataError::Invalid { problem: ConversationError::NoTemplate.to_string() });
+        let problem = "it has no chat template: add chat_template.jinja beside it, or give one with data.chatTemplate";
+        return Err(DataError::Tokenizer { path: tokenizer.path().to_owned(), problem: problem.into() });
     }
+    let source = source.as_ref().map(|(source, place)| (source.as_str(), place.as_path()));
+    let text = source.map(|(source, _)| source);
     let names = special_tokens(&tokenizer, &beside);
-    let template_hash = blake3::hash(format!("{source:?}\n{names:?}").as_bytes()).to_hex().to_string();
-    let template_parts = TemplateParts::of(source.as_deref().unwrap_or_default(), &names);
+    let template_hash = blake3::hash(format!("{text:?}\n{names:?}").as_bytes()).to_hex().to_string();
+    let template_parts = TemplateParts::of(text.unwrap_or_default(), &names);
     let date_name = date.map(|date| date.to_string());
     tokenizer.conversations = Some(Arc::new(ConversationEncoder {
-        chat: chat(&tokenizer, source.as_deref(), names, *date)?,
+        chat: chat(&tokenizer, source, names, *date)?,
         bos: tokenizer.special_tokens().bos,
         eos: tokenizer.require_eos_token()?,
         max_tokens: config.sequence_length + 1,
         on_long: *on_long,
         on_bad: config.on_bad_record,
         lossy_encoding: tokenizer.lossy_encoding().clone(),
-        key: format!("{template_hash} {date_name:?} {on_long:?} {}", config.sequence_length),
+        key: format!("{RENDERING_VERSION} {template_hash} {date_name:?} {on_long:?} {}", config.sequence_length),
         template_hash,
         template_parts,
     }));
     Ok(tokenizer)
 }
 
+/// The encoder with a template, which is a source and the file that has it.
 fn chat(
     tokenizer: &Tokenizer,
-    source: Option<&str>,
+    template: Option<(&str, &Path)>,
     special_tokens: BTreeMap<String, String>,
     date: Option<Date>,
 ) -> Result<Chat, DataError> {
     let failed =
         |error: SetupError| DataError::Tokenizer { path: tokenizer.path().to_owned(), problem: error.to_string() };
     let settings = Settings { date, special_tokens, ..Settings::default() };
-    let template = source.map(|source| ChatTemplate::new(source, settings)).transpose().map_err(failed)?;
+    let compiled = |(source, place): (&str, &Path)| {
+        ChatTemplate::new(source, settings)
+            .map_err(|error| DataError::Invalid { problem: format!("{}: {error}", place.display()) })
+    };
+    let template = template.map(compiled).transpose()?;
     let vocabulary = Vocabulary::new(tokenizer.library()).map_err(failed)?;
     Ok(Chat::new(template, vocabulary))
 }
@@ -100,22 +114,24 @@ pub(crate) fn read_template(path: &Path) -> Result<String, DataError> {
     String::from_utf8(bytes).map_err(|_| problem("is not UTF-8: write it again"))
 }
 
-/// The source of the template; `None` if the model has none. A model with several templates uses the template named
-/// `default`.
-fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<String>, DataError> {
+/// The source of the template, and the file that has it; `None` if the model has none. A model with several templates
+/// uses the template named `default`.
+fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<(String, PathBuf)>, DataError> {
     let path = tokenizer.with_file_name(CHAT_TEMPLATE_FILE);
     let problem = |problem: &str| DataError::Tokenizer { path: path.clone(), problem: problem.to_owned() };
     if let Some(bytes) = read_if_exists(&path).map_err(DataError::io("read", &path))? {
-        return String::from_utf8(bytes).map(Some).map_err(|_| problem("it is not UTF-8: write it again"));
+        let source = String::from_utf8(bytes).map_err(|_| problem("it is not UTF-8: write it again"))?;
+        return Ok(Some((source, path)));
     }
-    Ok(match &config["chat_template"] {
-        Value::String(source) => Some(source.clone()),
+    let source = match &config["chat_template"] {
+        Value::String(source) => Some(source.as_str()),
         Value::Array(all) => {
             let default = all.iter().find(|entry| entry["name"] == "default");
-            default.and_then(|entry| entry["template"].as_str()).map(str::to_owned)
+            default.and_then(|entry| entry["template"].as_str())
         }
         _ => None,
-    })
+    };
+    Ok(source.map(|source| (source.to_owned(), tokenizer.with_file_name(TOKENIZER_CONFIG_FILE))))
 }
 
 /// The texts of special tokens by the names of their variables. The tokenizer supplies the names that the configuration

@@ -73,7 +73,11 @@ impl ConversationEncoder {
                 return Err(DataError::Invalid { problem: setup.to_string() });
             }
             Err(ConversationError::NothingTrained) => {
-                return Ok(EncodedConversation::LeftOut(BadRecordReason::NothingTrained));
+                let has_answer = record.conversation.has_assistant() || record.conversation.is_of_texts();
+                return Ok(EncodedConversation::LeftOut(match has_answer {
+                    true => BadRecordReason::NothingTrained,
+                    false => BadRecordReason::NoAssistant,
+                }));
             }
             Err(refusal) => return self.bad_record(&refusal, refused),
         };

@@ -139,8 +139,8 @@ pub enum DataError {
     },
     /// All records of conversations are left out.
     #[error(
-        "no conversation of {file} and the files after it can be trained on: {records} are left out, most of them {reason}; \
-         set data.onBadRecord and data.onLongConversation to Fail to see the first of them"
+        "no conversation of {file} and the files after it can be trained on: {records} are left out, most of them {reason}: \
+         {remedy}"
     )]
     NoConversations {
         /// The name of the first file.
@@ -149,6 +149,8 @@ pub enum DataError {
         records: u64,
         /// The most frequent reason.
         reason: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
     },
     /// A file that holds no records belongs to a source of conversations.
     #[error(

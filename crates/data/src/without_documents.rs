@@ -12,7 +12,8 @@ pub(crate) fn without_documents(corpus: &Corpus, files: Range<usize>, findings: 
     let first = corpus.files.get(files.start).filter(|file| file.documents != DocumentFormat::Text);
     match (first, findings.most_frequent_reason()) {
         (Some(first), Some((reason, records))) => {
-            DataError::NoConversations { file: first.name.clone(), records, reason: reason.description() }
+            let (file, remedy) = (first.name.clone(), reason.remedy());
+            DataError::NoConversations { file, records, reason: reason.description(), remedy }
         }
         _ => DataError::Empty { files: files.len(), notes: findings.notes(&corpus.file_names()) },
     }

@@ -36,6 +36,8 @@ pub(crate) enum BadRecordReason {
     SpellsSpecialTokens,
     /// The tokens to train on can't be proven.
     Unproven,
+    /// No message is the assistant's.
+    NoAssistant,
     /// No token is trained on.
     NothingTrained,
     /// The conversation is longer than a sequence.
@@ -55,8 +57,23 @@ impl BadRecordReason {
             BadRecordReason::RefusedByTemplate => "refused by the chat template",
             BadRecordReason::SpellsSpecialTokens => "with a special token spelled as text",
             BadRecordReason::Unproven => "without a proof of the tokens to train on",
+            BadRecordReason::NoAssistant => "without a message of the role assistant",
             BadRecordReason::NothingTrained => "without a token to train on",
             BadRecordReason::TooLong => "longer than data.sequenceLength",
+        }
+    }
+
+    /// What to do about a corpus without any other record.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            BadRecordReason::NoAssistant => "give the messages to train on the role assistant",
+            BadRecordReason::NothingTrained => {
+                "check that the assistant's messages have texts, and that the chat template writes them in its generation blocks"
+            }
+            BadRecordReason::TooLong => {
+                "raise data.sequenceLength, or set data.onLongConversation to Fail to see the first of them"
+            }
+            _ => "set data.onBadRecord to Fail to see the first of them",
         }
     }
 }

@@ -104,10 +104,16 @@ fn bad_input_is_refused_in_a_sentence() {
     let of_template = json!({"messages": [{"role": "oops", "content": "a"}]});
     let chat = |records: &[Value]| volume(DocumentFormat::Chat, &[("a.jsonl", &lines(records))]);
     for (record, problem) in [
-        (json!({"text": "a"}), "the record has no field messages: expected a list of messages with role and content"),
+        (
+            json!({"text": "a"}),
+            "the record has no field messages, only text: expected a list of messages with role and content",
+        ),
         (no_content, "message 1 (user) has no content: expected a text, or a list of parts of type text"),
         (of_template, "the chat template refuses the conversation: no oops (line 1)"),
-        (json!([1]), "the record has no field messages: expected a list of messages with role and content"),
+        (
+            json!([1]),
+            "the record has no field messages (it is a list): expected a list of messages with role and content",
+        ),
     ] {
         let message = chat(&[good.clone(), record]).error_message();
         assert_eq!(message, format!("VOLUME/corpus/a.jsonl, line 2: {problem}"));
@@ -138,14 +144,16 @@ fn a_template_that_no_conversation_can_use_is_a_fault_of_the_job() {
     let without = volume.error_message();
     assert_eq!(
         without,
-        "the tokenizer has no chat template: add chat_template.jinja beside it, or give one with data.chatTemplate"
+        "the tokenizer VOLUME/letters/tokenizer.json: it has no chat template: add chat_template.jinja beside it, or give \
+         one with data.chatTemplate"
     );
     volume.config.conversations.template = Some("own.jinja".into());
     let missing = volume.error_message();
     assert_eq!(missing, "data.chatTemplate: VOLUME/own.jinja does not exist: the path starts at the volume's root");
     volume.write("own.jinja", b"{% for %}");
     let broken = volume.error_message();
-    assert!(broken.contains("the chat template can't be compiled") && broken.contains("data.chatTemplate"), "{broken}");
+    assert!(broken.starts_with("VOLUME/own.jinja: the chat template can't be compiled"), "{broken}");
+    assert!(broken.ends_with("data.chatTemplate"), "{broken}");
     volume.write("own.jinja", DATE_TEMPLATE.as_bytes());
     let date = volume.error_message();
     assert_eq!(date, "the chat template writes the date (strftime_now): give one with data.chatDate");
@@ -168,8 +176,8 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
         volume.config.on_bad_record = OnBadRecord::Skip;
         volume
     };
-    let note = "4 bad records are left out: 1 without a conversation, 1 refused by the chat template, 2 without a token to \
-                train on; in corpus/a.jsonl (4)";
+    let note = "4 bad records are left out: 1 without a conversation, 1 refused by the chat template, 2 without a message \
+                of the role assistant; in corpus/a.jsonl (4)";
     assert_eq!(left_out(&records).prepare().unwrap().notes, [note]);
     // a conversation without an assistant is left out in any case
     let mut fails = left_out(&records[3..]);
@@ -179,8 +187,7 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
     let [first, _, third, fourth, fifth] = records;
     let mut all = left_out(&[first, third, fourth, fifth]);
     let nothing = "no conversation of corpus/a.jsonl and the files after it can be trained on: 4 are left out, most of them \
-                   without a token to train on; set data.onBadRecord and data.onLongConversation to Fail to see the first \
-                   of them";
+                   without a message of the role assistant: give the messages to train on the role assistant";
     assert_eq!(all.error_message(), nothing);
     stream(&mut all.config, 2);
     all.config.held_out = HeldOut::Documents(0.5);

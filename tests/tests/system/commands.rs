@@ -227,12 +227,28 @@ fn a_model_with_a_chat_template_answers() {
     let [talk, _] = run(&["--chat"], "ka lo\nsu\n");
     assert_eq!(talk, format!("{}\n{second}\n", written("user: ka lo\nassistant:")));
 
+    // a template that writes the date gets the given one
+    let dated = template.replace("{{ bos_token }}", "{{ bos_token }}{{ strftime_now('%d') }} ");
+    std::fs::write(model.join("chat_template.jinja"), dated).unwrap();
+    let on_a_day = written("31 user: ka lo\nassistant:");
+    assert_eq!(run(&["--chat", "--date", "2026-01-31", "--prompt", "ka lo"], "")[0], format!("{on_a_day}\n"));
+    std::fs::write(model.join("chat_template.jinja"), template).unwrap();
+
     let messages = json!({"messages": [{"role": "user", "content": "ka lo"}]}).to_string();
     let [line, _] = run(&["--chat", "--prompts", "-"], &messages);
     let record: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(record["completion"], written("user: ka lo\nassistant:"));
     let [_, refused] = run(&["--prompts", "-"], &messages);
-    assert!(refused.contains("-, line 1 is no prompt: expected {\"prompt\": \"...\"}"), "{refused}");
+    assert!(refused.contains("-, line 1 is no prompt: messages need --chat: expected {\"prompt\""), "{refused}");
+    for (line, problem) in [
+        ("{", "this is not JSON (EOF while parsing an object at line 1 column 1)"),
+        ("[]", "this is no object"),
+        (r#"{"promt": "a"}"#, "it has neither prompt nor messages"),
+        (r#"{"prompt": "a", "id": 1}"#, "it has the field id too"),
+    ] {
+        let [_, refused] = run(&["--prompts", "-"], line);
+        assert!(refused.contains(&format!("-, line 1 is no prompt: {problem}: expected")), "{refused}");
+    }
     let [_, refused] = run(&["--chat", "--prompts", "-"], r#"{"messages": [{"content": "ka"}]}"#);
     assert!(refused.contains("message 1"), "{refused}");
 }

@@ -76,7 +76,12 @@ const MAX_JOB_BYTES: u64 = 3 << 19;
 /// Reads a job file.
 pub(super) fn read_job(path: &Path, overrides: &[(String, String)]) -> Result<PipelineJob, StageError> {
     let unreadable = |e| StageError::invalid(format!("could not read the job file {}: {e}", path.display()));
-    let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    if metadata.is_dir() {
+        let name = path.display();
+        return Err(StageError::invalid(format!("{name} is a folder: give a job file, such as job.yaml")));
+    }
+    let bytes = metadata.len();
     if bytes > MAX_JOB_BYTES {
         return Err(StageError::invalid(format!(
             "{} has {bytes} bytes, and a job file at most {MAX_JOB_BYTES}: is it another file?",

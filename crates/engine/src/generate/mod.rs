@@ -124,6 +124,11 @@ impl TextGenerator {
         Ok(TextGenerator { stage, tokenizer, context_length })
     }
 
+    /// The maximum number of tokens that the model reads.
+    pub fn context_length(&self) -> usize {
+        self.context_length
+    }
+
     /// The special tokens that `prompt` spells, but that the model reads as text.
     pub fn spelled(&self, prompt: &str) -> BTreeSet<String> {
         self.tokenizer.special_as_text(prompt).map(str::to_owned).collect()

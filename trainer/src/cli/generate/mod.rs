@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use jiff::Zoned;
+use jiff::civil::Date;
 use serde_json::{Value, json};
 use stagecoach_engine::generate::{ChatPrompts, GenerationConfig, Sampling, TextGenerator};
 
@@ -38,11 +39,14 @@ pub(super) struct GenerateCommand {
     /// The system's message, with which each conversation begins.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
+    /// The date that a chat template writes, such as 2026-01-31. By default today.
+    #[arg(long, value_name = "DATE", requires = "chat")]
+    date: Option<Date>,
     /// The maximum number of tokens to generate for a prompt.
     #[arg(long, default_value_t = GenerationConfig::default().max_new_tokens)]
     max_tokens: usize,
     /// Divides the logits; 0 always takes the most likely token.
-    #[arg(long, default_value_t = Sampling::default().temperature, value_parser = parse_temperature)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = Sampling::default().temperature, value_parser = parse_temperature)]
     temperature: f64,
     /// Sample from this many of the most likely tokens.
     #[arg(long, default_value_t = Sampling::default().top_k, value_parser = parse_top_k)]
@@ -78,7 +82,7 @@ impl GenerateCommand {
         let generator = TextGenerator::load(&self.model, self.base.as_deref(), self.parse_special_tokens)?;
         let chat = match self.chat {
             true => Some(Conversations {
-                prompts: generator.chat_prompts(Zoned::now().date())?,
+                prompts: generator.chat_prompts(self.date.unwrap_or_else(|| Zoned::now().date()))?,
                 system: self.system.as_ref().map(|text| json!({"role": "system", "content": text})),
             }),
             false => None,
@@ -136,6 +140,10 @@ impl GenerationSession {
             ));
         }
         let ids = self.generator.prompt_ids(prompt)?;
+        let (tokens, most) = (ids.len(), self.generator.context_length());
+        if tokens > most {
+            print_error(format!("note: the prompt has {tokens} tokens, and the model reads the last {most} of them"));
+        }
         write(&self.generator.decode(&ids)?)?;
         self.generator.continue_from(&ids, &self.config, &mut write)?;
         write("\n")

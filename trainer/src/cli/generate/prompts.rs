@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use anyhow::{Context, ensure};
-use serde_json::{Map, Value};
+use anyhow::{Context, anyhow, ensure};
+use serde_json::Value;
 
 /// A line of a file of prompts.
 pub(super) enum Prompt {
@@ -35,19 +35,32 @@ pub(super) fn read_prompts(path: &Path, chat: bool) -> anyhow::Result<Vec<Prompt
         if line.trim().is_empty() {
             continue;
         }
-        let prompt = serde_json::from_str(&line).ok().and_then(|record| prompt(record, chat));
-        prompts.push(prompt.with_context(|| format!("{name}, line {number} is no prompt: expected {expected}"))?);
+        let prompt = prompt(&line, chat)
+            .map_err(|problem| anyhow!("{name}, line {number} is no prompt: {problem}: expected {expected}"))?;
+        prompts.push(prompt);
     }
     ensure!(!prompts.is_empty(), "{name} has no prompt: expected a line {expected} for each");
     Ok(prompts)
 }
 
-/// The prompt in a record, which has no other field.
-fn prompt(record: Map<String, Value>, chat: bool) -> Option<Prompt> {
-    let [(name, value)]: [(String, Value); 1] = record.into_iter().collect::<Vec<_>>().try_into().ok()?;
-    match (name.as_str(), value) {
-        ("prompt", Value::String(text)) => Some(Prompt::Text(text)),
-        ("messages", Value::Array(messages)) if chat => Some(Prompt::Messages(messages)),
-        _ => None,
+/// The prompt in a line, an object without other fields.
+///
+/// # Errors
+/// The finding, without the line's place.
+fn prompt(line: &str, chat: bool) -> Result<Prompt, String> {
+    let record: Value = serde_json::from_str(line).map_err(|error| format!("this is not JSON ({error})"))?;
+    let Value::Object(mut record) = record else { return Err("this is no object".to_owned()) };
+    let prompt = match (record.remove("prompt"), record.remove("messages")) {
+        (Some(Value::String(text)), None) => Prompt::Text(text),
+        (None, Some(Value::Array(messages))) if chat => Prompt::Messages(messages),
+        (None, Some(_)) if !chat => return Err("messages need --chat".to_owned()),
+        (Some(_), Some(_)) => return Err("it has both prompt and messages".to_owned()),
+        (Some(_), None) => return Err("prompt is no text".to_owned()),
+        (None, Some(_)) => return Err("messages is no list".to_owned()),
+        (None, None) => return Err("it has neither prompt nor messages".to_owned()),
+    };
+    match record.keys().next() {
+        Some(other) => Err(format!("it has the field {other} too")),
+        None => Ok(prompt),
     }
 }

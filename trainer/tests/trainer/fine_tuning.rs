@@ -3,7 +3,7 @@
 
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_model::model_types;
-use stagecoach_pipeline::{gpipe, interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble};
+use stagecoach_pipeline::{gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble};
 
 use crate::reference::{Scheduler, compare, setup};
 use crate::support::pipeline::{Setup, train};
@@ -33,9 +33,10 @@ fn every_case_is_reproduced() {
 #[test]
 fn no_layout_changes_a_bit() {
     let reference = Reference::of_peft();
-    let layouts: [(&[usize], Scheduler); 5] = [
+    let layouts: [(&[usize], Scheduler); 6] = [
         (&[1, 1], gpipe),
         (&[1, 1], one_f_one_b),
+        (&[1, 0, 0, 1], |chunks, microbatches| interleaved_one_f_one_b(chunks / 2, 2, microbatches)),
         (&[1, 1], |chunks, microbatches| interleaved_zero_bubble(chunks, 1, microbatches)),
         (&[1, 0, 1], |chunks, microbatches| interleaved_zero_bubble(chunks, 1, microbatches)),
         (&[0, 1, 1, 0], |chunks, microbatches| zbv_zero_bubble(chunks / 2, microbatches)),

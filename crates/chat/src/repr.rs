@@ -47,7 +47,7 @@ fn write(out: &mut String, value: &Value) {
             let is_tuple = value.to_string().starts_with('(');
             let items: Vec<Value> = value.try_iter().into_iter().flatten().collect();
             out.push(if is_tuple { '(' } else { '[' });
-            write_items(out, &items, |out, item| write(out, item));
+            write_items(out, &items, write);
             out.push_str(match is_tuple {
                 true if items.len() == 1 => ",)",
                 true => ")",

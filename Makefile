@@ -186,11 +186,13 @@ collector: build ## a real OpenTelemetry collector gets metrics and traces of a 
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) otelcol) \
 		cargo test --workspace --test slow --quiet collector:: -- --ignored --nocapture
 
-kueue-minors: build ## the webhooks of three minor versions of Kueue before the same Workloads; builds them once, needs Go
+kueue-minors: build ## three minor versions of Kueue: their webhooks before the same Workloads, and the operator with the older ones
 	@tests/cluster/tools.sh $(CACHE) kueue-0.18 kueue-0.17 >/dev/null
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace --test cluster --quiet kueue::minors:: -- --ignored --nocapture
+	for minor in 0.17 0.18; do STAGECOACH_TEST_KUEUE=kueue-$$minor STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
+		cargo test --workspace --test operator --quiet queues:: || exit 1; done
 
 grafana: ## the chart's dashboard is what Grafana's own schema says; needs Node.js
 	@tests/grafana/check.sh $(CACHE)

@@ -61,6 +61,9 @@ pub(crate) struct ReconcileCache {
     pub rejections: Rejections,
     /// The refusal of the last write to a Workload of the job.
     pub queue_rejection: Option<Rejection>,
+    /// An admission by its id, and whether Kueue had no slices when the job asked for other numbers than those of this
+    /// admission.
+    pub slices_are_off: Option<(u64, bool)>,
     /// The repairs of the job's objects.
     pub repairs: RepairHistory,
     /// The recovery from the last failure, if this operator has observed the recovery from its beginning.

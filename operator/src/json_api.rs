@@ -57,6 +57,16 @@ impl JsonApi {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
+    /// Whether the API server would replace the object of this name, without a change of the object.
+    pub(crate) async fn would_replace(&self, name: &str, object: &Value) -> kube::Result<bool> {
+        let params = PostParams { dry_run: true, ..write_params(&self.field_manager) };
+        let request = self.request.replace(name, &params, object.to_string().into_bytes());
+        match self.client.request::<IgnoredAny>(request.map_err(kube::Error::BuildRequest)?).await {
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => Ok(false),
+            other => other.map(|_| true),
+        }
+    }
+
     /// Replaces the status of the object of this name.
     pub(crate) async fn replace_status(&self, name: &str, object: &Value) -> kube::Result<Value> {
         let (params, body) = (write_params(&self.field_manager), object.to_string().into_bytes());

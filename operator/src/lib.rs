@@ -18,6 +18,7 @@ mod kueue;
 mod leader;
 mod observe;
 mod reconcile;
+mod reconcile_dispatched;
 mod reconcile_queue;
 mod rejection;
 mod repair_history;

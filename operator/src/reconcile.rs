@@ -14,14 +14,14 @@ use crate::build::kueue::Placement;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
-use crate::job::{self, CreatedAttempt, InvalidJob, ParsedJob, RawPipelineJob};
+use crate::job::{self, CreatedAttempt, InvalidJob, Manager, ParsedJob, RawPipelineJob};
 use crate::observe::{self, BlockingReason, ChangedObject, ObservedPods};
-use crate::reconcile_queue;
 use crate::rejection::{CreationResults, Rejections};
 use crate::requeue::{LEAVING_RETRY_DELAY, NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
 use crate::status::{self, Recovery, StatusInputs, StatusUpdate};
 use crate::status_writer::{persist_status, publish_events, write_not_accepted};
 use crate::ttl::{delete_job, remaining_ttl};
+use crate::{reconcile_dispatched, reconcile_queue};
 
 /// Reconciles one job.
 ///
@@ -41,8 +41,13 @@ pub(crate) async fn reconcile(object: Arc<RawPipelineJob>, context: Arc<Context>
 
 /// Reconciles one job, if this operator manages the job and the job is valid. Returns when to reconcile the job again.
 async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Action, ReconcileError> {
-    if !job::is_managed_here(object) || object.meta().deletion_timestamp.is_some() {
+    if object.meta().deletion_timestamp.is_some() {
         return Ok(Action::await_change());
+    }
+    match job::manager(object) {
+        Manager::Stagecoach => {}
+        Manager::MultiKueue => return reconcile_dispatched::reconcile(object, context).await,
+        Manager::Other => return Ok(Action::await_change()),
     }
     let namespace = object.namespace().unwrap_or_default();
     context.pod_cache.wait_for_first_list(&namespace).await;
@@ -75,7 +80,7 @@ async fn reconcile_valid_job(
     context: &Context,
 ) -> Result<Action, ReconcileError> {
     let rejections = restore_cached_state(&mut job, context);
-    let queue = reconcile_queue::observe(&mut job, context).await;
+    let queue = reconcile_queue::observe(&mut job, clients, context).await?;
     let (pods, decision) = observe_and_decide(&job, &rejections, clients, context).await?;
     if pods.awaits_spare_status && starts_new_instances(&job, &decision) {
         // A stage that seems missing may be a former spare whose `/status` was not read yet.
@@ -96,7 +101,7 @@ async fn reconcile_valid_job(
         since_last_write: context.write_cache.age(&job.reference.uid),
     };
     let StatusUpdate { status, write_after } = status::next_status(&inputs);
-    let placement = queue.placement(&decision, clients).await?;
+    let placement = queue.placement(&job, &decision, clients).await?;
     let apply_context = apply_context(context, clients, &job, &pods, &decision, &status, placement.as_ref());
     let queue_plan = queue.plan(&job, &pods, &decision, &status, context);
     let mut repairs = repairs(&apply_context, &decision.state);
@@ -113,11 +118,14 @@ async fn reconcile_valid_job(
     let retry_after = cache_rejections(&job, &decision, &rejections, &created, context);
     let next_repair = cache_repairs(&job, &repaired, pods.observed_at, context);
     applied?;
-    let queue_retry = reconcile_queue::write(&job, &queue_plan.actions, clients, pods.observed_at, context).await?;
+    let demand = job.demand.as_ref();
+    let queue_retry =
+        reconcile_queue::write(&job.reference, demand, &queue_plan.actions, clients, pods.observed_at, context).await?;
 
-    let remaining_ttl = remaining_ttl(&job, &status, pods.observed_at);
+    let ttl = job.manifest.spec.ttl_seconds_after_finished;
+    let remaining_ttl = remaining_ttl(object, ttl, &status, pods.observed_at);
     if remaining_ttl == Some(Duration::ZERO) {
-        delete_job(&job, clients).await?;
+        delete_job(&job.reference, clients).await?;
         return Ok(Action::await_change());
     }
     let delays = [
@@ -126,7 +134,7 @@ async fn reconcile_valid_job(
         next_repair,
         write_after,
         queue_retry,
-        queue_plan.next_boost_change,
+        queue_plan.next_change,
         requeue_delay(&decision, &pods),
     ];
     Ok(delays.into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt;
 use serde::Deserialize;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{JobPhase, condition_reason as reason};
 use stagecoach_lifecycle::{Attempt, AttemptAction, AttemptPhase, Decision, JobOutcome, UnixMillis};
 
 use crate::apply::ApplyError;
-use crate::build::kueue::{Placement, Workload, condition_type};
+use crate::build::JobReference;
+use crate::build::kueue::{Demand, Placement, Workload, condition_type};
 use crate::clients::Clients;
 use crate::context::{Context, ReconcileCache};
 use crate::errors::ReconcileError;
@@ -19,20 +21,29 @@ use crate::job::ParsedJob;
 use crate::kueue::{self, JobSituation, QueueCondition, QueueState, WriteContext};
 use crate::observe::{BlockingReason, ObservedPods};
 use crate::rejection::Rejection;
-use crate::requeue::NEW_REJECTION_DELAY;
+use crate::requeue::{NEW_REJECTION_DELAY, PREBUILT_RETRY_DELAY};
 
 /// The queue of a job as one reconcile observes it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObservedQueue {
     workloads: Vec<Arc<Workload>>,
     state: QueueState,
+    slices_are_off: bool,
 }
 
 /// Reads the job's Workloads, and sets what the queue grants.
-pub(crate) async fn observe(job: &mut ParsedJob, context: &Context) -> ObservedQueue {
-    let workloads = workloads(job, context).await;
+///
+/// # Errors
+/// An error of the API server.
+pub(crate) async fn observe(job: &mut ParsedJob, clients: &Clients, context: &Context) -> kube::Result<ObservedQueue> {
+    let workloads = workloads(job, clients, context).await?;
     let admitted = kueue::holder(&workloads).and_then(|holder| holder.admitted_mesh());
-    job.demand = job.demand.take().map(|demand| demand.after_admission(admitted));
+    let named = job.demand.take();
+    job.demand = named.clone().map(|demand| demand.after_admission(admitted, true));
+    let slices_are_off = slices_are_off(job, &workloads, clients, context).await;
+    if slices_are_off {
+        job.demand = named.map(|demand| demand.after_admission(admitted, false));
+    }
     let ended = job.state.outcome().is_some();
     let state = match &job.demand {
         None => QueueState::default(),
@@ -45,19 +56,48 @@ pub(crate) async fn observe(job: &mut ParsedJob, context: &Context) -> ObservedQ
         Some(_) if job.manifest.spec.suspend => {
             QueueState::waiting(JobPhase::Suspended.as_str(), "the job is suspended, and is in no queue")
         }
-        Some(demand) => QueueState::new(demand, &workloads),
+        Some(demand) => QueueState::new(demand, &workloads, slices_are_off),
     };
     job.grant = state.grant;
-    ObservedQueue { workloads, state }
+    Ok(ObservedQueue { workloads, state, slices_are_off })
 }
 
-async fn workloads(job: &ParsedJob, context: &Context) -> Vec<Arc<Workload>> {
-    match &job.demand {
-        _ if !context.config.kueue => Vec::new(),
-        Some(demand) => context.workloads.of(&job.reference, demand.prebuilt.as_deref()).await,
-        // without a queue, the job must not wait for the list of the Workloads
-        None => context.workloads.listed(&job.reference, None).unwrap_or_default(),
+/// Whether an elastic job asks for other numbers than it is admitted for, and Kueue has no slices for that. Kueue is asked
+/// once for each admission.
+async fn slices_are_off(job: &ParsedJob, workloads: &[Arc<Workload>], clients: &Clients, context: &Context) -> bool {
+    let demand = job.demand.as_ref().filter(|demand| demand.is_elastic && demand.prebuilt.is_none());
+    let changed = |demand: &&Demand, holder: &&Arc<Workload>| demand.matches(holder) && !demand.has_counts(holder);
+    let Some((_, holder)) = demand.zip(kueue::holder(workloads)).filter(|(demand, holder)| changed(demand, holder))
+    else {
+        return false;
+    };
+    let id = holder.admission_id();
+    let known = context.with_cache(&job.reference.uid, |cache| cache.slices_are_off);
+    if let Some((_, are_off)) = known.filter(|(of, _)| *of == id) {
+        return are_off;
     }
+    // while Kueue is away, nothing is decided, and the write of the slice is tried again
+    let Ok(are_enabled) = kueue::slices_are_enabled(clients, holder).await else { return false };
+    context.with_cache(&job.reference.uid, |cache| cache.slices_are_off = Some((id, !are_enabled)));
+    !are_enabled
+}
+
+async fn workloads(job: &ParsedJob, clients: &Clients, context: &Context) -> kube::Result<Vec<Arc<Workload>>> {
+    let demand = match &job.demand {
+        _ if !context.config.kueue => return Ok(Vec::new()),
+        Some(demand) => demand,
+        // without a queue, the job must not wait for the list of the Workloads
+        None => return Ok(context.workloads.listed(&job.reference, None).unwrap_or_default()),
+    };
+    let mut workloads = context.workloads.of(&job.reference, demand.prebuilt.as_deref()).await;
+    if let Some(name) = &demand.prebuilt
+        && workloads.iter().all(|workload| workload.name_any() != *name)
+        && let Some(prebuilt) = clients.workloads.get(name).await?
+    {
+        // the watch delivers a Workload of another controller only after the job has adopted it
+        workloads.push(Arc::new(serde_json::from_value(prebuilt).map_err(kube::Error::SerdeError)?));
+    }
+    Ok(workloads)
 }
 
 impl ObservedQueue {
@@ -82,6 +122,7 @@ impl ObservedQueue {
     /// An error of the API server.
     pub(crate) async fn placement(
         &self,
+        job: &ParsedJob,
         decision: &Decision,
         clients: &Clients,
     ) -> kube::Result<Option<Result<Placement, BlockingReason>>> {
@@ -101,7 +142,8 @@ impl ObservedQueue {
             let spec = kueue::FlavorSpec::deserialize(&flavor.data["spec"]).map_err(kube::Error::SerdeError)?;
             flavors.insert(name.clone(), spec);
         }
-        let placement = kueue::placement(holder, &flavors);
+        let sets = job.demand.as_ref().map(|demand| demand.pod_sets.as_slice()).unwrap_or_default();
+        let placement = kueue::placement(holder, &flavors, sets);
         let contradiction = |message| BlockingReason { reason: reason::CONTRADICTORY_ADMISSION.into(), message };
         Ok(Some(placement.map_err(contradiction)))
     }
@@ -127,7 +169,14 @@ impl ObservedQueue {
         let has_boost = situation.is_running && self.state.holder.is_some();
         let next = kueue::next_boost_change(situation.at_risk_since, situation.now).filter(|_| has_boost);
         let next_boost_change = next.map(|next| Duration::from_millis(next.0.saturating_sub(situation.now.0)));
-        QueuePlan { actions, next_boost_change }
+        QueuePlan { actions, next_change: self.next_read(job).or(next_boost_change) }
+    }
+
+    /// The time until the next read of a Workload that another controller makes, and that does not exist yet.
+    fn next_read(&self, job: &ParsedJob) -> Option<Duration> {
+        let prebuilt = job.demand.as_ref()?.prebuilt.as_ref()?;
+        let exists = self.workloads.iter().any(|workload| workload.name_any() == *prebuilt);
+        (!exists && job.state.outcome().is_none()).then_some(PREBUILT_RETRY_DELAY)
     }
 
     fn situation(
@@ -154,6 +203,7 @@ impl ObservedQueue {
             outcome,
             has_stopped,
             exceeds_grant: !has_stopped && (older || !runs_as_granted),
+            slices_are_off: self.slices_are_off,
             is_running: decision.job_phase == JobPhase::Running,
             at_risk_since: self.at_risk_since(last_checkpoint.as_deref()),
             last_checkpoint,
@@ -175,8 +225,8 @@ impl ObservedQueue {
 #[derive(Debug, Default)]
 pub(crate) struct QueuePlan {
     pub(crate) actions: Vec<kueue::WorkloadAction>,
-    /// The time until the priority boost of the job changes next; `None` for a job that is not admitted.
-    pub(crate) next_boost_change: Option<Duration>,
+    /// The time until the priority boost of the job changes next, or until its Workload may exist.
+    pub(crate) next_change: Option<Duration>,
 }
 
 /// The time until the next try of a write that was refused. Such a write belongs to no attempt.
@@ -189,14 +239,14 @@ fn retry_delay(cache: &ReconcileCache, now: UnixMillis) -> Option<Duration> {
 /// # Errors
 /// An error of the API server other than a refusal.
 pub(crate) async fn write(
-    job: &ParsedJob,
+    job: &JobReference,
+    demand: Option<&Demand>,
     actions: &[kueue::WorkloadAction],
     clients: &Clients,
     now: UnixMillis,
     context: &Context,
 ) -> Result<Option<Duration>, ReconcileError> {
-    let image = &context.config.trainer_image;
-    let write_context = WriteContext { job: &job.reference, demand: job.demand.as_ref(), clients, image };
+    let write_context = WriteContext { job, demand, clients, image: &context.config.trainer_image };
     let mut refused = None;
     for action in actions {
         match kueue::write(&write_context, action).await {
@@ -210,7 +260,7 @@ pub(crate) async fn write(
             Err(ApplyError::Api(error)) => return Err(error.into()),
         }
     }
-    let (is_new, retry) = context.with_cache(&job.reference.uid, |cache| {
+    let (is_new, retry) = context.with_cache(&job.uid, |cache| {
         // without a try, the last refusal stays
         if actions.is_empty() {
             return (false, retry_delay(cache, now));

@@ -14,6 +14,8 @@ pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
 pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Retry delay of a job whose folder still has pods of another job.
 pub(crate) const LEAVING_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Delay until the operator looks again for a Workload that another controller makes.
+pub(crate) const PREBUILT_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Retry delay while the watch has not yet delivered the exit of a pod that is absent from a list.
 const MISSING_POD_RETRY_DELAY: Duration = Duration::from_millis(200);
 

@@ -2,16 +2,25 @@
 
 use std::time::Duration;
 
+use kube::ResourceExt;
 use kube::api::{DeleteParams, Preconditions};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_lifecycle::UnixMillis;
 
+use crate::build::JobReference;
+use crate::build::kueue::keys::MULTI_KUEUE_ORIGIN_LABEL;
 use crate::clients::Clients;
-use crate::job::ParsedJob;
+use crate::job::RawPipelineJob;
 
-/// The time until a finished job is deleted; `None` if the job has no TTL or has not finished.
-pub(crate) fn remaining_ttl(job: &ParsedJob, status: &PipelineJobStatus, now: UnixMillis) -> Option<Duration> {
-    let seconds = job.manifest.spec.ttl_seconds_after_finished?;
+/// The time until a finished job is deleted; `None` if the job has no TTL or has not finished. MultiKueue deletes its own
+/// copy of a job after it has read the end of the job. Without the end, it would run the job again.
+pub(crate) fn remaining_ttl(
+    object: &RawPipelineJob,
+    ttl_seconds: Option<u64>,
+    status: &PipelineJobStatus,
+    now: UnixMillis,
+) -> Option<Duration> {
+    let seconds = ttl_seconds.filter(|_| !object.labels().contains_key(MULTI_KUEUE_ORIGIN_LABEL))?;
     let finished: jiff::Timestamp = status.completion_time.as_ref()?.parse().ok()?;
     let expiry = UnixMillis(u64::try_from(finished.as_millisecond()).ok()?).plus_seconds(seconds);
     Some(Duration::from_millis(expiry.0.saturating_sub(now.0)))
@@ -21,10 +30,10 @@ pub(crate) fn remaining_ttl(job: &ParsedJob, status: &PipelineJobStatus, now: Un
 ///
 /// # Errors
 /// The error of the API server, unless the job is already deleted.
-pub(crate) async fn delete_job(job: &ParsedJob, clients: &Clients) -> kube::Result<()> {
+pub(crate) async fn delete_job(job: &JobReference, clients: &Clients) -> kube::Result<()> {
     let mut params = DeleteParams::background();
-    params.preconditions = Some(Preconditions { uid: Some(job.reference.uid.clone()), ..Preconditions::default() });
-    match clients.jobs.delete(&job.reference.name, &params).await {
+    params.preconditions = Some(Preconditions { uid: Some(job.uid.clone()), ..Preconditions::default() });
+    match clients.jobs.delete(&job.name, &params).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         other => other.map(drop),
     }

@@ -18,6 +18,8 @@ use crate::build::{self, JobReference};
 
 /// The default of `spec.managedBy`.
 pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
+/// The value of `spec.managedBy` for a job that Kueue runs in another cluster.
+const MULTI_KUEUE: &str = "kueue.x-k8s.io/multikueue";
 
 /// A valid job: its spec, status and stored state.
 #[derive(Clone, Debug)]
@@ -79,15 +81,35 @@ pub(crate) enum InvalidJob {
     Folder(FolderTaken),
 }
 
-/// Whether `spec.managedBy` names this operator. The field is parsed alone, so that the check works on an invalid spec.
-pub(crate) fn is_managed_here(object: &RawPipelineJob) -> bool {
+/// The controller that `spec.managedBy` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manager {
+    /// This operator.
+    Stagecoach,
+    /// MultiKueue: the job runs in another cluster, and only its Workload is this operator's.
+    MultiKueue,
+    /// Another controller. The job is not this operator's.
+    Other,
+}
+
+/// The controller that `spec.managedBy` names. The field is parsed alone, so that the answer is right for an invalid spec.
+pub(crate) fn manager(object: &RawPipelineJob) -> Manager {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct ManagedBySpec {
         managed_by: Option<String>,
     }
     let spec: ManagedBySpec = serde_json::from_str(object.spec()).unwrap_or_default();
-    spec.managed_by.is_none_or(|manager| manager == MANAGER)
+    match spec.managed_by.as_deref() {
+        None | Some(MANAGER) => Manager::Stagecoach,
+        Some(MULTI_KUEUE) => Manager::MultiKueue,
+        Some(_) => Manager::Other,
+    }
+}
+
+/// Whether this operator runs the job.
+pub(crate) fn is_managed_here(object: &RawPipelineJob) -> bool {
+    manager(object) == Manager::Stagecoach
 }
 
 /// The status; the default status if no status was written yet.
@@ -104,6 +126,15 @@ pub(crate) fn status(object: &RawPipelineJob) -> Result<PipelineJobStatus, Inval
         ))
     })?;
     Ok(status.unwrap_or_default())
+}
+
+/// The job's name, namespace and UID.
+pub(crate) fn reference(object: &RawPipelineJob) -> JobReference {
+    JobReference {
+        name: object.name_any(),
+        namespace: object.namespace().unwrap_or_default(),
+        uid: object.uid().unwrap_or_default(),
+    }
 }
 
 /// The phase, parsed alone. The default phase if no status was written yet; `None` if the phase can't be read.
@@ -145,11 +176,7 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
             ))
         })?,
     };
-    let reference = JobReference {
-        name: object.name_any(),
-        namespace: meta.namespace.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
-    };
+    let reference = reference(object);
     let generation = meta.generation.unwrap_or_default();
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
     // same generation: keep the revision, so that an operator version with another hash does not restart the attempt

@@ -26,6 +26,8 @@ pub(crate) enum WorkloadAction {
     SetPriority(Arc<Workload>),
     /// Deletes a Workload that the job no longer needs.
     Delete(Arc<Workload>),
+    /// Evicts a Workload that the job no longer needs, so that the copy of the job in another cluster saves and stops.
+    Evict(Arc<Workload>),
     /// Gives the reservation of an evicted Workload back.
     Release(Arc<Workload>),
     /// Ends a Workload, with a reason of Kueue's own.
@@ -49,6 +51,8 @@ pub(crate) struct JobSituation {
     pub(crate) has_stopped: bool,
     /// Whether pods that the queue no longer grants, of an earlier number of stages, may still use resources.
     pub(crate) exceeds_grant: bool,
+    /// Whether Kueue has no slices, so that an elastic job is like any other.
+    pub(crate) slices_are_off: bool,
     /// Whether the job trains.
     pub(crate) is_running: bool,
     /// The time of the newest checkpoint, in RFC 3339.
@@ -108,7 +112,7 @@ fn of_holder(
     if demand.granted_mesh(holder).is_some() {
         actions.extend(others.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
         actions.extend(surplus(demand, holder, situation));
-    } else if demand.is_elastic {
+    } else if demand.is_elastic && !situation.slices_are_off {
         let (fitting, obsolete): (Vec<_>, Vec<_>) = others.into_iter().partition(|other| demand.matches(other));
         actions.extend(obsolete.into_iter().map(|other| WorkloadAction::Delete(Arc::clone(other))));
         match fitting.last() {
@@ -140,7 +144,7 @@ fn finish_replaced(holder: &Workload, other: &Arc<Workload>) -> WorkloadAction {
 
 /// Gives the pods back that the job no longer asks for, after they have stopped.
 fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &JobSituation) -> Option<WorkloadAction> {
-    if demand.is_elastic && !demand.has_counts(holder) {
+    if demand.is_elastic && !situation.slices_are_off && !demand.has_counts(holder) {
         return (!situation.exceeds_grant).then(|| WorkloadAction::SetCounts(Arc::clone(holder)));
     }
     let mesh = demand.granted_mesh(holder).filter(|_| !situation.exceeds_grant)?;
@@ -197,7 +201,7 @@ fn of_waiting(
 }
 
 /// Gives a reservation back. Before that, the boost goes, because in the queue it would preempt others.
-fn release(workload: &Arc<Workload>) -> WorkloadAction {
+pub(super) fn release(workload: &Arc<Workload>) -> WorkloadAction {
     let workload = Arc::clone(workload);
     match stored_boost(&workload) {
         0 => WorkloadAction::Release(workload),
@@ -241,7 +245,7 @@ fn stored_boost(workload: &Workload) -> u32 {
     workload.annotations().get(PRIORITY_BOOST_ANNOTATION).and_then(|boost| boost.parse().ok()).unwrap_or(0)
 }
 
-fn pods_ready(workload: &Arc<Workload>, is_ready: bool) -> Option<WorkloadAction> {
+pub(super) fn pods_ready(workload: &Arc<Workload>, is_ready: bool) -> Option<WorkloadAction> {
     let stored = workload.condition(condition_type::PODS_READY).map(|condition| condition.status == "True");
     // a Workload that was never admitted has no such condition
     let is_new = if is_ready {
@@ -253,7 +257,7 @@ fn pods_ready(workload: &Arc<Workload>, is_ready: bool) -> Option<WorkloadAction
 }
 
 /// Sets another priority class. While quota is reserved, Kueue accepts only another name of the same kind.
-fn set_priority(demand: &Demand, workload: &Arc<Workload>) -> Option<WorkloadAction> {
+pub(super) fn set_priority(demand: &Demand, workload: &Arc<Workload>) -> Option<WorkloadAction> {
     let stored = workload.spec.priority_class_ref.as_ref().map(|class| (class.kind.as_str(), class.name.as_str()));
     let wanted = demand.priority_class.as_ref().map(|class| class.kind_and_name());
     let may_change = !workload.has_reservation()

@@ -10,6 +10,7 @@
 
 mod actions;
 mod boost;
+mod dispatched;
 mod placement;
 mod queue_state;
 mod workloads;
@@ -17,10 +18,11 @@ mod write;
 
 pub(crate) use actions::{JobSituation, WorkloadAction, actions};
 pub(crate) use boost::next_change as next_boost_change;
+pub(crate) use dispatched::{CopySituation, dispatched_actions};
 pub(crate) use placement::{FlavorSpec, flavors_of, placement};
 pub(crate) use queue_state::{QueueCondition, QueueState, holder};
 pub(crate) use workloads::Workloads;
-pub(crate) use write::{WriteContext, write};
+pub(crate) use write::{WriteContext, slices_are_enabled, write};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use crate::build::kueue::keys::{
     CLUSTER_QUEUE_LABEL, ELASTIC_JOB_ANNOTATION, LOCAL_QUEUE_LABEL, POD_SET_LABEL, SLICE_NAME_ANNOTATION,
     WORKLOAD_ANNOTATION,
 };
-use crate::build::kueue::{Placement, PodSetPlacement, QueueAdmission, Workload};
+use crate::build::kueue::{Placement, PodSet, PodSetPlacement, PodSetUpdate, QueueAdmission, Workload};
 
 /// The part of a ResourceFlavor that places pods.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -27,11 +27,15 @@ pub(crate) fn flavors_of(workload: &Workload) -> BTreeSet<&String> {
     assignments.flat_map(|assigned| assigned.flavors.values()).collect()
 }
 
-/// The placement by the admission of a Workload, with its ResourceFlavors by name.
+/// The placement by the admission of a Workload, with its ResourceFlavors by name, of a job with these pod sets.
 ///
 /// # Errors
-/// A sentence, if two parts of the admission contradict each other.
-pub(crate) fn placement(workload: &Workload, flavors: &BTreeMap<String, FlavorSpec>) -> Result<Placement, String> {
+/// A sentence, if two parts of the admission contradict each other, or if an admission check contradicts the job.
+pub(crate) fn placement(
+    workload: &Workload,
+    flavors: &BTreeMap<String, FlavorSpec>,
+    sets: &[PodSet],
+) -> Result<Placement, String> {
     let Some(QueueAdmission { cluster_queue, pod_set_assignments }) = &workload.status.admission else {
         return Ok(Placement::default());
     };
@@ -55,8 +59,13 @@ pub(crate) fn placement(workload: &Workload, flavors: &BTreeMap<String, FlavorSp
             add(&mut pods.node_selector, &flavor.node_labels, &name)?;
             pods.tolerations.extend(flavor.tolerations.iter().cloned());
         }
-        let updates = workload.status.admission_checks.iter().flat_map(|check| &check.pod_set_updates);
-        for update in updates.filter(|update| update.name == assigned.name) {
+        let set = sets.iter().find(|set| set.name == assigned.name);
+        let checks = workload.status.admission_checks.iter();
+        let updates = checks.flat_map(|check| check.pod_set_updates.iter().map(|update| (&check.name, update)));
+        for (check, update) in updates.filter(|(_, update)| update.name == assigned.name) {
+            if let Some(set) = set {
+                agree(set, check, update)?;
+            }
             add(&mut pods.labels, &update.labels, &name)?;
             add(&mut pods.annotations, &update.annotations, &name)?;
             add(&mut pods.node_selector, &update.node_selector, &name)?;
@@ -65,6 +74,28 @@ pub(crate) fn placement(workload: &Workload, flavors: &BTreeMap<String, FlavorSp
         placement.insert(assigned.name.clone(), pods);
     }
     Ok(Placement(placement))
+}
+
+/// Compares the changes of an admission check with the template. Kueue's own integrations start no job either whose
+/// template has another value.
+fn agree(set: &PodSet, check: &str, update: &PodSetUpdate) -> Result<(), String> {
+    let parts = [
+        (("metadata", "labels"), &update.labels),
+        (("metadata", "annotations"), &update.annotations),
+        (("spec", "nodeSelector"), &update.node_selector),
+    ];
+    for (map, changes) in parts {
+        for (key, value) in changes {
+            if let Some(own) = set.value(map, key).filter(|own| own != value) {
+                return Err(format!(
+                    "the admission check {check} gives the pods of {} {key}: {value}, and spec.template has {key}: {own}: \
+                     change the template, or the check",
+                    set.name
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Adds entries. A key with two values is an error.

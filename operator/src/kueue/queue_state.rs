@@ -36,24 +36,27 @@ impl QueueState {
         QueueState { grant, condition: Some(condition), ..QueueState::default() }
     }
 
-    /// The answer of the queue to `demand`, with the job's Workloads.
-    pub(crate) fn new(demand: &Demand, workloads: &[Arc<Workload>]) -> QueueState {
+    /// The answer of the queue to `demand`, with the job's Workloads. `slices_are_off` if Kueue has no slices.
+    pub(crate) fn new(demand: &Demand, workloads: &[Arc<Workload>], slices_are_off: bool) -> QueueState {
         let holder = holder(workloads);
         let matching = holder.filter(|holder| demand.matches(holder));
         let Some(holder) = matching else { return without_admission(demand, workloads, holder) };
         let granted = demand.granted_mesh(holder);
         // a slice for other numbers waits, and the job runs with those of its admission
-        let kept = || holder.admitted_mesh().filter(|_| demand.is_elastic && demand.prebuilt.is_none());
+        let has_slices = demand.is_elastic && demand.prebuilt.is_none() && !slices_are_off;
+        let kept = || holder.admitted_mesh().filter(|_| has_slices);
         let Some(mesh) = granted.or_else(kept) else {
-            return QueueState::waiting(
-                reason::REQUEUED,
-                format!(
-                    "the job asks for {}, and the Workload {} is admitted for fewer pods: the job saves, stops and is \
-                     queued again; the annotation kueue.x-k8s.io/elastic-job keeps a job running meanwhile",
-                    demand.mesh,
-                    holder.name_any()
-                ),
+            let name = holder.name_any();
+            let hint = match demand.is_elastic {
+                true => "the feature gate ElasticJobsViaWorkloadSlices of Kueue is off, so that no job runs meanwhile",
+                false => "the annotation kueue.x-k8s.io/elastic-job keeps a job running meanwhile",
+            };
+            let message = format!(
+                "the job asks for {}, and the Workload {name} is admitted for fewer pods: the job saves, stops and is queued \
+                 again; {hint}",
+                demand.mesh
             );
+            return QueueState::waiting(reason::REQUEUED, message);
         };
         let queue = holder.status.admission.as_ref().map(|admission| admission.cluster_queue.as_str());
         let mut message =

@@ -9,7 +9,7 @@ use stagecoach_api::job::condition_reason;
 
 use super::actions::WorkloadAction;
 use crate::apply::{ApplyError, create_owned};
-use crate::build::kueue::keys::{LAST_CHECKPOINT_ANNOTATION, PRIORITY_BOOST_ANNOTATION};
+use crate::build::kueue::keys::{LAST_CHECKPOINT_ANNOTATION, POD_SETS_ANNOTATION, PRIORITY_BOOST_ANNOTATION};
 use crate::build::kueue::{Demand, PriorityClassName, Workload, condition_type, workload_name};
 use crate::build::{self, JobReference};
 use crate::clients::Clients;
@@ -70,6 +70,17 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             clients.workloads.delete(&workload.name_any(), &params).await?;
             Ok(None)
         }
+        (WorkloadAction::Evict(workload), _) => {
+            // no demand matches it any more, even if the job returns to its former spec
+            let obsolete = |stored: &mut Value| stored["metadata"]["annotations"][POD_SETS_ANNOTATION] = "".into();
+            update(clients, workload, Part::Spec, obsolete).await?;
+            // Kueue deletes a copy whose Workload has another spec, also by `active: false`, before the copy has saved
+            update(clients, workload, Part::Status, |stored| {
+                let message = "the job no longer asks for these pods";
+                set_condition(stored, condition_type::EVICTED, true, "Obsolete", message);
+            })
+            .await
+        }
         (WorkloadAction::Release(workload), _) => update(clients, workload, Part::Status, release).await,
         (WorkloadAction::Finish { workload, reason, message }, _) => {
             update(clients, workload, Part::Status, |stored| {
@@ -99,6 +110,16 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             Ok(None)
         }
     }
+}
+
+/// Whether slices are enabled in Kueue. Kueue does not say so, but without slices it refuses smaller counts of a
+/// Workload with a reservation.
+pub(crate) async fn slices_are_enabled(clients: &Clients, holder: &Workload) -> kube::Result<bool> {
+    let Some(mut stored) = current(clients, holder).await? else { return Ok(true) };
+    for set in stored["spec"]["podSets"].as_array_mut().into_iter().flatten() {
+        set["count"] = set["count"].as_u64().unwrap_or(1).saturating_sub(1).into();
+    }
+    clients.workloads.would_replace(&holder.name_any(), &stored).await
 }
 
 /// The part of a Workload that a request replaces.

@@ -14,7 +14,7 @@ use stagecoach_display::Replicas;
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, InstanceState, JobState, UnixMillis};
 
 pub(crate) use conditions::not_accepted;
-pub(crate) use events::{events, object_reference};
+pub(crate) use events::{JobEvent, events, object_reference};
 pub(crate) use recovery::{PHASES, Recovery};
 pub(crate) use throttle::StatusUpdate;
 

@@ -9,7 +9,7 @@ use http::Method;
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
-use crate::certificates::{control_plane, write_kubeconfig};
+use crate::certificates::control_plane;
 use crate::client::Client;
 use crate::components::{Component, Settings, Site, command};
 use crate::kubectl::Kubectl;
@@ -91,7 +91,7 @@ impl ControlPlane {
 
     /// The cluster as Kueue's controller needs it.
     pub fn host(&self) -> Host<'_> {
-        Host { client: &self.admin, kubectl: &self.kubectl, folder: self.scratch.path() }
+        Host { client: &self.admin, kubectl: &self.kubectl, folder: self.scratch.path(), url: self.url.clone() }
     }
 
     /// Runs kubectl as the administrator.
@@ -136,13 +136,7 @@ impl ControlPlane {
     /// If there is no such account.
     #[track_caller]
     pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> PathBuf {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-        let request = json!({"spec": {"expirationSeconds": 3600}});
-        let answer = self.admin.create(&path, &request).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
-        let user = json!({"token": answer["status"]["token"]});
-        let file = self.scratch.path().join(format!("{namespace}-{name}.kubeconfig"));
-        write_kubeconfig(&file, &self.url, &self.scratch.path().join("ca.crt"), &user);
-        file
+        self.host().service_account_kubeconfig(namespace, name)
     }
 
     /// Kills the API server and starts it again at the same address. Returns when it answers.

@@ -24,7 +24,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use self::daemon::Daemon;
-use self::place::{NAME, Place};
+use self::place::{NAME, Place, SERVER};
 use stagecoach_cluster::Component;
 use stagecoach_cluster::Kubectl;
 use stagecoach_cluster::kueue::Host;
@@ -99,7 +99,12 @@ impl TestNode {
 
     /// The cluster as Kueue's controller needs it.
     pub fn kueue_host(&self) -> Host<'_> {
-        Host { client: &self.client, kubectl: &self.kubectl, folder: self.place.path() }
+        Host {
+            client: &self.client,
+            kubectl: &self.kubectl,
+            folder: self.place.path(),
+            url: format!("https://{SERVER}"),
+        }
     }
 
     /// Runs kubectl as the administrator, with `input`.

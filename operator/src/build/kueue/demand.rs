@@ -100,14 +100,15 @@ impl Demand {
         })
     }
 
-    /// The demand of an elastic job with an admission: one replica more than are admitted. Without an admission, the job
-    /// asks for its fewest replicas. `admitted` has the stages and replicas of the admission.
-    pub(crate) fn after_admission(self, admitted: Option<Mesh>) -> Demand {
+    /// The demand of an elastic job with an admission: one replica more than are admitted, or as many if the job can't
+    /// grow. Without an admission, the job asks for its fewest replicas. `admitted` has the stages and replicas of the
+    /// admission.
+    pub(crate) fn after_admission(self, admitted: Option<Mesh>, may_grow: bool) -> Demand {
         let Some(range) = self.range.clone() else { return self };
         let (min, max) = range.into_inner();
         let admitted = admitted.filter(|admitted| admitted.stages == self.mesh.stages);
         // another controller decides the counts of a prebuilt Workload
-        let step = u32::from(self.prebuilt.is_none());
+        let step = u32::from(may_grow && self.prebuilt.is_none());
         let data_parallel = admitted.map_or(min, |admitted| (admitted.data_parallel + step).clamp(min, max));
         Demand { mesh: Mesh { data_parallel, ..self.mesh }, ..self }
     }

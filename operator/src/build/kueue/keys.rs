@@ -4,9 +4,11 @@
 pub(crate) const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// The label of a job that names its WorkloadPriorityClass.
 pub(crate) const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
-/// The label and the annotation that name a Workload that exists already. MultiKueue sets the label on the job of a
-/// worker cluster.
+/// The label and the annotation that name a Workload that exists already. MultiKueue sets one of them on its copy of a job
+/// in a worker cluster.
 pub(crate) const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
+/// The label of a job that MultiKueue has copied into this cluster, with the name of the manager cluster.
+pub(crate) const MULTI_KUEUE_ORIGIN_LABEL: &str = "kueue.x-k8s.io/multikueue-origin";
 /// The annotation with the value `true` of a job whose number of pods changes by Workload slices, and of its Workloads.
 pub(crate) const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
 /// The annotation of a slice with the Workload that it replaces, as `namespace/name`.

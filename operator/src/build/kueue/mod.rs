@@ -9,4 +9,5 @@ mod workload;
 
 pub(crate) use demand::{Demand, PriorityClassName, workload_name, workload_number};
 pub(crate) use placement::{Placement, PodSetPlacement};
-pub(crate) use workload::{KUEUE_API_VERSION, QueueAdmission, Workload, condition_type};
+pub(crate) use pod_sets::PodSet;
+pub(crate) use workload::{KUEUE_API_VERSION, PodSetUpdate, QueueAdmission, Workload, condition_type};

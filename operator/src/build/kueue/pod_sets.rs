@@ -63,6 +63,11 @@ impl PodSet {
         }
     }
 
+    /// The value that the template has for a key of a map, such as `metadata.labels`.
+    pub(crate) fn value(&self, (parent, map): (&str, &str), key: &str) -> Option<&str> {
+        self.template.get(parent)?.get(map)?.get(key)?.as_str()
+    }
+
     /// Whether the set has stages, and not spares.
     pub(crate) fn has_stages(&self) -> bool {
         self.stages.is_some()

@@ -149,7 +149,11 @@ impl Workload {
 
     /// Whether the Workload takes part in the queue: it is neither finished nor being deleted.
     pub(crate) fn is_unfinished(&self) -> bool {
-        !self.is_true(condition_type::FINISHED) && self.metadata.deletion_timestamp.is_none()
+        !self.is_finished() && self.metadata.deletion_timestamp.is_none()
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.is_true(condition_type::FINISHED)
     }
 
     pub(crate) fn is_evicted(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Admission, eviction and the end of a job.
 
 use serde_json::{Value, json};
+use stagecoach_api::contract::{StagePhase, StageStatus};
 use stagecoach_cluster::until;
 
 use super::{message, queued};
@@ -91,6 +92,41 @@ fn a_stage_is_replaced_within_the_same_admission() {
 }
 
 #[test]
+fn a_spare_takes_the_place_of_a_stage_within_the_same_admission() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    // the promoted spare and the next one need quota for no more pods than before
+    let queue = queues.queue(3, json!({}));
+    queues.create("promoted", &queue, json!({"spec": {"spares": 1, "restart": {"reformTimeoutSeconds": 60}}}));
+    let stand_by = || {
+        cluster.wait("promoted", "training, with its spare", |job| {
+            message(job, "Running") == "all 2 stages are ready; 1 of 1 spares stand by"
+        })
+    };
+    stand_by();
+    let before = queues.workload("promoted").unwrap();
+    let place = StageStatus { stage: 1, incarnation: 1, phase: StagePhase::Forming, ..StageStatus::default() };
+    cluster.kubelet.pod("promoted-spare-0-1").set_status(place);
+    cluster.wait("promoted", "replaced", |job| job["status"]["restarts"]["replaced"] == 1);
+    cluster.kubelet.pod("promoted-1-1").exit(1, "");
+    let pods = until("the next spare", || {
+        let pods = cluster.pods("promoted");
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+        let mut names: Vec<String> = pods.iter().map(name).collect();
+        names.sort();
+        (names == ["promoted-0-1", "promoted-spare-0-1", "promoted-spare-1-1"]).then_some(pods)
+    });
+    stand_by();
+    for pod in pods {
+        assert_eq!(pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"], before["metadata"]["name"]);
+    }
+    let after = queues.workload("promoted").unwrap();
+    assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    assert_eq!(after["status"]["admission"], before["status"]["admission"]);
+    assert_eq!((&after["status"]["reclaimablePods"], condition_of(&after, "Evicted")), (&Value::Null, None));
+    assert_eq!(cluster.job("promoted").unwrap()["status"]["attempt"]["number"], 1);
+}
+
+#[test]
 fn a_suspended_job_leaves_its_queue() {
     let (queues, cluster) = (queued(), &queued().cluster);
     let queue = queues.queue(2, json!({}));
@@ -167,4 +203,31 @@ fn the_objects_of_the_page_work_as_written() {
     }
     cluster.wait_running("llama", 1);
     assert!(cluster.pods("llama").iter().all(|pod| pod["spec"]["nodeName"] == "node-0"));
+}
+
+#[test]
+fn a_workload_that_another_controller_has_made_is_adopted() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let queue = queues.queue(2, json!({}));
+    let name = json!({"kueue.x-k8s.io/prebuilt-workload-name": "prebuilt"});
+    queues.create("adopting", &queue, json!({"metadata": {"labels": name}}));
+    cluster.wait("adopting", "waiting for its Workload", |job| {
+        message(job, "Admitted") == "the Workload prebuilt does not exist yet"
+    });
+    // it has no label of this operator
+    let container = json!({"name": "trainer", "image": "none"});
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
+    let spec = json!({"queueName": queue, "podSets": [{"name": "stages", "count": 2, "template": template}]});
+    let api = stagecoach_cluster::kueue::API;
+    let workload = json!({"apiVersion": api, "kind": "Workload", "metadata": {"name": "prebuilt"}, "spec": spec});
+    stagecoach_cluster::kueue::create(cluster.plane.client(), &[workload]);
+    let job = cluster.wait_running("adopting", 1);
+    let workload = queues.wait_workload("adopting", "PodsReady", "True");
+    assert_eq!(workload["metadata"]["name"], "prebuilt");
+    assert_eq!(workload["metadata"]["ownerReferences"][0]["uid"], job["metadata"]["uid"]);
+    cluster.finish("adopting", 1, 2);
+    cluster.wait_phase("adopting", "Complete");
+    until("the Workload to be finished", || {
+        has_condition(queues.workloads("adopting").first()?, "Finished", "True", "Succeeded").then_some(())
+    });
 }

@@ -1,8 +1,10 @@
 //! Jobs in the queues of Kueue's own controller.
 
 mod admission;
+mod checks;
 mod crashes;
 mod elastic;
+mod multikueue;
 mod outage;
 mod preemption;
 mod scaling;
@@ -24,9 +26,15 @@ struct QueuedCluster {
 }
 
 fn start() -> QueuedCluster {
+    start_with(json!({}))
+}
+
+/// Like [`start`], with changes merged into Kueue's configuration.
+fn start_with(changes: Value) -> QueuedCluster {
     let cluster = TestCluster::with_values(Settings::default(), &json!({"kueue": {"enabled": true}}));
-    let gates = json!({"featureGates": {"PriorityBoost": true, "ElasticJobsViaWorkloadSlices": true}});
-    let kueue = Kueue::start(&cluster.plane, gates);
+    let mut configuration = json!({"featureGates": {"PriorityBoost": true, "ElasticJobsViaWorkloadSlices": true}});
+    merge(&mut configuration, changes);
+    let kueue = Kueue::start(&cluster.plane, configuration);
     let client = cluster.plane.client();
     kueue::create(client, &[resource_flavor("default", json!({})), priority_class("high", 1000)]);
     // a test of crashes runs operators of its own in its own namespaces
@@ -38,6 +46,12 @@ fn start() -> QueuedCluster {
 fn queued() -> &'static QueuedCluster {
     static CLUSTER: OnceLock<QueuedCluster> = OnceLock::new();
     CLUSTER.get_or_init(start)
+}
+
+/// The cluster of the tests that need a Kueue without Workload slices, or restart it.
+fn without_slices() -> &'static QueuedCluster {
+    static CLUSTER: OnceLock<QueuedCluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| start_with(json!({"featureGates": {"ElasticJobsViaWorkloadSlices": false}})))
 }
 
 impl QueuedCluster {

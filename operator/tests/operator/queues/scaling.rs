@@ -3,7 +3,7 @@
 use serde_json::json;
 use stagecoach_cluster::until;
 
-use super::{message, queued};
+use super::{message, queued, without_slices};
 use crate::support::has_condition;
 
 fn elastic() -> serde_json::Value {
@@ -46,6 +46,36 @@ fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
     cluster.finish("elastic", 3, 1);
     cluster.wait_phase("elastic", "Complete");
     until("its Workloads to be finished", || queues.workload("elastic").is_none().then_some(()));
+}
+
+#[test]
+fn an_elastic_job_is_queued_again_whole_if_kueue_has_no_slices() {
+    let (queues, cluster) = (without_slices(), &without_slices().cluster);
+    // a slice beside the first Workload would find no quota
+    let queue = queues.queue(3, json!({}));
+    queues.create("whole", &queue, elastic());
+    cluster.wait_running("whole", 1);
+    cluster.edit("whole", json!({"stages": 3}));
+    let job = cluster.wait_running("whole", 2);
+    assert_eq!(job["status"]["attempt"]["stages"], 3);
+    assert_eq!(queues.workloads("whole").len(), 1);
+    let said =
+        until("the event", || cluster.event_notes("whole").into_iter().find(|note| note.contains("is queued again")));
+    assert!(said.contains("the feature gate ElasticJobsViaWorkloadSlices of Kueue is off"), "{said}");
+
+    // more than the quota: the condition says why no stage runs
+    cluster.edit("whole", json!({"stages": 4}));
+    cluster.wait("whole", "waiting for four stages", |job| {
+        job["status"]["phase"] == "Pending" && message(job, "Admitted").contains("insufficient")
+    });
+    cluster.edit("whole", json!({"stages": 2}));
+    cluster.wait_running("whole", 3);
+    cluster.edit("whole", json!({"stages": 1}));
+    cluster.wait_running("whole", 4);
+    until("the rest to be given back", || {
+        let workload = queues.workload("whole")?;
+        (workload["status"]["reclaimablePods"] == json!([{"name": "stages", "count": 1}])).then_some(())
+    });
 }
 
 #[test]

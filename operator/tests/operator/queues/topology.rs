@@ -11,9 +11,14 @@ use super::queued;
 const HOST: &str = "kubernetes.io/hostname";
 
 fn in_topology(annotations: Value, changes: Value) -> Value {
+    with_cpus("100m", annotations, changes)
+}
+
+/// A job whose stages request so many CPUs. A node has 256.
+fn with_cpus(cpus: &str, annotations: Value, changes: Value) -> Value {
     let mut spec = changes;
     spec["template"] = json!({"metadata": {"annotations": annotations}, "spec": {
-        "containers": [{"name": "trainer", "resources": {"requests": {"cpu": "100m"}}}]}});
+        "containers": [{"name": "trainer", "resources": {"requests": {"cpu": cpus}}}]}});
     json!({ "spec": spec })
 }
 
@@ -66,4 +71,36 @@ fn stages_are_placed_where_their_annotations_ask() {
     assert!(placed[0] == placed[1] && placed[2] == placed[3], "{placed:?}");
     let request = &queues.workload("replicas").unwrap()["spec"]["podSets"][0]["topologyRequest"];
     assert_eq!((&request["podSetSliceSize"], &request["podSetSliceRequiredTopology"]), (&json!(2), &json!(HOST)));
+}
+
+#[test]
+fn a_preferred_domain_is_taken_if_the_stages_fit() {
+    let (queues, cluster) = (queued(), &queued().cluster);
+    let flavor = json!({"nodeLabels": {"kubernetes.io/os": "linux"}, "topologyName": "preferred"});
+    kueue::create(
+        cluster.plane.client(),
+        &[
+            topology("preferred", &[HOST]),
+            resource_flavor("preferred", flavor),
+            cluster_queue("preferred", &[("preferred", json!({"cpu": 600}))], json!({})),
+            local_queue("preferred", "preferred"),
+        ],
+    );
+    let preferred = json!({"kueue.x-k8s.io/podset-preferred-topology": HOST});
+    queues.create("near", "preferred", in_topology(preferred.clone(), json!({"stages": 3})));
+    cluster.wait_running("near", 1);
+    assert_eq!(nodes("near", 3).into_iter().collect::<BTreeSet<_>>().len(), 1);
+    let request = &queues.workload("near").unwrap()["spec"]["podSets"][0]["topologyRequest"];
+    assert_eq!(request, &json!({"preferred": HOST, "podIndexLabel": "stagecoach.dev/rank"}));
+
+    // two of these stages fit no node together
+    queues.create("far", "preferred", with_cpus("150", preferred, json!({"stages": 2})));
+    cluster.wait_running("far", 1);
+    assert_eq!(nodes("far", 2).into_iter().collect::<BTreeSet<_>>().len(), 2);
+    cluster.plane.client().delete(&crate::support::path("far"));
+    let required = json!({"kueue.x-k8s.io/podset-required-topology": HOST});
+    queues.create("nowhere-near", "preferred", with_cpus("150", required, json!({"stages": 2})));
+    cluster.wait("nowhere-near", "waiting for one node", |job| {
+        super::message(job, "Admitted").contains("topology \"preferred\" allows to fit only")
+    });
 }

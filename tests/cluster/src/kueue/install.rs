@@ -13,7 +13,9 @@ use crate::object::condition_of;
 use crate::{until, until_or_tell};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const NAMESPACE: &str = "kueue-system";
+pub(super) const NAMESPACE: &str = "kueue-system";
+/// The name that the account has in a release.
+pub(super) const ACCOUNT: &str = "kueue-controller-manager";
 const SERVICE: &str = "kueue-webhook-service";
 const SECRET: &str = "kueue-webhook-server-cert";
 /// The CRDs whose versions the controller converts.
@@ -51,12 +53,47 @@ pub(super) fn install(host: &Host<'_>, program: &Path, ip: &str) {
     let spec = json!({"type": "ExternalName", "externalName": ip});
     create(&namespaced("services"), &json!({"metadata": {"name": SERVICE}, "spec": spec}));
 
+    let applied = host.kubectl.try_apply(&account().to_string());
+    applied.unwrap_or_else(|message| panic!("the account of Kueue: {message}"));
+
     let manifests = std::fs::read_to_string(beside("webhooks")).unwrap();
     for mut configuration in serde_saphyr::from_multiple::<Value>(&manifests).unwrap() {
         adapt(&mut configuration);
         let plural = format!("{}s", configuration["kind"].as_str().unwrap().to_lowercase());
         create(&format!("/apis/admissionregistration.k8s.io/v1/{plural}"), &configuration);
     }
+}
+
+/// The controller's account. Its rights are wider than those of a release, but it has none on the objects of other
+/// projects: a project that Kueue does not know must give them.
+fn account() -> Value {
+    let rbac = "rbac.authorization.k8s.io";
+    let groups = [
+        "",
+        "admissionregistration.k8s.io",
+        "apiextensions.k8s.io",
+        "apps",
+        "authentication.k8s.io",
+        "authorization.k8s.io",
+        "autoscaling.x-k8s.io",
+        "batch",
+        "coordination.k8s.io",
+        "events.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "kueue.x-k8s.io",
+        "node.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+    ];
+    let rules = json!([{"apiGroups": groups, "resources": ["*"], "verbs": ["*"]}]);
+    let role = json!({"apiGroup": rbac, "kind": "ClusterRole", "name": ACCOUNT});
+    let subject = json!({"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE});
+    let version = format!("{rbac}/v1");
+    json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT, "namespace": NAMESPACE}},
+        {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": rules},
+        {"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": {"name": ACCOUNT}, "roleRef": role, "subjects": [subject]},
+    ]})
 }
 
 /// The files of the serving certificate, after the controller has made it.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 pub use self::objects::{
     API, cluster_queue, collection, create, local_queue, priority_class, resource_flavor, topology,
 };
+use crate::certificates::write_kubeconfig;
 use crate::kubelet::address::Address;
 use crate::object::merge;
 use crate::plane::{ControlPlane, tail};
@@ -31,14 +32,33 @@ const HEALTH: u16 = 8081;
 const TAIL: usize = 30;
 
 /// The cluster in which Kueue runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Host<'a> {
     /// The administrator's client.
     pub client: &'a Client,
     /// The administrator's kubectl.
     pub kubectl: &'a Kubectl,
-    /// The folder in which the controller has a folder `kueue` of its own.
+    /// The folder with the certificate authority, in which the controller has a folder `kueue` of its own.
     pub folder: &'a Path,
+    /// The API server's address.
+    pub url: String,
+}
+
+impl Host<'_> {
+    /// A kubeconfig with the rights of a service account. Its token is valid for an hour.
+    ///
+    /// # Panics
+    /// If there is no such account.
+    #[track_caller]
+    pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> PathBuf {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+        let request = json!({"spec": {"expirationSeconds": 3600}});
+        let answer = self.client.create(&path, &request).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
+        let user = json!({"token": answer["status"]["token"]});
+        let file = self.folder.join(format!("{namespace}-{name}.kubeconfig"));
+        write_kubeconfig(&file, &self.url, &self.folder.join("ca.crt"), &user);
+        file
+    }
 }
 
 /// Kueue's controller and its webhooks. Any number may run at the same time, one for each control plane. The process
@@ -52,18 +72,20 @@ pub struct Kueue {
     program: PathBuf,
     /// The folder with configuration, certificates and log.
     folder: PathBuf,
+    /// That of the controller's account.
     kubeconfig: PathBuf,
     address: Address,
 }
 
 impl Kueue {
     /// Installs Kueue's CRDs and webhooks, starts the controller, and waits until the API server asks the webhooks.
-    /// `changes` are merged into the configuration, such as `{"featureGates": {"PriorityBoost": true}}`.
+    /// `STAGECOACH_TEST_KUEUE` names the tool of another version of Kueue. `changes` are merged into the configuration, such as `{"featureGates": {"PriorityBoost": true}}`.
     ///
     /// # Panics
     /// If the controller does not start. The test's output has the tail of its log.
     pub fn start(plane: &ControlPlane, changes: Value) -> Kueue {
-        Kueue::start_version("kueue", plane, changes)
+        let tool = std::env::var("STAGECOACH_TEST_KUEUE").unwrap_or_else(|_| "kueue".into());
+        Kueue::start_version(&tool, plane, changes)
     }
 
     /// Like [`Kueue::start`], with the version of Kueue that is the tool `name`, such as `kueue-0.18`.
@@ -83,15 +105,17 @@ impl Kueue {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let program = tool(name).canonicalize().unwrap();
-        let (folder, kubeconfig) = (host.folder.join("kueue"), host.kubectl.kubeconfig.clone());
+        let address = Address::claim();
+        install::install(host, &program, &address.ip);
+        let kubeconfig = host.service_account_kubeconfig(install::NAMESPACE, install::ACCOUNT);
+        let folder = host.folder.join("kueue");
         std::fs::create_dir_all(folder.join("certificates")).unwrap();
-        let kueue = Kueue { process: Mutex::default(), program, folder, kubeconfig, address: Address::claim() };
+        let kueue = Kueue { process: Mutex::default(), program, folder, kubeconfig, address };
         let mut configuration = kueue.configuration();
         merge(&mut configuration, changes);
         // JSON is also YAML
         std::fs::write(kueue.folder.join("configuration.yaml"), configuration.to_string()).unwrap();
 
-        install::install(host, &kueue.program, &kueue.address.ip);
         kueue.spawn();
         // a kubelet mounts the Secret that the controller fills with certificates of its own
         let certificates = kueue.wait_for("certificates", || install::certificates(host));

@@ -22,7 +22,7 @@ impl<'p> Queues<'p> {
         };
         // room for one job of three stages
         let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
-        let all = cluster_queue("all", &[("default", json!({"pods": 3}))], preemption);
+        let all = cluster_queue("all", &[("default", json!({"pods": 3, "cpu": 100, "memory": "1Ti"}))], preemption);
         let objects = [resource_flavor("default", json!({})), priority_class("high", 1000), all];
         kueue::create(product.node.client(), &objects);
         kueue::create(product.node.client(), &[local("team-a"), local("team-b")]);

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use stagecoach_cluster::kueue::{Kueue, collection};
 use stagecoach_cluster::{ControlPlane, merge};
 
@@ -25,7 +25,18 @@ use Answer::{Accepted, Refused, RefusedBy};
 /// The end of a range without a last version.
 const NEWEST: u32 = u32::MAX;
 
-/// Workloads and the answers to them. An object that the operator writes is one more line.
+/// The operator's own Workloads of different jobs, as its tests have them. Each version accepts each of them.
+fn of_the_operator() -> Vec<(String, Value, Answer)> {
+    let golden = include_str!("../../../../../operator/src/kueue/tests/workloads.json");
+    let all: Map<String, Value> = serde_json::from_str(golden).unwrap();
+    let in_default = |mut workload: Value| {
+        workload["metadata"]["namespace"] = "default".into();
+        workload
+    };
+    all.into_iter().map(|(job, workload)| (format!("the operator's: {job}"), in_default(workload), Accepted)).collect()
+}
+
+/// Workloads and the answers to them.
 fn cases() -> Vec<(&'static str, Value, Answer)> {
     let spec = |spec: Value| workload("w", spec);
     let annotated = |key: &str, value: &str, spec: Value| {
@@ -114,7 +125,8 @@ fn minor_versions_answer_as_they_should() {
     for (minor, tool) in MINORS {
         let plane = ControlPlane::start();
         let _kueue = Kueue::start_version(tool, &plane, configuration.clone());
-        for (what, object, expected) in cases() {
+        let cases = cases().into_iter().map(|(what, object, expected)| (what.to_owned(), object, expected));
+        for (what, object, expected) in cases.chain(of_the_operator()) {
             let expected = match expected {
                 Accepted => None,
                 Refused(message) => Some(message),

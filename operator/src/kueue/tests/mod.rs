@@ -1,5 +1,8 @@
 //! The answers of a queue and the next writes, without a cluster.
 
+mod dispatched;
+mod objects;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,7 +15,7 @@ use super::{JobSituation, QueueState, WorkloadAction, actions, holder};
 use crate::build::JobReference;
 use crate::build::kueue::{Demand, Workload};
 
-const SAMPLE_JOB: &str = include_str!("../../../manifests/samples/shakespeare.yaml");
+const SAMPLE_JOB: &str = include_str!("../../../../manifests/samples/shakespeare.yaml");
 
 fn job() -> JobReference {
     JobReference { name: "a".into(), namespace: "ml".into(), uid: "12345678".into() }
@@ -52,6 +55,10 @@ const EVICTED: [&str; 3] = ["QuotaReserved", "Admitted", "Evicted"];
 
 /// The next writes in short: the kind of the write, and the name of the Workload.
 fn next(demand: Option<&Demand>, workloads: &[Arc<Workload>], situation: &JobSituation) -> Vec<String> {
+    in_short(&actions(&job(), demand, workloads, situation))
+}
+
+fn in_short(actions: &[WorkloadAction]) -> Vec<String> {
     let name = |workload: &Arc<Workload>| workload.metadata.name.clone().unwrap();
     let short = |action: &WorkloadAction| match action {
         WorkloadAction::Create { number, replaced } => {
@@ -61,13 +68,14 @@ fn next(demand: Option<&Demand>, workloads: &[Arc<Workload>], situation: &JobSit
         WorkloadAction::SetCounts(of) => format!("counts {}", name(of)),
         WorkloadAction::SetPriority(of) => format!("priority {}", name(of)),
         WorkloadAction::Delete(of) => format!("delete {}", name(of)),
+        WorkloadAction::Evict(of) => format!("evict {}", name(of)),
         WorkloadAction::Release(of) => format!("release {}", name(of)),
         WorkloadAction::Finish { workload, reason, .. } => format!("finish {} {reason}", name(workload)),
         WorkloadAction::SetPodsReady { workload, is_ready } => format!("ready {} {is_ready}", name(workload)),
         WorkloadAction::SetReclaimable { workload, counts } => format!("reclaimable {} {counts:?}", name(workload)),
         WorkloadAction::SetBoost { workload, boost, .. } => format!("boost {} {boost}", name(workload)),
     };
-    actions(&job(), demand, workloads, situation).iter().map(short).collect()
+    actions.iter().map(short).collect()
 }
 
 /// The demand of an elastic job of two stages with one to three replicas, with these Workloads.
@@ -170,26 +178,26 @@ fn a_job_runs_under_the_newest_admission_that_fits() {
     let (two, three) = (demand(true, 2), demand(true, 3));
     let old = workload(&two, 1, &ADMITTED, Some(2));
     let waiting = workload(&three, 2, &[], None);
-    let state = QueueState::new(&three, &[old.clone(), waiting]);
+    let state = QueueState::new(&three, &[old.clone(), waiting], false);
     // the slice waits, and the job keeps its two stages
     assert_eq!(
         (state.grant.admission, state.grant.mesh),
         (Admission::Admitted(old.admission_id()), Some(Mesh::pipeline(2)))
     );
     let new = workload(&three, 2, &ADMITTED, Some(3));
-    let state = QueueState::new(&three, &[old.clone(), new.clone()]);
+    let state = QueueState::new(&three, &[old.clone(), new.clone()], false);
     assert_eq!(
         (state.grant.admission, state.grant.mesh),
         (Admission::Admitted(new.admission_id()), Some(Mesh::pipeline(3)))
     );
     // without slices, the job waits again for more, and continues with fewer
     let rigid = workload(&demand(false, 2), 1, &ADMITTED, Some(2));
-    let of = |stages| QueueState::new(&demand(false, stages), std::slice::from_ref(&rigid)).grant;
+    let of = |stages| QueueState::new(&demand(false, stages), std::slice::from_ref(&rigid), false).grant;
     assert_eq!(of(3).admission, Admission::Waiting);
     assert_eq!((of(1).admission, of(1).mesh), (Admission::Admitted(rigid.admission_id()), Some(Mesh::pipeline(1))));
     for conditions in [&["QuotaReserved"][..], &EVICTED, &["QuotaReserved", "Admitted", "Finished"]] {
         let workload = workload(&two, 1, conditions, Some(2));
-        assert_eq!(QueueState::new(&two, &[workload]).grant.admission, Admission::Waiting, "{conditions:?}");
+        assert_eq!(QueueState::new(&two, &[workload], false).grant.admission, Admission::Waiting, "{conditions:?}");
     }
 }
 
@@ -242,6 +250,16 @@ fn an_elastic_job_asks_for_more_beside_its_admission() {
     let exceeds = JobSituation { exceeds_grant: true, ..running.clone() };
     assert_eq!(next(Some(&one), std::slice::from_ref(&old), &exceeds), [""; 0]);
     assert_eq!(of(&one, &[]), ["counts a-12345-1"]);
+    // without slices in Kueue, the job is queued again for more, and gives the rest back
+    let slices_are_off = true;
+    let situation = JobSituation { slices_are_off, ..running };
+    let holder = std::slice::from_ref(&old);
+    assert_eq!(next(Some(&three), holder, &situation), [""; 0]);
+    assert_eq!(next(Some(&three), holder, &JobSituation { slices_are_off, ..stopped() })[0], "delete a-12345-1");
+    assert_eq!(next(Some(&one), holder, &situation), [r#"reclaimable a-12345-1 {"stages": 1}"#]);
+    let state = QueueState::new(&three, holder, slices_are_off);
+    assert_eq!(state.grant.admission, Admission::Waiting);
+    assert!(state.condition.unwrap().message.contains("ElasticJobsViaWorkloadSlices of Kueue is off"));
 }
 
 #[test]

@@ -1,0 +1,72 @@
+//! The next writes to the Workload of a job that MultiKueue runs in another cluster. The operator keeps the Workload, and
+//! Kueue ends it when the copy of the job has ended.
+
+use std::sync::Arc;
+
+use super::actions::{WorkloadAction, pods_ready, release, set_priority};
+use crate::build::JobReference;
+use crate::build::kueue::{Demand, Workload, workload_number};
+
+/// The state of the copy in the other cluster, from the status that Kueue copies from it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CopySituation {
+    /// Whether the user has suspended the job.
+    pub(crate) is_suspended: bool,
+    /// Whether the job is complete or has failed.
+    pub(crate) has_ended: bool,
+    /// Whether the copy has no attempt. After an eviction, it is also true once the time for the save is over: the other
+    /// cluster may be lost.
+    pub(crate) has_stopped: bool,
+    /// Whether the copy trains.
+    pub(crate) is_running: bool,
+}
+
+/// The next writes. `demand` is `None` for a job without a queue. `workloads` are in the order of their creation.
+pub(crate) fn dispatched_actions(
+    job: &JobReference,
+    demand: Option<&Demand>,
+    workloads: &[Arc<Workload>],
+    situation: CopySituation,
+) -> Vec<WorkloadAction> {
+    let unfinished: Vec<&Arc<Workload>> = workloads.iter().filter(|workload| workload.is_unfinished()).collect();
+    // Kueue finishes a Workload after it has copied the end of the job, but the watch of Workloads may be ahead
+    let is_over = situation.has_ended || workloads.iter().any(|workload| workload.is_finished());
+    if is_over {
+        return Vec::new();
+    }
+    let wanted = demand.filter(|demand| !situation.is_suspended && demand.problem().is_none());
+    let mut actions = Vec::new();
+    let mut has_kept = false;
+    for workload in &unfinished {
+        let fitting = wanted.filter(|demand| {
+            !has_kept && demand.matches(workload) && (demand.has_counts(workload) || !workload.has_reservation())
+        });
+        let Some(demand) = fitting else {
+            actions.extend(retire(workload, situation));
+            continue;
+        };
+        has_kept = true;
+        if workload.is_evicted() && workload.has_reservation() {
+            actions.extend(situation.has_stopped.then(|| release(workload)));
+        } else if !demand.has_counts(workload) {
+            actions.push(WorkloadAction::SetCounts(Arc::clone(workload)));
+        } else {
+            actions.extend(set_priority(demand, workload));
+            actions.extend(pods_ready(workload, workload.is_admitted() && situation.is_running));
+        }
+    }
+    if unfinished.is_empty() && wanted.is_some() {
+        let number = 1 + workloads.iter().filter_map(|workload| workload_number(job, workload)).max().unwrap_or(0);
+        actions.push(WorkloadAction::Create { number, replaced: None });
+    }
+    actions
+}
+
+/// Removes a Workload that the job no longer needs. Its end would kill the copy, so the copy stops before, by an
+/// eviction.
+fn retire(workload: &Arc<Workload>, situation: CopySituation) -> Option<WorkloadAction> {
+    if situation.has_stopped || !workload.has_reservation() {
+        return Some(WorkloadAction::Delete(Arc::clone(workload)));
+    }
+    (!workload.is_evicted()).then(|| WorkloadAction::Evict(Arc::clone(workload)))
+}

@@ -7,21 +7,21 @@ use super::{ADMITTED, demand_of, job, workload};
 use crate::build::kueue::{Demand, PriorityClassName};
 
 /// Fields of the spec of a job: paths and values.
-type Fields<'a> = &'a [(&'a str, &'a str)];
+type Fields = &'static [(&'static str, &'static str)];
+type OwnedFields = Vec<(&'static str, String)>;
 
 const REPLICAS: [(&str, &str); 3] = [("stages", "2"), ("dataParallel", "4"), ("training.gradientBlocks", "4")];
 
 /// The jobs by name: whether the job is elastic, and the fields of its spec.
-fn jobs() -> Vec<(&'static str, bool, Vec<(&'static str, String)>)> {
-    let owned = |fields: Fields<'static>| -> Vec<(&'static str, String)> {
-        fields.iter().map(|(path, value)| (*path, (*value).to_owned())).collect()
-    };
-    let template = |fields: Fields<'static>, template: Value| {
+fn jobs() -> Vec<(&'static str, bool, OwnedFields)> {
+    let owned =
+        |fields: Fields| -> OwnedFields { fields.iter().map(|(path, value)| (*path, (*value).to_owned())).collect() };
+    let template = |fields: Fields, template: Value| {
         let mut fields = owned(fields);
         fields.push(("template", template.to_string()));
         fields
     };
-    let topology = |fields: Fields<'static>, annotations: &[(&str, &str)]| {
+    let topology = |fields: Fields, annotations: &[(&str, &str)]| {
         let annotations: Map<String, Value> =
             annotations.iter().map(|(key, value)| (format!("kueue.x-k8s.io/podset-{key}"), json!(value))).collect();
         template(fields, json!({"metadata": {"annotations": annotations}}))
@@ -38,7 +38,7 @@ fn jobs() -> Vec<(&'static str, bool, Vec<(&'static str, String)>)> {
         "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
         "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpus"}],
     }});
-    let [stages, replicas]: [Fields<'static>; 2] = [&[("stages", "4")], &REPLICAS];
+    let [stages, replicas]: [Fields; 2] = [&[("stages", "4")], &REPLICAS];
     let required = "required-topology";
     vec![
         ("stages", false, owned(stages)),

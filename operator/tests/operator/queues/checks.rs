@@ -89,9 +89,9 @@ fn a_contradiction_of_an_admission_check_starts_no_pod() {
     let refused = |job: &str, changes: Value, updates: Value, expected: &str| {
         queues.create(job, "contradicted", changes);
         answer(queues, job, "contradicted", updates);
-        let contradictory = |object: &Value| has_condition(object, "Ready", "False", "ContradictoryAdmission");
+        let contradictory = |object: &Value| has_condition(object, "Scheduled", "False", "ContradictoryAdmission");
         let object = cluster.wait(job, "refused", contradictory);
-        assert!(message(&object, "Ready").contains(expected), "{}", message(&object, "Ready"));
+        assert!(message(&object, "Scheduled").contains(expected), "{}", message(&object, "Scheduled"));
         assert!(cluster.pods(job).is_empty());
         cluster.plane.client().delete(&crate::support::path(job));
     };

@@ -1,5 +1,5 @@
-//! Reconciles a job that MultiKueue runs in another cluster. The job has a Workload here, and nothing else. Its status is
-//! Kueue's copy of the status there.
+//! Reconciles a job that MultiKueue runs in another cluster. The job has a Workload here, and nothing else. Its status
+//! is Kueue's copy of the status there.
 
 use std::sync::Arc;
 use std::time::Duration;

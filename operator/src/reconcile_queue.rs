@@ -62,8 +62,8 @@ pub(crate) async fn observe(job: &mut ParsedJob, clients: &Clients, context: &Co
     Ok(ObservedQueue { workloads, state, slices_are_off })
 }
 
-/// Whether an elastic job asks for other numbers than it is admitted for, and Kueue has no slices for that. Kueue is asked
-/// once for each admission.
+/// Whether an elastic job asks for other numbers than it is admitted for, and Kueue has no slices for that. The operator
+/// asks Kueue once for each admission.
 async fn slices_are_off(job: &ParsedJob, workloads: &[Arc<Workload>], clients: &Clients, context: &Context) -> bool {
     let demand = job.demand.as_ref().filter(|demand| demand.is_elastic && demand.prebuilt.is_none());
     let changed = |demand: &&Demand, holder: &&Arc<Workload>| demand.matches(holder) && !demand.has_counts(holder);

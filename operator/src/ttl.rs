@@ -12,8 +12,8 @@ use crate::build::kueue::keys::MULTI_KUEUE_ORIGIN_LABEL;
 use crate::clients::Clients;
 use crate::job::RawPipelineJob;
 
-/// The time until a finished job is deleted; `None` if the job has no TTL or has not finished. MultiKueue deletes its own
-/// copy of a job after it has read the end of the job. Without the end, it would run the job again.
+/// The time until a finished job is deleted; `None` if the job has no TTL or has not finished. MultiKueue deletes its
+/// own copy of a job after it has read the end of the job. Without the end, it would run the job again.
 pub(crate) fn remaining_ttl(
     object: &RawPipelineJob,
     ttl_seconds: Option<u64>,

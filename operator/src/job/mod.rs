@@ -92,7 +92,8 @@ pub(crate) enum Manager {
     Other,
 }
 
-/// The controller that `spec.managedBy` names. The field is parsed alone, so that the answer is right for an invalid spec.
+/// The controller that `spec.managedBy` names. The field is parsed alone, so that the answer is right for an invalid
+/// spec.
 pub(crate) fn manager(object: &RawPipelineJob) -> Manager {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]

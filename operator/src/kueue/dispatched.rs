@@ -1,5 +1,5 @@
-//! The next writes to the Workload of a job that MultiKueue runs in another cluster. The operator keeps the Workload, and
-//! Kueue ends it when the copy of the job has ended.
+//! The next writes to the Workload of a job that MultiKueue runs in another cluster. The operator keeps the Workload,
+//! and Kueue ends it when the copy of the job has ended.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ pub(crate) struct CopySituation {
     pub(crate) is_suspended: bool,
     /// Whether the job is complete or has failed.
     pub(crate) has_ended: bool,
-    /// Whether the copy has no attempt. After an eviction, it is also true once the time for the save is over: the other
-    /// cluster may be lost.
+    /// Whether the copy has no attempt. After an eviction, it is also true once the time for the save is over: the
+    /// other cluster may be lost.
     pub(crate) has_stopped: bool,
     /// Whether the copy trains.
     pub(crate) is_running: bool,

@@ -4,8 +4,8 @@
 pub(crate) const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// The label of a job that names its WorkloadPriorityClass.
 pub(crate) const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
-/// The label and the annotation that name a Workload that exists already. MultiKueue sets one of them on its copy of a job
-/// in a worker cluster.
+/// The label and the annotation that name a Workload that exists already. MultiKueue sets one of them on its copy of a
+/// job in a worker cluster.
 pub(crate) const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
 /// The label of a job that MultiKueue has copied into this cluster, with the name of the manager cluster.
 pub(crate) const MULTI_KUEUE_ORIGIN_LABEL: &str = "kueue.x-k8s.io/multikueue-origin";

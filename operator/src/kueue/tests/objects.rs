@@ -1,5 +1,5 @@
-//! The Workloads of different jobs. `workloads.json` has each field that the API server gets. The tests of Kueue's minor
-//! versions show the same file to Kueue's webhooks.
+//! The Workloads of different jobs. `workloads.json` has each field that the API server gets. The tests of Kueue's
+//! minor versions show the same file to Kueue's webhooks.
 
 use serde_json::{Map, Value, json};
 

@@ -79,7 +79,8 @@ pub struct Kueue {
 
 impl Kueue {
     /// Installs Kueue's CRDs and webhooks, starts the controller, and waits until the API server asks the webhooks.
-    /// `STAGECOACH_TEST_KUEUE` names the tool of another version of Kueue. `changes` are merged into the configuration, such as `{"featureGates": {"PriorityBoost": true}}`.
+    /// `STAGECOACH_TEST_KUEUE` names the tool of another version of Kueue. `changes` are merged into the configuration,
+    /// such as `{"featureGates": {"PriorityBoost": true}}`.
     ///
     /// # Panics
     /// If the controller does not start. The test's output has the tail of its log.

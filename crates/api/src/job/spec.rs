@@ -106,8 +106,8 @@ pub struct PipelineJobSpec {
     /// Whether the job is suspended: it saves a checkpoint, and its pods are deleted. With false, the job resumes.
     #[serde(default)]
     pub suspend: bool,
-    /// The controller that reconciles this job. With another value than the default, Stagecoach's operator ignores the
-    /// job.
+    /// The controller that reconciles this job. With another value than the default, Stagecoach's operator leaves the job
+    /// alone. For `kueue.x-k8s.io/multikueue` it makes the Workload, and Kueue runs the job in another cluster.
     #[serde(default = "managed_by")]
     pub managed_by: String,
     /// The trainer: the built-in one, or a container of the template.

@@ -82,7 +82,7 @@ fn in_short(actions: &[WorkloadAction]) -> Vec<String> {
 fn elastic_demand(workloads: &[Arc<Workload>]) -> Demand {
     let range = "{minDataParallel: 1, maxDataParallel: 3}";
     let demand = demand_of(false, &[("stages", "2"), ("elastic", range), ("training.microbatches", "4")]);
-    demand.after_admission(holder(workloads).and_then(|holder| holder.admitted_mesh()))
+    demand.after_admission(holder(workloads).and_then(|holder| holder.admitted_mesh()), true)
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn an_elastic_job_asks_for_one_more_replica_until_it_has_all() {
         let finish = actions.contains(&"finish a-12345-1 WorkloadSliceReplaced".to_owned());
         assert_eq!(finish, number == 3, "{actions:?}");
         // the job runs under its admission while the next slice waits
-        let state = QueueState::new(&demand, &workloads);
+        let state = QueueState::new(&demand, &workloads, false);
         let mesh = Mesh { stages: 2, data_parallel: 3 };
         assert_eq!((state.grant.mesh, state.grant.replicas), (Some(mesh), Some(admitted - 1)));
         admissions.push(state.grant.admission);
@@ -116,10 +116,13 @@ fn an_elastic_job_asks_for_one_more_replica_until_it_has_all() {
         workloads.push(Arc::new(serde_json::from_value(slice).unwrap()));
     }
     let all = elastic_demand(&workloads);
-    let state = QueueState::new(&all, &workloads);
+    let state = QueueState::new(&all, &workloads, false);
     assert_eq!((all.mesh.data_parallel, state.grant.replicas), (3, Some(3)));
     admissions.push(state.grant.admission);
     assert!(admissions.windows(2).all(|pair| pair[0] == pair[1]), "{admissions:?}: no attempt is drained");
+    // where Kueue has no slices, the job keeps the replicas that it has
+    let admitted = Some(Mesh { stages: 2, data_parallel: 2 });
+    assert_eq!(elastic_demand(&[]).after_admission(admitted, false).mesh.data_parallel, 2);
     // an eviction begins with the fewest replicas again
     let evicted = vec![workload(&all, 4, &EVICTED, Some(6))];
     let demand = elastic_demand(&evicted);

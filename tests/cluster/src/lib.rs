@@ -8,6 +8,7 @@ pub mod chart;
 mod client;
 mod components;
 pub mod flows;
+mod host;
 mod kubectl;
 mod kubelet;
 pub mod kueue;

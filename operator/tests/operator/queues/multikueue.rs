@@ -5,11 +5,11 @@ use std::sync::OnceLock;
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
-use stagecoach_cluster::kueue::{self, cluster_queue, collection, local_queue};
+use stagecoach_cluster::kueue::collection;
 use stagecoach_cluster::{merge, until, until_or_tell};
 
 use super::{QueuedCluster, start, start_with};
-use crate::support::{condition_of, has_condition, jobs, path};
+use crate::support::{has_condition, jobs, path};
 
 const PAGE: &str = include_str!("../../../../docs/KUEUE.md");
 
@@ -197,50 +197,6 @@ fn a_suspended_or_changed_job_saves_in_the_worker_and_is_sent_again() {
     assert_eq!(clusters.worker.cluster.pods("paused").len(), 3);
     until_or_tell("the event of the second drain", || drains(2), || format!(": {:?}", events()));
     clusters.assert_left_alone("paused");
-}
-
-#[test]
-fn an_evicted_copy_returns_to_the_queue_of_the_manager() {
-    let clusters = clusters();
-    let Clusters { manager, worker } = clusters;
-    let quota = |milli_cpus: u32| json!({ "cpu": format!("{milli_cpus}m") });
-    let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
-    let check = json!({"admissionChecksStrategy": {"admissionChecks": [{"name": "workers"}]}});
-    kueue::create(
-        worker.cluster.plane.client(),
-        &[cluster_queue("narrow", &[("default", quota(200))], preemption), local_queue("narrow", "narrow")],
-    );
-    kueue::create(
-        manager.cluster.plane.client(),
-        &[cluster_queue("narrow", &[("default", quota(800))], check), local_queue("narrow", "narrow")],
-    );
-    clusters.dispatch("evicted", "narrow", json!({}));
-    let first = worker.cluster.job("evicted").unwrap()["metadata"]["uid"].clone();
-    // a job of the worker cluster itself takes the quota
-    let labels = json!({"kueue.x-k8s.io/priority-class": "high"});
-    worker.create("local", "narrow", json!({"metadata": {"labels": labels}, "spec": {"template": template()}}));
-    worker.cluster.wait_running("local", 1);
-    until("the copy to go", || worker.cluster.job("evicted").is_none().then_some(()));
-    let events = until("the event of the drain", || {
-        Some(worker.cluster.events("evicted")).filter(|events| events.iter().any(|event| event == "Draining"))
-    });
-    assert!(events.iter().any(|event| event == "AdmissionLost"), "{events:?}");
-    worker.cluster.finish("local", 1, 2);
-    clusters.wait_copy("evicted");
-    let second = worker.cluster.job("evicted").unwrap()["metadata"]["uid"].clone();
-    assert_ne!(first, second);
-
-    // the manager stops its queue
-    let stop = |policy: &str| {
-        let path = format!("{}/narrow", collection("ClusterQueue", ""));
-        manager.cluster.plane.client().patch(&path, &json!({"spec": {"stopPolicy": policy}})).unwrap();
-    };
-    stop("HoldAndDrain");
-    clusters.wait_gone("evicted");
-    let workload = manager.wait_workload("evicted", "QuotaReserved", "False");
-    assert_eq!(condition_of(&workload, "Evicted").unwrap()["reason"], "ClusterQueueStopped");
-    stop("None");
-    clusters.wait_copy("evicted");
 }
 
 #[test]

@@ -5,24 +5,24 @@ mod objects;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use crate::host::Host;
+
 pub use self::objects::{
     API, cluster_queue, collection, create, local_queue, priority_class, resource_flavor, topology,
 };
-use crate::certificates::write_kubeconfig;
 use crate::kubelet::address::Address;
 use crate::object::merge;
 use crate::plane::{ControlPlane, tail};
 use crate::process::Process;
 use crate::tools::tool;
 use crate::until;
-use crate::{Client, Kubectl};
 
 /// The ports at the controller's own address. Another controller has another address.
 const WEBHOOKS: u16 = 9443;
@@ -30,36 +30,6 @@ const HEALTH: u16 = 8081;
 
 /// The number of lines that a failure shows of the log.
 const TAIL: usize = 30;
-
-/// The cluster in which Kueue runs.
-#[derive(Clone, Debug)]
-pub struct Host<'a> {
-    /// The administrator's client.
-    pub client: &'a Client,
-    /// The administrator's kubectl.
-    pub kubectl: &'a Kubectl,
-    /// The folder with the certificate authority, in which the controller has a folder `kueue` of its own.
-    pub folder: &'a Path,
-    /// The API server's address.
-    pub url: String,
-}
-
-impl Host<'_> {
-    /// A kubeconfig with the rights of a service account. Its token is valid for an hour.
-    ///
-    /// # Panics
-    /// If there is no such account.
-    #[track_caller]
-    pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> PathBuf {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-        let request = json!({"spec": {"expirationSeconds": 3600}});
-        let answer = self.client.create(&path, &request).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
-        let user = json!({"token": answer["status"]["token"]});
-        let file = self.folder.join(format!("{namespace}-{name}.kubeconfig"));
-        write_kubeconfig(&file, &self.url, &self.folder.join("ca.crt"), &user);
-        file
-    }
-}
 
 /// Kueue's controller and its webhooks. Any number may run at the same time, one for each control plane. The process
 /// ends when this value is dropped, or when the test dies.

@@ -149,7 +149,7 @@ pub enum DataError {
         records: u64,
         /// The most frequent reason.
         reason: &'static str,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
     /// A file that holds no records belongs to a source of conversations.

@@ -1,7 +1,6 @@
 //! Elastic jobs: the number of replicas follows the pods that the cluster can run.
 
 use serde_json::{Value, json};
-use stagecoach_cluster::until;
 
 use crate::support::{TestCluster, has_condition, shared};
 
@@ -62,12 +61,7 @@ fn a_job_runs_with_the_replicas_that_have_a_node() {
 fn a_job_runs_with_the_replicas_for_which_there_is_quota() {
     let cluster = shared();
     cluster.create_namespace("few");
-    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}});
-    cluster.plane.client().create("/api/v1/namespaces/few/resourcequotas", &quota).unwrap();
-    until("the quota to be counted", || {
-        let quota = cluster.plane.get("/api/v1/namespaces/few/resourcequotas/few")?;
-        quota["status"]["used"]["pods"].is_string().then_some(())
-    });
+    cluster.limit_pods("few", "few", 2);
     let mut spec = spread("narrow", 3);
     spec["template"] = json!({});
     cluster.create("few/narrow", spec);

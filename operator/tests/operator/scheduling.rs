@@ -1,7 +1,6 @@
 //! Obstacles to the creation of objects and the scheduling of pods: the condition `Scheduled`.
 
 use serde_json::{Value, json};
-use stagecoach_cluster::until;
 
 use crate::support::{condition_of, has_condition, shared};
 
@@ -96,12 +95,7 @@ fn pods_are_restricted_and_rejections_by_admission_are_reported() {
 fn an_exceeded_quota_is_reported_and_retried() {
     let cluster = shared();
     cluster.create_namespace("small");
-    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});
-    cluster.plane.client().create("/api/v1/namespaces/small/resourcequotas", &quota).unwrap();
-    until("the quota to be counted", || {
-        let quota = cluster.plane.get("/api/v1/namespaces/small/resourcequotas/none")?;
-        quota["status"]["used"]["pods"].is_string().then_some(())
-    });
+    cluster.limit_pods("small", "none", 0);
     cluster.create("small/big", json!({}));
     let job = cluster.wait("small/big", "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
     let message = condition_of(&job, "Scheduled").unwrap()["message"].to_string();

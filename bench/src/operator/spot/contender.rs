@@ -42,25 +42,25 @@ pub(super) const CONTENDERS: [Contender; 5] = [
         name: "fixed, 8 replicas",
         system: System { job: |name| fixed(name, REPLICAS), ..STAGECOACH },
         index: RANK,
-        policy: Policy { min_replicas: REPLICAS, max_replicas: REPLICAS, keeps_survivors: true },
+        policy: Policy::fixed(REPLICAS, true),
     },
     Contender {
         name: "fixed, 4 replicas",
         system: System { job: |name| fixed(name, REPLICAS / 2), ..STAGECOACH },
         index: RANK,
-        policy: Policy { min_replicas: REPLICAS / 2, max_replicas: REPLICAS / 2, keeps_survivors: true },
+        policy: Policy::fixed(REPLICAS / 2, true),
     },
     Contender {
         name: "JobSet, 8 replicas",
         system: System { job: |name| job_set(name, REPLICAS), ..JOBSET },
         index: COMPLETION_INDEX,
-        policy: Policy { min_replicas: REPLICAS, max_replicas: REPLICAS, keeps_survivors: false },
+        policy: Policy::fixed(REPLICAS, false),
     },
     Contender {
         name: "JobSet, 4 replicas",
         system: System { job: |name| job_set(name, REPLICAS / 2), ..JOBSET },
         index: COMPLETION_INDEX,
-        policy: Policy { min_replicas: REPLICAS / 2, max_replicas: REPLICAS / 2, keeps_survivors: false },
+        policy: Policy::fixed(REPLICAS / 2, false),
     },
 ];
 

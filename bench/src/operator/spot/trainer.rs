@@ -41,6 +41,13 @@ pub(super) struct Policy {
     pub(super) keeps_survivors: bool,
 }
 
+impl Policy {
+    /// The policy of a job that trains with so many replicas or not at all.
+    pub(super) const fn fixed(replicas: u32, keeps_survivors: bool) -> Policy {
+        Policy { min_replicas: replicas, max_replicas: replicas, keeps_survivors }
+    }
+}
+
 /// A trainer on the pods of a job.
 pub(super) struct Trainer {
     policy: Policy,

@@ -172,11 +172,15 @@ impl PipelineJobSpec {
     /// With how few replicas a group trains on: all, where a lost stage ends the attempt.
     pub fn min_data_parallel(&self) -> u32 {
         let all = self.data_parallel.max(1);
-        let given = self.elastic.as_ref().map(|elastic| elastic.min_data_parallel).or(self.restart.min_data_parallel);
         match self.replaces_stages() {
-            true => given.unwrap_or(1).clamp(1, all),
+            true => self.given_min_data_parallel().unwrap_or(1).clamp(1, all),
             false => all,
         }
+    }
+
+    /// The fewest replicas that the job itself names; `None` if it names no number.
+    pub fn given_min_data_parallel(&self) -> Option<u32> {
+        self.elastic.as_ref().map(|elastic| elastic.min_data_parallel).or(self.restart.min_data_parallel)
     }
 
     /// Sets `data_parallel` of an elastic job, which names it only as `elastic.maxDataParallel`.

@@ -63,7 +63,7 @@ impl BadRecordReason {
         }
     }
 
-    /// What to do about a corpus without any other record.
+    /// The remedy for a corpus without any other record.
     pub(crate) fn remedy(self) -> &'static str {
         match self {
             BadRecordReason::NoAssistant => "give the messages to train on the role assistant",

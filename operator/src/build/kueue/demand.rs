@@ -85,8 +85,8 @@ impl Demand {
         let mesh = spec.mesh();
         let range = spec.elastic.as_ref().map(|elastic| elastic.min_data_parallel..=elastic.max_data_parallel);
         // only a job that names the number is admitted with fewer replicas than it asks for
-        let named = spec.restart.min_data_parallel.or(spec.elastic.as_ref().map(|elastic| elastic.min_data_parallel));
-        let min_data_parallel = named.map_or(mesh.data_parallel, |_| spec.min_data_parallel());
+        let given = spec.given_min_data_parallel();
+        let min_data_parallel = given.map_or(mesh.data_parallel, |_| spec.min_data_parallel());
         Some(Demand {
             queue_name: queue_name.cloned().unwrap_or_default(),
             priority_class,

@@ -257,6 +257,18 @@ impl TestCluster {
         }
     }
 
+    /// Creates a ResourceQuota of so many pods, and waits until it is counted.
+    #[track_caller]
+    pub fn limit_pods(&self, namespace: &str, name: &str, pods: u32) {
+        let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": {"hard": {"pods": pods.to_string()}}});
+        let quotas = format!("/api/v1/namespaces/{namespace}/resourcequotas");
+        self.plane.client().create(&quotas, &quota).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        until("the quota to be counted", || {
+            let quota = self.plane.get(&format!("{quotas}/{name}"))?;
+            quota["status"]["used"]["pods"].is_string().then_some(())
+        });
+    }
+
     /// The pods of the job of this name.
     pub fn pods(&self, name: &str) -> Vec<Value> {
         let (namespace, name) = split(name);

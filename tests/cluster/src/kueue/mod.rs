@@ -42,7 +42,7 @@ pub struct Kueue {
     program: PathBuf,
     /// The folder with configuration, certificates and log.
     folder: PathBuf,
-    /// That of the controller's account.
+    /// The kubeconfig of the controller's account.
     kubeconfig: PathBuf,
     address: Address,
 }

@@ -172,7 +172,9 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     let mut refused = Command::new(stagecoach());
     let refused = refused.args(["generate", text(&model), "--prompts", text(&prompts)]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("prompts.jsonl, line 2 is no prompt: expected {\"prompt\": \"...\"}"), "{said}");
+    let expected =
+        "prompts.jsonl, line 2 is no prompt: it has neither prompt nor messages: expected {\"prompt\": \"...\"}";
+    assert!(said.contains(expected), "{said}");
     for (option, value) in [
         ("--temperature", "NaN"),
         ("--temperature", "-1"),

@@ -5,11 +5,11 @@ use std::sync::OnceLock;
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
-use stagecoach_cluster::kueue::collection;
+use stagecoach_cluster::kueue::{self, cluster_queue, collection, local_queue};
 use stagecoach_cluster::{merge, until, until_or_tell};
 
 use super::{QueuedCluster, start, start_with};
-use crate::support::{has_condition, jobs, path};
+use crate::support::{condition_of, has_condition, jobs, path};
 
 const PAGE: &str = include_str!("../../../../docs/KUEUE.md");
 
@@ -88,15 +88,31 @@ impl Clusters {
 
     /// Waits until attempt 1 of a copy runs, and until the manager cluster knows.
     fn wait_copy(&self, name: &str) {
+        self.wait_attempt(name, |_, attempt| attempt == 1);
+    }
+
+    /// Waits until an attempt of a copy runs whose copy and number pass `is_wanted`, and until the manager cluster knows.
+    fn wait_attempt(&self, name: &str, is_wanted: impl Fn(&Value, u64) -> bool) {
         let [of_manager, of_worker] = [&self.manager, &self.worker].map(|queues| &queues.cluster);
-        let copy = || of_worker.job(name).map(|job| job["status"].clone());
-        let details = || {
-            let workloads = [self.manager.workloads(name), self.worker.workloads(name)];
-            format!(": {:#?}\n{workloads:#?}\n{}", copy(), self.manager.kueue.log_tail(20))
+        let attempt = |job: &Value| {
+            let number = job["status"]["attempt"]["number"].as_u64();
+            number.filter(|_| job["status"]["phase"] == "Running")
         };
-        let runs = |status: &Value| status["phase"] == "Running" && status["attempt"]["number"] == 1;
-        until_or_tell(&format!("a copy of {name} to run"), || copy().filter(runs).map(drop), details);
-        of_manager.wait(name, "running elsewhere", |job| runs(&job["status"]));
+        let wanted = || {
+            let copy = of_worker.job(name)?;
+            attempt(&copy).filter(|number| is_wanted(&copy["metadata"]["uid"], *number))
+        };
+        let number = until_or_tell(&format!("a copy of {name} to run"), wanted, || self.details(name));
+        of_manager.wait(name, "running elsewhere", |job| attempt(job) == Some(number));
+    }
+
+    /// What both clusters know of a job.
+    fn details(&self, name: &str) -> String {
+        let clusters = [&self.manager, &self.worker];
+        let jobs = clusters.map(|queues| queues.cluster.job(name).map(|job| job["status"].clone()));
+        let [workloads, of_worker] = clusters.map(|queues| queues.workloads(name));
+        let [log, log_of_worker] = clusters.map(|queues| queues.kueue.log_tail(40));
+        format!(": {jobs:#?}\n{workloads:#?}\n{of_worker:#?}\nmanager: {log}\nworker: {log_of_worker}")
     }
 
     /// Waits until nothing of a job is left in the worker cluster.
@@ -212,4 +228,58 @@ fn a_refusal_of_the_workload_is_an_event() {
     assert!(note.contains("the WorkloadPriorityClass none does not exist"), "{note}");
     let path = format!("{}/refused", jobs("default"));
     assert_eq!(clusters.manager.cluster.plane.get(&path).unwrap()["status"], Value::Null);
+}
+
+#[test]
+fn an_evicted_copy_returns_to_the_queue() {
+    let clusters = clusters();
+    let Clusters { manager, worker } = clusters;
+    let quota = |milli_cpus: u32| json!({ "cpu": format!("{milli_cpus}m") });
+    let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
+    let check = json!({"admissionChecksStrategy": {"admissionChecks": [{"name": "workers"}]}});
+    kueue::create(
+        worker.cluster.plane.client(),
+        &[cluster_queue("narrow", &[("default", quota(200))], preemption), local_queue("narrow", "narrow")],
+    );
+    kueue::create(
+        manager.cluster.plane.client(),
+        &[cluster_queue("narrow", &[("default", quota(800))], check), local_queue("narrow", "narrow")],
+    );
+    clusters.dispatch("evicted", "narrow", json!({}));
+    let first = worker.cluster.job("evicted").unwrap()["metadata"]["uid"].clone();
+    // a job of the worker cluster itself takes the quota
+    let labels = json!({"kueue.x-k8s.io/priority-class": "high"});
+    worker.create("local", "narrow", json!({"metadata": {"labels": labels}, "spec": {"template": template()}}));
+    worker.cluster.wait_running("local", 1);
+    assert!(worker.cluster.pods("evicted").is_empty(), "the quota is free only after the pods");
+    let events = until("the event of the drain", || {
+        Some(worker.cluster.events("evicted")).filter(|events| events.iter().any(|event| event == "Draining"))
+    });
+    assert!(events.iter().any(|event| event == "AdmissionLost"), "{events:?}");
+    until_or_tell(
+        "the manager to give the reservation back",
+        || {
+            let workload = manager.workload("evicted")?;
+            (!has_condition(&workload, "Admitted", "True", "Admitted")
+                && !has_condition(&workload, "Evicted", "True", "AdmissionCheck"))
+            .then_some(())
+        },
+        || clusters.details("evicted"),
+    );
+    worker.cluster.finish("local", 1, 2);
+    // MultiKueue removes the copy if it sees the manager's Workload between two reservations. Else, the copy keeps its
+    // place in the worker's queue.
+    clusters.wait_attempt("evicted", |uid, attempt| attempt == 1 + u64::from(*uid == first));
+
+    // the manager stops its queue
+    let stop = |policy: &str| {
+        let path = format!("{}/narrow", collection("ClusterQueue", ""));
+        manager.cluster.plane.client().patch(&path, &json!({"spec": {"stopPolicy": policy}})).unwrap();
+    };
+    stop("HoldAndDrain");
+    clusters.wait_gone("evicted");
+    let workload = manager.wait_workload("evicted", "QuotaReserved", "False");
+    assert_eq!(condition_of(&workload, "Evicted").unwrap()["reason"], "ClusterQueueStopped");
+    stop("None");
+    clusters.wait_copy("evicted");
 }

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use stagecoach_api::StoredSpec;
 use stagecoach_api::job::{JobPhase, PipelineJobSpec};
-use stagecoach_lifecycle::{Attempt, Policy, UnixMillis};
+use stagecoach_lifecycle::{Policy, UnixMillis};
 
 use crate::build::JobReference;
 use crate::build::kueue::{Demand, Workload, condition_type};
@@ -56,9 +56,9 @@ pub(crate) async fn reconcile(object: &RawPipelineJob, context: &Context) -> Res
         is_running: phase == Some(JobPhase::Running),
     };
     let refused = rejection(&job, context);
-    let actions = match refused.as_ref().and_then(|refused| refused.retry_delay(Attempt::default(), now)) {
-        Some(_) => Vec::new(),
-        None => kueue::dispatched_actions(&job, demand.as_ref(), &workloads, situation),
+    let actions = match reconcile_queue::waits_for_retry(&job, now, context) {
+        true => Vec::new(),
+        false => kueue::dispatched_actions(&job, demand.as_ref(), &workloads, situation),
     };
     let retry = reconcile_queue::write(&job, demand.as_ref(), &actions, &clients, now, context).await?;
     publish_refusal(&job, refused.as_ref(), context).await;

@@ -161,8 +161,7 @@ impl ObservedQueue {
             return QueuePlan::default();
         }
         let situation = self.situation(job, pods, decision, status);
-        let waits = context.with_cache(&job.reference.uid, |cache| retry_delay(cache, pods.observed_at)).is_some();
-        let actions = match waits {
+        let actions = match waits_for_retry(&job.reference, pods.observed_at, context) {
             true => Vec::new(),
             false => kueue::actions(&job.reference, job.demand.as_ref(), &self.workloads, &situation),
         };
@@ -232,6 +231,11 @@ pub(crate) struct QueuePlan {
 /// The time until the next try of a write that was refused. Such a write belongs to no attempt.
 fn retry_delay(cache: &ReconcileCache, now: UnixMillis) -> Option<Duration> {
     cache.queue_rejection.as_ref()?.retry_delay(Attempt::default(), now)
+}
+
+/// Whether the next write must wait, because the API server refused the last one.
+pub(crate) fn waits_for_retry(job: &JobReference, now: UnixMillis, context: &Context) -> bool {
+    context.with_cache(&job.uid, |cache| retry_delay(cache, now)).is_some()
 }
 
 /// Makes the writes to the Workloads. Returns when to reconcile the job again because of a refusal.

@@ -34,7 +34,7 @@ fn admitted(run: &ScenarioRun) {
 }
 
 /// The Workloads of a run: number, counts, and the conditions that hold.
-fn add_workloads(run: &ScenarioRun, end: &mut Value) {
+pub(super) fn add_workloads(run: &ScenarioRun, end: &mut Value) {
     let workloads = run.cluster.plane.client().list(&collection("Workload", &run.namespace));
     let short = |workload: &Value| {
         let name = workload["metadata"]["name"].as_str().unwrap();
@@ -68,7 +68,8 @@ fn rests(phase: &str, conditions: &[&str], workloads: Value) -> Value {
     end
 }
 
-const HOLDS: [&str; 3] = ["Admitted", "PodsReady", "QuotaReserved"];
+/// The conditions that hold for the Workload of a job that trains.
+pub(super) const HOLDS: [&str; 3] = ["Admitted", "PodsReady", "QuotaReserved"];
 
 fn scenarios() -> Vec<Scenario> {
     vec![

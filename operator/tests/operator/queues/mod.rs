@@ -19,6 +19,9 @@ use stagecoach_cluster::{Settings, merge, until};
 
 use crate::support::{TestCluster, condition_of, job, jobs};
 
+/// The value with which an operator has all namespaces.
+const ALL_NAMESPACES: &str = "";
+
 /// A cluster with Kueue, and an operator that makes Workloads. It is never dropped.
 struct QueuedCluster {
     cluster: TestCluster,
@@ -31,14 +34,19 @@ fn start() -> QueuedCluster {
 
 /// Like [`start`], with changes merged into Kueue's configuration.
 fn start_with(changes: Value) -> QueuedCluster {
+    // a test of crashes runs operators of its own in its own namespaces
+    start_in("default", changes)
+}
+
+/// Like [`start_with`], with an operator for these namespaces.
+fn start_in(namespaces: &str, changes: Value) -> QueuedCluster {
     let cluster = TestCluster::with_values(Settings::default(), &json!({"kueue": {"enabled": true}}));
     let mut configuration = json!({"featureGates": {"PriorityBoost": true, "ElasticJobsViaWorkloadSlices": true}});
     merge(&mut configuration, changes);
     let kueue = Kueue::start(&cluster.plane, configuration);
     let client = cluster.plane.client();
     kueue::create(client, &[resource_flavor("default", json!({})), priority_class("high", 1000)]);
-    // a test of crashes runs operators of its own in its own namespaces
-    cluster.run_operator(&[("STAGECOACH_KUEUE", "true"), ("STAGECOACH_NAMESPACES", "default")]);
+    cluster.run_operator(&[("STAGECOACH_KUEUE", "true"), ("STAGECOACH_NAMESPACES", namespaces)]);
     QueuedCluster { cluster, kueue }
 }
 

@@ -191,8 +191,11 @@ kueue-minors: build ## three minor versions of Kueue: their webhooks before the 
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace --test cluster --quiet kueue::minors:: -- --ignored --nocapture
-	for minor in 0.17 0.18; do STAGECOACH_TEST_KUEUE=kueue-$$minor STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
-		cargo test --workspace --test operator --quiet queues:: || exit 1; done
+	STAGECOACH_TEST_KUEUE=kueue-0.18 STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
+		cargo test --workspace --test operator --quiet queues::
+	# docs/KUEUE.md says what 0.17 lacks
+	STAGECOACH_TEST_KUEUE=kueue-0.17 STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
+		cargo test --workspace --test operator --quiet queues:: -- --skip elastic:: --skip multikueue:: --skip crashes::
 
 grafana: ## the chart's dashboard is what Grafana's own schema says; needs Node.js
 	@tests/grafana/check.sh $(CACHE)

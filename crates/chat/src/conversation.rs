@@ -10,6 +10,10 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 pub(crate) const ASSISTANT: &str = "assistant";
 
+/// The roles that the templates of published models know, in the order of the alphabet.
+pub const KNOWN_ROLES: [&str; 8] =
+    [ASSISTANT, "developer", "environment", "function", "ipython", "system", "tool", "user"];
+
 /// The most fields of a record that a message names.
 const MAX_NAMED: usize = 8;
 
@@ -48,6 +52,16 @@ impl Conversation {
             Content::Texts { .. } => false,
             Content::Messages(messages) => messages.of_assistant().any(|index| index >= messages.trained_from),
         }
+    }
+
+    /// The roles of messages that are none of [`KNOWN_ROLES`], such as a misspelt `asistant`.
+    pub fn unknown_roles(&self) -> impl Iterator<Item = &str> {
+        let messages = match &self.0 {
+            Content::Texts { .. } => None,
+            Content::Messages(messages) => Some(messages),
+        };
+        let roles = messages.into_iter().flat_map(|it| (0..it.messages.len()).map(|index| it.role(index)));
+        roles.filter(|role| !KNOWN_ROLES.contains(role))
     }
 
     /// Reads a record `{messages: [{role, content, ...}], tools?, documents?}`.

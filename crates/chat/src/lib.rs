@@ -20,7 +20,7 @@ mod template;
 mod vocabulary;
 
 pub use chat::{Chat, Tokens, Wanted};
-pub use conversation::Conversation;
+pub use conversation::{Conversation, KNOWN_ROLES};
 pub use error::{ConversationError, ReservedCharacter, SetupError, Turn};
 pub use template::{ChatTemplate, Settings};
 pub use vocabulary::Vocabulary;

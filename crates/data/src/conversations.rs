@@ -101,6 +101,7 @@ impl ConversationEncoder {
         if !has_target(&tokens.trained[..tokens.ids.len()]) {
             return Ok(EncodedConversation::LeftOut(BadRecordReason::NothingTrained));
         }
+        findings.unknown_roles(record.conversation.unknown_roles());
         self.lossy_encoding.count_unknown(&tokens.ids, &mut findings);
         if self.lossy_encoding.may_drop_characters {
             let ranges: Vec<(usize, usize)> = tokens.ranges.iter().map(|range| (range.start, range.end)).collect();

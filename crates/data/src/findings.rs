@@ -5,11 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aho_corasick::AhoCorasick;
 use serde::{Deserialize, Serialize};
+use stagecoach_chat::KNOWN_ROLES;
 
 use crate::corpus::{BadRecordReason, few};
 
 /// The number of examples that a note names.
 const EXAMPLES: usize = 3;
+
+/// The number of characters of a role that a note shows.
+const MAX_ROLE: usize = 40;
 
 /// The largest number of pairs of file and reason with a separate count of bad records. Positions of streams contain
 /// the findings, so their size must not grow with the corpus.
@@ -34,6 +38,11 @@ pub struct Findings {
     /// Conversations that were cut at the end of a turn.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) cut_conversations: u64,
+    /// Messages whose role is no known one.
+    #[serde(skip_serializing_if = "is_zero")]
+    unknown_roles: u64,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    unknown_role_examples: BTreeSet<String>,
     /// Records that are left out, in the order of the files and reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_records: Vec<BadRecords>,
@@ -84,6 +93,16 @@ impl Findings {
         }
     }
 
+    /// Counts messages whose role is no known one.
+    pub(crate) fn unknown_roles<'a>(&mut self, roles: impl Iterator<Item = &'a str>) {
+        for role in roles {
+            self.unknown_roles += 1;
+            if self.unknown_role_examples.len() < EXAMPLES {
+                self.unknown_role_examples.insert(role.chars().take(MAX_ROLE).collect());
+            }
+        }
+    }
+
     /// Counts the characters of `text` that no token covers. `ranges` are the tokens' ranges of bytes. White space
     /// separates words and is not counted.
     pub(crate) fn dropped(&mut self, text: &str, ranges: &[(usize, usize)]) {
@@ -128,6 +147,9 @@ impl Findings {
         self.without_tokens += other.without_tokens;
         self.lone_surrogates += other.lone_surrogates;
         self.cut_conversations += other.cut_conversations;
+        self.unknown_roles += other.unknown_roles;
+        let missing = EXAMPLES.saturating_sub(self.unknown_role_examples.len());
+        self.unknown_role_examples.extend(other.unknown_role_examples.iter().take(missing).cloned());
         other.bad_records.iter().for_each(|records| self.add_bad_records(records));
     }
 
@@ -180,6 +202,16 @@ impl Findings {
             notes.push(format!(
                 "{} {are} cut at the end of a turn, since {they} longer than data.sequenceLength",
                 count(self.cut_conversations, "conversation", "conversations")
+            ));
+        }
+        if self.unknown_roles > 0 {
+            let has = if self.unknown_roles == 1 { "has" } else { "have" };
+            let examples: Vec<String> = self.unknown_role_examples.iter().map(|role| format!("{role:?}")).collect();
+            notes.push(format!(
+                "{} {has} a role that is none of {}, such as {}: the role of answers is assistant",
+                count(self.unknown_roles, "message", "messages"),
+                KNOWN_ROLES.join(", "),
+                examples.join(", ")
             ));
         }
         notes.extend(self.bad_records_note(files));

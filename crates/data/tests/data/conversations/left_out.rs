@@ -193,3 +193,17 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
     all.config.held_out = HeldOut::Documents(0.5);
     assert_eq!(all.error_message(), nothing);
 }
+
+/// Such a message is context: a misspelt role would keep answers out of the loss in silence.
+#[test]
+fn messages_of_unknown_roles_are_noted() {
+    let message = |role: &str| json!({"role": role, "content": "the road"});
+    let record = |roles: &[&str]| json!({"messages": roles.iter().map(|role| message(role)).collect::<Vec<_>>()});
+    let records = [record(&["user", "assistant", "user", "asistant"]), record(&["system", "user", "assistant"])];
+    let prepared = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&records))]).prepare().unwrap();
+    assert_eq!(
+        prepared.notes.last().unwrap(),
+        "1 message has a role that is none of assistant, developer, environment, function, ipython, system, tool, user, \
+         such as \"asistant\": the role of answers is assistant"
+    );
+}

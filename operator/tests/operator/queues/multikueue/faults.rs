@@ -50,7 +50,8 @@ fn an_evicted_copy_returns_to_the_queue() {
     // place in the worker's queue.
     clusters.wait_attempt("evicted", |uid, attempt| attempt == 1 + u64::from(*uid == first));
 
-    // the manager stops its queue
+    // the manager stops its queue; without an admission, Kueue would take the reservation back without an eviction
+    manager.wait_workload("evicted", "Admitted", "True");
     let stop = |policy: &str| {
         let path = format!("{}/default-narrow", collection("ClusterQueue", ""));
         manager.cluster.plane.client().patch(&path, &json!({"spec": {"stopPolicy": policy}})).unwrap();
@@ -95,9 +96,6 @@ spec:
     clusters.dispatch("lost", "west", json!({"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}}));
     manager.client().delete(&format!("{SECRETS}/west-kubeconfig"));
     clusters.wait_released("lost");
-    clusters.add_kubeconfig("west");
-    clusters.wait_copy("lost");
-    clusters.manager.wait_workload("lost", "Admitted", "True");
 }
 
 /// A job that MultiKueue sends to the worker cluster.

@@ -57,10 +57,10 @@ impl Conversation {
     /// The roles of messages that are none of [`KNOWN_ROLES`], such as a misspelt `asistant`.
     pub fn unknown_roles(&self) -> impl Iterator<Item = &str> {
         let messages = match &self.0 {
-            Content::Texts { .. } => None,
-            Content::Messages(messages) => Some(messages),
+            Content::Texts { .. } => [].as_slice(),
+            Content::Messages(conversation) => &conversation.messages,
         };
-        let roles = messages.into_iter().flat_map(|it| (0..it.messages.len()).map(|index| it.role(index)));
+        let roles = messages.iter().filter_map(|message| message["role"].as_str());
         roles.filter(|role| !KNOWN_ROLES.contains(role))
     }
 

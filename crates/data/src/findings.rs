@@ -83,6 +83,11 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+fn add_examples<T: Ord + Clone>(examples: &mut BTreeSet<T>, others: &BTreeSet<T>) {
+    let missing = EXAMPLES.saturating_sub(examples.len());
+    examples.extend(others.iter().take(missing).cloned());
+}
+
 impl Findings {
     pub(crate) fn special_as_text<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         for name in names {
@@ -141,15 +146,13 @@ impl Findings {
             *self.special_as_text.entry(name.clone()).or_default() += count;
         }
         self.dropped += other.dropped;
-        let missing = EXAMPLES.saturating_sub(self.dropped_examples.len());
-        self.dropped_examples.extend(other.dropped_examples.iter().take(missing));
+        add_examples(&mut self.dropped_examples, &other.dropped_examples);
         self.unknown += other.unknown;
         self.without_tokens += other.without_tokens;
         self.lone_surrogates += other.lone_surrogates;
         self.cut_conversations += other.cut_conversations;
         self.unknown_roles += other.unknown_roles;
-        let missing = EXAMPLES.saturating_sub(self.unknown_role_examples.len());
-        self.unknown_role_examples.extend(other.unknown_role_examples.iter().take(missing).cloned());
+        add_examples(&mut self.unknown_role_examples, &other.unknown_role_examples);
         other.bad_records.iter().for_each(|records| self.add_bad_records(records));
     }
 

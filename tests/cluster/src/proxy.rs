@@ -138,14 +138,8 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
     parts.headers.remove(http::header::HOST);
     parts.uri = parts.uri.path_and_query().map_or("/", |path| path.as_str()).parse().unwrap();
     let request = http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
-    let answer = shared.client.send(request).await;
-    let arrived = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
-    if seen.is_write() {
-        if arrived {
-            shared.writes.lock().unwrap().push(format!("{} {}", seen.method, seen.path));
-        }
-        shared.answered.fetch_add(1, Ordering::Relaxed);
-    }
+    // a client that gives up ends this handler, and not a write that has been seen
+    let Ok(answer) = tokio::spawn(send(Arc::clone(&shared), seen, request)).await else { return refusal(500) };
     if fate == Fate::LoseAnswer {
         return std::future::pending().await;
     }
@@ -153,6 +147,22 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
         Ok(answer) => answer.map(Body::new),
         Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
     }
+}
+
+/// Sends a request to the API server, and counts it if it is a write.
+async fn send(
+    shared: Arc<ProxyState>,
+    seen: Seen,
+    request: http::Request<kube::client::Body>,
+) -> kube::Result<http::Response<kube::client::Body>> {
+    let answer = shared.client.send(request).await;
+    if seen.is_write() {
+        if answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
+            shared.writes.lock().unwrap().push(format!("{} {}", seen.method, seen.path));
+        }
+        shared.answered.fetch_add(1, Ordering::Relaxed);
+    }
+    answer
 }
 
 /// A refusal in the API server's form.

@@ -25,7 +25,11 @@ fn with_queue(run: &ScenarioRun) {
 fn admitted(run: &ScenarioRun) {
     with_queue(run);
     run.running(1);
-    // the last write of the start
+    wait_reported(run);
+}
+
+/// Waits for the last write of the start: the report that all pods are ready.
+pub(super) fn wait_reported(run: &ScenarioRun) {
     until("the report that all pods are ready", || {
         let mut end = json!({});
         add_workloads(run, &mut end);

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::collection;
-use stagecoach_cluster::{merge, until, until_or_tell};
+use stagecoach_cluster::{until, until_or_tell};
 
-use super::{Clusters, SECRETS, clusters, template};
+use super::{Clusters, SECRETS, clusters, sent, template};
 use crate::crashes::{Scenario, ScenarioRun, Site, crash_after_each_write};
-use crate::queues::crashes::{HOLDS, add_workloads};
+use crate::queues::crashes::{HOLDS, add_workloads, wait_reported};
 use crate::support::condition_of;
 
 impl Clusters {
@@ -30,7 +30,7 @@ impl Clusters {
 #[test]
 fn an_evicted_copy_returns_to_the_queue() {
     let clusters = clusters();
-    let Clusters { manager, worker } = clusters;
+    let worker = &clusters.worker;
     let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
     clusters.add_queues("default", "narrow", "workers", [800, 200], preemption);
     clusters.dispatch("evicted", "narrow", json!({}));
@@ -49,19 +49,26 @@ fn an_evicted_copy_returns_to_the_queue() {
     // MultiKueue removes the copy if it sees the manager's Workload between two reservations. Else, the copy keeps its
     // place in the worker's queue.
     clusters.wait_attempt("evicted", |uid, attempt| attempt == 1 + u64::from(*uid == first));
+}
 
-    // the manager stops its queue; without an admission, Kueue would take the reservation back without an eviction
-    manager.wait_workload("evicted", "Admitted", "True");
+#[test]
+fn a_copy_stops_with_the_queue_of_the_manager() {
+    let clusters = clusters();
+    let manager = &clusters.manager;
+    clusters.add_queues("default", "held", "workers", [200, 200], json!({}));
+    clusters.dispatch("held", "held", json!({}));
+    // without an admission, Kueue would take the reservation back without an eviction
+    manager.wait_workload("held", "Admitted", "True");
     let stop = |policy: &str| {
-        let path = format!("{}/default-narrow", collection("ClusterQueue", ""));
+        let path = format!("{}/default-held", collection("ClusterQueue", ""));
         manager.cluster.plane.client().patch(&path, &json!({"spec": {"stopPolicy": policy}})).unwrap();
     };
     stop("HoldAndDrain");
-    clusters.wait_gone("evicted");
-    let workload = manager.wait_workload("evicted", "QuotaReserved", "False");
+    clusters.wait_gone("held");
+    let workload = manager.wait_workload("held", "QuotaReserved", "False");
     assert_eq!(condition_of(&workload, "Evicted").unwrap()["reason"], "ClusterQueueStopped");
     stop("None");
-    clusters.wait_copy("evicted");
+    clusters.wait_copy("held");
 }
 
 /// The status of the copy does not arrive, and the operator of the manager can't know whether the copy has stopped.
@@ -98,11 +105,9 @@ spec:
     clusters.wait_released("lost");
 }
 
-/// A job that MultiKueue sends to the worker cluster.
-fn sent(changes: Value) -> Value {
-    let mut spec = json!({"managedBy": "kueue.x-k8s.io/multikueue", "template": template()});
-    merge(&mut spec, changes);
-    json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "spec": spec})
+/// A job in the queue of its namespace that MultiKueue sends.
+fn in_queue(spec: Value) -> Value {
+    sent(json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "spec": spec}))
 }
 
 /// Makes the queues of a run in both clusters.
@@ -115,13 +120,10 @@ fn with_queues(run: &ScenarioRun) {
 fn dispatched(run: &ScenarioRun) {
     with_queues(run);
     run.running(1);
-    // the last write of the start
-    until("the report that all pods are ready", || {
-        (end_of(run)["workloads"] == json!([["1", [2], HOLDS]])).then_some(())
-    });
+    wait_reported(run);
 }
 
-/// What the manager and the worker have of the job of a run.
+/// The state of a run's job: its copied status, its pods in both clusters, and its Workloads in the manager.
 fn end_of(run: &ScenarioRun) -> Value {
     let status = &run.cluster.job(&run.job()).unwrap_or_default()["status"];
     let attempt = &status["attempt"];
@@ -146,21 +148,21 @@ fn a_crash_between_any_two_writes_changes_nothing_at_the_manager() {
     let scenarios = [
         Scenario {
             name: "dispatch",
-            spec: sent(json!({"suspend": true})),
+            spec: in_queue(json!({"suspend": true})),
             setup: with_queues,
             action: |run| run.cluster.edit(&run.job(), json!({"suspend": false})),
             end: end("Running", 2, 2, json!([["1", [2], HOLDS]])),
         },
         Scenario {
             name: "recall",
-            spec: sent(json!({})),
+            spec: in_queue(json!({})),
             setup: dispatched,
             action: |run| run.cluster.edit(&run.job(), json!({"suspend": true})),
             end: end("Pending", 2, 0, json!([])),
         },
         Scenario {
             name: "resend",
-            spec: sent(json!({})),
+            spec: in_queue(json!({})),
             setup: dispatched,
             action: |run| run.cluster.edit(&run.job(), json!({"stages": 3})),
             end: end("Running", 3, 3, json!([["1", [3], HOLDS]])),

@@ -1,9 +1,9 @@
 //! The life of a job that MultiKueue sends, and what its user does to it.
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{merge, until, until_or_tell};
+use stagecoach_cluster::{until, until_or_tell};
 
-use super::{Clusters, clusters, template};
+use super::{Clusters, clusters, sent};
 use crate::support::{has_condition, jobs, path};
 
 #[test]
@@ -83,9 +83,7 @@ fn a_job_that_waits_for_a_worker_leaves_the_queue_at_once() {
     let manager = &clusters.manager;
     clusters.add_queues("default", "full", "workers", [200, 100], json!({}));
     let day = json!({"spec": {"terminationGracePeriodSeconds": 86400}});
-    let mut spec = json!({"managedBy": "kueue.x-k8s.io/multikueue", "template": template()});
-    merge(&mut spec["template"], day);
-    manager.create("waiting", "full", json!({ "spec": spec }));
+    manager.create("waiting", "full", sent(json!({"spec": {"template": day}})));
     manager.wait_workload("waiting", "QuotaReserved", "True");
     until("the Workload in the worker", || clusters.worker.workload("waiting"));
     manager.cluster.edit("waiting", json!({"suspend": true}));

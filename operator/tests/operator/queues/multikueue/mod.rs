@@ -78,6 +78,13 @@ fn template() -> Value {
     json!({"spec": {"containers": [{"name": "trainer", "resources": {"requests": {"cpu": "100m"}}}]}})
 }
 
+/// A job that MultiKueue sends to the worker cluster, with changes merged into the object.
+fn sent(changes: Value) -> Value {
+    let mut object = json!({"spec": {"managedBy": "kueue.x-k8s.io/multikueue", "template": template()}});
+    merge(&mut object, changes);
+    object
+}
+
 impl Clusters {
     /// Gives the manager a kubeconfig of the worker cluster, under this name.
     fn add_kubeconfig(&self, name: &str) {
@@ -97,8 +104,8 @@ impl Clusters {
         );
     }
 
-    /// Makes LocalQueues of the same name in both clusters, with ClusterQueues of their own. `of_worker` is merged into the worker's ClusterQueue. The check
-    /// `check` sends the jobs of the manager's queue.
+    /// Makes LocalQueues of the same name in both clusters, with ClusterQueues of their own. `of_worker` is merged into
+    /// the worker's ClusterQueue. The check `check` sends the jobs of the manager's queue.
     fn add_queues(&self, namespace: &str, name: &str, check: &str, milli_cpus: [u32; 2], of_worker: Value) {
         let sent = json!({"admissionChecksStrategy": {"admissionChecks": [{"name": check}]}});
         for ((queues, spec), milli_cpus) in
@@ -115,9 +122,7 @@ impl Clusters {
 
     /// Creates a job in the manager cluster, and waits until attempt 1 of its copy runs in the worker cluster.
     fn dispatch(&self, name: &str, queue: &str, changes: Value) {
-        let mut object = json!({"spec": {"managedBy": "kueue.x-k8s.io/multikueue", "template": template()}});
-        merge(&mut object, changes);
-        self.manager.create(name, queue, object);
+        self.manager.create(name, queue, sent(changes));
         self.wait_copy(name);
     }
 
@@ -141,7 +146,7 @@ impl Clusters {
         of_manager.wait(name, "running elsewhere", |job| attempt(job) == Some(number));
     }
 
-    /// What both clusters know of a job.
+    /// The status and the Workloads of a job in both clusters, for a failed wait.
     fn details(&self, name: &str) -> String {
         let clusters = [&self.manager, &self.worker];
         let jobs = clusters.map(|queues| queues.cluster.job(name).map(|job| job["status"].clone()));

@@ -50,8 +50,8 @@ pub fn measure_profile(config: &JobConfig, architecture: &dyn Architecture) -> R
     );
     let MicrobatchCost { tokens, length, .. } = config.microbatch_cost(Recompute::None);
     let token_ids = Tensor::arange(tokens as i64, (Kind::Int64, device)).remainder(architecture.vocab_size() as i64);
-    let hidden =
-        || Tensor::randn([tokens as i64, stage.hidden_size], (Kind::Float, device)).to_kind(kind(training.precision));
+    let size = [tokens as i64, architecture.hidden_size() as i64];
+    let hidden = || Tensor::randn(size, (Kind::Float, device)).to_kind(kind(training.precision));
     let (x, dy) = (hidden(), hidden());
     let module = |chunk: usize, input: &Tensor, recompute: Recompute| {
         let run = || run_module(&stage.chunks[&chunk], input, &token_ids, &dy, length as i64, recompute);

@@ -1,8 +1,9 @@
-//! The entry point of the trainer's image. It becomes `stagecoach`, with SIGTERM blocked if the command runs a stage.
+//! The entry point of the trainer's image. It replaces itself by `stagecoach`. If the command runs a stage, SIGTERM is
+//! blocked at that time.
 //!
-//! The kernel drops a SIGTERM to the first process of a container that has no handler for it, and `stagecoach` has a
-//! handler only after libtorch is loaded. This program links no library and blocks the signal within a millisecond; the
-//! stage unblocks it once its handler is installed.
+//! The kernel drops a SIGTERM to the first process of a container if that process has no handler. `stagecoach` installs
+//! its handler only after libtorch is loaded. This program links no library and blocks the signal within a millisecond.
+//! The stage unblocks the signal when its handler is installed.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,12 +14,12 @@ use std::{env, io};
 #[path = "../../../crates/os/src/termination_mask.rs"]
 mod termination_mask;
 
-/// A shell's exit code for a program that can't be started.
+/// The exit code of a shell for a program that can't be started.
 const NOT_STARTED: u8 = 126;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    // other commands keep the signals' default effects
+    // the commands that run no stage keep the default effects of signals
     if arguments.first().is_some_and(|command| command == "stage") {
         termination_mask::mask_termination(libc::SIG_BLOCK);
     }

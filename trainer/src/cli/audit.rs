@@ -12,10 +12,11 @@ use stagecoach_telemetry::ProgressDisplay;
 use super::output::print_line;
 use super::replay::{RunArgs, differs, note_environments};
 
-/// Train parts of a run again, and say whether each checkpoint follows from the one before, bit for bit.
+/// Train parts of a run again, and check bit for bit that each checkpoint follows from the one before.
 ///
-/// The audit first checks the record against its receipts. Then it replays intervals between checkpoints: losses,
-/// norms, weights, optimizer state and receipt must equal the record. Exit code 74 with the first difference.
+/// The audit first checks the record against its receipts. Then it replays intervals between checkpoints, whose losses,
+/// norms, weights, optimizer state and receipt must equal the record. It prints the first difference and exits with
+/// code 74.
 #[derive(Debug, Args)]
 pub(super) struct AuditCommand {
     #[command(flatten)]
@@ -68,15 +69,15 @@ impl AuditCommand {
     }
 }
 
-/// The contradiction `found`, or a replay's difference if it locates the contradiction more exactly.
+/// Returns the contradiction `found`, or the difference of a replay if that locates the contradiction more exactly.
 fn located(found: ReplayDifference, record: &RunRecord, all: &[Interval], config: &ReplayConfig) -> ReplayDifference {
     let containing = all.iter().find(|interval| found.step <= interval.until);
     let Some(Ok(Some(exact))) = containing.map(|interval| audit(record, *interval, config)) else { return found };
-    // of the same lines
+    // the replay compares the same lines
     if exact.step >= found.step { ReplayDifference { what: format!("{exact} ({found})"), ..exact } } else { exact }
 }
 
-/// The first difference between an interval of the record and its replay.
+/// Returns the first difference between an interval of the record and its replay.
 fn audit(record: &RunRecord, interval: Interval, config: &ReplayConfig) -> anyhow::Result<Option<ReplayDifference>> {
     let Interval { after, until } = interval;
     for step in [after, until] {

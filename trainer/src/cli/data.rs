@@ -9,7 +9,7 @@ use stagecoach_engine::StageError;
 
 use super::job_args::JobArgs;
 
-/// Documents that are shown if none is named.
+/// The number of documents that the command shows if the user names none.
 const FIRST_DOCUMENTS: u64 = 5;
 
 /// Show a job's data as training reads it.
@@ -29,19 +29,19 @@ enum DataSubcommand {
 struct ShowCommand {
     #[command(flatten)]
     job: JobArgs,
-    /// The number of the document, from 1. Without it, the first documents.
+    /// The number of the document, from 1; the first documents by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     document: Option<u64>,
 }
 
-/// The text before and after tokens that are trained on.
+/// The text before and after a run of tokens that are trained on.
 struct Marks {
     before: &'static str,
     after: &'static str,
 }
 
 impl Marks {
-    /// Colours on a terminal, unless the user wants none (<https://no-color.org>).
+    /// Returns colours on a terminal, unless the user disables colours (<https://no-color.org>).
     fn of_stdout() -> Marks {
         let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         match std::io::stdout().is_terminal() && !wants_none {
@@ -69,7 +69,7 @@ impl ShowCommand {
         let read = show_documents(&config.data_config(), self.document.unwrap_or(1), &mut |document| {
             is_found = true;
             left -= 1;
-            // a reader that closes the pipe wants no more
+            // the write fails if the reader has closed the pipe: the command then ends
             writeln!(std::io::stdout(), "{}", describe(&document, &marks)).is_ok() && left > 0
         })
         .map_err(StageError::from)?;
@@ -83,7 +83,7 @@ impl ShowCommand {
     }
 }
 
-/// A line with the place and the counts of a document, and its tokens.
+/// Returns a line with the place and the counts of a document, followed by the document's tokens.
 fn describe(document: &ShownDocument, marks: &Marks) -> String {
     let trained = document.tokens.iter().filter(|token| token.is_trained).count();
     let mut text = format!(

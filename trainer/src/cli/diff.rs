@@ -17,9 +17,9 @@ use super::replay::differs;
 
 /// Find the first step and the first tensor at which two runs differ.
 ///
-/// The records give the step. Bisection over the checkpoints that both runs have finds weights that differ although the
-/// records are equal. Then that step of both runs is trained again, and the command prints the first tensor that
-/// differs, in the order of computation. Exit code 74 if the runs differ.
+/// The command compares the records of both runs, and bisects the checkpoints that both runs have, because weights may
+/// differ although the records are equal. Then it trains the first step that differs again in both runs, and prints the
+/// first tensor that differs, in the order of computation. It exits with code 74 if the runs differ.
 #[derive(Debug, Args)]
 pub(super) struct DiffCommand {
     /// A job's folder, or a copy of one.
@@ -29,7 +29,7 @@ pub(super) struct DiffCommand {
     /// The folder that contains the corpora; the parent of each job's folder by default.
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// The number of stages to train over; each run's own number by default.
+    /// The number of stages to train over; the number of each run by default.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     stages: Option<u32>,
 }
@@ -79,7 +79,7 @@ impl DiffCommand {
         bail!(differs(&ReplayDifference { step, what }))
     }
 
-    /// Trains the step of a run again, with a dump of all its tensors.
+    /// Trains the step of a run again, and dumps all tensors of the step.
     fn train(&self, record: &RunRecord, step: u64) -> anyhow::Result<Replayed> {
         let workspace = self.workspace.clone().unwrap_or_else(|| record.workspace());
         let config = ReplayConfig { workspace, stages: self.stages, dump: vec!["*".into()], ..ReplayConfig::default() };
@@ -90,7 +90,7 @@ impl DiffCommand {
     }
 }
 
-/// The lines up to a step.
+/// Returns the lines of the metrics up to step `last`.
 fn until(record: &RunRecord, last: u64) -> Vec<stagecoach_telemetry::StepRecord> {
     record.steps.iter().filter(|line| line.step <= last).cloned().collect()
 }
@@ -104,7 +104,7 @@ fn jobs_that_differ(one: &RunRecord, other: &RunRecord) {
     }
 }
 
-/// The numbers of a step in both runs.
+/// Describes the numbers of a step in both runs.
 fn in_words(one: &RunRecord, other: &RunRecord, step: u64) -> String {
     let numbers = [one, other].map(|record| {
         let line = record.steps.iter().find(|line| line.step == step);
@@ -124,7 +124,7 @@ fn in_words(one: &RunRecord, other: &RunRecord, step: u64) -> String {
     numbers.join(" and ")
 }
 
-/// Explains runs whose records differ, but whose steps are equal when they are trained here.
+/// Explains runs whose records differ, although this machine trains equal steps for both.
 fn not_here(one: &RunRecord, other: &RunRecord, step: u64) -> String {
     let manifest = |record: &RunRecord| {
         let after = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= step);

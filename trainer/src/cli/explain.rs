@@ -1,4 +1,4 @@
-//! `stagecoach explain`: the documentation of the fields of a job file. It needs no cluster.
+//! `stagecoach explain`: the documentation of the fields of a job file. The command needs no cluster.
 
 use clap::Args;
 use stagecoach_api::explain::Field;
@@ -6,12 +6,12 @@ use stagecoach_display::{explain, explain_recursively};
 
 use super::output::{print_line, terminal_width};
 
-/// Show what a field of a job file means and may be, as `kubectl explain` does.
+/// Show the meaning and the allowed values of a field of a job file, as `kubectl explain` does.
 #[derive(Debug, Args)]
 pub(super) struct ExplainCommand {
     /// A field, such as `spec.data.paths`; the whole PipelineJob by default.
     field: Option<String>,
-    /// Show the names and types of all fields below.
+    /// Show the names and types of all fields below the field.
     #[arg(long)]
     recursive: bool,
 }

@@ -15,16 +15,16 @@ use super::output::{byte_progress_bar, print_error};
 pub(super) struct JobArgs {
     /// A PipelineJob in YAML.
     pub(super) job: PathBuf,
-    /// The folder with corpus, token cache and the jobs' folders.
+    /// The folder with the corpus, the token cache and the jobs' folders.
     #[arg(long, value_name = "DIR", default_value = "workspace")]
     pub(super) workspace: PathBuf,
-    /// Overrides the job's number of stages.
+    /// Override the job's number of stages.
     #[arg(long, value_name = "N")]
     pub(super) stages: Option<u32>,
-    /// Overrides how many spares wait to replace a lost stage.
+    /// Override the number of spares that wait to replace a lost stage.
     #[arg(long, value_name = "N")]
     pub(super) spares: Option<u32>,
-    /// Overrides a field, for example `training.steps=100`; may be repeated.
+    /// Override a field, for example `training.steps=100`; may be repeated.
     #[arg(long = "set", id = "set", value_name = "PATH=VALUE", value_parser = parse_override)]
     pub(super) overrides: Vec<(String, String)>,
 }
@@ -41,7 +41,7 @@ impl JobArgs {
         read_job(&self.job, &overrides)
     }
 
-    /// The job's configuration, with the commits of its models that its folder records.
+    /// Returns the job's configuration. The commits of the job's hub models are those that the job's folder records.
     ///
     /// # Errors
     /// Like [`JobArgs::read`] and [`job_config`].
@@ -52,8 +52,8 @@ impl JobArgs {
     }
 }
 
-/// The configuration of a job in `workspace`, with the settings of its models of the hub. `known` has the commits with
-/// which the job began.
+/// Returns the configuration of a job in `workspace`, with the settings of its hub models. `known` has the commits of
+/// these models when the job began.
 ///
 /// # Errors
 /// If the job is invalid, or the settings can't be fetched.

@@ -45,7 +45,7 @@ struct Cli {
 enum CliCommand {
     /// Write a job file for the texts in the workspace and for this machine.
     Init(init::InitCommand),
-    /// Show what a field of a job file means and may be, as `kubectl explain` does.
+    /// Show the meaning and the allowed values of a field of a job file, as `kubectl explain` does.
     Explain(explain::ExplainCommand),
     /// Train a job on this machine, one process per stage.
     Run(run::RunCommand),
@@ -69,7 +69,7 @@ enum CliCommand {
     Audit(audit::AuditCommand),
     /// Find the first step and the first tensor at which two runs differ.
     Diff(diff::DiffCommand),
-    /// Show which documents made a step's loss and its gradient.
+    /// Show the contribution of each document to a step's loss and gradient.
     Blame(blame::BlameCommand),
     /// Show a job's documents as training reads them.
     Data(data::DataCommand),
@@ -93,8 +93,8 @@ pub fn open_local_volume(folder: &Path) -> Arc<dyn Volume> {
 /// `open_volume`, so that tests can inject faults.
 pub fn main(open_volume: VolumeOpener) -> i32 {
     let cli = Cli::parse();
-    // stdout is for events and results; errors of writing the log itself are not logged, because a stage's stderr is a
-    // file, and writing to it again would fail and panic when its volume is full
+    // The log goes to stderr, because stdout has events and results. Errors of writing the log are not logged: the
+    // stderr of a stage is a file, and a second write to a full volume would fail and panic.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     log.with_writer(std::io::stderr).init();
@@ -120,7 +120,7 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
     }
 }
 
-/// The exit code of a command; its error is printed.
+/// Prints the error of a command, if there is one. Returns the exit code.
 fn to_exit_code(result: anyhow::Result<()>) -> i32 {
     match result {
         Ok(()) => ExitCode::Done.code(),
@@ -131,7 +131,7 @@ fn to_exit_code(result: anyhow::Result<()>) -> i32 {
     }
 }
 
-/// The error and its causes, without causes that its own message contains.
+/// Returns the error with its causes, but without the causes that its message already contains.
 fn error_chain(error: &anyhow::Error) -> String {
     error.chain().skip(1).fold(error.to_string(), |message, cause| match cause.to_string() {
         cause if message.contains(&cause) => message,
@@ -139,7 +139,8 @@ fn error_chain(error: &anyhow::Error) -> String {
     })
 }
 
-/// 1 for an invalid request; damaged checkpoints and failures of the volume have their own codes.
+/// Returns the exit code of an error: 1 for an invalid request, and a different code for damaged checkpoints and for
+/// failures of the volume.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     if let Some(error) = error.downcast_ref::<StageError>() {
         return error.kind.exit_code();

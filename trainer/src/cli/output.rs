@@ -1,5 +1,5 @@
-//! The output of the commands. Write errors are ignored: the reader may close the pipe early, as `head` does, and a
-//! full volume under stderr must not change the exit code.
+//! The output of the commands. The functions ignore write errors: the reader may close the pipe early, as `head` does,
+//! and a full volume under stderr must not change the exit code.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -23,8 +23,8 @@ pub(super) fn print_data(data: &str) {
     }
 }
 
-/// Writes a part of a text to stdout at once: unchanged, but [`visible`] on a terminal. For a command whose output is
-/// its result.
+/// Writes a part of a text to stdout at once: unchanged, but [`visible`] on a terminal. This function returns write
+/// errors, for a command whose output is its result.
 ///
 /// # Errors
 /// If stdout can't be written.
@@ -42,7 +42,7 @@ pub(super) fn print_error(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "stagecoach: {}", visible(&text.to_string()));
 }
 
-/// Columns of the terminal that stdout is; 80 if it is none, or one without a size.
+/// Returns the number of columns of the terminal at stdout, or 80 if stdout is no terminal or the terminal has no size.
 pub(super) fn terminal_width() -> usize {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
         Ok(size) if size.ws_col > 0 => size.ws_col.into(),
@@ -64,7 +64,7 @@ pub(super) fn write_file(path: Option<&Path>, content: impl FnOnce() -> String) 
     Ok(())
 }
 
-/// A progress bar over bytes, on stderr if that is a terminal.
+/// Returns a progress bar over bytes, which is visible if stderr is a terminal.
 pub(super) fn byte_progress_bar(total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
     ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

@@ -1,4 +1,4 @@
-//! `stagecoach page`. The command only reads a job's folder, so that the job may run meanwhile.
+//! `stagecoach page`. The command only reads a job's folder, so the job may run at the same time.
 
 use std::io;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ impl PageCommand {
     }
 }
 
-/// Prints the address of the page that `serve` serves at the port, and waits.
+/// Serves the page with `serve` at the port, prints its address, and waits until a signal ends the process.
 ///
 /// # Errors
 /// If the page can't be served.

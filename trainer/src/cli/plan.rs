@@ -1,5 +1,5 @@
-//! `stagecoach plan`. The command reads no corpus. The vocabulary size is the one that the job gives its tokenizer or
-//! model, or the one in the tokenizer's file.
+//! `stagecoach plan`. The command reads no corpus. The vocabulary size comes from the job's settings of the tokenizer
+//! or the model, or from the tokenizer's file.
 
 use std::path::PathBuf;
 
@@ -41,8 +41,8 @@ pub(super) struct PlanCommand {
     optimal: bool,
     /// The relative speeds of the stages, one number for each stage, as in 1,1,0.5.
     ///
-    /// The default is the measurement of the job's last steps if the job has run with as many stages; otherwise all are
-    /// equal.
+    /// By default the speeds measured in the job's last steps, if the job has run with the same number of stages;
+    /// otherwise equal speeds.
     #[arg(long, value_name = "SPEEDS", value_delimiter = ',')]
     speeds: Option<Vec<f64>>,
     /// Predict the step on GPUs of this model, in bf16: time, tokens per second, MFU, and the time of each operation.
@@ -77,14 +77,14 @@ impl PlanCommand {
         let vocab_size = config.vocab_size(config.planned_vocab_size()?)?;
         let architecture = config.architecture(vocab_size, tch::Device::Cpu);
         if self.profile {
-            stagecoach_os::keep_freed_memory(); // as in a stage
+            stagecoach_os::keep_freed_memory(); // a stage does the same
             let profile = measure_profile(&config, architecture.as_ref())?;
             let file = profile.save(&config, architecture.as_ref())?;
             print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));
         }
         let roofline = match &self.device {
             Some(device) => {
-                config.training.device = Device::Cuda; // the planned memory is the GPU's
+                config.training.device = Device::Cuda; // the planned memory is then the GPU's
                 let roofline = Roofline::new(&config, architecture.as_ref(), device)?;
                 config.assumed_profile = Some(roofline.profile.clone());
                 Some(roofline)
@@ -127,7 +127,7 @@ impl PlanCommand {
     }
 }
 
-/// The mesh plans for this number of GPUs, one line each, and how to use the first.
+/// Returns a table of the mesh plans for this number of GPUs, and the settings that select the first plan.
 fn mesh_table(plans: &[MeshPlan], gpus: u32) -> String {
     let shortest = plans.first().map_or(f64::INFINITY, MeshPlan::seconds);
     let row = |plan: &MeshPlan| {
@@ -166,7 +166,7 @@ fn given_speeds(given: &[f64], stages: usize) -> Result<RankSpeeds, StageError> 
     RankSpeeds::new(given).map_err(|e| StageError::invalid(format!("--speeds: {e}")))
 }
 
-/// The predicted step, and the share of each operation.
+/// Returns a table of the predicted step, and of the share of each operation.
 fn prediction_table(roofline: &Roofline, layout: &PipelineLayout, replicas: u32) -> String {
     let Roofline { gpu, costs, peak_flops, step_flops, step_tokens, update_seconds, .. } = roofline;
     let gpus = f64::from(replicas) * layout.memory.len() as f64;
@@ -206,7 +206,7 @@ fn prediction_table(roofline: &Roofline, layout: &PipelineLayout, replicas: u32)
     )
 }
 
-/// The measured times, in milliseconds.
+/// Returns a table of the measured times, in milliseconds.
 fn profile_table(profile: &Profile) -> String {
     let milliseconds = |seconds: f64| format!("{:.3} ms", 1e3 * seconds);
     let row = |name: &str, seconds: &ModuleSeconds| {
@@ -221,7 +221,7 @@ fn profile_table(profile: &Profile) -> String {
     table(Some(&["a microbatch", "F", "I", "W"]), &[1, 2, 3], rows)
 }
 
-/// The alternatives of `Auto`, one line each: the fastest first, and those that do not fit last.
+/// Returns a table of the alternatives of `Auto`: the fastest first, and the alternatives that do not fit last.
 fn alternatives_table(layout: &PipelineLayout) -> String {
     let row = |alternative: &&Alternative| {
         let Alternative { schedule, chunks_per_stage, recompute, step } = alternative;
@@ -241,7 +241,7 @@ fn alternatives_table(layout: &PipelineLayout) -> String {
     format!("{}\n", table(Some(&header), &[1, 3, 4], layout.ranked_alternatives().iter().map(row).collect()))
 }
 
-/// The partition's balance and bubble, and one line for each stage, with the layers of each of its chunks.
+/// Returns the partition's balance and bubble, and a table of the stages with the layers of each chunk.
 fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds) -> String {
     let PipelineLayout { partition, programs, cost, schedule, .. } = layout;
     let row = |(rank, stage): (usize, PlannedStage)| {
@@ -265,7 +265,7 @@ fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds) -> String {
     )
 }
 
-/// The peak memory of each stage, one line each, in MiB.
+/// Returns a table of the peak memory of each stage, in MiB.
 fn memory_table(stages: &[StageBytes]) -> String {
     let row = |(rank, stage): (usize, &StageBytes)| {
         let ParameterBytes { weights, gradients, optimizer, snapshot, memory_checkpoints } = stage.parameters;

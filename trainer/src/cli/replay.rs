@@ -20,7 +20,8 @@ use super::output::{print_line, write_file};
 /// Train steps of a run again, and compare them bit for bit with the record.
 ///
 /// The replay starts from the newest checkpoint before the step, or from the initial weights, over any number of stages
-/// on this machine. The run's folder stays unchanged. Exit code 74 if a loss, a norm or a learning rate differs.
+/// on this machine. The run's folder stays unchanged. The command exits with code 74 if a loss, a norm or a learning
+/// rate differs.
 #[derive(Debug, Args)]
 pub(super) struct ReplayCommand {
     #[command(flatten)]
@@ -43,7 +44,7 @@ pub(super) struct ReplayCommand {
     dump_file: PathBuf,
 }
 
-/// A run and how to replay it.
+/// A run, and the settings of its replay.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// A job's folder, such as `workspace/NAME`, one checkpoint in it, or a copy of either.
@@ -51,13 +52,14 @@ pub(super) struct RunArgs {
     /// The folder that contains the corpus; the parent of the job's folder by default.
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// The number of stages to train over; the run's own number by default. Results are bit-identical for every number.
+    /// The number of stages to train over; the number of the run by default. Results are bit-identical for every
+    /// number.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     stages: Option<u32>,
 }
 
 impl RunArgs {
-    /// The run's record, and how to replay it.
+    /// Opens the run's record. Returns it with the settings of its replay.
     pub(super) fn open(&self) -> anyhow::Result<(RunRecord, ReplayConfig)> {
         let record = RunRecord::open(&self.run)?;
         let workspace = self.workspace.clone().unwrap_or_else(|| record.workspace());
@@ -118,12 +120,13 @@ pub(super) fn equal(replayed: &Replayed) -> String {
     format!("equal: {count} step{}, bit for bit", if count == 1 { "" } else { "s" })
 }
 
-/// The error of a record that its replay contradicts.
+/// Returns the error for a record that its replay contradicts.
 pub(super) fn differs(difference: &ReplayDifference) -> StageError {
     StageError::new(FailureKind::Storage, difference.to_string())
 }
 
-/// Reports an environment that differs from the one in which `until` was trained. Returns what a difference then means.
+/// Reports an environment that differs from the one in which `until` was trained. Returns the end of a sentence about
+/// steps that differ.
 pub(super) fn note_environments(record: &RunRecord, replayed: &Replayed, until: u64) -> &'static str {
     let trained = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= until);
     let Some(trained) = trained.or(record.checkpoints.last()) else { return "" };
@@ -139,7 +142,7 @@ pub(super) fn note_environments(record: &RunRecord, replayed: &Replayed, until: 
     ", in another environment"
 }
 
-/// The results of the steps, here and in the record.
+/// Returns a table of the replayed steps: their results, and whether these equal the record.
 fn step_table(record: &RunRecord, steps: &[&StepRecord]) -> String {
     let row = |here: &&StepRecord| {
         let verdict = match record.steps.iter().any(|line| line.step == here.step) {
@@ -158,7 +161,7 @@ fn step_table(record: &RunRecord, steps: &[&StepRecord]) -> String {
     table(Some(&["step", "loss", "gradient norm", "record"]), &[0], steps.iter().map(row).collect())
 }
 
-/// The timeline of the last step, which every group records.
+/// Returns the timeline of the last step. Every group records the timeline of its last step.
 fn trace(replayed: &Replayed) -> anyhow::Result<String> {
     let record = replayed.steps.last().and_then(|line| line.timeline.as_ref());
     let timeline = record.context("the stages did not record the last step's timeline")?.timeline();

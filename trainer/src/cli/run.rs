@@ -41,7 +41,7 @@ pub(super) struct RunCommand {
     port: PagePort,
 }
 
-/// The reason that a job could not run.
+/// The error because of which a job could not run.
 #[derive(Debug, thiserror::Error)]
 enum RunError {
     /// The job is invalid.
@@ -59,7 +59,7 @@ impl From<FolderError> for RunError {
 }
 
 impl RunCommand {
-    /// Runs the job unless it is trained already; returns the exit code.
+    /// Runs the job unless it is trained already. Returns the exit code.
     pub(super) fn main(self) -> i32 {
         match self.run() {
             Ok(code) => code,
@@ -125,7 +125,7 @@ impl RunCommand {
         train(job, &folder, &workspace, self.port)
     }
 
-    /// The job with its overrides. All problems are reported at once.
+    /// Reads the job and applies its overrides. Reports all problems at once.
     fn config(&self) -> Result<JobConfig, StageError> {
         let job = self.job.read()?;
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
@@ -139,7 +139,7 @@ impl RunCommand {
                 workspace.display()
             )));
         }
-        // `--fresh` removes the records
+        // `--fresh` removes the recorded commits of the models
         let known = match self.fresh {
             true => RemoteModels::default(),
             false => RemoteModels::recorded(&job, &workspace.join(job.folder()))?,
@@ -148,7 +148,7 @@ impl RunCommand {
     }
 }
 
-/// Describes where a job with more steps to train starts.
+/// Describes the step from which a job with more steps continues.
 fn where_it_continues(folder: &JobFolder) -> Result<String, FolderError> {
     Ok(match list(&folder.volume())?.steps.first() {
         Some(step) => format!("training continues from its newest checkpoint, of step {step}"),
@@ -156,7 +156,7 @@ fn where_it_continues(folder: &JobFolder) -> Result<String, FolderError> {
     })
 }
 
-/// Removes everything that earlier runs of the job created, and lists it. A job that could not start removes nothing.
+/// Removes everything that earlier runs of the job created, and lists it. Removes nothing if the job can't start.
 fn remove_earlier_runs(config: &JobConfig, folder: &JobFolder) -> Result<(), RunError> {
     let artifacts = folder.artifacts()?;
     check_start(config, artifacts.available_bytes_without(folder))?;
@@ -187,7 +187,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
     let config = LaunchConfig { job, workspace, folder, executable: &executable, count_gpus: driver_devices };
     let outcome = supervise(config, &mut state, &mut display);
     drop(display);
-    // the stages refused the job, or were stopped before they began
+    // without a trained step the old files are restored: the stages refused the job, or a signal stopped them early
     if !matches!(outcome, Ok(RunOutcome::Complete(_))) && trained_steps(folder) == trained {
         previous.restore()?;
     }
@@ -222,7 +222,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
     }
 }
 
-/// The reason that a job failed, as the continuation of a sentence.
+/// Describes the reason for which a job failed, as the continuation of a sentence.
 fn failure_reason(state: &JobState) -> String {
     let explanation = match state.outcome() {
         Some(JobOutcome::Failed(reason)) => format!(": {}", reason.explanation()),
@@ -233,18 +233,19 @@ fn failure_reason(state: &JobState) -> String {
     format!("{explanation}; {subject} failed ({}): {}", failure.label(), failure.message)
 }
 
-/// Whether the job has fewer steps than were trained. Only the stages know the number of steps of epochs.
+/// Whether the job has fewer steps than the run trained. Returns false for a length in epochs, because only the stages
+/// know its number of steps.
 fn is_shorter(job: &PipelineJob, summary: &RunSummary) -> bool {
     let length = job.spec.training.as_ref().and_then(|training| training.length());
     matches!(length, Some(TrainingLength::Steps(steps)) if steps < summary.steps)
 }
 
-/// The number of steps in the metrics; `None` if the metrics can't be read.
+/// Returns the last step in the metrics, or `None` if there is none or the metrics can't be read.
 fn trained_steps(folder: &JobFolder) -> Option<u64> {
     Some(read_metrics(&folder.metrics()).ok()?.last()?.step)
 }
 
-/// Prints the results of a complete run. Returns the exit code.
+/// Prints the results of an earlier complete run. Returns the exit code.
 fn print_earlier_results(
     job: &PipelineJob,
     folder: &JobFolder,
@@ -288,8 +289,8 @@ fn print_results(
         metrics: &relative_to_working_directory(&folder.metrics()),
     };
     print_line(report);
-    // as many threads as a stage has: with one thread for each core, each would spin at every barrier while other
-    // processes compute
+    // The sample uses as many threads as a stage. With one thread for each core, the threads would spin at every
+    // barrier while other processes compute.
     if let Some(built_in) = job.spec.built_in() {
         tch::set_num_threads(built_in.training.threads as i32);
     }
@@ -298,10 +299,10 @@ fn print_results(
     }
 }
 
-/// Prints a sample of generated text, which this process generates on the CPU: fewer tokens with a larger model, so
-/// that a sample takes seconds, or else the command for one.
+/// Prints a sample of text, which this process generates on the CPU. With a larger model the sample has fewer tokens,
+/// so that it takes seconds. For a model that is too large, prints the command for a sample.
 fn print_sample(model: &Path) -> anyhow::Result<()> {
-    /// Generated tokens times parameters.
+    /// The number of generated tokens times the number of parameters.
     const WORK: u64 = 4_000_000_000;
     const FEWEST_TOKENS: u64 = 16;
     let usual = GenerationConfig::default();
@@ -320,12 +321,12 @@ fn print_sample(model: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The workspace's absolute path.
+/// Returns the workspace's absolute path.
 fn absolute(path: &Path) -> Result<PathBuf, StageError> {
     std::path::absolute(path).map_err(|error| StageError::storage("resolve", path, error))
 }
 
-/// The path relative to the working directory if it is below the working directory.
+/// Returns the path relative to the working directory if the path is below the working directory.
 fn relative_to_working_directory(path: &Path) -> PathBuf {
     let current = std::env::current_dir().ok();
     current.and_then(|current| path.strip_prefix(current).ok().map(Path::to_owned)).unwrap_or_else(|| path.to_owned())

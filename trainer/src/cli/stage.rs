@@ -8,14 +8,14 @@ use stagecoach_api::contract::{ContractError, FailureKind, StageEnv, Termination
 use stagecoach_api::job::Kernels;
 use stagecoach_engine::StageError;
 use stagecoach_replay::ReplayOptions;
-use stagecoach_telemetry::{EventWriter, export, http_port, serve};
+use stagecoach_telemetry::{export, http_port, serve};
 
 use super::VolumeOpener;
 use super::job_args::read_job;
 use super::output::print_error;
 use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
-/// Arguments of a stage in a replay, besides a pod's contract.
+/// The arguments of a stage in a replay, beyond the contract of a pod.
 #[derive(Debug, Args)]
 pub(super) struct StageCommand {
     /// `ReplayOptions` in JSON.
@@ -34,7 +34,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
         Err(error) => return report_contract_error(&error),
     };
     let job = read_stage_job(&env).and_then(|job| {
-        // before any computation, and before other threads start: the call may restart this process
+        // this call may restart the process, so it precedes every computation and the start of other threads
         if job.spec.training.as_ref().is_some_and(|training| training.kernels == Kernels::Portable) {
             stagecoach_os::pin_instruction_set()?;
         }
@@ -58,10 +58,9 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     if command.replay.is_none() {
         export(&env, monitor.telemetry());
     }
-    let event_writer = EventWriter::from_env();
     let replay = command.replay.unwrap_or_default();
-    let config = job.and_then(|job| train::job_config(job, &env, &monitor, &event_writer));
-    match config.and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, &replay)) {
+    let config = job.and_then(|job| train::job_config(job, &env, &monitor));
+    match config.and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &replay)) {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(error) => monitor.exit(error.kind, &error.message),

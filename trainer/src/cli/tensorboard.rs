@@ -26,10 +26,11 @@ pub(super) struct TensorboardCommand {
     follow: bool,
 }
 
-/// The shortest interval between polls of a followed job. A longer interval keeps reading below a tenth of the time.
+/// The shortest interval between polls of a followed job. The interval grows so that reading takes less than a tenth of
+/// the time.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A run that is being written.
+/// A run, and the event file that the command writes for it.
 struct Run {
     metrics: PathBuf,
     events: EventFile<BufWriter<File>>,
@@ -79,7 +80,7 @@ impl Run {
         let records = read_metrics(&self.metrics)?;
         let trained_at = std::fs::metadata(&self.metrics).and_then(|metadata| metadata.modified())?;
         let mut wall_time = trained_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        // a record has no time of day: the last record is as old as the file
+        // A record has no time of day. The last record is therefore dated by the modification time of the file.
         wall_time -= records.iter().map(|record| record.seconds).sum::<f64>();
         let last = records.last().map_or(0, |record| record.step);
         if last < self.events.last_step() {

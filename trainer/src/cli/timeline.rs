@@ -15,9 +15,9 @@ use super::output::{print_line, write_file};
 
 /// Show a trained step's timeline of every stage, above a simulation of it.
 ///
-/// The simulation runs the same actions with the measured time of each kind of action. The two therefore differ only by
-/// irregularities: microbatches that took longer than others, messages that were late. Every tenth step is recorded,
-/// and fewer steps for large pipelines.
+/// The simulation runs the same actions with the measured time of each kind of action. It therefore differs from the
+/// step only by irregularities, such as slow microbatches and late messages. Training records every tenth step, and
+/// fewer steps of large pipelines.
 #[derive(Debug, Args)]
 pub(super) struct TimelineCommand {
     /// A job's folder, such as `workspace/NAME`.
@@ -67,7 +67,7 @@ impl TimelineCommand {
     }
 }
 
-/// The index of the record of `step`, or of the newest.
+/// Returns the index of the record of `step`, or of the newest record.
 fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) -> anyhow::Result<usize> {
     if !metrics.exists() {
         bail!("{} does not exist: expected a job's folder, such as workspace/NAME", metrics.display());
@@ -88,7 +88,7 @@ fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) 
     }
 }
 
-/// The parts of each stage's time.
+/// Returns a table of the parts of each stage's time.
 fn stage_table(timeline: &Timeline, placement: &Placement, partition: &[usize]) -> String {
     let ranks = breakdown(timeline, placement);
     let has_replicas = ranks.iter().any(|rank| rank.data_parallel_seconds > 0.0);

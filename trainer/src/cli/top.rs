@@ -1,4 +1,4 @@
-//! `stagecoach top`. The command only reads jobs' folders, so that the jobs may run meanwhile.
+//! `stagecoach top`. The command only reads jobs' folders, so the jobs may run at the same time.
 
 use std::fs::ReadDir;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::output::print_line;
 /// Show the jobs of a workspace, one line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
 #[derive(Debug, Args)]
 pub(super) struct TopCommand {
-    /// A job's folder in the workspace; all of them by default.
+    /// A job's folder in the workspace; all jobs by default.
     name: Option<String>,
     /// The folder with the jobs' folders.
     #[arg(long, value_name = "DIR", default_value = "workspace")]
@@ -60,7 +60,7 @@ impl TopCommand {
     }
 }
 
-/// The jobs' folders in the workspace by their paths below it, sorted.
+/// Returns the paths of the jobs' folders below the workspace, sorted.
 fn jobs(workspace: &Path) -> anyhow::Result<Vec<String>> {
     let entries = std::fs::read_dir(workspace).with_context(|| {
         format!("could not list the workspace {}: name another with --workspace DIR", workspace.display())
@@ -71,8 +71,8 @@ fn jobs(workspace: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Adds the jobs' folders among these entries of the folder `parent`, and in the folders that belong to no job. Hidden
-/// folders are left out, and so are links to other folders below the first level.
+/// Adds the jobs' folders among these entries of the folder `parent`, and the jobs' folders below entries that belong
+/// to no job. Skips hidden folders. Below the first level, skips links to folders.
 fn add_jobs(entries: ReadDir, parent: &str, names: &mut Vec<String>) -> anyhow::Result<()> {
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };

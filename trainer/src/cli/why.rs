@@ -1,4 +1,4 @@
-//! `stagecoach why`. The command only reads a job's folder, so that the job may run meanwhile.
+//! `stagecoach why`. The command only reads a job's folder, so the job may run at the same time.
 
 use std::path::PathBuf;
 

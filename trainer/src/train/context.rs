@@ -10,7 +10,7 @@ use stagecoach_engine::execute::{Stage, TensorDump};
 use stagecoach_group::{Hello, Member};
 use stagecoach_planner::{JobConfig, Plan, TrainerState, VerifiedPlan};
 use stagecoach_replay::ReplayOptions;
-use stagecoach_telemetry::{EventWriter, TrainingEvent};
+use stagecoach_telemetry::TrainingEvent;
 use stagecoach_transport::Links;
 
 use crate::train::join::stale_fences::StaleFenceRemoval;
@@ -18,7 +18,7 @@ use crate::train::monitor::StageMonitor;
 use crate::train::recover::carry_over::LastSnapshot;
 use crate::train::step::data_loader::DataLoader;
 
-/// Context of a stage: its environment, its configuration, and the destinations of its reports.
+/// Context of a stage: its environment, its configuration, and the state that its threads share.
 #[derive(Clone, Copy)]
 pub(in crate::train) struct StageContext<'a> {
     /// `env.rank` is the global rank: the stage's rank among all stages of all replicas.
@@ -33,7 +33,6 @@ pub(in crate::train) struct StageContext<'a> {
     pub(in crate::train) volume: &'a dyn Volume,
     pub(in crate::train) stale_fences: &'a StaleFenceRemoval,
     pub(in crate::train) monitor: &'a StageMonitor,
-    pub(in crate::train) event_writer: &'a EventWriter,
     /// The options of a replay.
     pub(in crate::train) replay: &'a ReplayOptions,
 }
@@ -88,12 +87,10 @@ impl RunningStage<'_> {
     }
 
     pub(in crate::train) fn emit(&self, event: &TrainingEvent) {
-        emit(&self.context, event);
+        self.context.monitor.emit(event);
     }
-}
 
-/// Emits an event to the log and to `/status`.
-pub(in crate::train) fn emit(context: &StageContext, event: &TrainingEvent) {
-    context.monitor.telemetry().record(event);
-    context.event_writer.emit(event);
+    pub(in crate::train) fn note(&self, message: impl Into<String>) {
+        self.context.monitor.note(message);
+    }
 }

@@ -8,11 +8,10 @@ use stagecoach_engine::StageError;
 use stagecoach_engine::execute::StageGpu;
 use stagecoach_group::{Coordinator, GroupError, Member, Roster};
 use stagecoach_model::Architecture;
-use stagecoach_telemetry::TrainingEvent;
 use stagecoach_transport::Interrupt;
 
 use crate::train::StageOutcome;
-use crate::train::context::{RunningStage, StageContext, emit};
+use crate::train::context::{RunningStage, StageContext};
 use crate::train::join::{Assignment, JoinedGroup, join_group};
 use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::{CarryOver, Layout};
@@ -76,7 +75,7 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
     let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined else { return Ok(None) };
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
-    notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
+    notes.into_iter().for_each(|message| monitor.note(message));
     let group_rank = roster.group_rank(context.env.rank as usize).unwrap_or_default();
     let config = &context.config.with_replicas_of(roster.members.len());
     let in_group = StageContext { group_rank, config, ..*context };
@@ -96,13 +95,14 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
         (failure, _) => failure,
     };
     let lost = failure.and_then(|failure| failure.root_cause_rank);
-    carry_over.lost_ranks = Some(lost_ranks(context, &roster, lost, coordinator.as_ref()));
+    let last_group = &mut carry_over.last_group;
+    last_group.lost_ranks = Some(lost_ranks(context, &roster, lost, coordinator.as_ref()));
     // the first stage of the second replica leads the next group if the leader's process has ended
     let deputy = roster.members.get(context.env.mesh.stages as usize).filter(|_| context.may_lack_replicas());
-    carry_over.leads_after =
+    last_group.leads_after =
         deputy.filter(|deputy| deputy.rank == context.env.rank as usize).map(|_| roster.leader() as u32);
     let has_leader_ended = failure.is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()));
-    carry_over.leaderless_group = carry_over.epoch.filter(|_| carry_over.leads_after.is_some() && has_leader_ended);
+    last_group.leaderless_group = last_group.epoch.filter(|_| last_group.leads_after.is_some() && has_leader_ended);
     if outcome.is_ok() {
         outcome = left.map_err(LeaveReason::from).and(outcome);
     }
@@ -137,9 +137,9 @@ fn load_and_train(
     monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
     monitor.set_planned_bytes(plan.stage_bytes.get(setup.stage_index()).copied());
-    carry_over.set_layout(Layout::of(config, &plan, &verified));
+    carry_over.tensors.set_layout(Layout::of(config, &plan, &verified));
     let step_on_volume = plan.trainer_state.step;
-    let held = setup.agree_on_memory_checkpoint(&mut plan, &carry_over.copies)?;
+    let held = setup.agree_on_memory_checkpoint(&mut plan, &carry_over.tensors.copies)?;
     let is_in_memory = held.as_ref().is_some_and(|held| held.state().is_some());
     let stage_config = setup.stage_config(&plan);
     let (mut stage, dump) = setup.build_stage(&stage_config, &plan, carry_over)?;
@@ -150,15 +150,15 @@ fn load_and_train(
     let mut audits = setup.begin_audits(&stage_config, &mut links);
     monitor.set_activity("loading");
     let started = Instant::now();
-    let mut memory = setup.begin_memory_checkpoints(held, &mut links, &mut carry_over.copies, &mut stage)?;
+    let mut memory = setup.begin_memory_checkpoints(held, &mut links, &mut carry_over.tensors.copies, &mut stage)?;
     let notes = match is_in_memory {
         true => resume::finish_in_memory(context, &plan, started, &damage)?,
         false => {
-            let snapshot = carry_over.snapshot.as_ref();
+            let snapshot = carry_over.tensors.snapshot.as_ref();
             resume::load_weights(context, member, &mut plan, architecture, &mut stage, damage, snapshot)?
         }
     };
-    notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
+    notes.into_iter().for_each(|message| monitor.note(message));
     load_frozen_weights(context, member, &mut plan, architecture, &mut stage)?;
     setup.gather_loaded_weights(&plan, &mut stage, &mut links)?;
     let environments = setup.compare_environments(&mut plan, audits.as_mut())?;
@@ -179,7 +179,7 @@ fn load_and_train(
         dump,
         links,
         data_loader,
-        snapshot: carry_over.snapshot.take(),
+        snapshot: carry_over.tensors.snapshot.take(),
     };
     let trained = train_and_finish(&mut running, architecture, memory.as_mut(), audits);
     if let (Some(memory), Err(_)) = (&mut memory, &trained) {
@@ -187,7 +187,7 @@ fn load_and_train(
         interrupt.trigger();
         let _ = memory.wait();
     }
-    (carry_over.stage, carry_over.snapshot) = (Some(running.stage), running.snapshot);
+    (carry_over.tensors.stage, carry_over.tensors.snapshot) = (Some(running.stage), running.snapshot);
     trained
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use stagecoach_api::contract::{FailureKind, PAGE_NOTE, PAGE_PORT, StageEnv};
 use stagecoach_checkpoint::Volume;
 use stagecoach_launcher::JobFolder;
-use stagecoach_telemetry::{EventWriter, TrainingEvent, http_port};
+use stagecoach_telemetry::{TrainingEvent, http_port};
 
 use context::StageContext;
 use group::AfterGroup;
@@ -67,7 +67,6 @@ pub(crate) fn run_stage(
     config: &JobConfig,
     mount: fn(&Path) -> Arc<dyn Volume>,
     monitor: &StageMonitor,
-    event_writer: &EventWriter,
     replay: &ReplayOptions,
 ) -> Result<StageOutcome, StageError> {
     let holds_out_last_sequences = replay.holds_out_last_sequences;
@@ -76,8 +75,7 @@ pub(crate) fn run_stage(
     tch::set_num_interop_threads(1);
     let mut env = env.clone();
     if let Some(number) = env.spare {
-        env =
-            join::wait_as_spare::wait_as_spare(&env, number, config, &*mount(&config.folder()), monitor, event_writer)?;
+        env = join::wait_as_spare::wait_as_spare(&env, number, config, &*mount(&config.folder()), monitor)?;
     }
     let env = &env;
     let rank = env.rank as usize;
@@ -88,18 +86,8 @@ pub(crate) fn run_stage(
     let mounted = mount(&config.folder());
     let (volume, stale_fences) = (&*mounted, &StaleFenceRemoval::of(&mounted));
     let environment = &environment(config, device);
-    let context = StageContext {
-        env,
-        group_rank: rank,
-        config,
-        device,
-        environment,
-        volume,
-        stale_fences,
-        monitor,
-        event_writer,
-        replay,
-    };
+    let context =
+        StageContext { env, group_rank: rank, config, device, environment, volume, stale_fences, monitor, replay };
     let mut carry_over = CarryOver::default();
     let (mut groups_lost, mut highest_step) = (0, 0);
     loop {
@@ -127,7 +115,7 @@ pub(crate) fn run_stage(
 /// Serves the job's page on the loopback of the leader's pod, and prints the address in the pod's log, the only place
 /// that has the token. Training continues if the page can't be served.
 fn serve_page(context: &StageContext) -> Result<(), LeaveReason> {
-    let StageContext { config, monitor, event_writer, .. } = *context;
+    let StageContext { config, monitor, .. } = *context;
     let Ok(Some(_)) = http_port() else { return Ok(()) };
     let folder = JobFolder::open(&config.folder(), None)?;
     let status = || StatusSource::Stage(monitor.telemetry().clone(), Box::new(config.job.clone()));
@@ -137,6 +125,7 @@ fn serve_page(context: &StageContext) -> Result<(), LeaveReason> {
         Ok(address) => format!("{PAGE_NOTE}, after `kubectl port-forward` of its port to this pod: {address}"),
         Err(error) => format!("the job has no page: {error}"),
     };
-    event_writer.emit(&TrainingEvent::Note { message });
+    // the log alone has the token
+    monitor.event_writer().emit(&TrainingEvent::Note { message });
     Ok(())
 }

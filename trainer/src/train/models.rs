@@ -13,7 +13,7 @@ use stagecoach_data::OnWait;
 use stagecoach_engine::StageError;
 use stagecoach_launcher::JobFolder;
 use stagecoach_planner::{FetchExtent, FetchReports, JobConfig, RemoteModels, check_job, has_remote_models};
-use stagecoach_telemetry::{EventWriter, TrainingEvent};
+use stagecoach_telemetry::TrainingEvent;
 
 use crate::train::StageMonitor;
 use crate::train::leave::folder_error;
@@ -28,43 +28,25 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// If the job is invalid, or its models can't be fetched, or stage 0 makes no progress.
-pub(crate) fn job_config(
-    job: PipelineJob,
-    env: &StageEnv,
-    monitor: &StageMonitor,
-    event_writer: &EventWriter,
-) -> Result<JobConfig, StageError> {
+pub(crate) fn job_config(job: PipelineJob, env: &StageEnv, monitor: &StageMonitor) -> Result<JobConfig, StageError> {
     let workspace = Path::new(&env.workspace);
     check_job(&job)?;
     if !has_remote_models(&job)? {
         return JobConfig::new(job, workspace);
     }
     let models = match env.rank == 0 && env.spare.is_none() {
-        true => fetch(&job, workspace, monitor, event_writer)?,
+        true => fetch(&job, workspace, monitor)?,
         false => wait_for_stage_0(&job, workspace, monitor)?,
     };
     JobConfig::with_models(job, workspace, models)
 }
 
 /// Copies the models, as stage 0, and records their commits before the first file.
-fn fetch(
-    job: &PipelineJob,
-    workspace: &Path,
-    monitor: &StageMonitor,
-    event_writer: &EventWriter,
-) -> Result<RemoteModels, StageError> {
+fn fetch(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<RemoteModels, StageError> {
     monitor.set_activity("fetching the model");
     let folder = workspace.join(job.folder());
     // a folder that no job created stays unchanged
     JobFolder::open(&folder, None).map_err(folder_error)?;
-    let report = {
-        let (monitor, event_writer) = (monitor.clone(), event_writer.clone());
-        move |what: &str, done: u64, total: u64| {
-            let event = TrainingEvent::Preparing { what: what.to_owned(), done, total };
-            monitor.telemetry().record(&event);
-            event_writer.emit(&event);
-        }
-    };
     let mut shown: Option<Instant> = None;
     let reports = FetchReports {
         on_resolved: &mut |models| models.write(&folder),
@@ -73,11 +55,11 @@ fn fetch(
                 return;
             }
             shown = Some(Instant::now());
-            report(what, done, total);
+            monitor.preparing(what, done, total);
         },
         on_wait: OnWait::new({
-            let report = report.clone();
-            move |sentence| report(sentence, 0, 0)
+            let monitor = monitor.clone();
+            move |sentence| monitor.preparing(sentence, 0, 0)
         }),
     };
     RemoteModels::recorded(job, &folder)?.fetch(job, workspace, needed(job, &folder), reports)

@@ -1,4 +1,4 @@
-//! Shared state of a stage: stop request, activity, and exits from other threads (lost group, panic, signal).
+//! Shared state of a stage: stop request, activity, events, and exits from other threads (lost group, panic, signal).
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,19 +8,19 @@ use std::time::Instant;
 
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage, env};
 use stagecoach_group::Activity;
-use stagecoach_telemetry::{StageTelemetry, flush};
+use stagecoach_telemetry::{EventWriter, StageTelemetry, TrainingEvent, flush};
 
 use crate::train::recover::out_of_memory::explain;
 
 /// A stage's state, shared by its threads.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct StageMonitor(Arc<SharedMonitor>);
 
-#[derive(Debug)]
 struct SharedMonitor {
     stop_requested_at: OnceLock<Instant>,
     formed: AtomicBool,
     telemetry: StageTelemetry,
+    event_writer: EventWriter,
     state: Mutex<MonitorState>,
 }
 
@@ -36,19 +36,39 @@ struct MonitorState {
 impl StageMonitor {
     /// Creates the monitor of the stage that `env` describes.
     pub(crate) fn new(env: &StageEnv) -> StageMonitor {
-        let state = Mutex::default();
-        let telemetry = StageTelemetry::new(env);
         StageMonitor(Arc::new(SharedMonitor {
             stop_requested_at: OnceLock::new(),
             formed: AtomicBool::new(false),
-            telemetry,
-            state,
+            telemetry: StageTelemetry::new(env),
+            event_writer: EventWriter::from_env(),
+            state: Mutex::default(),
         }))
     }
 
     /// The state behind `/status` and `/metrics`.
     pub(crate) fn telemetry(&self) -> &StageTelemetry {
         &self.0.telemetry
+    }
+
+    /// Emits an event to the log and to `/status`.
+    pub(crate) fn emit(&self, event: &TrainingEvent) {
+        self.telemetry().record(event);
+        self.event_writer().emit(event);
+    }
+
+    /// Emits a note.
+    pub(crate) fn note(&self, message: impl Into<String>) {
+        self.emit(&TrainingEvent::Note { message: message.into() });
+    }
+
+    /// Emits the progress of the preparation before the first step.
+    pub(crate) fn preparing(&self, what: &str, done: u64, total: u64) {
+        self.emit(&TrainingEvent::Preparing { what: what.to_owned(), done, total });
+    }
+
+    /// The writer of the log, for events that `/status` does not show.
+    pub(crate) fn event_writer(&self) -> &EventWriter {
+        &self.0.event_writer
     }
 
     /// The time of the request to stop, if there was one.

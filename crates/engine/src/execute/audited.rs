@@ -9,7 +9,7 @@ use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, ModelPart, Param
 use stagecoach_pipeline::WorkItem;
 use tch::{Device, Kind, Tensor};
 
-use super::gradient_sums::AccumulatorGroup;
+use super::gradients::AccumulatorGroup;
 use super::sequences::sequence_bounds;
 use super::{ChunkOutput, LossInputs, Stage, StepProbe};
 
@@ -147,7 +147,7 @@ impl Stage {
             length: layout.length as i64,
             first_position: 0,
             cu_seqlens: CuSeqlens::new(&sequence_bounds(layout), self.device),
-            recompute: self.recompute,
+            recompute: self.activations.recompute,
         }
     }
 
@@ -189,7 +189,7 @@ impl Stage {
     fn chunk_weights(&self, chunk: usize) -> Vec<ChunkWeight> {
         let has_head = self.chunks[&chunk].head.is_some();
         let of = |weights, is_head| {
-            self.gradient_sums.accumulators(weights).iter().map(move |(parameter, accumulator)| ChunkWeight {
+            self.gradients.sums.accumulators(weights).iter().map(move |(parameter, accumulator)| ChunkWeight {
                 value: self.parameters[*parameter].as_read().shallow_clone(),
                 accumulator: accumulator.shallow_clone(),
                 is_head,
@@ -200,14 +200,14 @@ impl Stage {
     }
 
     fn weight_gradients_hash(&self, chunk: usize) -> String {
-        hash(self.gradient_sums.accumulators(AccumulatorGroup::Chunk(chunk)).iter().map(|(_, sum)| sum))
+        hash(self.gradients.sums.accumulators(AccumulatorGroup::Chunk(chunk)).iter().map(|(_, sum)| sum))
     }
 
     fn output_hash(&self, output: &ChunkOutput) -> String {
         match output {
             ChunkOutput::Activations(y) => hash([y]),
             ChunkOutput::Loss(loss) => {
-                let head = self.gradient_sums.accumulators(AccumulatorGroup::Head).iter().map(|(_, sum)| sum);
+                let head = self.gradients.sums.accumulators(AccumulatorGroup::Head).iter().map(|(_, sum)| sum);
                 hash(std::iter::once(&loss.sum).chain(head))
             }
         }

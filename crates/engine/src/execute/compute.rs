@@ -8,7 +8,7 @@ use stagecoach_transport::LinkId;
 use tch::Tensor;
 
 use super::executor::StepState;
-use super::gradient_sums::AccumulatorGroup;
+use super::gradients::AccumulatorGroup;
 use super::{ChunkOutput, Executor, LossInputs, Stage, StepError, StepInputs, StepTimer};
 
 impl Executor<'_, '_> {
@@ -48,7 +48,7 @@ impl Executor<'_, '_> {
             (ChunkOutput::Loss(loss), _) => {
                 state.add_loss(loss, item, inputs);
                 if inputs.step.is_some() {
-                    self.stage.gradient_sums.finish_block_after(AccumulatorGroup::Head, item, inputs.blocks);
+                    self.stage.gradients.sums.finish_block_after(AccumulatorGroup::Head, item, inputs.blocks);
                 }
             }
             (ChunkOutput::Activations(y), Some(consumer)) => drop(state.activations.insert(consumer, y)),
@@ -70,13 +70,11 @@ impl Executor<'_, '_> {
             self.observe(|probe, stage| probe.accumulation_begins(stage, item));
         }
         let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
-        let Stage { chunks, weight_grad_store, .. } = &mut *self.stage;
+        let Stage { chunks, gradients, .. } = &mut *self.stage;
         let chunk = &chunks[&item.chunk];
         let dx = match action {
             // the schedule accumulates them later
-            Action::BackwardInput(_) => {
-                chunk.backward(saved, dy, &mut |gradient| weight_grad_store.push(item, gradient))
-            }
+            Action::BackwardInput(_) => chunk.backward(saved, dy, &mut |gradient| gradients.store.push(item, gradient)),
             _ => chunk.backward(saved, dy, &mut WeightGradient::accumulate),
         };
         self.observe(|probe, stage| probe.backward_ends(stage, item, dx.as_ref()));
@@ -93,10 +91,10 @@ impl Executor<'_, '_> {
         inputs: &StepInputs,
     ) -> Result<(), StepError> {
         let layout = &inputs.layouts[item.microbatch];
-        let shape = [(layout.rows * layout.length) as i64, self.stage.hidden_size];
+        let shape = [(layout.rows * layout.length) as i64, self.stage.activations.hidden_size];
         let link = self.link(receive)?;
         if let Some(receiver) = self.links.receivers.get_mut(&link) {
-            receiver.post(item.microbatch, &shape, self.stage.kind);
+            receiver.post(item.microbatch, &shape, self.stage.activations.kind);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use stagecoach_transport::{LinkError, Links};
 use tch::Tensor;
 
 use super::end_of_step::copy_to_host;
-use super::gradient_sums::AccumulatorGroup;
+use super::gradients::AccumulatorGroup;
 use super::{
     SavedActivations, Stage, StageGpu, StepControl, StepError, StepInputs, StepOutput, StepProbe, StepTimer,
     StopRequest,
@@ -145,7 +145,7 @@ impl Executor<'_, '_> {
             Action::BackwardWeight(item) => {
                 self.begin(action, item, &mut state.timer);
                 self.observe(|probe, stage| probe.accumulation_begins(stage, item));
-                self.stage.weight_grad_store.accumulate(item);
+                self.stage.gradients.store.accumulate(item);
             }
             Action::Reduce(chunk) => {
                 state.reductions.push((chunk, self.stage.timestamp()));
@@ -189,7 +189,7 @@ impl Executor<'_, '_> {
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
             self.observe(|probe, stage| probe.accumulation_ends(stage, item));
-            self.stage.gradient_sums.finish_block_after(AccumulatorGroup::Chunk(item.chunk), item, inputs.blocks);
+            self.stage.gradients.sums.finish_block_after(AccumulatorGroup::Chunk(item.chunk), item, inputs.blocks);
         }
         // EXCHANGE has already ended its span, because the vote contains it; REDUCE and GATHER end when a computation
         // needs their results

@@ -9,7 +9,7 @@ use stagecoach_transport::{LinkError, LinkId, Links};
 use tch::{Kind, Tensor, no_grad};
 
 use super::executor::StepState;
-use super::gradient_sums::ReplicaSums;
+use super::gradients::ReplicaSums;
 use super::{Executor, Stage, StepError, StepInputs};
 
 impl Executor<'_, '_> {
@@ -104,7 +104,7 @@ fn subtrees(blocks: &ReplicaBlocks, replica: Replica) -> Vec<Subtree> {
 /// This replica's sums of a chunk.
 fn sums_of<'a>(stage: &'a Stage, chunk: usize, subtrees: &[Subtree]) -> Vec<ReplicaSums<'a>> {
     let has_head = stage.chunks.get(&chunk).is_some_and(|chunk| chunk.head.is_some());
-    stage.gradient_sums.of_chunk(chunk, has_head, subtrees)
+    stage.gradients.sums.of_chunk(chunk, has_head, subtrees)
 }
 
 /// The sums of the parameters that a replica owns.
@@ -113,7 +113,7 @@ fn owned_by<'a>(
     sums: &'a [ReplicaSums<'a>],
     owner: usize,
 ) -> impl Iterator<Item = &'a ReplicaSums<'a>> {
-    sums.iter().filter(move |sums| stage.owners[sums.parameter] == owner)
+    sums.iter().filter(move |sums| stage.sharding.owners[sums.parameter] == owner)
 }
 
 /// Gathers the weights of all chunks of a stage in a pipeline of `stages`, as after an update. Each replica must have
@@ -137,7 +137,7 @@ pub fn finish_gathers(
     stages: usize,
     activity: &Activity,
 ) -> Result<(), LinkError> {
-    let chunks: Vec<usize> = stage.gathers.keys().copied().collect();
+    let chunks: Vec<usize> = stage.sharding.gathers.keys().copied().collect();
     chunks.into_iter().try_for_each(|chunk| finish_gather(stage, links, stages, chunk, activity).map(drop))
 }
 
@@ -145,19 +145,19 @@ fn begin_gather(stage: &mut Stage, links: &mut Links, stages: usize, chunk: usiz
     let replica = stage.replica;
     let mut peers = Peers::of(stage, links, stages);
     for index in replica.others() {
-        for parameter in gathered(stage, chunk, index) {
+        for parameter in stage.sharding.gathered(chunk, index) {
             // no computation reads these weights before they have arrived
             peers.post(index, parameter, stage.parameters[parameter].as_read())?;
         }
     }
     for index in replica.others() {
-        for parameter in gathered(stage, chunk, replica.index) {
+        for parameter in stage.sharding.gathered(chunk, replica.index) {
             // the sent weights stay unchanged: the next update follows the next verdict, which needs them on all
             // replicas
             peers.send(index, parameter, stage.parameters[parameter].as_read())?;
         }
     }
-    stage.gathers.insert(chunk, stage.timestamp());
+    stage.sharding.gathers.insert(chunk, stage.timestamp());
     Ok(())
 }
 
@@ -168,23 +168,17 @@ fn finish_gather(
     chunk: usize,
     activity: &Activity,
 ) -> Result<Option<(Timestamp, Vec<Timestamp>)>, LinkError> {
-    let Some(begun) = stage.gathers.get(&chunk).cloned() else { return Ok(None) };
+    let Some(begun) = stage.sharding.gathers.get(&chunk).cloned() else { return Ok(None) };
     let mut peers = Peers::of(stage, links, stages);
     let mut arrived = Vec::new();
     for index in stage.replica.others() {
         stage.set_activity(activity, "GATHER", Some(peers.rank(index)));
-        for parameter in gathered(stage, chunk, index) {
+        for parameter in stage.sharding.gathered(chunk, index) {
             arrived.push(peers.wait(index, parameter)?.1);
         }
     }
-    stage.gathers.remove(&chunk);
+    stage.sharding.gathers.remove(&chunk);
     Ok(Some((begun, arrived)))
-}
-
-/// The parameters that an owner sends for a chunk.
-fn gathered(stage: &Stage, chunk: usize, owner: usize) -> impl Iterator<Item = usize> {
-    let Stage { owners, chunk_of, .. } = stage;
-    (0..owners.len()).filter(move |&parameter| owners[parameter] == owner && chunk_of[parameter] == chunk)
 }
 
 /// The links to the same stage of other replicas.

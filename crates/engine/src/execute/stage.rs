@@ -11,11 +11,10 @@ use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use super::Chunk;
-use super::gradient_sums::{AccumulatorGroup, GradientSums};
-use super::ownership::owners;
+use super::gradients::{AccumulatorGroup, Gradients};
+use super::sharding::{Sharding, owners};
 use super::stage_gpu::StageGpu;
 use super::tied_embedding::TiedEmbedding;
-use super::weight_grad_store::WeightGradStore;
 use crate::optimize::AdamW;
 use crate::tensor_hash::TensorHash;
 
@@ -49,12 +48,8 @@ pub struct Stage {
     pub index: usize,
     /// The replica.
     pub replica: Replica,
-    /// The replica that owns each parameter.
-    pub owners: Vec<usize>,
-    /// The chunk with which each parameter is gathered: the first one that reads it.
-    pub(super) chunk_of: Vec<usize>,
-    /// The chunks with a GATHER in progress, each with its start time.
-    pub(super) gathers: BTreeMap<usize, Timestamp>,
+    /// The division of the parameters among the replicas.
+    pub sharding: Sharding,
     /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
     /// Weights of all chunks.
@@ -67,20 +62,24 @@ pub struct Stage {
     pub(crate) optimizer: AdamW,
     /// `Some` if embeddings are tied and this rank holds the embedding or the head.
     pub tied_embedding: Option<TiedEmbedding>,
-    /// Weight gradients not yet accumulated, until their W action.
-    pub(super) weight_grad_store: WeightGradStore,
-    /// The sums over the blocks of a step.
-    pub(super) gradient_sums: GradientSums,
-    /// The activations that the backward pass recomputes.
-    pub(super) recompute: Recompute,
-    /// Type of activations.
-    pub(super) kind: Kind,
-    /// Hidden size: last dimension of the tensors passed between stages.
-    pub hidden_size: i64,
+    /// The weight gradients of the step in progress.
+    pub(super) gradients: Gradients,
+    /// The type and size of activations.
+    pub(super) activations: ActivationConfig,
     /// Device of parameters and activations.
     pub(crate) device: Device,
     /// The GPU whose memory holds the stage's tensors; `Some` once the stage's links are open.
     pub gpu: Option<StageGpu>,
+}
+
+/// The activations of a stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ActivationConfig {
+    /// Last dimension of the tensors passed between stages.
+    pub(super) hidden_size: i64,
+    pub(super) kind: Kind,
+    /// The activations that the backward pass recomputes.
+    pub(super) recompute: Recompute,
 }
 
 impl Stage {
@@ -126,15 +125,18 @@ impl Stage {
             chunks: parts.iter().map(|(index, part)| (*index, chunk(part))).collect(),
             global_index: global_indices(architecture, &parameters),
             optimizer: AdamW::new(config.optimizer, &parameters, |p| owners[p] == config.replica.index),
-            owners,
-            chunk_of: first_chunks(architecture, &parts, &parameters),
-            gathers: BTreeMap::new(),
-            weight_grad_store: WeightGradStore::default(),
-            gradient_sums: GradientSums::new(accumulators(architecture, &parts, &parameters, head_accumulator)),
+            sharding: Sharding {
+                owners,
+                chunk_of: first_chunks(architecture, &parts, &parameters),
+                gathers: BTreeMap::new(),
+            },
+            gradients: Gradients::new(accumulators(architecture, &parts, &parameters, head_accumulator)),
             tied_embedding,
-            recompute: config.recompute,
-            kind,
-            hidden_size: architecture.hidden_size() as i64,
+            activations: ActivationConfig {
+                hidden_size: architecture.hidden_size() as i64,
+                kind,
+                recompute: config.recompute,
+            },
             device,
             gpu: None,
             frozen_hashes: None,
@@ -151,7 +153,7 @@ impl Stage {
 
     /// Whether this replica updates `parameter`.
     pub fn owns(&self, parameter: usize) -> bool {
-        self.owners[parameter] == self.replica.index
+        self.sharding.owners[parameter] == self.replica.index
     }
 
     /// The current time, after the work that the stage has queued so far.
@@ -199,9 +201,8 @@ impl Stage {
     /// If the GPU's driver fails.
     pub fn discard_step(&mut self) -> Result<(), CudaError> {
         self.wait_for_copies()?;
-        self.weight_grad_store = WeightGradStore::default();
-        self.gradient_sums.clear();
-        self.gathers.clear();
+        self.gradients.clear();
+        self.sharding.gathers.clear();
         Ok(())
     }
 

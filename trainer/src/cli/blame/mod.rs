@@ -21,20 +21,21 @@ use stagecoach_telemetry::ProgressDisplay;
 use super::output::{print_json, print_line};
 use super::replay::{RunArgs, differs, equal, note_environments, replaying};
 
-/// Show which documents made a step's loss and its gradient.
+/// Show the contribution of each document to a step's loss and gradient.
 ///
-/// The step is first trained again from the newest checkpoint before it, and compared bit for bit with the record: exit
-/// code 74 if it differs. Then each of its documents is computed alone, with the weights from before the step. The
-/// run's folder stays unchanged.
+/// The command first trains the step again from the newest checkpoint before it, and compares it bit for bit with the
+/// record. It exits with code 74 if they differ. Then it computes each document of the step alone, with the weights
+/// from before the step. The run's folder stays unchanged.
 ///
-/// A document's share of the loss is the sum of its cross-entropies over that of all documents of the step. Its share
-/// of the gradient's norm is g_d . g / |g|^2, where g is the gradient of the step's loss and g_d the gradient of the
-/// document's part of that loss. The shares add up to 1, and a document that pulls against the others has a negative
-/// share. A document raises the step's loss by the difference between that loss and the mean over the targets of all
-/// other documents.
+/// A document's share of the loss is the sum of its cross-entropies over the sum of all cross-entropies of the step.
+/// Its share of the gradient's norm is g_d . g / |g|^2, where g is the gradient of the step's loss and g_d the gradient
+/// of the document's part of that loss. The shares add up to 1. The share is negative if the document's gradient points
+/// against the step's gradient. A document raises the step's loss by the difference between that loss and the mean over
+/// the targets of all other documents.
 ///
 /// A step is a spike if its loss or gradient norm is more than K deviations above the median of the W steps before it.
-/// A deviation is 1.4826 times the median of their distances from their median, and at least 1 % of that median.
+/// A deviation is 1.4826 times the median of the distances of these steps from their median, and at least 1 % of that
+/// median.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct BlameCommand {
     #[command(flatten)]
@@ -54,7 +55,7 @@ pub(in crate::cli) struct BlameCommand {
     /// The number of preceding steps with which a step is compared.
     #[arg(long, value_name = "W", default_value_t = 50, requires = "spikes", value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
-    /// The number of deviations above their median from which a step is a spike.
+    /// The number of deviations above the median of the preceding steps from which a step is a spike.
     #[arg(long, value_name = "K", default_value_t = 6.0, requires = "spikes", value_parser = parse_deviations)]
     deviations: f64,
     #[arg(long, value_name = "FILE:DOC", requires = "step", help = without_help())]
@@ -95,7 +96,7 @@ struct Report<'a> {
 #[derive(Clone, Copy, Debug)]
 struct RequestedStep {
     step: u64,
-    /// The key by which its documents are ranked.
+    /// The key by which the step's documents are ranked.
     by: RankBy,
 }
 
@@ -135,7 +136,7 @@ impl BlameCommand {
         }
     }
 
-    /// The steps from `--step` to `--until`.
+    /// Returns the steps from `--step` to `--until`.
     fn requested_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<RequestedStep>> {
         let until = self.until.unwrap_or(step);
         ensure!(step <= until, "--until is {until}, before --step {step}");
@@ -153,7 +154,7 @@ impl BlameCommand {
         Ok(spikes)
     }
 
-    /// The steps of the largest spikes, ascending.
+    /// Returns the steps of the largest spikes, ascending.
     fn largest(&self, spikes: &[Spike]) -> Vec<RequestedStep> {
         let mut spikes = spikes.to_vec();
         spikes.sort_by(|a, b| b.deviations().total_cmp(&a.deviations()));
@@ -166,7 +167,8 @@ impl BlameCommand {
             .collect()
     }
 
-    /// Trains up to the last of the steps again and prints the contributions of each step's documents.
+    /// Replays the steps up to the last requested one, and prints the contributions of the documents to each requested
+    /// step.
     fn blame(
         &self,
         record: &RunRecord,
@@ -180,7 +182,7 @@ impl BlameCommand {
         let dump = TENSORS.map(str::to_owned).to_vec();
         let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
         let replayed = self.replay_as_recorded(record, base, until, &config)?;
-        // of all steps together, because one pass over the corpus reads all texts
+        // one call for the parts of all steps, because it reads all texts in one pass over the corpus
         let parts_by_step = steps.iter().map(|&step| subject.document_parts(step)).collect::<Result<Vec<_>, _>>()?;
         let mut texts = subject.part_texts(&parts_by_step.concat())?.into_iter();
         let mut blames = Vec::new();
@@ -223,7 +225,7 @@ impl BlameCommand {
     }
 }
 
-/// The steps, grouped by the checkpoint from which a replay of them starts.
+/// Groups the steps by the checkpoint from which a replay of them starts.
 fn by_checkpoint<'r>(
     record: &'r RunRecord,
     requested: &[RequestedStep],

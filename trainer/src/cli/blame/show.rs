@@ -7,7 +7,7 @@ use stagecoach_telemetry::StepRecord;
 /// The number of characters shown of a document's text.
 const TEXT: usize = 40;
 
-/// The spikes, by step.
+/// Returns a table of the spikes, by step.
 pub(super) fn spikes(spikes: &[Spike], steps: &[StepRecord], rule: SpikeRule) -> String {
     let SpikeRule { window, deviations } = rule;
     if spikes.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn spikes(spikes: &[Spike], steps: &[StepRecord], rule: SpikeRule) ->
     table(Some(&header), &[0, 1, 2, 3, 4], spikes.iter().map(row).collect())
 }
 
-/// A step and its documents.
+/// Describes a step and its documents.
 pub(super) fn step(blame: &StepBlame) -> String {
     let StepBlame { step, targets, document_count, documents, .. } = blame;
     let number = |value: Option<String>| value.unwrap_or_else(|| "not finite".into());
@@ -49,7 +49,7 @@ pub(super) fn step(blame: &StepBlame) -> String {
 
 fn row(document: &DocumentBlame) -> Vec<String> {
     let first = document.parts.first();
-    // the token that begins a document is no target, so that targets count from 0
+    // the token that begins a document is not a target: target N is the token after the first N tokens
     let all = document.tokens - 1;
     let targets = |part: &PartBlame| match (part.first_token + 1, (part.first_token + part.tokens).min(all)) {
         (1, last) if last == all => format!("all {all}"),
@@ -76,8 +76,8 @@ fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.2} %", 100.0 * share) } else { "not finite".into() }
 }
 
-/// The beginning of a text in one line of at most `length` characters. Characters that would control a terminal are
-/// escaped.
+/// Returns the beginning of a text as one line of at most `length` characters. Escapes characters that would control a
+/// terminal.
 fn excerpt(text: &str, length: usize) -> String {
     let mut shown = String::new();
     let mut count = 0;
@@ -97,8 +97,8 @@ fn excerpt(text: &str, length: usize) -> String {
     shown
 }
 
-/// Whether a character has no glyph but changes how others are shown: zero-width characters, and characters that turn
-/// the direction of text.
+/// Whether a character has no glyph but changes the display of its neighbours: zero-width characters, and characters
+/// that turn the direction of text.
 fn is_invisible(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }

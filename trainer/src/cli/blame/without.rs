@@ -14,7 +14,7 @@ use super::BlameCommand;
 use crate::cli::output::print_json;
 use crate::cli::replay::{differs, replaying};
 
-/// The fewest steps that the plot shows, if so many were trained.
+/// The smallest number of steps in the plot, if the command trains as many steps.
 const MIN_DRAWN: u64 = 50;
 
 /// The JSON output.
@@ -22,7 +22,7 @@ const MIN_DRAWN: u64 = 50;
 #[serde(rename_all = "camelCase")]
 struct Report {
     documents: Vec<Presence>,
-    /// Every step that was trained again.
+    /// All steps that were trained again.
     steps: Vec<ComparedStep>,
 }
 
@@ -49,8 +49,8 @@ struct ComparedStep {
 }
 
 impl BlameCommand {
-    /// Trains the steps from the checkpoint up to the last of `steps` with all documents and without the documents of
-    /// `--without`, and shows both.
+    /// Trains the steps from the checkpoint up to the last of `steps` twice: with all documents, and without the
+    /// documents of `--without`. Shows the numbers of both.
     pub(super) fn train_without(
         &self,
         record: &RunRecord,
@@ -87,7 +87,7 @@ impl BlameCommand {
             None => format!("equal: without the documents steps {first} to {until} are the same, bit for bit"),
             Some(difference) => format!("the first step that is not the same is {}", difference.step),
         });
-        // the requested steps, with some steps before them if these are few
+        // the plot shows the requested steps, and steps before them if the requested steps are few
         let from = step.min((until + 1).saturating_sub(MIN_DRAWN)).max(first);
         let drawn = |steps: &[StepRecord]| -> Vec<StepRecord> {
             steps.iter().filter(|line| line.step >= from).cloned().collect()
@@ -107,10 +107,10 @@ impl BlameCommand {
     }
 }
 
-/// Finds the steps among `steps` that contain the named documents, with the indices of the documents.
+/// Finds the steps among `steps` that contain the named documents. `indices` are the indices of these documents.
 ///
 /// # Errors
-/// If a step has no other documents.
+/// If a step contains only the named documents.
 fn presence(
     subject: &mut Subject,
     (names, indices): (&[DocumentName], &[u64]),
@@ -145,7 +145,7 @@ impl ComparedStep {
     }
 }
 
-/// The steps from `first` on.
+/// Returns a table of the steps from `first` on.
 fn step_table(all: &[StepRecord], rest: &[StepRecord], first: u64) -> String {
     let row = |(all, rest): (&StepRecord, &StepRecord)| {
         let number = |value: Option<f64>| value.map_or_else(|| "not finite".into(), |value| format!("{value:.6}"));

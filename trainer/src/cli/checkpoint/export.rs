@@ -21,7 +21,7 @@ use super::target::CheckpointArgs;
 pub(super) struct ExportCommand {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
-    /// The format.
+    /// The format to write.
     #[arg(long)]
     to: ExportFormatArg,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub(super) struct ExportOutput {
     /// The floating-point type of the weights. bf16 is rounded to the nearest value.
     #[arg(long, default_value = "fp32")]
     dtype: ExportTypeArg,
-    /// The maximum size of a file of weights, such as 5GB or 500MB. A larger tensor has a file of its own.
+    /// The maximum size of a file of weights, such as 5GB or 500MB. A larger tensor gets a separate file.
     #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = parse_size)]
     max_shard_size: u64,
     /// The file or folder to create; it must not exist.
@@ -44,7 +44,7 @@ pub(super) struct ExportOutput {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ExportFormatArg {
-    /// A Hugging Face model directory: configuration, tokenizer, weights. Adapters become a directory of PEFT.
+    /// A Hugging Face model directory: configuration, tokenizer, weights. Adapters become a PEFT adapter directory.
     Hf,
     /// One safetensors file with all weights.
     SingleFile,
@@ -77,7 +77,7 @@ impl ExportCommand {
 }
 
 impl ExportOutput {
-    /// Writes `weights`, with the other files of `checkpoint`.
+    /// Writes `weights`, and the files of `checkpoint` that are not weights.
     pub(super) fn write(
         &self,
         checkpoint: &CheckpointReader,
@@ -113,7 +113,8 @@ impl ExportOutput {
     }
 }
 
-/// The bytes of a size in the manner of transformers: powers of 1000, or of 1024 for `GiB`.
+/// Parses a size as transformers does, and returns its number of bytes. Units are powers of 1000, or powers of 1024
+/// such as `GiB`.
 fn parse_size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 6] =
         [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000)];

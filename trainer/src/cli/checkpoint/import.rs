@@ -63,7 +63,7 @@ impl ImportCommand {
     }
 }
 
-/// `config.json` with the dtype of the imported weights, and the optional files.
+/// Reads `config.json`, with the dtype of the imported weights, and the optional files.
 fn config_and_optional_files(from: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let path = from.join("config.json");
     let text = std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;

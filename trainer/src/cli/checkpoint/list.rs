@@ -10,7 +10,7 @@ use stagecoach_display::table;
 use super::super::output::{print_json, print_line};
 use super::target::{JobCheckpoints, JobFolderArg};
 
-/// List a job's checkpoints, damaged ones, and other entries beside them.
+/// List a job's checkpoints, its damaged checkpoints, and foreign entries beside them.
 #[derive(Debug, Args)]
 pub(super) struct ListCommand {
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub(super) struct ListCommand {
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct CheckpointListEntry {
-    /// `checkpoint`, `damaged` (set aside) or `foreign` (of no job).
+    /// `checkpoint`, `damaged` (set aside) or `foreign` (not created by a job).
     kind: &'static str,
     /// The path, relative to the job's folder.
     path: String,
@@ -83,7 +83,7 @@ fn checkpoint_entry(job: &JobCheckpoints, step: u64) -> Result<CheckpointListEnt
         Err(CheckpointError::Damaged(damage)) => Some(damage.to_string()),
         Err(error) => return Err(error),
     };
-    // a manifest can be read although a shard is missing
+    // the manifest may be readable even if a shard is missing
     let metadata = read_manifest(&job.volume, step).ok().map(|manifest| manifest.metadata);
     let plan = metadata.as_ref().map(|metadata| &metadata.plan);
     Ok(CheckpointListEntry {

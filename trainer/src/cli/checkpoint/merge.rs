@@ -15,8 +15,8 @@ use super::target::CheckpointArgs;
 pub(super) struct MergeCommand {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
-    /// The model directory with which the job began. By default the directory that the job names, in a folder above the
-    /// checkpoint.
+    /// The model directory from which the job started; by default the directory that the job names, in a folder above
+    /// the checkpoint.
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
     #[command(flatten)]

@@ -42,7 +42,7 @@ struct PruneReport {
     /// The step of the newest checkpoint whose hashes match.
     intact: u64,
     removed: Vec<PrunedCheckpoint>,
-    /// Steps, newest first.
+    /// The steps, the newest first.
     kept: Vec<u64>,
 }
 
@@ -78,7 +78,7 @@ impl PruneCommand {
 fn remove(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<PruneReport> {
     let _lock = JobLock::acquire(&JobFolder::open(&job.folder, None)?)?;
     let fence = Fence::acquire(&job.volume)?;
-    // frees the unfinished checkpoints of older groups; if that fails, the next group tries again
+    // this removes the unfinished checkpoints of older groups; if it fails, the next group tries again
     let _ = remove_stale_fences(&job.volume);
     let (selection, policy) = select(job, policy)?;
     let removed = prune(&job.volume, &fence, policy, selection.intact)?;
@@ -107,7 +107,7 @@ fn select(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<(Prun
     Ok((report, policy))
 }
 
-/// The step of the checkpoint with the lowest held-out loss, if the job keeps it.
+/// Returns the step of the checkpoint with the lowest held-out loss, if the job keeps this checkpoint.
 fn best_step(manifest: &Manifest) -> Option<u64> {
     let metadata = &manifest.metadata;
     metadata.job.pointer("/data/evaluation/keepBest")?.as_bool()?.then_some(())?;

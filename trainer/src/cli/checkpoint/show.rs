@@ -35,7 +35,7 @@ impl ShowCommand {
     }
 }
 
-/// The number of tensors and of their elements.
+/// Returns the number of tensors and the number of their elements.
 fn count<'a>(tensors: impl Iterator<Item = &'a TensorEntry>) -> (usize, usize) {
     tensors.fold((0, 0), |(tensors, elements), tensor| (tensors + 1, elements + tensor.shape.iter().product::<usize>()))
 }
@@ -98,7 +98,7 @@ fn to_text(job: &JobCheckpoints, manifest: &Manifest) -> String {
     format!("{}\n\n{}", table(None, &[], rows), table(Some(&["FILE", "SIZE", "BLAKE3"]), &[1], files))
 }
 
-/// Appends a row of path and value for every leaf.
+/// Appends a row with the path and the value of each leaf.
 fn flatten(path: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| flatten(&format!("{path}.{key}"), value, rows)),

@@ -16,15 +16,15 @@ pub(super) struct JobFolderArg {
 /// Selects a checkpoint.
 #[derive(Debug, Args)]
 pub(super) struct CheckpointArgs {
-    /// A job's folder, such as `workspace/NAME`, or a checkpoint's, such as `workspace/NAME/checkpoints/step-00000100`
-    /// or a copy.
+    /// A job's folder, such as `workspace/NAME`, or the folder of a checkpoint, such as
+    /// `workspace/NAME/checkpoints/step-00000100`, or a copy of it.
     folder: PathBuf,
     /// The checkpoint's step; the newest by default.
     #[arg(long, value_name = "N")]
     step: Option<u64>,
 }
 
-/// A folder without a checkpoint to select.
+/// The error that a folder has no checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("{} has no checkpoints: expected a job's folder, such as workspace/NAME, or a checkpoint's", folder.display())]
 pub(super) struct NoCheckpoints {
@@ -59,7 +59,8 @@ impl JobFolderArg {
 }
 
 impl CheckpointArgs {
-    /// The job's checkpoints, and the step of the selected one. It is listed, but may be damaged.
+    /// Returns the job's checkpoints, and the step of the selected checkpoint. The selected checkpoint exists, but may
+    /// be damaged.
     pub(super) fn open(&self) -> anyhow::Result<(JobCheckpoints, u64)> {
         let location = CheckpointLocation::resolve(&self.folder)?;
         if let (Some(named), Some(step)) = (location.step, self.step) {
@@ -86,12 +87,12 @@ impl JobCheckpoints {
         Ok(JobCheckpoints { folder: location.job_folder, volume, listing })
     }
 
-    /// A checkpoint's folder.
+    /// Returns the path of a checkpoint's folder.
     pub(super) fn path(&self, step: u64) -> PathBuf {
         self.volume.display(&paths::checkpoint_path(step))
     }
 
-    /// The total size of a checkpoint's files in bytes, damaged or not.
+    /// Returns the total size of a checkpoint's files in bytes, even if the checkpoint is damaged.
     pub(super) fn size(&self, step: u64) -> u64 {
         let folder = paths::checkpoint_path(step);
         let entries = self.volume.list(&folder).unwrap_or_default();
@@ -99,7 +100,8 @@ impl JobCheckpoints {
         entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| size(&entry.name).ok()).sum()
     }
 
-    /// When a checkpoint was committed, by the file system's clock: RFC 3339 in UTC, to the second.
+    /// Returns the time at which a checkpoint was committed, by the file system's clock: RFC 3339 in UTC, to the
+    /// second.
     pub(super) fn committed_at(&self, step: u64) -> Option<String> {
         let manifest = self.path(step).join(paths::MANIFEST_FILE);
         let modified = jiff::Timestamp::try_from(manifest.metadata().ok()?.modified().ok()?).ok()?;

@@ -11,7 +11,7 @@ use stagecoach_engine::StageError;
 use super::super::output::{byte_progress_bar, print_json, print_line};
 use super::target::{CheckpointArgs, JobCheckpoints, NoCheckpoints};
 
-/// Verify the hash of every file; exit code 74 if one differs, or there is no checkpoint.
+/// Verify the hash of every file; exit with code 74 if a hash differs or there is no checkpoint.
 #[derive(Debug, Args)]
 pub(super) struct VerifyCommand {
     #[command(flatten)]
@@ -36,7 +36,7 @@ struct FileVerification {
 
 impl VerifyCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        // without a checkpoint, nothing is intact
+        // a folder without a checkpoint fails the verification, as a damaged checkpoint does
         let (job, step) = self.checkpoint.open().map_err(|error| match error.is::<NoCheckpoints>() {
             true => StageError::new(FailureKind::Storage, error.to_string()).into(),
             false => error,
@@ -72,7 +72,8 @@ impl VerifyCommand {
     }
 }
 
-/// Verifies one checkpoint and passes each file's result to `report`; a manifest that can't be read is a result too.
+/// Verifies one checkpoint and passes the result of each file to `report`. A manifest that can't be read is a result
+/// too.
 fn verify_checkpoint(
     job: &JobCheckpoints,
     step: u64,

@@ -20,20 +20,20 @@ use prompts::{Prompt, read_prompts};
 pub(super) struct GenerateCommand {
     /// A Hugging Face model directory, a checkpoint's folder, or a job's folder (its newest checkpoint).
     model: PathBuf,
-    /// The model directory with the frozen weights of a checkpoint that has only the trained ones, such as adapters. By
-    /// default the directory that the job names, in a folder above the checkpoint.
+    /// The model directory with the frozen weights, for a checkpoint that has only trained weights, such as adapters;
+    /// by default the directory that the job names, in a folder above the checkpoint.
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
     /// The text to continue. With --chat, the user's message.
     #[arg(long, conflicts_with = "prompts")]
     prompt: Option<String>,
-    /// A JSON Lines file of prompts, each a line such as {"prompt": "To be"}. Prints a line for each, with its
-    /// "completion" and "finishReason". `-` reads the standard input to its end. With --chat, a line may be
+    /// A JSON Lines file with a prompt in each line, such as {"prompt": "To be"}. Prints a line for each prompt, with
+    /// its "completion" and "finishReason". `-` reads the standard input to its end. With --chat, a line may be
     /// {"messages": [...]}.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// Write prompts by the model's chat template, and print the assistant's messages. Without a prompt, each line of
-    /// the standard input is a message of the user in one conversation.
+    /// Format prompts with the model's chat template, and print the assistant's messages. Without a prompt, each line
+    /// of the standard input is a message of the user in one conversation.
     #[arg(long, conflicts_with = "parse_special_tokens")]
     chat: bool,
     /// The system's message, with which each conversation begins.
@@ -51,16 +51,16 @@ pub(super) struct GenerateCommand {
     /// Sample from this many of the most likely tokens.
     #[arg(long, default_value_t = Sampling::default().top_k, value_parser = parse_top_k)]
     top_k: usize,
-    /// Sample from the fewest of the most likely tokens that have this probability together.
+    /// Sample from the smallest set of the most likely tokens whose probabilities add up to at least this number.
     #[arg(long, default_value_t = Sampling::default().top_p, value_parser = parse_top_p)]
     top_p: f64,
-    /// A text that ends a continuation, which ends before it. May be given more than once.
+    /// A text at which a continuation ends; the continuation does not contain it. May be given more than once.
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     stop: Vec<String>,
-    /// Seed of the random number generator. Each prompt begins with it.
+    /// The seed of the random number generator, which restarts with it for each prompt.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Take text of the prompt that looks like a special token, such as `<|im_start|>`, for that token.
+    /// Read text of the prompt that spells a special token, such as `<|im_start|>`, as that token.
     #[arg(long)]
     parse_special_tokens: bool,
 }
@@ -68,7 +68,7 @@ pub(super) struct GenerateCommand {
 impl GenerateCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         match self.generate() {
-            // a reader such as `head` has all that it needs
+            // a reader such as `head` closes the pipe after it has read enough
             Err(error) if error.downcast_ref().is_some_and(|error: &Error| error.kind() == ErrorKind::BrokenPipe) => {
                 Ok(())
             }
@@ -77,7 +77,7 @@ impl GenerateCommand {
     }
 
     fn generate(self) -> anyhow::Result<()> {
-        // a file that can't be read is known before a large model is loaded
+        // the file is read before the model is loaded, so that a file that can't be read fails early
         let prompts = self.prompts.as_deref().map(|path| read_prompts(path, self.chat)).transpose()?;
         let generator = TextGenerator::load(&self.model, self.base.as_deref(), self.parse_special_tokens)?;
         let chat = match self.chat {
@@ -107,7 +107,7 @@ impl GenerateCommand {
 /// A loaded model with the settings of the command.
 struct GenerationSession {
     generator: TextGenerator,
-    /// `None` without --chat.
+    /// The settings of --chat; `None` without --chat.
     chat: Option<Conversations>,
     config: GenerationConfig,
 }
@@ -119,7 +119,7 @@ struct Conversations {
 }
 
 impl Conversations {
-    /// The messages of a conversation that begins with this prompt.
+    /// Returns the messages of a conversation that begins with this prompt.
     fn messages(&self, prompt: Prompt) -> Vec<Value> {
         let messages = match prompt {
             Prompt::Text(text) => vec![user_message(&text)],
@@ -130,7 +130,7 @@ impl Conversations {
 }
 
 impl GenerationSession {
-    /// Prints the prompt and its continuation as it grows.
+    /// Prints the prompt, and its continuation while the model generates it.
     fn continue_prompt(&self, prompt: &str) -> anyhow::Result<()> {
         let spelled: Vec<String> = self.generator.spelled(prompt).into_iter().collect();
         if !spelled.is_empty() {
@@ -149,7 +149,7 @@ impl GenerationSession {
         write("\n")
     }
 
-    /// Prints the assistant's next message as it grows. Returns it.
+    /// Prints the assistant's next message while the model generates it. Returns the message.
     fn reply(&self, chat: &Conversations, messages: &[Value]) -> anyhow::Result<Value> {
         let ids = self.generator.conversation_ids(&chat.prompts, &json!({"messages": messages}))?;
         let continuation = self.generator.continue_from(&ids, &self.config, &mut write)?;
@@ -157,7 +157,7 @@ impl GenerationSession {
         Ok(json!({"role": "assistant", "content": continuation.text}))
     }
 
-    /// A conversation in which each line of the standard input is a message of the user.
+    /// Runs a conversation in which each line of the standard input is a message of the user.
     fn talk(&self, chat: &Conversations) -> anyhow::Result<()> {
         let prompt_sign = || if std::io::stdin().is_terminal() { write("> ") } else { Ok(()) };
         let mut messages: Vec<Value> = chat.system.iter().cloned().collect();

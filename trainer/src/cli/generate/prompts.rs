@@ -15,10 +15,10 @@ pub(super) enum Prompt {
     Messages(Vec<Value>),
 }
 
-/// The prompts in a JSON Lines file; `-` is the standard input. Empty lines are left out.
+/// Reads the prompts in a JSON Lines file. The path `-` denotes the standard input. Skips empty lines.
 ///
 /// # Errors
-/// If the file can't be read, or a line is no prompt. Messages need `chat`.
+/// If the file can't be read, or a line is not a prompt. A line with messages is a prompt only with `chat`.
 pub(super) fn read_prompts(path: &Path, chat: bool) -> anyhow::Result<Vec<Prompt>> {
     let expected = match chat {
         true => r#"{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}"#,
@@ -43,10 +43,10 @@ pub(super) fn read_prompts(path: &Path, chat: bool) -> anyhow::Result<Vec<Prompt
     Ok(prompts)
 }
 
-/// The prompt in a line, an object without other fields.
+/// Parses the prompt in a line, which is an object without other fields.
 ///
 /// # Errors
-/// The finding, without the line's place.
+/// The problem with the line, without the line number.
 fn prompt(line: &str, chat: bool) -> Result<Prompt, String> {
     let record: Value = serde_json::from_str(line).map_err(|error| format!("this is not JSON ({error})"))?;
     let Value::Object(mut record) = record else { return Err("this is no object".to_owned()) };

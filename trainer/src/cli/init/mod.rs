@@ -1,4 +1,4 @@
-//! `stagecoach init`: looks at the machine and at the workspace, and writes a job file for them.
+//! `stagecoach init`: examines the machine and the workspace, and writes a job file for them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -20,10 +20,10 @@ use super::output::print_line;
 
 mod source_model;
 
-/// The folder that is searched for texts first, relative to the workspace.
+/// The folder, relative to the workspace, in which the command first searches for texts.
 const CORPUS: &str = "corpus";
 
-/// The number of files that can't be trained on that the output names.
+/// The maximum number of skipped files that the output names.
 const MAX_NAMED: usize = 3;
 
 /// The assumed size of memory if the kernel does not report it.
@@ -35,11 +35,11 @@ pub(super) struct InitCommand {
     /// The job file to write.
     #[arg(default_value = "job.yaml")]
     file: PathBuf,
-    /// The folder with the texts, best in its folder `corpus`. The job's folder will be created in it.
+    /// The folder with the texts, preferably in its folder `corpus`. `stagecoach run` creates the job's folder in it.
     #[arg(long, value_name = "DIR", default_value = "workspace")]
     workspace: PathBuf,
-    /// The Hugging Face model directory, below the workspace, of a model to fine-tune. Without it, the job trains a
-    /// model from the start.
+    /// The Hugging Face model directory, below the workspace, of a model to fine-tune. Without it, the job trains a new
+    /// model.
     #[arg(long, value_name = "MODEL_DIR")]
     from: Option<PathBuf>,
     /// The job's name; by default derived from the file's name.
@@ -111,7 +111,7 @@ impl InitCommand {
         if self.force {
             return write_atomically(&self.file, text.as_bytes()).with_context(failed);
         }
-        // another program may have created the file since
+        // another program may have created the file since the check
         match File::create_new(&self.file) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(self.exists().into()),
             created => created.and_then(|mut file| file.write_all(text.as_bytes())).with_context(failed),
@@ -119,8 +119,8 @@ impl InitCommand {
     }
 }
 
-/// The texts in the workspace's folder `corpus`; if there are none, all texts in the workspace that no job created and
-/// that are not files of the `model`.
+/// Finds the texts in the workspace's folder `corpus`. If there are none, finds all texts in the workspace that no job
+/// created and that are not files of the `model`.
 fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> {
     let remedy = format!("put {} below {}", text_formats(), workspace.join(CORPUS).display());
     if !workspace.is_dir() {
@@ -131,7 +131,7 @@ fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> 
         .into());
     }
     let is_job = |path: &Path| matches!(JobFolder::existing(path), Ok(Some(_)));
-    // the files that `run` creates are no corpus: caches, and jobs with their metrics
+    // `stagecoach run` creates token caches and jobs with metrics, which are not texts to train on
     let model = model.and_then(|model| model.canonicalize().ok());
     let is_model = |path: &Path| model.is_some() && path.canonicalize().ok() == model;
     let is_cache = |path: &Path| path.file_name().is_some_and(|name| name == stagecoach_api::job::TOKEN_CACHE);
@@ -154,12 +154,12 @@ fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> 
     Err(StageError::invalid(format!("there is {found} {}: {remedy}", workspace.display())).into())
 }
 
-/// The job's name, derived from its file's name.
+/// Derives the job's name from the file's name.
 fn name_of(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().to_lowercase().replace(['_', '.', ' '], "-")
 }
 
-/// Validates a job as `run` does, and plans it. Returns the peak bytes of all stages together.
+/// Validates a job as `run` does, and plans it. Returns the sum of the peak bytes of all stages.
 fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, StageError> {
     let job =
         stagecoach_api::parse(text, &file.display().to_string()).map_err(|e| StageError::invalid(e.to_string()))?;
@@ -171,7 +171,7 @@ fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, Stage
     Ok(layout.memory.iter().fold(0, |bytes, stage| stage.parts.total().saturating_add(bytes)))
 }
 
-/// The sentence about the field that holds the text, and the other fields with their shares of the bytes.
+/// Describes the field that holds the text, and the other fields with their shares of the bytes.
 fn field_choice(field: &str, others: &[(String, f64)]) -> String {
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
     let named: Vec<String> =
@@ -189,7 +189,7 @@ fn field_choice(field: &str, others: &[(String, f64)]) -> String {
     }
 }
 
-/// The sentence about records that are conversations. `None` for records that are texts.
+/// Describes records that are conversations. Returns `None` for records that are texts.
 fn form_choice(texts: &Texts) -> Option<String> {
     match (&texts.form, texts.field.as_deref()) {
         (RecordForm::Text, _) => None,
@@ -210,7 +210,7 @@ fn form_choice(texts: &Texts) -> Option<String> {
     }
 }
 
-/// The path, quoted as an argument of a shell.
+/// Returns the path, quoted as an argument of a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&byte);

@@ -35,7 +35,7 @@ pub(super) fn read(from: &Path, workspace: &Path) -> anyhow::Result<SourceModel>
     Ok(model)
 }
 
-/// The path of `from` relative to `workspace`.
+/// Returns the path of `from` relative to `workspace`.
 fn path_in_workspace(from: &Path, workspace: &Path) -> anyhow::Result<String> {
     let real = |path: &Path| path.canonicalize().with_context(|| format!("there is no folder {}", path.display()));
     if from.to_string_lossy().contains("://") {

@@ -16,7 +16,7 @@ use crate::train::join::listen;
 use crate::train::join::prepare::{PlannedRun, decision_rules, prepare_and_plan};
 use crate::train::join::rendezvous::{LastLeader, PUBLISH_TIMEOUT, RendezvousWatcher, encode_endpoint};
 use crate::train::leave::LeaveReason;
-use crate::train::recover::carry_over::CarryOver;
+use crate::train::recover::carry_over::{CarryOver, LastGroup};
 use crate::train::serve_page;
 use crate::train::setup::resume::{acquire_fence, check_folder};
 
@@ -57,18 +57,18 @@ enum LeadDecision {
 /// If a newer attempt has begun, or the volume can't be read.
 pub(in crate::train) fn claim_lead(
     context: &StageContext,
-    carry_over: &mut CarryOver,
+    last_group: &mut LastGroup,
     finder: &RendezvousWatcher,
     timeout: Duration,
 ) -> Result<Option<LeadClaim>, LeaveReason> {
     let rank = context.env.rank;
-    let leaderless = carry_over.leaderless_group.take();
+    let leaderless = last_group.leaderless_group.take();
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
         return Ok((rank == 0).then_some(LeadClaim { after: None }));
     }
     // a member of the last group that did not lead it leaves the decision to others: after a suspension, a replacement
     // may have taken its place
-    if carry_over.epoch.is_some() && carry_over.fence.is_none() && leaderless.is_none() {
+    if last_group.epoch.is_some() && last_group.fence.is_none() && leaderless.is_none() {
         return Ok(None);
     }
     let began = Instant::now();
@@ -162,9 +162,9 @@ fn begin(
     }
     let (control, address) = listen(&env.pod_ip)?;
     let owner = FenceOwner::new(&env.job, &env.job_uid);
-    let seen = if carry_over.fence.is_none() { Some(check_folder(context, &owner)?) } else { None };
-    let fence = acquire_fence(volume, &owner, carry_over.fence.as_ref(), claim.after.or(seen))?;
-    carry_over.fence = Some(fence.clone());
+    let seen = if carry_over.last_group.fence.is_none() { Some(check_folder(context, &owner)?) } else { None };
+    let fence = acquire_fence(volume, &owner, carry_over.last_group.fence.as_ref(), claim.after.or(seen))?;
+    carry_over.last_group.fence = Some(fence.clone());
     let secret = GroupSecret::generate(fence.number())
         .map_err(|e| StageError::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
     let telemetry = monitor.telemetry().clone();

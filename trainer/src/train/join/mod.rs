@@ -21,7 +21,7 @@ use crate::train::context::StageContext;
 use crate::train::join::lead::{LeaderSession, claim_lead, lead};
 use crate::train::join::rendezvous::RendezvousWatcher;
 use crate::train::leave::LeaveReason;
-use crate::train::recover::carry_over::CarryOver;
+use crate::train::recover::carry_over::{CarryOver, LastGroup};
 
 /// A stage in a group, with its plan.
 pub(in crate::train) struct JoinedGroup {
@@ -67,20 +67,21 @@ pub(in crate::train) fn join_group(
 ) -> Result<Option<JoinedGroup>, LeaveReason> {
     let StageContext { env, config, device, volume, monitor, .. } = *context;
     let (listener, data_address) = listen(&env.pod_ip)?;
-    let hello = Hello { lost_ranks: carry_over.lost_ranks.clone(), ..hello(env, config, device, data_address) };
+    let LastGroup { epoch, lost_ranks, leads_after, .. } = &carry_over.last_group;
+    let hello = Hello { lost_ranks: lost_ranks.clone(), ..hello(env, config, device, data_address) };
     let mut timeouts = group_timeouts(config);
-    if let (Some(_), Some(timeout)) = (carry_over.epoch, context.reform_timeout()) {
+    if let (Some(_), Some(timeout)) = (epoch, context.reform_timeout()) {
         timeouts.startup_timeout = timeout;
     }
-    let mut finder = RendezvousWatcher::new(volume, env, carry_over.epoch, carry_over.leads_after);
-    let led = match claim_lead(context, carry_over, &finder, timeouts.startup_timeout)? {
+    let mut finder = RendezvousWatcher::new(volume, env, *epoch, *leads_after);
+    let led = match claim_lead(context, &mut carry_over.last_group, &finder, timeouts.startup_timeout)? {
         Some(claim) => lead(context, carry_over, claim, &hello, timeouts)?,
         None => None,
     };
     let (coordinator, own, damage, notes) = match led {
         Some(LeaderSession { coordinator, at, damage, notes }) => (Some(coordinator), Some(at), damage, notes),
         None => {
-            carry_over.fence = None;
+            carry_over.last_group.fence = None;
             (None, None, Vec::new(), Vec::new())
         }
     };
@@ -97,10 +98,11 @@ pub(in crate::train) fn join_group(
     let (member, roster, bytes) = match Member::join(find, hello, env.mesh, timeouts, on_preparing, on_failure) {
         Err(error @ GroupError::LeaderEnded { group, is_member, .. }) => {
             tracing::warn!("{error}");
-            (carry_over.epoch, carry_over.leaderless_group) = (Some(group), Some(group));
+            let last_group = &mut carry_over.last_group;
+            (last_group.epoch, last_group.leaderless_group) = (Some(group), Some(group));
             // for a group without this stage, the hellos of the others show the lost ranks
-            carry_over.lost_ranks = carry_over.lost_ranks.take().filter(|_| is_member);
-            if let (Some(lost), Some(leader)) = (&mut carry_over.lost_ranks, carry_over.leads_after) {
+            last_group.lost_ranks = last_group.lost_ranks.take().filter(|_| is_member);
+            if let (Some(lost), Some(leader)) = (&mut last_group.lost_ranks, last_group.leads_after) {
                 lost.push(leader as usize);
             }
             return Ok(None);
@@ -110,7 +112,7 @@ pub(in crate::train) fn join_group(
     monitor.attach_activity(member.activity());
     let rank = roster.group_rank(env.rank as usize).unwrap_or(env.rank as usize);
     let (plan, verified) = Plan::from_bytes(&bytes, rank)?;
-    carry_over.epoch = Some(plan.fence.number());
+    carry_over.last_group.epoch = Some(plan.fence.number());
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
     let assignment = Assignment { roster, plan, verified, listener, damage };
     Ok(Some(JoinedGroup { member, coordinator, assignment, notes }))

@@ -16,7 +16,6 @@ use stagecoach_kernels as kernels;
 use stagecoach_model::{Architecture, SourceConfig};
 use stagecoach_pipeline::Programs;
 use stagecoach_planner::{JobConfig, Plan, PlannedSet, attempt_speeds, plan_pipeline, smaller_programs};
-use stagecoach_telemetry::TrainingEvent;
 
 use crate::train::context::StageContext;
 use crate::train::join::start_check::check_space;
@@ -119,15 +118,12 @@ fn prepare_corpus(
 ) -> Result<PreparedCorpus, LeaveReason> {
     let monitor = context.monitor;
     monitor.set_activity("preparing the corpus");
-    let event_writer = context.event_writer;
     let report = &|text: &str, what: &str, done: u64, total: u64| {
         if let Some(failure) = coordinator.failure() {
             monitor.exit(FailureKind::PeerLost, &failure.message); // the tokens so far are kept
         }
         coordinator.report_progress(text);
-        let event = TrainingEvent::Preparing { what: what.to_owned(), done, total };
-        monitor.telemetry().record(&event);
-        event_writer.emit(&event);
+        monitor.preparing(what, done, total);
     };
     let (waits, received) = mpsc::channel::<String>();
     // a send fails only once the reporting thread has ended

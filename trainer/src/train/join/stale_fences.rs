@@ -6,7 +6,6 @@ use std::thread::{Builder, JoinHandle};
 
 use stagecoach_api::job::CheckpointMode;
 use stagecoach_checkpoint::{Volume, remove_stale_fences};
-use stagecoach_telemetry::TrainingEvent;
 
 use crate::train::context::StageContext;
 
@@ -25,19 +24,10 @@ impl StaleFenceRemoval {
     /// Starts to remove the files that exist now, after the removals of earlier calls. With `checkpoint.mode: Sync`
     /// training waits for it, as for all other work on the volume.
     pub(in crate::train) fn begin(&self, context: &StageContext) {
-        let (volume, monitor, events) =
-            (Arc::clone(&self.volume), context.monitor.clone(), context.event_writer.clone());
-        let tell = move |message: String| {
-            let event = TrainingEvent::Note { message };
-            monitor.telemetry().record(&event);
-            events.emit(&event);
-        };
-        let remove = {
-            let tell = tell.clone();
-            move || {
-                if let Err(error) = remove_stale_fences(&*volume) {
-                    tell(format!("could not remove what older groups left: {error}"));
-                }
+        let (volume, monitor) = (Arc::clone(&self.volume), context.monitor.clone());
+        let remove = move || {
+            if let Err(error) = remove_stale_fences(&*volume) {
+                monitor.note(format!("could not remove what older groups left: {error}"));
             }
         };
         if context.config.job.spec.checkpoint.mode == CheckpointMode::Sync {
@@ -53,7 +43,10 @@ impl StaleFenceRemoval {
         };
         match Builder::new().name("stale-fences".into()).spawn(work) {
             Ok(spawned) => *thread = Some(spawned),
-            Err(error) => tell(format!("what older groups left stays for now: no thread to remove it ({error})")),
+            Err(error) => {
+                let message = format!("what older groups left stays for now: no thread to remove it ({error})");
+                context.monitor.note(message);
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use stagecoach_data::Dataset;
 use stagecoach_engine::StageError;
 use stagecoach_group::{Hello, SpareOutcome};
 use stagecoach_planner::{JobConfig, Plan};
-use stagecoach_telemetry::{EventWriter, TrainingEvent};
+use stagecoach_telemetry::TrainingEvent;
 use tch::{Device, Kind, Tensor};
 
 use crate::train::StageMonitor;
@@ -24,22 +24,17 @@ pub(in crate::train) fn wait_as_spare(
     config: &JobConfig,
     volume: &dyn Volume,
     monitor: &StageMonitor,
-    event_writer: &EventWriter,
 ) -> Result<StageEnv, StageError> {
     monitor.set_activity("standing by");
     let device = config.device((env.mesh.ranks() + number) as usize)?;
     warm_up(device);
-    let emit = |event: &TrainingEvent| {
-        monitor.telemetry().record(event);
-        event_writer.emit(event);
-    };
     let hello = Hello { rank: number as usize, ..hello(env, config, device, String::new()) };
     let mut finder = RendezvousWatcher::new(volume, env, None, None);
     let mut has_reported = false;
     let on_released = |plan: &[u8]| {
         open_tokens(config, plan);
         if !std::mem::replace(&mut has_reported, true) {
-            emit(&TrainingEvent::StandingBy { spare: number });
+            monitor.emit(&TrainingEvent::StandingBy { spare: number });
         }
     };
     let end = stagecoach_group::wait_as_spare(|| finder.find(), &hello, group_timeouts(config), on_released)?;
@@ -47,7 +42,7 @@ pub(in crate::train) fn wait_as_spare(
         monitor.exit(FailureKind::Done, "all stages have left: no spare is needed")
     };
     let stage_env = StageEnv { rank: rank as u32, incarnation, ..env.clone() };
-    emit(&TrainingEvent::Promoted { spare: number, stage: stage_env.rank, incarnation });
+    monitor.emit(&TrainingEvent::Promoted { spare: number, stage: stage_env.rank, incarnation });
     Ok(stage_env)
 }
 

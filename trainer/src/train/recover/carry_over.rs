@@ -14,22 +14,34 @@ use crate::train::save::memory::StateCopies;
 /// The kept state of a stage.
 #[derive(Debug, Default)]
 pub(in crate::train) struct CarryOver {
-    /// The number of the fence of the stage's last group.
-    pub(in crate::train) epoch: Option<u64>,
-    /// The fence that the stage acquired for that group; only on the leader.
-    pub(in crate::train) fence: Option<Fence>,
-    /// The ranks that are lost and have not returned. The next group does not wait for them if it may train without a
-    /// replica. `None` before the first group.
-    pub(in crate::train) lost_ranks: Option<Vec<usize>>,
-    /// The leader of the last group, if this stage succeeds the leader when the leader's process ends.
-    pub(in crate::train) leads_after: Option<u32>,
-    /// A group whose leader's process has ended, so that this stage leads instead.
-    pub(in crate::train) leaderless_group: Option<u64>,
+    pub(in crate::train) last_group: LastGroup,
+    pub(in crate::train) tensors: CarriedTensors,
     /// Whether the stage serves the job's page; only on a stage that has led a group.
     pub(in crate::train) serves_page: bool,
     /// Whether the stage has reported that a faster carrier is missing; only on a stage that has led a group.
     pub(in crate::train) reported_missing_transports: bool,
-    /// The layout of the tensors below.
+}
+
+/// The facts of the stage's last group that the next one depends on.
+#[derive(Debug, Default)]
+pub(in crate::train) struct LastGroup {
+    /// The number of the group's fence.
+    pub(in crate::train) epoch: Option<u64>,
+    /// The fence that the stage acquired for the group; only on the leader.
+    pub(in crate::train) fence: Option<Fence>,
+    /// The ranks that are lost and have not returned. The next group does not wait for them if it may train without a
+    /// replica. `None` before the first group.
+    pub(in crate::train) lost_ranks: Option<Vec<usize>>,
+    /// The leader of the group, if this stage succeeds the leader when the leader's process ends.
+    pub(in crate::train) leads_after: Option<u32>,
+    /// A group whose leader's process has ended, so that this stage leads instead.
+    pub(in crate::train) leaderless_group: Option<u64>,
+}
+
+/// The tensors of the last group that the next one may use.
+#[derive(Debug, Default)]
+pub(in crate::train) struct CarriedTensors {
+    /// The layout of the other fields.
     layout: Option<Layout>,
     /// The last group's stage, with arbitrary values.
     pub(in crate::train) stage: Option<Stage>,
@@ -77,7 +89,7 @@ impl Layout {
     }
 }
 
-impl CarryOver {
+impl CarriedTensors {
     /// Begins a group with this layout, and drops state of another layout.
     pub(in crate::train) fn set_layout(&mut self, layout: Layout) {
         let before = self.layout.replace(layout.clone());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_group::{GroupFailure, Roster};
-use stagecoach_telemetry::{EventWriter, TrainingEvent};
+use stagecoach_telemetry::TrainingEvent;
 use stagecoach_transport::Interrupt;
 
 use crate::train::StageMonitor;
@@ -16,7 +16,6 @@ use crate::train::context::StageContext;
 /// Handles the failure of one group, on the thread that receives the group's messages.
 pub(in crate::train) struct FailureHandler {
     monitor: StageMonitor,
-    event_writer: EventWriter,
     /// Ends the stage's waits on its links.
     interrupt: Interrupt,
     /// The time for which the stages wait for the next group; `None` if the loss of one stage ends all stages.
@@ -37,7 +36,6 @@ impl FailureHandler {
         let (in_group, unwound) = channel();
         let handler = FailureHandler {
             monitor: context.monitor.clone(),
-            event_writer: context.event_writer.clone(),
             interrupt,
             reform_timeout: context.reform_timeout(),
             incarnations: OnceLock::new(),
@@ -85,14 +83,12 @@ impl FailureHandler {
 
     fn report_loss(&self, failure: &GroupFailure) {
         let (Some(stage), Some(incarnations)) = (failure.root_cause_rank, self.incarnations.get()) else { return };
-        let event = TrainingEvent::StageLost {
+        self.monitor.emit(&TrainingEvent::StageLost {
             stage: stage as u32,
             incarnation: incarnations.get(stage).copied().flatten().unwrap_or(0),
             has_ended: failure.has_ended,
             message: failure.message.clone(),
-        };
-        self.monitor.telemetry().record(&event);
-        self.event_writer.emit(&event);
+        });
     }
 
     /// Exits with the failure of the group if this stage has not returned to the rendezvous in time, because its thread

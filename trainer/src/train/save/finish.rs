@@ -38,7 +38,7 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
         if !state.streams.is_empty() {
             let notes = running.data_loader.as_ref().map(|data_loader| data_loader.stream_notes(state.step));
             for message in notes.unwrap_or_default() {
-                running.emit(&TrainingEvent::Note { message });
+                running.note(message);
             }
             // no step reads the windows any more; a window that can't be removed only takes space
             running.data_loader = None;

@@ -12,7 +12,7 @@ use stagecoach_engine::state_dict::Snapshot;
 use stagecoach_group::Verdict;
 use stagecoach_lifecycle::Policy;
 use stagecoach_planner::{JobConfig, TrainerState};
-use stagecoach_telemetry::{SaveRecord, TrainingEvent};
+use stagecoach_telemetry::SaveRecord;
 
 use super::thread::CheckpointThread;
 use super::writer::CheckpointWriter;
@@ -129,7 +129,7 @@ impl<'s> SaveSchedule<'s> {
             if self.deferred_step.replace(due).is_none() {
                 let message =
                     format!("the checkpoint due at step {due} is deferred: the previous one is still being written");
-                self.writer.emit(&TrainingEvent::Note { message });
+                self.writer.note(message);
             }
             return Ok(());
         }

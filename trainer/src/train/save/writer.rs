@@ -19,7 +19,7 @@ use stagecoach_planner::{CheckpointLink, JobConfig, Plan, TrainerState};
 use stagecoach_telemetry::{BestEvaluation, SaveRecord, TrainingEvent};
 
 use crate::train::collective::{all_gather, topic};
-use crate::train::context::{RunningStage, StageContext, emit};
+use crate::train::context::{RunningStage, StageContext};
 use crate::train::leave::LeaveReason;
 use crate::train::save::small_files::small_files;
 
@@ -191,7 +191,7 @@ impl<'a> CheckpointWriter<'a> {
             if self.context.is_leader() {
                 if !std::mem::replace(&mut is_described, true) {
                     let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
-                    self.emit(&TrainingEvent::Note { message });
+                    self.note(message);
                 }
                 std::thread::sleep(delay); // the others wait for stage 0
             }
@@ -202,8 +202,13 @@ impl<'a> CheckpointWriter<'a> {
     /// Emits an event, on stage 0 only.
     pub(in crate::train) fn emit(&self, event: &TrainingEvent) {
         if self.context.is_leader() {
-            emit(&self.context, event);
+            self.context.monitor.emit(event);
         }
+    }
+
+    /// Emits a note, on stage 0 only.
+    pub(in crate::train) fn note(&self, message: String) {
+        self.emit(&TrainingEvent::Note { message });
     }
 
     /// Removes obsolete files to free space for the next save: older checkpoints after a commit, and the unfinished
@@ -226,7 +231,7 @@ impl<'a> CheckpointWriter<'a> {
             Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
             Err(error) => {
                 let message = format!("could not remove obsolete files after the save of step {step}: {error}");
-                self.emit(&TrainingEvent::Note { message });
+                self.note(message);
             }
             Ok(()) => {}
         }

@@ -10,10 +10,9 @@ use stagecoach_engine::state_dict::{FrozenWeights, InitialWeights, TensorHash};
 use stagecoach_group::Member;
 use stagecoach_model::Architecture;
 use stagecoach_planner::Plan;
-use stagecoach_telemetry::TrainingEvent;
 
 use crate::train::collective::{all_gather, topic};
-use crate::train::context::{StageContext, emit};
+use crate::train::context::StageContext;
 use crate::train::leave::LeaveReason;
 
 /// Loads weights from a model directory. Damage in a model directory is an error.
@@ -108,7 +107,7 @@ impl<'a> LoadProgress<'a> {
         let ((tensors, all), (done, total)) = (self.tensors, self.bytes);
         self.context.monitor.set_activity(&format!("loading {tensors} of {all} tensors, {done} of {total} bytes"));
         if self.context.is_leader() {
-            emit(self.context, &TrainingEvent::Preparing { what: "loading".into(), done, total });
+            self.context.monitor.preparing("loading", done, total);
         }
     }
 }

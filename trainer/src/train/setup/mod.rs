@@ -19,7 +19,7 @@ use stagecoach_planner::{Plan, VerifiedPlan};
 use stagecoach_telemetry::{StartRecord, TrainingEvent, read_metrics};
 use stagecoach_transport::{Interrupt, LinkId, Links, LinksConfig, PeerRing, open_links, replicated_link_ids};
 
-use crate::train::context::{StageContext, emit};
+use crate::train::context::StageContext;
 use crate::train::join::group_timeouts;
 use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::CarryOver;
@@ -88,7 +88,7 @@ impl<'a> GroupSetup<'a> {
     ) -> Result<(Stage, Option<Rc<TensorDump>>), LeaveReason> {
         let dump = self.context.replay.dump.as_ref();
         let is_reused = plan.trainer_state.step > 0 && dump.is_none();
-        let reused = if is_reused { carry_over.take_stage()? } else { None };
+        let reused = if is_reused { carry_over.tensors.take_stage()? } else { None };
         let mut stage = reused.unwrap_or_else(|| Stage::build(self.stage_index(), config));
         let dump = dump.map(|dump| stage.prepare_dump(dump, &self.verified.partition));
         Ok((stage, dump))
@@ -222,12 +222,12 @@ impl<'a> GroupSetup<'a> {
                 "step {step} is trained, and the job has {} steps: nothing is left to train",
                 plan.steps
             )]),
-            false => emit(self.context, &TrainingEvent::Started(record)),
+            false => self.context.monitor.emit(&TrainingEvent::Started(record)),
         }
     }
 
     fn report(&self, messages: impl IntoIterator<Item = String>) {
-        messages.into_iter().for_each(|message| emit(self.context, &TrainingEvent::Note { message }));
+        messages.into_iter().for_each(|message| self.context.monitor.note(message));
     }
 
     /// The stage's number in its replica.

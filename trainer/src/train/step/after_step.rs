@@ -132,7 +132,7 @@ impl TrainingLoop<'_, '_, '_> {
                 "step {} is given up: the grace period is too short for it and the save; step {} is saved instead",
                 begun.step, state.step
             );
-            running.emit(&TrainingEvent::Note { message });
+            running.note(message);
         }
         if state.step == running.saved_step {
             return Ok(());

@@ -49,7 +49,7 @@ impl DataLoader {
         if !has_embedding && !has_head {
             return Ok(None);
         }
-        let on_wait = noted_waits(context.event_writer.clone());
+        let on_wait = noted_waits(context.monitor.event_writer().clone());
         let data_config = DataConfig { on_wait, ..config.resuming(&plan.identity)?.data_config() };
         let mut dataset = Dataset::open(&data_config, &plan.prepared)?.without(replay.without.clone());
         if context.is_leader() {

@@ -20,7 +20,6 @@ use stagecoach_model::Architecture;
 use stagecoach_pipeline::Programs;
 use stagecoach_planner::TrainerState;
 use stagecoach_replay::write_dump;
-use stagecoach_telemetry::TrainingEvent;
 use stagecoach_transport::LinkError;
 
 use crate::train::collective::{all_gather, topic};
@@ -106,7 +105,7 @@ fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
     if running.context.is_leader() {
         let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
         let messages = quarantine_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
-        messages.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
+        messages.into_iter().for_each(|message| running.note(message));
     }
     // no stage leaves before that: a group that falls apart may end the leader
     let _ = all_gather(running.member, topic::AUDIT, &());
@@ -204,7 +203,7 @@ impl TrainingLoop<'_, '_, '_> {
         self.regroups = verdict.regroup && !is_trained;
         if self.regroups && self.running.context.is_leader() {
             let message = format!("a lost replica is back: all form a group with it after step {}", begun.step);
-            self.running.emit(&TrainingEvent::Note { message });
+            self.running.note(message);
         }
         let is_last = verdict.stop || self.regroups || self.state.evaluation_due || is_trained;
         if !is_last {
@@ -248,7 +247,7 @@ impl TrainingLoop<'_, '_, '_> {
             Announced::Stopping => return Ok(false),
             Announced::NoData(error) => {
                 let message = format!("no step after step {index} can begin: {}", error.message);
-                self.running.emit(&TrainingEvent::Note { message });
+                self.running.note(message);
                 self.no_data = Some(error);
             }
         }

@@ -103,7 +103,7 @@ impl StepRecorder {
         running.emit(&TrainingEvent::Step(record));
         if is_skipped {
             let message = format!("step {step} was skipped: its loss or gradient is not finite");
-            running.emit(&TrainingEvent::Note { message });
+            running.note(message);
         }
     }
 }
@@ -131,5 +131,5 @@ fn timeline_interval(programs: &Programs) -> u64 {
 /// Reports that metrics could not be written. A full volume does not stop training: lines are buffered and one message
 /// is printed.
 fn report_metrics_error(running: &RunningStage, error: &MetricsError) {
-    running.emit(&TrainingEvent::Note { message: format!("{error}; training continues") });
+    running.note(format!("{error}; training continues"));
 }

@@ -194,7 +194,7 @@ impl<'a> MemoryCheckpoints<'a> {
         let (replica, stages) = (stage.replica.index, self.ring.stages);
         let specs: Vec<&ParameterSpec> = stage.parameters.iter().map(|parameter| &parameter.spec).collect();
         let numels: Vec<u64> = specs.iter().map(|spec| spec.numel()).collect();
-        let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.owners };
+        let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.sharding.owners };
         let stage_sources: Vec<CopySource> =
             (0..ring.replicas).map(|replica| sources[replica * stages + stage.index]).collect();
         let transfers = transfers(owners, &stage_sources);

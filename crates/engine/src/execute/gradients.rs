@@ -1,11 +1,51 @@
-//! Sums of a stage's weight gradients over the blocks of a step. A block is a run of consecutive microbatches, which
-//! are added in their order. The sums of blocks are added pairwise as a binary tree, whose nodes are `Subtree`s. The
-//! result therefore does not depend on the number of replicas.
+//! The weight gradients of a step. Split backward passes (zero bubble) keep them until their W action. All are added up
+//! over the blocks of the step. A block is a run of consecutive microbatches, which are added in their order. The sums of
+//! blocks are added pairwise as a binary tree, whose nodes are `Subtree`s. The result therefore does not depend on the
+//! number of replicas.
 
 use std::collections::{BTreeMap, HashMap};
 
+use stagecoach_model::WeightGradient;
 use stagecoach_pipeline::{ReplicaBlocks, Subtree, WorkItem};
 use tch::Tensor;
+
+/// The weight gradients of an unfinished step.
+#[derive(Debug)]
+pub(super) struct Gradients {
+    /// Weight gradients that are not yet accumulated.
+    pub(super) store: WeightGradStore,
+    /// The sums over the blocks of the step.
+    pub(super) sums: GradientSums,
+}
+
+impl Gradients {
+    /// Creates the sums of `accumulators`, which belong to the stage's parameters.
+    pub(super) fn new(accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>) -> Gradients {
+        Gradients { store: WeightGradStore::default(), sums: GradientSums { accumulators, partial: HashMap::new() } }
+    }
+
+    /// Discards the gradients of an unfinished step.
+    pub(super) fn clear(&mut self) {
+        self.store = WeightGradStore::default();
+        self.sums.partial.clear();
+    }
+}
+
+/// Weight gradients by chunk and microbatch, until their W action. Gradients of different microbatches are never merged,
+/// because a merge would change the order of summation.
+#[derive(Debug, Default)]
+pub(super) struct WeightGradStore(BTreeMap<WorkItem, Vec<WeightGradient>>);
+
+impl WeightGradStore {
+    pub(super) fn push(&mut self, item: WorkItem, gradient: WeightGradient) {
+        self.0.entry(item).or_default().push(gradient);
+    }
+
+    /// Adds all gradients of `item` to their accumulators, in the order in which the backward pass produced them.
+    pub(super) fn accumulate(&mut self, item: WorkItem) {
+        self.0.remove(&item).unwrap_or_default().into_iter().for_each(WeightGradient::accumulate);
+    }
+}
 
 /// The accumulators to which one action adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,7 +58,7 @@ pub(super) enum AccumulatorGroup {
 
 /// The sums of blocks, added pairwise along the tree of [`ReplicaBlocks`]. The accumulators hold the current block and,
 /// after the replica's last block, the last subtree.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GradientSums {
     /// The accumulators of each group, with the index of their parameter.
     accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>,
@@ -39,10 +79,6 @@ pub(super) struct ReplicaSums<'a> {
 }
 
 impl GradientSums {
-    pub(crate) fn new(accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>) -> GradientSums {
-        GradientSums { accumulators, partial: HashMap::new() }
-    }
-
     /// The accumulators of `group`, with the index of their parameter; empty if the stage does not hold them.
     pub(super) fn accumulators(&self, group: AccumulatorGroup) -> &[(usize, Tensor)] {
         self.accumulators.get(&group).map_or(&[], Vec::as_slice)
@@ -84,10 +120,5 @@ impl GradientSums {
             first += accumulators.len();
         }
         all
-    }
-
-    /// Discards the sums of an unfinished step.
-    pub(super) fn clear(&mut self) {
-        self.partial.clear();
     }
 }

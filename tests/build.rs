@@ -1,6 +1,6 @@
-//! Lets binaries and tests find libtorch at run time where `.cargo/config.toml` says it is. The linker may keep parts
-//! of the trainer even in a test that calls none of them. Also replaces two kernels by functions of the binary
-//! `faulty`.
+//! Sets the rpath of binaries and tests to the libtorch of `.cargo/config.toml`: the linker may keep parts of the
+//! trainer even in a test that calls none of them. In the binary `faulty`, the linker also replaces two kernels by
+//! functions of that binary.
 
 fn main() {
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == "stagecoach-tests") {

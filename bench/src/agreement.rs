@@ -1,8 +1,7 @@
-//! The control plane of a large job. All stages are threads of this process and use one coordinator, like the
-//! coordinator of stage 0. The measurement is the cost of every step besides computing: stage 0's fan-in, one decision,
-//! and its fan-out.
+//! Measures the control plane of a large job. All stages are threads of this process, and use one coordinator as the
+//! stages of a job use the coordinator of stage 0. The measurement is the cost of every step besides computation: stage
+//! 0 collects the votes, decides, and sends the verdict.
 
-use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Barrier;
 use std::thread;
@@ -18,10 +17,10 @@ use stagecoach_group::{
 use crate::machine::processor_seconds;
 use crate::stats::{line, median, percentile, worst};
 
-/// Stages of a replica; each replica computes one gradient block.
+/// The number of stages of a replica. Each replica computes one gradient block.
 const STAGES: usize = 8;
 const REPLICAS: [usize; 3] = [8, 32, 128];
-/// Parameters of a stage, each with one owner: eight layers of Llama.
+/// The number of parameters of a stage: eight layers of Llama. Each parameter has one owner.
 const PARAMETERS: usize = 72;
 const WARM_UP: usize = 5;
 const TIMED_STEPS: usize = 60;
@@ -31,7 +30,7 @@ const STACK_BYTES: usize = 1 << 20;
 /// The measurements for one number of members.
 struct Agreements {
     join_seconds: f64,
-    /// Seconds of each timed step from the last vote to the last verdict, and from the first vote to the last verdict.
+    /// Seconds of each timed step until the last verdict, from the last vote and from the first vote.
     from_last: Vec<f64>,
     from_first: Vec<f64>,
     /// Processor seconds of a step, of all threads together.
@@ -45,7 +44,7 @@ pub(crate) fn measure() -> Value {
     json!({ "stages": STAGES, "parametersOfStage": PARAMETERS, "rows": rows })
 }
 
-/// Seconds from the last vote to the last verdict of each timed step, among `members` members.
+/// Returns the seconds from the last vote to the last verdict of each timed step, among `members` members.
 pub(crate) fn seconds(members: usize) -> Vec<f64> {
     allow_many_files();
     agree(members).from_last
@@ -151,8 +150,8 @@ fn agree(members: usize) -> Agreements {
     }
 }
 
-/// A stage's vote on a step: the norms of its parameters and, from the stage with the head, the loss of its replica's
-/// block.
+/// Returns a stage's vote on a step: the norms of its parameters and, from the stage with the head, the loss of its
+/// replica's block.
 fn vote(rank: usize, members: usize, step: u64) -> StepVote {
     let (replica, stage, replicas) = (rank / STAGES, rank % STAGES, members / STAGES);
     let owned = (0..PARAMETERS).filter(|parameter| parameter % replicas == replica);
@@ -173,17 +172,13 @@ fn hello(rank: usize, world_size: usize) -> Hello {
         attempt: 1,
         rank,
         world_size,
-        lost_ranks: None,
-        incarnation: 0,
         pod_uid: format!("pod-{rank}"),
         version: env!("CARGO_PKG_VERSION").into(),
-        config: BTreeMap::new(),
-        data_address: String::new(),
-        host: String::new(),
+        ..Hello::default()
     }
 }
 
-/// Raises the limit of open files. Each member has a connection, and this process holds both ends and a copy of each.
+/// Raises the limit of open files. This process holds both ends of each member's connection, and a copy of each end.
 fn allow_many_files() {
     // SAFETY: the struct outlives both calls, which only read and write it
     unsafe {

@@ -1,4 +1,4 @@
-//! The cost of `training.audit`, which computes one microbatch in a hundred a second time on another stage.
+//! Measures the cost of `training.audit`, with which another stage recomputes about one microbatch in a hundred.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::job::BenchJob;
 use crate::stats::line;
 
-/// The compared runs take turns.
+/// The number of rounds. In a round, each of the compared jobs runs once.
 const ROUNDS: u64 = 4;
-/// Steps of a round, which cover several audits and the steps between them, and the first steps of each round, which
-/// are left out until the caches settle.
+/// The number of steps of a round, which cover several audits and the steps between them. The first steps of each round
+/// are left out, until the caches are filled.
 const STEPS: u64 = 64;
 const WARM_UP: usize = 4;
 /// Two stages compute four microbatches per step each, so this is about one microbatch in a hundred.
@@ -31,7 +31,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
             }
         }
     }
-    // means, because most steps audit nothing
+    // the mean, because most steps audit nothing
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let cost = mean(&seconds[1]) / mean(&seconds[0]) - 1.0;
     line(

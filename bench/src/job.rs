@@ -5,50 +5,50 @@ use std::path::Path;
 use serde_json::Value;
 use stagecoach_tests::{Launched, stagecoach, until_within};
 
-/// A Llama, by its number of parameters.
+/// A Llama of one of three sizes.
 #[derive(Clone, Copy)]
-pub(crate) enum Model {
+pub(crate) enum ModelSize {
     /// Some thousands of parameters.
     Small,
     /// 33 million parameters: 400 MB of weights and moments.
     Large,
-    /// 130 million parameters: 1.6 GB.
+    /// 130 million parameters: 1.6 GB of weights and moments.
     Largest,
 }
 
-impl Model {
+impl ModelSize {
     fn yaml(self) -> &'static str {
         match self {
-            Model::Small => {
+            ModelSize::Small => {
                 "{hiddenSize: 64, numHiddenLayers: 4, numAttentionHeads: 4, intermediateSize: 128, vocabSize: 300}"
             }
-            Model::Large => {
+            ModelSize::Large => {
                 "{hiddenSize: 512, numHiddenLayers: 8, numAttentionHeads: 8, intermediateSize: 1376, vocabSize: 8000}"
             }
-            Model::Largest => {
+            ModelSize::Largest => {
                 "{hiddenSize: 1024, numHiddenLayers: 9, numAttentionHeads: 8, intermediateSize: 2752, vocabSize: 8000}"
             }
         }
     }
 }
 
-/// A job that is measured.
+/// The settings of a measured job.
 pub(crate) struct BenchJob {
     pub(crate) name: &'static str,
     pub(crate) stages: usize,
-    /// Number of replicas. The job may continue with only one of them.
+    /// The number of replicas. The job may continue with only one of them.
     pub(crate) data_parallel: usize,
-    pub(crate) model: Model,
+    pub(crate) model: ModelSize,
     pub(crate) steps: u64,
-    /// Rows of a step, with 64 tokens each, in four microbatches.
+    /// The number of rows of a step. A row has 64 tokens, and a step has four microbatches.
     pub(crate) batch: u32,
-    /// `spec.checkpoint`, as YAML.
+    /// The value of `spec.checkpoint`, as YAML.
     pub(crate) checkpoint: &'static str,
-    /// `training.audit`, as YAML.
+    /// The value of `training.audit`, as YAML.
     pub(crate) audit: Option<&'static str>,
-    /// Number of spares.
+    /// The number of spares.
     pub(crate) spares: u32,
-    /// `restart.reformTimeoutSeconds`.
+    /// The value of `restart.reformTimeoutSeconds`.
     pub(crate) reform_timeout_seconds: u32,
 }
 
@@ -58,7 +58,7 @@ impl Default for BenchJob {
             name: "bench",
             stages: 2,
             data_parallel: 1,
-            model: Model::Large,
+            model: ModelSize::Large,
             steps: 1_000_000,
             batch: 4,
             checkpoint: "{everySteps: 0}",
@@ -123,14 +123,14 @@ spec:
         peak
     }
 
-    /// The lines of the job's metrics.
+    /// Returns the lines of the job's metrics.
     pub(crate) fn metrics(&self, folder: &Path) -> Vec<Value> {
         let text = std::fs::read_to_string(folder.join(self.name).join("metrics.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
-/// The peak resident memory of a process, in bytes.
+/// Returns the peak resident memory of a process, in bytes.
 fn peak_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

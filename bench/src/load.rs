@@ -1,4 +1,4 @@
-//! Loading: the speed at which a checkpoint's tensors, each verified by its hash, reach the stage's memory.
+//! Measures loading: the speed at which a checkpoint's tensors, each verified by its hash, reach the stage's memory.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::stats::{line, rate};
 
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("loading them");
-    // continues the job that measured the saves
+    // this job continues the job that measured the saves
     let job =
         BenchJob { name: "behind", steps: 92, checkpoint: "{everySteps: 10, keepLast: 1}", ..BenchJob::default() };
     let checkpoint = folder.join("behind/checkpoints/step-00000090");

@@ -1,4 +1,4 @@
-//! The machine and its own speeds, to which every ratio refers.
+//! Describes the machine, and measures the speeds to which the ratios of other measurements refer.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::stats::median;
 
-/// Processor, cores, kernel.
+/// Returns the processor, the number of cores, and the kernel's release.
 pub(crate) fn describe() -> Value {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
@@ -19,8 +19,8 @@ pub(crate) fn describe() -> Value {
     json!({ "processor": model, "cores": cores(), "kernel": read("/proc/sys/kernel/osrelease").trim() })
 }
 
-/// The measured commit, and whether files differ from it, as given by `STAGECOACH_COMMIT` or else by git. Empty if
-/// neither exists.
+/// Returns the measured commit, and whether files differ from it. The source is `STAGECOACH_COMMIT`, or git if the
+/// variable is not set. The text is empty if neither exists.
 pub(crate) fn commit() -> String {
     if let Ok(packed) = std::env::var("STAGECOACH_COMMIT") {
         return packed;
@@ -29,12 +29,13 @@ pub(crate) fn commit() -> String {
     git.map_or_else(|_| String::new(), |git| String::from_utf8_lossy(&git.stdout).trim().to_owned())
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub(crate) fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
 }
 
-/// Seconds that one thread needs to copy `bytes` bytes between two buffers that it has touched before. Median of 7.
+/// Returns the median of 7 times, in seconds, in which one thread copies `bytes` bytes between two buffers that are
+/// already in memory.
 pub(crate) fn copy_seconds(bytes: usize) -> f64 {
     let from = vec![1u8; bytes];
     let mut to = vec![2u8; bytes];
@@ -48,8 +49,8 @@ pub(crate) fn copy_seconds(bytes: usize) -> f64 {
     median(&times)
 }
 
-/// Seconds that `dd conv=fsync` needs to write `bytes` bytes to a file in `folder` beside the previous one, as saves
-/// do.
+/// Returns the seconds in which `dd conv=fsync` writes `bytes` bytes to a file in `folder`. The previous file exists
+/// during the write, as in saves.
 pub(crate) fn write_seconds(folder: &Path, bytes: u64) -> f64 {
     let (file, before) = (folder.join("dd.bin"), folder.join("dd.bin.before"));
     let started = Instant::now();
@@ -65,7 +66,8 @@ pub(crate) fn write_seconds(folder: &Path, bytes: u64) -> f64 {
     seconds
 }
 
-/// Seconds to read all files of `folder`, a mebibyte at a time. Median of 5, all but the first from the page cache.
+/// Returns the median of 5 times, in seconds, to read all files of `folder` a mebibyte at a time. After the first time,
+/// the page cache has the files.
 pub(crate) fn read_seconds(folder: &Path) -> f64 {
     let mut buffer = vec![0; 1 << 20];
     let mut once = || {
@@ -80,14 +82,14 @@ pub(crate) fn read_seconds(folder: &Path) -> f64 {
     median(&times)
 }
 
-/// Kibibytes of a process's memory: `VmRSS:` for the current size, `VmHWM:` for the peak.
+/// Returns the kibibytes of a process's memory. `field` is `VmRSS:` for the current size, and `VmHWM:` for the peak.
 pub(crate) fn memory(process: impl std::fmt::Display, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Processor seconds that a process has used so far, user and system.
+/// Returns the processor seconds (user and system) that a process has used so far.
 pub(crate) fn processor_seconds(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();

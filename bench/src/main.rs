@@ -1,7 +1,7 @@
-//! `make bench`: training compared with PyTorch, the runtime's own bubble, the cost of checkpoints as ratios to the
-//! machine's own speed in the same minutes, and the cost of the operator for many jobs. `make e2e-report`: how long a
-//! job is down when a pod dies on a real node. `make gpu`: the measurements that need a GPU. Nothing is asserted,
-//! because machines are shared. The raw figures go to `bench/results/`.
+//! `make bench` compares training with PyTorch, and measures the runtime's bubble, the cost of checkpoints relative to
+//! the machine's speed in the same minutes, and the cost of the operator for many jobs. `make e2e-report` measures how
+//! long a job is down when a pod dies on a real node. `make gpu` makes the measurements that need a GPU. The
+//! measurements assert nothing, because machines are shared. The raw figures go to `bench/results/`.
 
 mod agreement;
 mod audit;
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use report_file::ReportFile;
 
-/// Measures in a fresh folder that receives all written files, on the file system whose speed counts.
+/// Calls `measure` with a fresh folder for all written files, on the file system whose speed the measurement needs.
 fn in_scratch(workspace: &str, measure: impl FnOnce(&Path) -> Value) -> Value {
     let folder = std::path::absolute(workspace).unwrap().join("bench");
     let _ = std::fs::remove_dir_all(&folder);

@@ -1,4 +1,4 @@
-//! The cost per step of checkpoints in memory, at every step and as often as `Auto` chooses.
+//! Measures the cost per step of memory checkpoints, at every step and at the interval that `Auto` chooses.
 
 use std::path::Path;
 
@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use crate::job::BenchJob;
 use crate::stats::{line, median};
 
-/// The compared runs take turns.
+/// The number of rounds. In a round, each of the compared jobs runs once.
 const ROUNDS: u64 = 3;
-/// Steps of a round, and the first steps of each round, which are left out until links, caches and the interval settle.
+/// The number of steps of a round. The first steps of each round are left out, until links, caches and the interval
+/// settle.
 const STEPS: u64 = 36;
 const WARM_UP: usize = 18;
 
@@ -39,7 +40,7 @@ fn of_batch(folder: &Path, batch: u32) -> Value {
             }
         }
     }
-    // means, because with Auto most steps carry no copy
+    // the mean, because with Auto most steps send no copy
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let throughput = |index: usize| mean(&seconds[0]) / mean(&seconds[index]);
     for index in 1..KINDS.len() {

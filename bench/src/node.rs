@@ -1,4 +1,5 @@
-//! The product on a real node: how long a job is down after one of its pods was killed, and which phases take the time.
+//! Measures the product on a real node: how long a job is down after one of its pods was killed, and how long each
+//! phase of the recovery takes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +14,9 @@ use crate::stats::{line, median, worst};
 
 const REPETITIONS: u64 = 20;
 const STAGES: usize = 3;
-/// Interval between polls of an awaited condition.
+/// The interval between polls of an awaited condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Time limit of each wait.
+/// The time limit of each wait.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The phases of `status.lastRecovery`, in their order.
@@ -48,7 +49,7 @@ pub(crate) fn measure() -> Value {
     })
 }
 
-/// Measures the pause of a job of two replicas when one of them is killed and the other continues.
+/// Measures the pause of a job of two replicas after one replica is killed, while the other replica continues.
 pub(crate) fn measure_replicas() -> Value {
     let product = Product::take();
     println!("one of two replicas killed {REPETITIONS} times, the leader too");
@@ -81,8 +82,8 @@ pub(crate) fn measure_replicas() -> Value {
     json!({ "toFirstStepSeconds": pauses })
 }
 
-/// The first line of a group that begins after `ended`, and the time at which the group finished its first step. Both
-/// come from the log of whichever pod leads the group. Each line of the log has its time.
+/// Returns the first line of a group that begins after `ended`, and the time at which the group finished its first
+/// step. Both come from the log of the pod that leads the group. Each line of the log begins with its time.
 fn first_step_after(product: &Product, job: &E2eJob, ended: SystemTime) -> (String, SystemTime) {
     let (start, stepped) = wait("the first step", || {
         let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
@@ -100,7 +101,7 @@ fn seconds(value: f64) -> String {
     format!("{value:.2} s")
 }
 
-/// Seconds from `kubectl apply` to the first step.
+/// Returns the seconds from `kubectl apply` to the first step.
 fn apply(product: &Product, n: u64) -> f64 {
     let started = SystemTime::now();
     let job = E2eJob::apply(product, &format!("applied-{n}"), json!({}));
@@ -117,16 +118,16 @@ enum End {
     Deleted,
 }
 
-/// Ends pods of a job with `spares` spares, one after the other.
+/// Ends pods of a job with `spares` spares, one after the other, and measures the recoveries.
 fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
     println!("one of its pods {} {REPETITIONS} times, {spares} spares", format!("{end:?}").to_lowercase());
     let job = E2eJob::apply(product, name, json!({"spares": spares, "training": {"steps": 1_000_000}}));
     let mut waiting = Vec::new();
     let mut losses = Vec::new();
-    // a stage that is lost twice without a step beyond all earlier ones ends the whole group
+    // if a stage is lost twice without a new furthest step in between, the whole group ends
     let mut furthest = 0;
     for loss in 1..=REPETITIONS {
-        // the group saves a checkpoint of its own, and trains some steps that the next group must repeat
+        // before each loss, the group saves a checkpoint, and trains some steps that the next group must repeat
         let running = job.wait_phase("Running");
         if spares > 0 {
             waiting.push(job.wait_spare(&waiting));
@@ -139,7 +140,7 @@ fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
         losses.push(lose(product, &job, &stages[(loss % STAGES as u64) as usize], end));
     }
     let attempts = job.attempt();
-    // a deleted pod gets SIGTERM: all stages then save and leave, and come back as the next attempt
+    // a deleted pod gets SIGTERM, so all stages save and exit, and the next attempt starts all stages
     if let End::Killed = end {
         assert_eq!(attempts, 1, "a stage was lost twice without a new step between");
     }
@@ -164,15 +165,15 @@ fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
     })
 }
 
-/// One loss: the seconds from the pod's end to the first new step, the seconds of its [`PHASES`] in the operator's
-/// record, and the number of finished steps that were repeated.
+/// The loss of a pod: the seconds from the pod's end to the first new step, the seconds of the recovery's [`PHASES`] in
+/// the operator's record, and the number of finished steps that were repeated.
 struct Loss {
     seconds: f64,
     phases: [f64; PHASES.len()],
     steps: u64,
 }
 
-/// Ends this pod and watches the recovery.
+/// Ends this pod, and measures the recovery.
 fn lose(product: &Product, job: &E2eJob, pod: &Value, end: End) -> Loss {
     let [name, uid] = ["name", "uid"].map(|field| pod["metadata"][field].as_str().unwrap());
     let recovery = || job.get()["status"]["lastRecovery"].clone();
@@ -197,20 +198,20 @@ fn lose(product: &Product, job: &E2eJob, pod: &Value, end: End) -> Loss {
     }
 }
 
-/// The file to which containerd writes a trainer's log, from the moment when it starts the container.
+/// Returns the file to which containerd writes a trainer's log. The file exists as soon as the container starts.
 fn log(product: &Product, pod: &Value) -> PathBuf {
     let [name, uid] = ["name", "uid"].map(|field| pod["metadata"][field].as_str().unwrap());
     product.node.folder().join(format!("logs/pods/{NAMESPACE}_{name}_{uid}/trainer/0.log"))
 }
 
-/// The time at which a line of such a log was written.
+/// Returns the time at which a line of such a log was written.
 fn time(line: &str) -> SystemTime {
     let stamp: jiff::Timestamp = line.split(' ').next().unwrap().parse().unwrap();
     stamp.into()
 }
 
 fn since(before: SystemTime, after: SystemTime) -> f64 {
-    // the two clocks have limited resolution, so a moment may seem to come before its cause
+    // the two clocks have limited resolution, so an effect may seem to precede its cause
     after.duration_since(before).map_or_else(|early| -early.duration().as_secs_f64(), |time| time.as_secs_f64())
 }
 
@@ -226,7 +227,7 @@ fn wait<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Bytes of an image's archive, whose layers are compressed.
+/// Returns the bytes of an image's archive, whose layers are compressed.
 fn size(image: &str) -> u64 {
     std::fs::metadata(images().join(format!("{image}.tar"))).unwrap().len()
 }

@@ -1,4 +1,4 @@
-//! The file in `bench/results/` that a report is written to.
+//! The file in `bench/results/` to which a report is written.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::machine;
 
-/// The path of a report, and the fields that every report has beside its measurements.
+/// The path of a report, and the fields that every report has in addition to its measurements.
 pub(crate) struct ReportFile {
     path: PathBuf,
     commit: String,
@@ -23,13 +23,13 @@ impl ReportFile {
         &self.path
     }
 
-    /// The report in the file, if it is of this commit.
+    /// Returns the report in the file, if the report is of this commit.
     pub(crate) fn read(&self) -> Option<Value> {
         let report: Value = serde_json::from_str(&std::fs::read_to_string(&self.path).ok()?).ok()?;
         (report["commit"] == self.commit.as_str()).then_some(report)
     }
 
-    /// Replaces the file. A reader finds either all of this report or all of the report before it.
+    /// Replaces the file. A reader finds either this whole report or the whole previous report.
     pub(crate) fn write(&self, report: &Value) {
         let mut report = report.clone();
         report["machine"] = machine::describe();

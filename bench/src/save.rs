@@ -1,4 +1,5 @@
-//! Saves: the time that training waits for one and loses until its commit, the speed of the writes, and the memory.
+//! Measures saves: the time for which training waits, the time that training loses until the commit, the speed of the
+//! writes, and the memory.
 
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use crate::job::BenchJob;
 use crate::machine::{copy_seconds, cores, write_seconds};
 use crate::stats::{fastest, line, median, rate};
 
-/// Compared measurements take turns: on a virtual machine the same write takes several times as long on pages that the
-/// machine has not touched lately.
+/// The number of rounds. The compared measurements alternate, because on a virtual machine the same write takes several
+/// times as long on pages that the machine has not touched recently.
 const ROUNDS: usize = 3;
 
 pub(crate) fn measure(folder: &Path) -> Value {
@@ -62,7 +63,8 @@ fn report(saves: &[Save], steps: &Steps, waited: &[Save], dd: &[f64], copy: &[f6
 
     let sync: Vec<f64> = waited.iter().map(|save| save.seconds).collect();
     let asynchronous: Vec<f64> = saves.iter().map(|save| save.seconds - save.stall).collect();
-    // dd's own times vary fivefold on a shared machine: the median is the usual speed, the fastest is the disk's best
+    // the times of dd vary fivefold on a shared machine: the median is the usual speed, and the fastest is the disk's
+    // best
     for (which, of) in [("median", median as fn(&[f64]) -> f64), ("fastest", fastest)] {
         let write = of(dd);
         for (mode, seconds) in [("Sync", of(&sync)), ("Async", of(&asynchronous))] {
@@ -99,12 +101,12 @@ fn report(saves: &[Save], steps: &Steps, waited: &[Save], dd: &[f64], copy: &[f6
     })
 }
 
-/// The speed of saves relative to `dd`, by the medians of both and by the fastest of both.
+/// Returns the speed of saves relative to `dd`, by the medians of both and by the fastest times of both.
 fn over(dd: &[f64], saves: &[f64]) -> Value {
     json!({ "median": median(dd) / median(saves), "fastest": fastest(dd) / fastest(saves) })
 }
 
-/// One save, from the metrics.
+/// One save, as the metrics record it.
 struct Save {
     step: u64,
     /// The step during which the save was committed.
@@ -122,7 +124,7 @@ impl Save {
     }
 }
 
-/// The saves, and every step with its seconds. The first few steps, which warm up, are left out.
+/// Returns the saves, and the seconds of each step. The first three steps, which warm up, are left out.
 fn records(metrics: &[Value]) -> (Vec<Save>, Vec<(u64, f64)>) {
     let number = |value: &Value, field: &str| value[field].as_f64().unwrap();
     let save = |line: &Value| {

@@ -1,6 +1,6 @@
-//! Simulates how a step of many replicas scales. The times of a layer and of an agreement are measured on this machine,
-//! and the speeds of the links between replicas are given. Each replica computes the same number of microbatches,
-//! whatever the number of replicas (weak scaling).
+//! Simulates how a step of many replicas scales. The times of a layer and of an agreement are measured on this machine.
+//! The speeds of the links between replicas are assumptions. Each replica computes the same number of microbatches, for
+//! any number of replicas (weak scaling).
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,8 @@ const STAGES: usize = 8;
 const CHUNKS_PER_STAGE: usize = 2;
 const MICROBATCHES: usize = 32;
 const REPLICAS: [usize; 5] = [1, 8, 32, 64, 128];
-/// Speeds at which layers are computed, relative to this machine: one core of a CPU, and values closer to a GPU.
+/// The speeds at which layers are computed, relative to this machine: one core of a CPU, and two values closer to a
+/// GPU.
 const SPEEDS: [f64; 3] = [1.0, 100.0, 1000.0];
 /// Bytes per second from a rank to ranks of other nodes: 10, 100 and 400 Gbit/s.
 const NETWORKS: [f64; 3] = [1.25e9, 12.5e9, 50e9];
@@ -88,7 +89,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     })
 }
 
-/// Seconds of a step with one number of replicas, and of the slowest stage's exchange.
+/// The seconds of a step with one number of replicas, and of the slowest stage's exchange.
 struct Step {
     seconds: f64,
     reduce: f64,
@@ -120,7 +121,7 @@ impl Step {
             exchange_seconds: agreement,
             reduce_seconds: by_chunk.clone(),
             gather_seconds: by_chunk.clone(),
-            // a stage's neighbour is on its node
+            // neighbouring stages are on the same node
             ..Costs::estimate(cost, partition, speed, NODE_BYTES_PER_SECOND)
         };
         let rank_seconds = |rank| programs.placement.chunks_of(rank).map(|chunk| by_chunk[chunk]).sum();
@@ -129,8 +130,8 @@ impl Step {
     }
 }
 
-/// The model's modules with the seconds that `stagecoach plan --profile` measures for each, and with the bytes of their
-/// parameters.
+/// Returns the model's modules, with the seconds that `stagecoach plan --profile` measures for each module, and with
+/// the bytes of their parameters.
 fn measured_cost(folder: &Path) -> ModelCost {
     let job = folder.join("scaling.yaml");
     std::fs::write(&job, JOB).unwrap();
@@ -154,10 +155,7 @@ fn measured_cost(folder: &Path) -> ModelCost {
             backward_input: of("backwardInput"),
             backward_weight: of("backwardWeight"),
             parameter_bytes: 4 * parameters as u64,
-            copied_bytes: 0,
-            activation_bytes: 0,
-            weight_gradient_bytes: 0,
-            temporary_bytes: 0,
+            ..ModuleCost::default()
         }
     };
     let profile = &profile["profile"];
@@ -172,7 +170,7 @@ fn measured_cost(folder: &Path) -> ModelCost {
     }
 }
 
-/// The median seconds of a few agreements between `members` members, which are threads of this machine.
+/// Returns the median seconds of a few agreements between `members` members, which are threads of this machine.
 fn agreement_seconds(members: usize) -> f64 {
     median(&agreement::seconds(members))
 }

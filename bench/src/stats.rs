@@ -1,13 +1,13 @@
 //! Medians, extremes and lines of a table.
 
-/// The middle value.
+/// Returns the middle value.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The value that the given share of the values, from 0 to 1, does not exceed.
+/// Returns the value that the given share of the values, from 0 to 1, does not exceed.
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -15,22 +15,22 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     values.get(at.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// The smallest value.
+/// Returns the smallest value.
 pub(crate) fn fastest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NAN, f64::min)
 }
 
-/// The largest value.
+/// Returns the largest value.
 pub(crate) fn worst(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NAN, f64::max)
 }
 
-/// Prints one line: a label, a value, and a remark beside it.
+/// Prints one line: a label, a value, and a remark.
 pub(crate) fn line(what: &str, value: String, beside: &str) {
     println!("  {what:<34} {value:>14}   {beside}");
 }
 
-/// Megabytes per second.
+/// Returns a rate in megabytes per second.
 pub(crate) fn rate(bytes: f64, seconds: f64) -> String {
     format!("{:.0} MB/s", bytes / seconds / 1e6)
 }

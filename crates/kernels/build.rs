@@ -1,8 +1,9 @@
-//! Compiles the C++ kernels against the libtorch that torch-sys links, and lets the tests find it at run time.
+//! Compiles the C++ kernels against the libtorch that torch-sys links, and sets the path at which the tests find
+//! libtorch.
 
 use std::path::{Path, PathBuf};
 
-/// Instruction sets for which the CPU kernels are compiled, by libtorch's names, with the flags that libtorch uses for
+/// The instruction sets for which the CPU kernels are compiled, by libtorch's names, with libtorch's compiler flags for
 /// each.
 const INSTRUCTION_SETS: [(&str, &[&str]); 3] = [
     ("DEFAULT", &[]),
@@ -20,8 +21,8 @@ fn main() {
         return;
     };
     let include = lib.with_file_name("include");
-    // First the functions that need no particular instruction set: if several objects contain an inline function, the
-    // linker keeps the first.
+    // These functions need no particular instruction set, and come first: if several objects contain an inline
+    // function, the linker keeps the first copy.
     let sources = ["shim.cpp", "flash_attention.cpp", "allocator.cpp"].map(|name| format!("src/{name}"));
     compiler(&include).files(sources).compile("stagecoach_shim");
     let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
@@ -38,7 +39,7 @@ fn main() {
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=gomp");
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
-    // for `libtorch_rpath.rs`
+    // `libtorch_rpath.rs` reads this value
     println!("cargo:libtorch={}", lib.display());
 }
 

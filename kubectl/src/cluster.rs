@@ -1,4 +1,4 @@
-//! Requests to the cluster: jobs, their pods, their events.
+//! Requests to the cluster for jobs, their pods and their events.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +9,13 @@ use stagecoach_api::contract::{
     ATTEMPT_LABEL, INCARNATION_LABEL, JOB_UID_LABEL, REPLICA_LABEL, SPARE_LABEL, STAGE_LABEL,
 };
 
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::kubectl::Kubectl;
 
-/// The full name of the resource. Another group may have a resource of the same short name.
+/// The full resource name of PipelineJobs. Another API group may have a resource of the same short name.
 pub(crate) const JOBS: &str = "pipelinejobs.stagecoach.dev";
 
-/// Items of a list.
+/// A list that the API server returns.
 #[derive(Deserialize)]
 pub(crate) struct List<T> {
     pub(crate) items: Vec<T>,
@@ -23,31 +23,31 @@ pub(crate) struct List<T> {
 
 /// The role for which a pod was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
+pub(crate) enum PodRole {
     Stage {
         /// The replica; `None` if the job has only one.
         replica: Option<u32>,
         stage: u32,
     },
-    /// A spare, which may have taken the place of a stage.
+    /// The spare with this number. A spare may have replaced a lost stage.
     Spare(u32),
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for PodRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Role::Stage { replica: None, stage } => write!(f, "stage {stage}"),
-            Role::Stage { replica: Some(replica), stage } => write!(f, "stage {stage} of replica {replica}"),
-            Role::Spare(number) => write!(f, "spare {number}"),
+            PodRole::Stage { replica: None, stage } => write!(f, "stage {stage}"),
+            PodRole::Stage { replica: Some(replica), stage } => write!(f, "stage {stage} of replica {replica}"),
+            PodRole::Spare(number) => write!(f, "spare {number}"),
         }
     }
 }
 
 /// A pod of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pod {
+pub(crate) struct JobPod {
     pub(crate) name: String,
-    pub(crate) role: Role,
+    pub(crate) role: PodRole,
     pub(crate) attempt: u64,
     pub(crate) incarnation: u32,
     /// Whether the pod's containers were started, so that the pod has a log.
@@ -76,12 +76,12 @@ struct PodStatus {
 }
 
 impl PodObject {
-    /// The pod; `None` if the labels do not identify a pod of a job.
-    fn read(self) -> Option<Pod> {
+    /// Returns the pod; `None` if the labels do not identify a pod of a job.
+    fn read(self) -> Option<JobPod> {
         let number = |label: &str| self.metadata.labels.get(label).and_then(|value| value.parse().ok());
-        let stage = number(STAGE_LABEL).map(|stage| Role::Stage { replica: number(REPLICA_LABEL), stage });
-        let role = stage.or_else(|| number(SPARE_LABEL).map(Role::Spare))?;
-        Some(Pod {
+        let stage = number(STAGE_LABEL).map(|stage| PodRole::Stage { replica: number(REPLICA_LABEL), stage });
+        let role = stage.or_else(|| number(SPARE_LABEL).map(PodRole::Spare))?;
+        Some(JobPod {
             role,
             attempt: number(ATTEMPT_LABEL)?.into(),
             incarnation: number(INCARNATION_LABEL).unwrap_or(0),
@@ -103,37 +103,37 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// The time of the event.
+    /// Returns the time of the event.
     pub(crate) fn at(&self) -> Option<Timestamp> {
         self.event_time.or(self.last_timestamp)
     }
 }
 
-/// The job of this name.
+/// Returns the job of this name.
 ///
 /// # Errors
-/// The error of kubectl.
-pub(crate) fn job(kubectl: &Kubectl, name: &str) -> anyhow::Result<Job> {
+/// Returns the error of kubectl.
+pub(crate) fn job(kubectl: &Kubectl, name: &str) -> anyhow::Result<StoredJob> {
     kubectl.json(&["get", JOBS, name])
 }
 
-/// The job's pods, by role, attempt and incarnation.
+/// Returns the job's pods, sorted by role, attempt and incarnation.
 ///
 /// # Errors
-/// The error of kubectl.
-pub(crate) fn pods(kubectl: &Kubectl, job: &Job) -> anyhow::Result<Vec<Pod>> {
+/// Returns the error of kubectl.
+pub(crate) fn pods(kubectl: &Kubectl, job: &StoredJob) -> anyhow::Result<Vec<JobPod>> {
     let selector = format!("{JOB_UID_LABEL}={}", job.metadata.uid.as_deref().unwrap_or_default());
     let found: List<PodObject> = kubectl.json(&["get", "pods", "--selector", &selector])?;
-    let mut pods: Vec<Pod> = found.items.into_iter().filter_map(PodObject::read).collect();
+    let mut pods: Vec<JobPod> = found.items.into_iter().filter_map(PodObject::read).collect();
     pods.sort_by_key(|pod| (pod.role, pod.attempt, pod.incarnation));
     Ok(pods)
 }
 
-/// The events about the job that the cluster still has, oldest first.
+/// Returns the events about the job that the cluster still has, oldest first.
 ///
 /// # Errors
-/// The error of kubectl.
-pub(crate) fn events(kubectl: &Kubectl, job: &Job) -> anyhow::Result<Vec<Event>> {
+/// Returns the error of kubectl.
+pub(crate) fn events(kubectl: &Kubectl, job: &StoredJob) -> anyhow::Result<Vec<Event>> {
     let selector = format!("involvedObject.uid={}", job.metadata.uid.as_deref().unwrap_or_default());
     let mut found: List<Event> = kubectl.json(&["get", "events", "--field-selector", &selector])?;
     found.items.sort_by_key(Event::at);
@@ -154,9 +154,9 @@ mod tests {
         };
         let stage =
             pod(json!({"stagecoach.dev/stage": "1", "stagecoach.dev/attempt": "2", "stagecoach.dev/incarnation": "3"}));
-        let expected = Pod {
+        let expected = JobPod {
             name: "a".into(),
-            role: Role::Stage { replica: None, stage: 1 },
+            role: PodRole::Stage { replica: None, stage: 1 },
             attempt: 2,
             incarnation: 3,
             has_started: true,
@@ -164,7 +164,7 @@ mod tests {
         };
         assert_eq!(stage, Some(expected.clone()));
         let spare = pod(json!({"stagecoach.dev/spare": "0", "stagecoach.dev/attempt": "2"}));
-        assert_eq!(spare, Some(Pod { role: Role::Spare(0), incarnation: 0, ..expected }));
+        assert_eq!(spare, Some(JobPod { role: PodRole::Spare(0), incarnation: 0, ..expected }));
         assert_eq!(pod(json!({"stagecoach.dev/stage": "one"})), None);
     }
 }

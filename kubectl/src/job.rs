@@ -1,5 +1,5 @@
-//! A job as the API server stores it. The plugin reads only the fields that it shows, so that fields of other versions
-//! are harmless.
+//! A PipelineJob as the API server stores it. The plugin parses only the fields that it shows, so a field of another
+//! version causes no error.
 
 use anyhow::Context;
 use serde::Deserialize;
@@ -11,11 +11,11 @@ use stagecoach_lifecycle::JobState;
 
 /// A PipelineJob.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Job {
+pub(crate) struct StoredJob {
     pub(crate) metadata: Metadata,
     #[serde(default)]
     pub(crate) spec: Spec,
-    /// The status, still unparsed, so that one job that can't be read does not hide the other jobs.
+    /// The unparsed status. A status that can't be parsed therefore does not hide the other jobs of a list.
     #[serde(default)]
     status: Option<Value>,
 }
@@ -41,21 +41,21 @@ struct Restart {
     max_restarts: Option<u32>,
 }
 
-impl Job {
-    /// The status; the default status if no status was written yet.
+impl StoredJob {
+    /// Returns the status, or the default status if the operator has not written one.
     ///
     /// # Errors
-    /// If a version that this plugin does not understand wrote the status.
+    /// Returns an error if the operator has written the status in a form that this plugin can't parse.
     pub(crate) fn status(&self) -> anyhow::Result<PipelineJobStatus> {
         let status: serde_json::Result<Option<PipelineJobStatus>> =
             self.status.as_ref().map(Deserialize::deserialize).transpose();
         Ok(self.read("status", status)?.unwrap_or_default())
     }
 
-    /// The operator's record of the job; `None` before its first attempt.
+    /// Returns the operator's record of the job; `None` before the job's first attempt.
     ///
     /// # Errors
-    /// Same as [`Job::status`].
+    /// Returns the same errors as [`StoredJob::status`].
     pub(crate) fn state(&self, status: &PipelineJobStatus) -> anyhow::Result<Option<JobState>> {
         self.read("status.record", status.record.as_deref().map(serde_json::from_str).transpose())
     }
@@ -70,18 +70,18 @@ impl Job {
         })
     }
 
-    /// `restart.maxRestarts`.
+    /// Returns `restart.maxRestarts`, or its default.
     pub(crate) fn max_restarts(&self) -> u32 {
         self.spec.restart.max_restarts.unwrap_or_else(|| RestartSpec::default().max_restarts)
     }
 
-    /// The job's folder, as the job's pods see it.
+    /// Returns the path of the job's folder in the job's pods.
     pub(crate) fn folder(&self) -> String {
         format!("{WORKSPACE_PATH}/{}", self.spec.storage.path.as_deref().unwrap_or(&self.metadata.name))
     }
 }
 
-/// Whether stages train, or are about to.
+/// Whether the job is in the phase in which its stages train or start to train.
 pub(crate) fn is_training(status: &PipelineJobStatus) -> bool {
     status.phase == Some(JobPhase::Running)
 }
@@ -92,8 +92,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A job of three stages, with this status.
-    pub(crate) fn job(status: Value) -> Job {
+    /// Returns a job of three stages, with this status.
+    pub(crate) fn job(status: Value) -> StoredJob {
         let spec = json!({"stages": 3, "restart": {"maxRestarts": 10, "new": 1}, "storage": {"new": 1}, "new": 1});
         let metadata = json!({"name": "small", "namespace": "default", "uid": "u", "labels": {"a": "b"}, "new": 1});
         serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()

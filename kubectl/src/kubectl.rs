@@ -1,4 +1,4 @@
-//! Calls of kubectl.
+//! Calls of the user's kubectl.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -23,7 +23,7 @@ impl Kubectl {
     /// Runs kubectl to its end and returns its output.
     ///
     /// # Errors
-    /// The error of kubectl, or of its start.
+    /// Returns the error of kubectl, or the error of starting it.
     pub(crate) fn output(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command(arguments).stdin(Stdio::null()).output().with_context(|| self.not_started())?;
         stdout(arguments.first().copied().unwrap_or_default(), &output)
@@ -32,7 +32,7 @@ impl Kubectl {
     /// Runs kubectl to its end and parses its output as JSON.
     ///
     /// # Errors
-    /// Same as [`Kubectl::output`], and output in another form.
+    /// Returns the same errors as [`Kubectl::output`], and an error if the output is not JSON of type `T`.
     pub(crate) fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> anyhow::Result<T> {
         let answer = self.output(&[arguments, &["--output", "json"]].concat())?;
         let what = arguments.join(" ");
@@ -42,27 +42,27 @@ impl Kubectl {
     /// Creates `object` and returns the object that the API server stored.
     ///
     /// # Errors
-    /// Same as [`Kubectl::json`].
+    /// Returns the same errors as [`Kubectl::json`].
     pub(crate) fn create<T: DeserializeOwned>(&self, object: &Value) -> anyhow::Result<T> {
         let mut command = self.command(&["create", "--filename", "-", "--output", "json"]);
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = piped.spawn().with_context(|| self.not_started())?;
-        // kubectl itself reports an error about input that it does not read
+        // ignore a failed write: kubectl itself reports why it stopped reading
         let _ = process.stdin.take().map(|mut input| write!(input, "{object}"));
         let answer = stdout("create", &process.wait_with_output()?)?;
         serde_json::from_str(&answer).context("`kubectl create` did not answer as expected")
     }
 
-    /// Starts kubectl. The caller can read its output.
+    /// Starts kubectl and returns its process, whose output the caller can read.
     ///
     /// # Errors
-    /// If kubectl can't be started.
+    /// Returns an error if kubectl can't be started.
     pub(crate) fn start(&self, arguments: &[&str]) -> anyhow::Result<Child> {
         let mut command = self.command(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| self.not_started())
     }
 
-    /// The flags come first, because arguments after `--` are for a program in a pod.
+    /// Builds a command with the flags before the arguments, because arguments after `--` are for a program in a pod.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.flags).args(arguments);
@@ -74,7 +74,7 @@ impl Kubectl {
     }
 }
 
-/// The output of a call that succeeded.
+/// Returns the standard output of a successful call, or an error with the message of kubectl.
 fn stdout(verb: &str, output: &Output) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!("kubectl {verb}: {}", error_text(&String::from_utf8_lossy(&output.stderr)));
@@ -82,8 +82,8 @@ fn stdout(verb: &str, output: &Output) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The error of kubectl, without the log lines that kubectl writes before the error, such as `E1123 20:54:01.121742
-/// ...`.
+/// Returns the error message of kubectl, without the log lines that kubectl writes before the message, such as `E1123
+/// 20:54:01.121742 ...`.
 fn error_text(stderr: &str) -> String {
     let is_log = |line: &str| {
         let (level, rest) = line.split_at_checked(1).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! `kubectl stagecoach`: shows jobs in a cluster in the same form in which `stagecoach` shows the jobs of a workspace.
-//! The plugin reaches the cluster only through `kubectl`, so that contexts, credentials and proxies are the user's own.
-//! The code that processes kubectl's output is pure.
+//! `kubectl stagecoach`: shows jobs in a cluster in the form in which `stagecoach` shows the jobs of a workspace. The
+//! plugin reaches the cluster only through `kubectl`, and so uses the user's contexts, credentials and proxies. The
+//! code that processes kubectl's output is pure.
 
 #![forbid(unsafe_code)]
 
@@ -20,9 +20,9 @@ use std::io::Write;
 use clap::{Args, Parser, Subcommand};
 
 use kubectl::Kubectl;
-pub use volume_job::Ended;
+pub use volume_job::CommandEnded;
 
-/// Jobs in a cluster: how they stand, why they failed, their logs, their page.
+/// Jobs in a cluster: their state, their failures, their logs and their live page.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-stagecoach", bin_name = "kubectl stagecoach", version, about, max_term_width = 110)]
 struct Arguments {
@@ -32,10 +32,10 @@ struct Arguments {
     connection: Connection,
 }
 
-/// Which cluster and namespace: as of kubectl.
+/// The flags of kubectl that select the cluster and the namespace.
 #[derive(Debug, Args)]
 struct Connection {
-    /// The namespace; the context's by default.
+    /// The namespace; by default, the namespace of the context.
     #[arg(long, short, global = true, value_name = "NAME")]
     namespace: Option<OsString>,
     /// The context of the kubeconfig.
@@ -50,29 +50,31 @@ struct Connection {
 enum Command {
     /// Show jobs, a line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
     Top(top::TopCommand),
-    /// Tell why a job failed last, what followed, how it stands, and what to do.
+    /// Explain the last failure of a job, what followed, the state of the job, and what to do.
     Why(why::WhyCommand),
-    /// Show the logs of all stages and spares, merged in time; of a job that failed the culprit's first.
+    /// Show the logs of all stages and spares, merged by time; of a failed job, the log of the first failure comes
+    /// first.
     Logs(logs::LogsCommand),
     /// Forward a port to the job's live page, print its address, and serve it until Ctrl-C.
     Page(page::PageCommand),
     /// List the job's checkpoints.
     Checkpoints(volume::CheckpointsCommand),
-    /// Show what every stage did in a step that was trained, above a simulation of it.
+    /// Show the actions of every stage in a trained step, above a simulation of the step.
     Timeline(volume::TimelineCommand),
-    /// Train steps of the job again, in a pod, and compare them bit for bit with what is recorded: `stagecoach replay`.
+    /// Train steps of the job again in a pod, and compare them bit for bit with the record, as `stagecoach replay`
+    /// does.
     Replay(volume_job::VolumeCommand),
-    /// Prove the job's record by training intervals of it again, in a pod: `stagecoach audit`.
+    /// Prove the job's record by training intervals again in a pod, as `stagecoach audit` does.
     Audit(volume_job::VolumeCommand),
-    /// Tell which documents made a step's loss and gradient norm, in a pod: `stagecoach blame`.
+    /// Compute in a pod what each document adds to a step's loss and gradient, as `stagecoach blame` does.
     Blame(volume_job::VolumeCommand),
 }
 
 /// Runs the command in `arguments`, whose first item is the program's name, by calls of `kubectl`. Writes the result to
-/// `out`. Ends the process for `--help`, `--version` or arguments that can't be understood.
+/// `out`. Ends the process for `--help`, for `--version`, and for invalid arguments.
 ///
 /// # Errors
-/// The error of kubectl, or a sentence about the missing job. [`Ended`] if a command in the cluster failed.
+/// Returns the error of kubectl, or an error about the job. Returns [`CommandEnded`] if a command in the cluster failed.
 pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> anyhow::Result<()> {
     let Arguments { command, connection } = Arguments::parse_from(arguments);
     let flags = [
@@ -99,7 +101,7 @@ pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: 
 mod tests {
     use super::*;
 
-    /// The output and the result of the plugin, with the kubectl of the tests.
+    /// Runs the plugin with the kubectl of the tests. Returns the output and the result.
     fn plugin(arguments: &[&str]) -> (String, Result<(), String>) {
         let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubectl.sh");
         let all = ["kubectl-stagecoach"].iter().chain(arguments).map(OsString::from);

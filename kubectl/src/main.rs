@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use stagecoach_api::visible;
-use stagecoach_kubectl::Ended;
+use stagecoach_kubectl::CommandEnded;
 
 fn main() -> ExitCode {
     match stagecoach_kubectl::run("kubectl".as_ref(), std::env::args_os(), &mut io::stdout()) {
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Err(error) if error.downcast_ref().is_some_and(is_closed) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kubectl stagecoach: {}", visible(&format!("{error:#}")));
-            error.downcast_ref().map_or(ExitCode::FAILURE, |ended: &Ended| ended.exit_code.into())
+            error.downcast_ref().map_or(ExitCode::FAILURE, |ended: &CommandEnded| ended.exit_code.into())
         }
     }
 }

@@ -7,13 +7,13 @@ use anyhow::{Context, bail};
 use clap::Args;
 use stagecoach_api::contract::{CONTAINER_NAME, PAGE_NOTE};
 
-use crate::cluster::{self, Pod, Role};
+use crate::cluster::{self, JobPod, PodRole};
 use crate::kubectl::Kubectl;
 
 /// The size limit of the log to read. Stage 0 logs the page's address when it starts, so the address is in the first
 /// bytes of the log.
 const LOG_BYTES: &str = "--limit-bytes=4000000";
-/// The beginning of the address: the loopback of the pod.
+/// The beginning of the page's address, which names the loopback interface of the pod.
 const LOOPBACK: &str = "http://127.0.0.1:";
 
 /// A job's live page.
@@ -21,10 +21,10 @@ const LOOPBACK: &str = "http://127.0.0.1:";
 pub(crate) struct PageCommand {
     /// The job.
     job: String,
-    /// The port of 127.0.0.1 at which the page is served; any free one by default.
+    /// The port of 127.0.0.1 at which the page is served; any free port by default.
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     page_port: u16,
-    /// Open it in the browser.
+    /// Open the page in the browser.
     #[arg(long)]
     open: bool,
 }
@@ -70,28 +70,29 @@ impl PageCommand {
         if self.open {
             open(&url);
         }
-        // kubectl writes a line for every connection: read until Ctrl-C, which ends kubectl too, or until the pod is
-        // gone
+        // kubectl writes a line for every connection: read these lines until Ctrl-C, which also ends kubectl, or until
+        // the pod ends
         said.map_while(Result::ok).for_each(drop);
         let status = forwarder.wait()?;
         bail!("kubectl port-forward to pod {} ended ({status}): the page moves when stage 0 is replaced", pod.name)
     }
 }
 
-/// The pods that may serve the page. The pods of stage 0 come first, the newest of each replica first, because any
-/// replica may lead without the first replica. The spares follow, because a spare may have taken the place of stage 0.
-fn serving(pods: Vec<Pod>) -> Vec<Pod> {
+/// Returns the pods that may serve the page. The pods of stage 0 come first, and the newest pod of each replica is the
+/// first of that replica. Any replica may have the leader when the first replica is missing. The spares follow, because
+/// a spare may have replaced stage 0.
+fn serving(pods: Vec<JobPod>) -> Vec<JobPod> {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or_default();
-    let may_serve = |pod: &Pod| {
-        let has_page = matches!(pod.role, Role::Stage { stage: 0, .. } | Role::Spare(_));
+    let may_serve = |pod: &JobPod| {
+        let has_page = matches!(pod.role, PodRole::Stage { stage: 0, .. } | PodRole::Spare(_));
         pod.is_running && pod.attempt == newest && has_page
     };
-    let mut pods: Vec<Pod> = pods.into_iter().filter(may_serve).collect();
+    let mut pods: Vec<JobPod> = pods.into_iter().filter(may_serve).collect();
     pods.sort_by_key(|pod| (pod.role, std::cmp::Reverse(pod.incarnation)));
     pods
 }
 
-/// The page's address, which stage 0 logs when it starts.
+/// Returns the last address of a page in the log of stage 0.
 fn address(log: &str) -> Option<Address> {
     let line = log.lines().rfind(|line| line.contains(PAGE_NOTE) && line.contains(LOOPBACK))?;
     let (_, rest) = line.split_once(LOOPBACK)?;
@@ -100,12 +101,12 @@ fn address(log: &str) -> Option<Address> {
     Some(Address { port: port.parse().ok()?, path: format!("/{}", &path[..end]) })
 }
 
-/// The port in `Forwarding from 127.0.0.1:PORT -> 9091`.
+/// Returns the port in `Forwarding from 127.0.0.1:PORT -> 9091`.
 fn local_port(line: &str) -> Option<u16> {
     line.strip_prefix("Forwarding from 127.0.0.1:")?.split(' ').next()?.parse().ok()
 }
 
-/// Opens the browser. The address is already printed, in case the browser can't be opened.
+/// Opens `url` in the browser. The caller has already printed `url`, in case the browser can't be opened.
 fn open(url: &str) {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let started =
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_newest_stage_0_is_asked_first_then_spares() {
-        let pod = |role, attempt, incarnation, is_running| Pod {
+        let pod = |role, attempt, incarnation, is_running| JobPod {
             name: format!("{role}-{attempt}-{incarnation}"),
             role,
             attempt,
@@ -142,16 +143,16 @@ mod tests {
             is_running,
         };
         let pods = vec![
-            pod(Role::Spare(0), 2, 0, true),
-            pod(Role::Stage { replica: None, stage: 0 }, 1, 0, true),
-            pod(Role::Stage { replica: None, stage: 0 }, 2, 0, true),
-            pod(Role::Stage { replica: None, stage: 0 }, 2, 1, true),
-            pod(Role::Stage { replica: None, stage: 0 }, 2, 2, false),
-            pod(Role::Stage { replica: None, stage: 1 }, 2, 0, true),
+            pod(PodRole::Spare(0), 2, 0, true),
+            pod(PodRole::Stage { replica: None, stage: 0 }, 1, 0, true),
+            pod(PodRole::Stage { replica: None, stage: 0 }, 2, 0, true),
+            pod(PodRole::Stage { replica: None, stage: 0 }, 2, 1, true),
+            pod(PodRole::Stage { replica: None, stage: 0 }, 2, 2, false),
+            pod(PodRole::Stage { replica: None, stage: 1 }, 2, 0, true),
         ];
         let names = |pods| serving(pods).into_iter().map(|pod| pod.name).collect::<Vec<String>>();
         assert_eq!(names(pods), ["stage 0-2-1", "stage 0-2-0", "spare 0-2-0"]);
-        let stage_pod = |replica, stage| pod(Role::Stage { replica: Some(replica), stage }, 2, 0, true);
+        let stage_pod = |replica, stage| pod(PodRole::Stage { replica: Some(replica), stage }, 2, 0, true);
         let replicas = names(vec![stage_pod(1, 0), stage_pod(1, 1), stage_pod(0, 0), stage_pod(0, 1)]);
         assert_eq!(replicas, [stage_pod(0, 0).name, stage_pod(1, 0).name]);
     }

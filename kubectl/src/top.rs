@@ -8,18 +8,18 @@ use stagecoach_api::job::{AttemptStatus, FloatString, JobPhase};
 use stagecoach_display::{Replicas, Slowest, TopRow, top, watch};
 
 use crate::cluster::{self, JOBS, List};
-use crate::job::{Job, is_training};
+use crate::job::{StoredJob, is_training};
 use crate::kubectl::Kubectl;
 
 /// Jobs, a line each.
 #[derive(Debug, Args)]
 pub(crate) struct TopCommand {
-    /// A job; all of the namespace by default.
+    /// The job; by default, all jobs of the namespace.
     job: Option<String>,
-    /// The jobs of all namespaces.
+    /// Show the jobs of all namespaces.
     #[arg(long, short = 'A', conflicts_with = "job")]
     all_namespaces: bool,
-    /// Renew it every two seconds, until Ctrl-C.
+    /// Renew the table every two seconds, until Ctrl-C.
     #[arg(long, short)]
     watch: bool,
 }
@@ -38,7 +38,7 @@ impl TopCommand {
             Some(name) => vec![cluster::job(kubectl, name)?],
             None => {
                 let everywhere: &[&str] = if self.all_namespaces { &["--all-namespaces"] } else { &[] };
-                kubectl.json::<List<Job>>(&[&["get", JOBS][..], everywhere].concat())?.items
+                kubectl.json::<List<StoredJob>>(&[&["get", JOBS][..], everywhere].concat())?.items
             }
         };
         if jobs.is_empty() {
@@ -49,8 +49,8 @@ impl TopCommand {
     }
 }
 
-/// The job's line. If the status can't be read, the phase is `Unreadable`.
-fn row(job: &Job, with_namespace: bool) -> TopRow {
+/// Returns the job's line. If the status can't be read, the phase is `Unreadable`.
+fn row(job: &StoredJob, with_namespace: bool) -> TopRow {
     let namespace = job.metadata.namespace.as_ref().filter(|_| with_namespace);
     let name = namespace.map_or_else(String::new, |namespace| format!("{namespace}/")) + &job.metadata.name;
     let stages = job.spec.stages.unwrap_or(1);
@@ -59,7 +59,7 @@ fn row(job: &Job, with_namespace: bool) -> TopRow {
     };
     let progress = status.progress.clone().unwrap_or_default();
     let number = |value: Option<FloatString>| value.map(|value| value.0);
-    // the last measured value is not the speed of a job that does not train
+    // the last measured values do not describe a job that does not train
     let now = |value: Option<FloatString>| number(value).filter(|_| is_training(&status));
     let mesh = status.attempt.as_ref().map(AttemptStatus::mesh);
     let stages = mesh.map_or(stages, Mesh::ranks);

@@ -1,6 +1,6 @@
 //! `kubectl stagecoach replay`, `audit` and `blame`. Each command runs `stagecoach` on a job's folder in the cluster,
-//! where the job's volume is. The plugin creates a small job of one pod from the template of that job, shows the log of
-//! the pod, and deletes the small job at the end.
+//! because the job's volume is there. The plugin creates a small job of one pod from the template of that job, shows
+//! the log of the pod, and deletes the small job at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -15,30 +15,31 @@ use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH, keep_off_nodes};
 use stagecoach_api::job::{Condition, JobPhase, LastFailureStatus, condition_type};
 
 use crate::cluster::{self, JOBS};
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::kubectl::Kubectl;
 use crate::logs;
 
 /// The interval between two checks of whether the pod has started.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The seconds for which the cluster keeps the finished job if the plugin ended before the job and can't delete it.
+/// The seconds after which the operator deletes the finished job, in case the plugin ended too early to delete the job.
 const KEPT_SECONDS: u64 = 3600;
-/// The number of characters that remain of a job's name. The name of a job of one stage may have 54 characters. The
-/// rest is for `-replay-` and the suffix that the API server appends.
+/// The number of characters of a job's name in the name of the new job. The name of a job of one stage may have 54
+/// characters. `-replay-` and the suffix that the API server appends need the remaining characters.
 const NAME_LENGTH: usize = 40;
-/// The label and the annotation that put a pod into the group of the job's own pods, which Kueue admits together.
+/// The label and the annotation that add a pod to the pod group of the original job, which Kueue admits as a whole.
 const GROUP_OF_PODS: [(&str, &str); 2] =
     [("labels", "kueue.x-k8s.io/pod-group-name"), ("annotations", "kueue.x-k8s.io/pod-group-total-count")];
 
 /// A command of `stagecoach` on a job's folder.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeCommand {
-    /// The job whose folder it is.
+    /// The job in whose folder the command runs.
     job: String,
-    /// Print the job that would be made, as JSON, and make none: to change it, and create it.
+    /// Print the new job as JSON instead of creating it, so that you can change it and create it yourself.
     #[arg(long)]
     dry_run: bool,
-    /// The arguments of `stagecoach` besides the folder, such as `-- --step 7`; files that it writes are on the volume.
+    /// The arguments of `stagecoach` after the folder, such as `-- --step 7`; files that the command writes are on the
+    /// volume.
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
 }
@@ -46,7 +47,7 @@ pub(crate) struct VolumeCommand {
 /// The failure of a command in the cluster. The plugin exits with the same code.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Ended {
+pub struct CommandEnded {
     /// The exit code.
     pub exit_code: u8,
     message: String,
@@ -56,21 +57,23 @@ impl VolumeCommand {
     /// Runs `stagecoach COMMAND FOLDER OPTIONS`.
     pub(crate) fn run(self, command: &str, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
         let object: Value = kubectl.json(&["get", JOBS, &self.job])?;
-        let job: Job = serde_json::from_value(object.clone())?;
+        let job: StoredJob = serde_json::from_value(object.clone())?;
         let arguments = [command.to_owned(), job.folder()].into_iter().chain(self.options);
-        // the result of a node that has computed wrong proves nothing about the other nodes
+        // exclude nodes that have computed wrong results: a result of such a node proves nothing
         let state = job.state(&job.status()?)?.unwrap_or_default();
         let manifest = manifest(&object, &state.excluded_nodes, command, &arguments.collect::<Vec<_>>());
         if self.dry_run {
             writeln!(out, "{}", serde_json::to_string_pretty(&manifest)?)?;
             return Ok(());
         }
-        let created: Job = kubectl.create(&manifest)?;
+        let created: StoredJob = kubectl.create(&manifest)?;
         let name = created.metadata.name;
-        eprintln!("job {name} runs stagecoach {command}; Ctrl-C leaves it running: kubectl delete {JOBS} {name}");
+        eprintln!(
+            "job {name} runs stagecoach {command} and continues after Ctrl-C; to stop it, run kubectl delete {JOBS} {name}"
+        );
         let ended = watch(kubectl, &name, out);
         // after any other error, the job may still run, so the plugin does not delete the job
-        if ended.as_ref().err().is_none_or(|error| error.is::<Ended>()) {
+        if ended.as_ref().err().is_none_or(|error| error.is::<CommandEnded>()) {
             let deleted = kubectl.output(&["delete", JOBS, &name, "--wait=false", "--ignore-not-found"]);
             deleted.err().into_iter().for_each(|error| eprintln!("job {name} is left: {error:#}"));
         }
@@ -78,8 +81,8 @@ impl VolumeCommand {
     }
 }
 
-/// The job that runs `stagecoach` with these arguments beside `job`. The new job has the volume, the template and the
-/// network policy of `job`, and runs on none of `excluded_nodes`.
+/// Returns the job that runs `stagecoach` with these arguments on the folder of `job`. The new job has the volume, the
+/// template and the network policy of `job`, and runs on none of `excluded_nodes`.
 fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, arguments: &[String]) -> Value {
     let (metadata, spec) = (&job["metadata"], &job["spec"]);
     let mut template = spec["template"].as_object().cloned().unwrap_or_default();
@@ -96,7 +99,7 @@ fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, argum
     for probe in ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle"] {
         trainer.remove(probe);
     }
-    // if the template leaves the image to the operator, the new job has the image with which `job` was trained
+    // if the template names no image, the new job has the image with which `job` was trained
     if let Some(image) = job["status"]["attempt"].get("image") {
         trainer.entry("image").or_insert_with(|| image.clone());
     }
@@ -106,7 +109,7 @@ fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, argum
         "args": arguments,
         "workingDir": WORKSPACE_PATH,
     })));
-    // the template's other containers accompany a stage, and may never end
+    // omit the template's other containers, which accompany a stage and may never end
     pod.insert("containers".to_owned(), json!([trainer]));
     keep_off_nodes(excluded_nodes, &mut pod);
     template.insert("spec".to_owned(), pod.into());
@@ -140,7 +143,7 @@ fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, argum
     })
 }
 
-/// The beginning of a job's name, which leaves room for the suffixes in the name of a pod.
+/// Returns the beginning of a job's name, which leaves room for the suffixes in the name of a pod.
 fn cut(name: &str) -> &str {
     name.get(..NAME_LENGTH).map_or(name, |cut| cut.trim_end_matches('-'))
 }
@@ -152,7 +155,8 @@ fn object(value: Value) -> Map<String, Value> {
 /// Shows the output of the job's pod until the pod has ended.
 ///
 /// # Errors
-/// [`Ended`] if the job failed. The error of kubectl, or of a reader that has closed the output.
+/// Returns [`CommandEnded`] if the operator rejects the job or the job fails. Returns the error of kubectl, or an error if the
+/// job was stopped or the reader of `out` has closed it.
 fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut waits_for = None;
     loop {
@@ -162,11 +166,11 @@ fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<(
             break;
         }
         if let Some(refused) = refusal(&status) {
-            return Err(Ended { exit_code: 1, message: format!("job {name} is not accepted: {refused}") }.into());
+            return Err(CommandEnded { exit_code: 1, message: format!("job {name} is not accepted: {refused}") }.into());
         }
         let reason = why_it_waits(&status);
         if reason.is_some() && reason != waits_for {
-            eprintln!("it waits: {}", reason.as_deref().unwrap_or_default());
+            eprintln!("the job waits: {}", reason.as_deref().unwrap_or_default());
             waits_for = reason;
         }
         sleep(INTERVAL);
@@ -186,24 +190,24 @@ fn is_over(phase: JobPhase) -> bool {
     matches!(phase, JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended)
 }
 
-/// The condition of this type, if its status is `False`.
+/// Returns the condition of this type, if its status is `False`.
 fn unmet<'a>(status: &'a PipelineJobStatus, kind: &str) -> Option<&'a Condition> {
     status.condition(kind).filter(|condition| condition.status == "False")
 }
 
-/// The reason why the operator does not accept the job; `None` if the job is not rejected.
+/// Returns the reason why the operator rejects the job; `None` if the operator does not reject it.
 fn refusal(status: &PipelineJobStatus) -> Option<&str> {
     Some(&unmet(status, condition_type::ACCEPTED)?.message)
 }
 
-/// The operator's message about a job whose pods are not scheduled.
+/// Returns the operator's message about a job whose pods are not scheduled.
 fn why_it_waits(status: &PipelineJobStatus) -> Option<String> {
     let waiting = unmet(status, condition_type::SCHEDULED)?;
     Some(format!("{}: {}", waiting.reason, waiting.message))
 }
 
-/// The failure of the job. If the process ended by itself, the log has the reason.
-fn ended(name: &str, failure: LastFailureStatus) -> Ended {
+/// Returns the error for a failed job. If the process has logged the reason of its exit, the error does not repeat it.
+fn ended(name: &str, failure: LastFailureStatus) -> CommandEnded {
     let exit_code = failure.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
     let why = format!("{}: {}", failure.reason, failure.message.unwrap_or_default());
     let message = match exit_code {
@@ -214,7 +218,7 @@ fn ended(name: &str, failure: LastFailureStatus) -> Ended {
         Some(code) => format!("the pod of job {name} ended with exit code {code}: {why}"),
         None => format!("job {name} failed: {why}"),
     };
-    Ended { exit_code: exit_code.unwrap_or(1), message }
+    CommandEnded { exit_code: exit_code.unwrap_or(1), message }
 }
 
 #[cfg(test)]

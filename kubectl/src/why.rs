@@ -13,10 +13,10 @@ use stagecoach_display::{FailureSummary, LogTail, Replicas, Successor, duration,
 use stagecoach_lifecycle::{JobOutcome, JobState, UnixMillis};
 
 use crate::cluster::{self, Event};
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::kubectl::Kubectl;
 
-/// The number of events that are shown.
+/// The number of events that the report shows.
 const EVENTS: usize = 8;
 
 /// A job's last failure.
@@ -29,7 +29,7 @@ pub(crate) struct WhyCommand {
 impl WhyCommand {
     pub(crate) fn run(self, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
         let job = cluster::job(kubectl, &self.job)?;
-        // a user without permission to read events still gets the rest
+        // report the failure even to a user without permission to read events
         let events = cluster::events(kubectl, &job).map_err(|error| format!("{error:#}"));
         writeln!(out, "{}", visible(&tell(&job, &events, now())?))?;
         Ok(())
@@ -44,11 +44,12 @@ fn millis(at: Timestamp) -> UnixMillis {
     UnixMillis(u64::try_from(at.as_millisecond()).unwrap_or_default())
 }
 
-/// The last failure from cause to consequence, then the other conditions that need attention, and the last events.
+/// Returns the report: the last failure from cause to consequence, the conditions that need attention, and the last
+/// events.
 ///
 /// # Errors
-/// If another version of the operator wrote the status, and the status can't be read.
-fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyhow::Result<String> {
+/// Returns an error if another version of the operator wrote the status, and the plugin can't parse it.
+fn tell(job: &StoredJob, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyhow::Result<String> {
     let status = job.status()?;
     let state = job.state(&status)?;
     let failure = status.last_failure.as_ref();
@@ -88,13 +89,13 @@ fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyh
     Ok(text)
 }
 
-/// The spare that took the place of `stage` last, according to the operator's events.
+/// Returns the spare that replaced `stage` last, according to the operator's events.
 fn spare_for(stage: &str, events: &[Event]) -> Option<Successor> {
     let mut promotions = events.iter().rev().filter(|event| event.reason == SPARE_TOOK_PLACE);
     promotions.find_map(|event| promoted_spare(&event.message, stage)).map(Successor::Spare)
 }
 
-/// A sentence about the duration of the last recovery, once the job trains again or is complete.
+/// Returns a sentence about the duration of the last recovery; `None` until the job trains again or is complete.
 fn resumption(status: &PipelineJobStatus, state: &JobState) -> Option<String> {
     let is_over = matches!(status.phase, Some(JobPhase::Running | JobPhase::Complete));
     let recovery = status.last_recovery.as_ref().filter(|recovery| recovery.attempt == state.attempt.number)?;
@@ -117,13 +118,13 @@ fn phases(recovery: &RecoveryStatus) -> String {
     known.collect::<Vec<_>>().join(", ")
 }
 
-/// The replicas of a job that has several.
+/// Returns the replicas of a job that has several replicas.
 fn replicas(status: &PipelineJobStatus) -> Option<Replicas> {
     Replicas::of(status.attempt.as_ref()?.mesh(), status.training_replicas.unwrap_or_default())
 }
 
-/// The state of the job, in a sentence.
-fn status_text(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> String {
+/// Returns a sentence about the state of the job.
+fn status_text(job: &StoredJob, status: &PipelineJobStatus, state: Option<&JobState>) -> String {
     let trained = match status.progress.as_ref().map(|progress| (progress.step, progress.steps)) {
         Some((step, Some(steps))) => format!("{step} of {steps} steps are trained"),
         Some((step, None)) => format!("{step} steps are trained"),
@@ -181,7 +182,7 @@ mod tests {
 
     const NOW: UnixMillis = UnixMillis(1_790_000_100_000);
 
-    /// The record of a job whose stage 1 was killed and replaced.
+    /// Returns the record of a job whose stage 1 was killed and replaced.
     fn replaced() -> JobState {
         JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },

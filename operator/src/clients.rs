@@ -14,30 +14,30 @@ use crate::observe::PartialPod;
 /// API clients of the kinds that the operator uses, in one namespace.
 #[derive(Clone)]
 pub(crate) struct Clients {
-    /// PipelineJobs.
+    /// The client for PipelineJobs.
     pub jobs: Api<RawPipelineJob>,
-    /// Pods, to create and delete them.
+    /// The client that creates and deletes pods.
     pub pods: JsonApi,
-    /// Pods, to list them.
+    /// The client that lists pods.
     pub pod_reader: Api<PartialPod>,
-    /// The Service of stage 0.
+    /// The client for the Services of stage 0.
     pub services: JsonApi,
-    /// The attempts' ConfigMaps.
+    /// The client for the attempts' ConfigMaps.
     pub config_maps: JsonApi,
-    /// NetworkPolicies.
+    /// The client for NetworkPolicies.
     pub network_policies: JsonApi,
-    /// Workloads of Kueue.
+    /// The client for Kueue's Workloads.
     pub workloads: JsonApi,
-    /// Logs of pods.
+    /// The client for the logs of pods.
     pub pod_logs: Api<Pod>,
-    /// The client that the other fields use.
+    /// The connection that all clients use.
     pub client: Client,
     namespace: String,
     field_manager: String,
 }
 
 impl Clients {
-    /// The clients of `namespace`. Their writes have this field manager.
+    /// Creates the clients of `namespace`. Their writes have this field manager.
     pub(crate) fn new(client: &Client, namespace: &str, field_manager: &str) -> Clients {
         Clients {
             jobs: Api::namespaced(client.clone(), namespace),
@@ -54,18 +54,18 @@ impl Clients {
         }
     }
 
-    /// Objects of a kind of Kueue that has no namespace.
+    /// Returns a client for a kind of Kueue that has no namespace.
     pub(crate) fn of_kueue(&self, kind: &str) -> Api<DynamicObject> {
         let (group, version) = KUEUE_API_VERSION.split_once('/').unwrap_or_default();
         Api::all_with(self.client.clone(), &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
     }
 
-    /// The field manager of the writes.
+    /// Returns the field manager of the writes.
     pub(crate) fn field_manager(&self) -> &str {
         &self.field_manager
     }
 
-    /// PodGroups of an API that the cluster serves.
+    /// Returns a client for the PodGroups of `api`.
     pub(crate) fn pod_groups(&self, api: PodGroupApi) -> JsonApi {
         JsonApi::new::<PodGroup>(&self.client, &self.namespace, &api.resource(), &self.field_manager)
     }

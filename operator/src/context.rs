@@ -9,7 +9,7 @@ use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
 use crate::folders::Folders;
 use crate::job::CreatedAttempt;
-use crate::kueue::Workloads;
+use crate::kueue::WorkloadCache;
 use crate::observe::{LogTails, OtherOperators, OwnedObjects, PodCache, StageStatusPoller};
 use crate::rejection::{Rejection, Rejections};
 use crate::repair_history::RepairHistory;
@@ -25,19 +25,19 @@ pub(crate) struct Context {
     pub client: Client,
     /// The operator's flags.
     pub config: OperatorConfig,
-    /// Pods, fed by the watch.
+    /// The observed pods, which the watch updates.
     pub pod_cache: PodCache,
-    /// The jobs' Services, NetworkPolicies and ConfigMaps, fed by watches.
+    /// The jobs' Services, NetworkPolicies and ConfigMaps, which the watches update.
     pub owned_objects: OwnedObjects,
-    /// The Workloads of jobs with a queue, fed by the watch.
-    pub workloads: Workloads,
+    /// The Workloads of jobs with a queue, which the watch updates.
+    pub workloads: WorkloadCache,
     /// The field manager of this operator's writes.
     pub field_manager: String,
-    /// The other operators that write the jobs' status, fed by the watch.
+    /// The other operators that write the jobs' status, according to the watch.
     pub other_operators: OtherOperators,
-    /// The folders and the job that has each of them, fed by the watch.
+    /// The folders and the job that holds each folder, according to the watch.
     pub folders: Folders,
-    /// Jobs as this operator wrote them last.
+    /// The jobs in the version that this operator wrote last.
     pub write_cache: WriteCache,
     /// The PodGroup APIs that the cluster serves.
     pub pod_group_discovery: PodGroupDiscovery,
@@ -45,9 +45,9 @@ pub(crate) struct Context {
     pub stage_status_poller: StageStatusPoller,
     /// The log tails of the jobs' last failures.
     pub log_tails: LogTails,
-    /// Triggers reconciles.
+    /// The triggers of reconciles.
     pub triggers: Arc<Triggers>,
-    /// Metrics.
+    /// The operator's metrics.
     pub telemetry: Telemetry,
     /// The reporter of Kubernetes events.
     reporter: Reporter,
@@ -59,16 +59,16 @@ pub(crate) struct Context {
 pub(crate) struct ReconcileCache {
     /// The rejections by the API server.
     pub rejections: Rejections,
-    /// The refusal of the last write to a Workload of the job.
+    /// The rejection of the last write to a Workload of the job.
     pub queue_rejection: Option<Rejection>,
-    /// An admission by its id, and whether Kueue had no slices when the job asked for other numbers than those of this
-    /// admission.
+    /// The id of an admission, and whether Kueue had Workload slices turned off when the job asked for counts that
+    /// differ from this admission.
     pub slices_are_off: Option<(u64, bool)>,
     /// The repairs of the job's objects.
     pub repairs: RepairHistory,
     /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
     pub recovery: Option<Recovery>,
-    /// Consecutive failed reconciles.
+    /// The number of consecutive failed reconciles.
     pub api_failures: u32,
     /// The attempt whose pods were all observed. A pod that is missing afterwards was deleted, even if the status does
     /// not have `podsCreated` yet.
@@ -76,7 +76,7 @@ pub(crate) struct ReconcileCache {
 }
 
 impl Context {
-    /// A context with empty caches.
+    /// Creates a context with empty caches.
     pub(crate) fn new(client: Client, config: OperatorConfig, reporter: Reporter) -> Context {
         let triggers = Arc::<Triggers>::default();
         let stage_status_poller = StageStatusPoller::new(config.poll_interval(), Arc::clone(&triggers));
@@ -88,7 +88,7 @@ impl Context {
             config,
             pod_cache: PodCache::default(),
             owned_objects: OwnedObjects::default(),
-            workloads: Workloads::default(),
+            workloads: WorkloadCache::default(),
             folders: Folders::default(),
             write_cache: WriteCache::default(),
             pod_group_discovery: PodGroupDiscovery::default(),
@@ -101,8 +101,8 @@ impl Context {
         }
     }
 
-    /// A recorder for one event. A shared recorder would aggregate events of the same reason and keep only the first
-    /// message.
+    /// Returns a recorder for one event. A shared recorder would aggregate events of the same reason and keep only the
+    /// first message.
     pub(crate) fn recorder(&self) -> Recorder {
         Recorder::new(self.client.clone(), self.reporter.clone())
     }
@@ -112,7 +112,7 @@ impl Context {
         update(self.caches.lock().entry(uid.to_owned()).or_default())
     }
 
-    /// Removes the entries of jobs that no longer exist.
+    /// Removes the entries of deleted jobs.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.pod_cache.retain(is_live);
         self.owned_objects.retain(is_live);

@@ -37,14 +37,15 @@ const DEBOUNCE: Duration = Duration::from_millis(1);
 /// The interval at which cache entries of deleted jobs are removed.
 const CACHE_CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The first and the longest pause before a failed watch begins again. kube's own pauses grow to 30 s. During such a
-/// pause, the operator would not see a job that was created after an outage, or after the CRD was applied again.
+/// The first and the longest pause before the operator restarts a failed watch. kube's default pauses grow to 30 s.
+/// During such a pause, the operator would not see a job that was created after an outage, or after the CRD was applied
+/// again.
 const INITIAL_WATCH_PAUSE: Duration = Duration::from_millis(500);
 const MAX_WATCH_PAUSE: Duration = Duration::from_secs(5);
 /// The time without a failure after which the next pause is `INITIAL_WATCH_PAUSE` again.
 const WATCH_PAUSE_RESET: Duration = Duration::from_secs(60);
 
-/// Watches and reconciles until `stop` is set. Reconciles in progress are finished first.
+/// Watches and reconciles until `stop` is set. Then finishes the reconciles in progress.
 pub(crate) async fn run(context: Arc<Context>, stop: tokio::sync::watch::Receiver<bool>) {
     let namespaces = &context.config.namespaces;
     let all = [String::new()];
@@ -108,7 +109,7 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
         .await;
 }
 
-/// The objects of one namespace, or of all namespaces if the name is empty.
+/// Returns a client for the objects of one namespace, or of all namespaces if the name is empty.
 fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &Client, namespace: &str) -> Api<K> {
     match namespace {
         "" => Api::all(client.clone()),
@@ -116,11 +117,11 @@ fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &C
     }
 }
 
-/// The pauses of one watch.
+/// The pauses before the restarts of one watch.
 #[derive(Debug)]
 struct WatchPauses {
     failures: u32,
-    /// The seed of the jitter, by which the pauses of several watches differ.
+    /// The seed of the jitter. Watches with different seeds have different pauses.
     seed: u64,
 }
 
@@ -144,7 +145,7 @@ fn watch_backoff() -> ResetTimerBackoff<WatchPauses> {
     ResetTimerBackoff::new(WatchPauses { failures: 0, seed: now().0 }, WATCH_PAUSE_RESET)
 }
 
-/// The events of a watch. The watch restarts after a failure. Failures are logged and counted.
+/// Returns the events of a watch. Restarts the watch after a failure, and logs and counts the failure.
 fn events<K>(
     context: &Arc<Context>,
     objects: Api<K>,
@@ -161,7 +162,7 @@ where
     })
 }
 
-/// The events of the objects that jobs own.
+/// Returns the events of the objects that jobs own.
 fn watch_owned<K>(
     context: &Arc<Context>,
     objects: Api<K>,
@@ -172,7 +173,7 @@ where
     events(context, objects, watcher::Config::default().labels(JOB_UID_LABEL))
 }
 
-/// The jobs whose objects of kind `K` another client changed.
+/// Returns the jobs whose objects of kind `K` another client changed.
 fn changed_owned<K>(
     context: &Arc<Context>,
     namespace: &str,
@@ -187,7 +188,7 @@ where
     })
 }
 
-/// The jobs whose Workloads have changed.
+/// Returns the jobs whose Workloads have changed.
 fn changed_workloads(
     context: &Arc<Context>,
     namespace: &str,
@@ -199,8 +200,8 @@ fn changed_workloads(
     })
 }
 
-/// Updates the known objects. Returns the job to reconcile, if the object has the labels of a job and the event is
-/// news.
+/// Updates the known objects. Returns the job to reconcile, if the object has the labels of a job and the event changes
+/// the known state.
 fn job_of_owned_event<K: OwnedObject>(
     context: &Context,
     watched: &str,
@@ -220,7 +221,7 @@ fn job_of_owned_event<K: OwnedObject>(
     };
     let (name, uid) = (object.labels().get(JOB_LABEL)?, object.labels().get(JOB_UID_LABEL)?);
     let namespace = object.namespace()?;
-    // without its owner reference, the object no longer belongs to the job
+    // an object without the owner reference does not belong to the job
     let deleted = deleted || !build::is_controlled_by(object.meta(), uid);
     let known = KnownObject::new(&object, &context.field_manager);
     let is_news = match deleted {

@@ -12,11 +12,12 @@ use stagecoach_lifecycle::backoff_delay;
 use crate::context::Context;
 use crate::job::RawPipelineJob;
 
-/// Time limit of one reconcile. Every write may be repeated, so the operator can safely repeat an aborted reconcile.
+/// The time limit of one reconcile. Every write may be repeated, so the operator can safely repeat an aborted
+/// reconcile.
 pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Retry delay after a conflict: the watch delivers the newer version within milliseconds.
+/// The retry delay after a conflict. The watch delivers the newer version within milliseconds.
 const CONFLICT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Retry delay after the first error of another kind. The delay doubles with each further error.
+/// The retry delay after the first error of another kind. The delay doubles with each further error.
 const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The longest retry delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(8);
@@ -27,8 +28,8 @@ pub(crate) enum ReconcileError {
     /// The API server took too long.
     #[error("no answer within {} s", RECONCILE_TIMEOUT.as_secs())]
     Timeout,
-    /// The job that was read is no longer the stored job.
-    #[error("the job changed meanwhile")]
+    /// The stored job differs from the job that the reconcile has read.
+    #[error("the job changed during the reconcile")]
     Conflict,
     /// An error of the API server, or of the connection to it.
     #[error("{}", describe_api_error(.0))]
@@ -42,7 +43,7 @@ pub(crate) enum ReconcileError {
 }
 
 impl ReconcileError {
-    /// The value of the label `reason` of `stagecoach_reconcile_errors_total`.
+    /// Returns the value of the label `reason` of `stagecoach_reconcile_errors_total`.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             ReconcileError::Timeout => "Late",
@@ -55,7 +56,7 @@ impl ReconcileError {
     }
 }
 
-/// The API server's message, if the error has one.
+/// Returns the API server's message, or the text of an error without such a message.
 fn describe_api_error(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {
@@ -65,8 +66,8 @@ fn describe_api_error(error: &kube::Error) -> String {
     }
 }
 
-/// Runs the reconcile of one job. A panic becomes the error of that job, because it must not end the operator, which
-/// serves all other jobs.
+/// Runs the reconcile of one job. The function returns a panic as an error of that job, because a panic must not end
+/// the operator, which serves all jobs.
 pub(crate) async fn catch_panic<T>(
     reconcile: impl Future<Output = Result<T, ReconcileError>>,
 ) -> Result<T, ReconcileError> {
@@ -77,7 +78,7 @@ pub(crate) async fn catch_panic<T>(
     })
 }
 
-/// The delay after which the controller retries a failed reconcile.
+/// Returns the delay after which the controller retries a failed reconcile.
 pub(crate) fn error_policy(object: Arc<RawPipelineJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
     if error.reason() == "Conflict" {
         return Action::requeue(CONFLICT_RETRY_DELAY);

@@ -1,6 +1,7 @@
-//! The folders of claims, and the job that has each folder. Two jobs in one folder would take it from each other
-//! forever. Therefore only one job has the folder: the job that was accepted with this folder, or else the oldest job.
-//! The watch feeds this state, because a job that waits may be reconciled before the job that has the folder.
+//! The folders on PersistentVolumeClaims, and the job that holds each folder. Two jobs in one folder would take the
+//! fence from each other forever. Therefore only one job holds a folder: the job that the operator has accepted with
+//! this folder, or else the oldest job. The watch updates this state, because the operator may reconcile a waiting job
+//! before the job that holds the folder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -18,8 +19,8 @@ use crate::build::{self, JobReference};
 use crate::job::{self, FolderTaken, RawPipelineJob};
 use crate::sync::lock;
 
-/// The time for which the pods of a job that has left a folder keep other jobs out of it. On a dead node, such pods may
-/// stay forever. After this time, the fence on the volume keeps the pods from committing.
+/// The time for which the pods of a job that has left a folder keep other jobs out of the folder. On a dead node, such
+/// pods may exist forever. After this time, the fence on the volume prevents the pods from committing.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder of a volume.
@@ -31,7 +32,7 @@ struct Folder {
     path: String,
 }
 
-/// A job with a folder.
+/// A job that holds a folder, waits for it, or has left it.
 #[derive(Debug)]
 struct User {
     job: JobReference,
@@ -57,8 +58,8 @@ struct State {
 }
 
 impl Folders {
-    /// Applies an event of the watch of a namespace; `""` stands for all namespaces. Returns the jobs that may now get
-    /// the folder for which they waited.
+    /// Applies an event of the watch of a namespace; `""` stands for all namespaces. Returns the jobs that waited for a
+    /// folder and may get it.
     pub(crate) fn apply(&self, watched: &str, event: &Event<RawPipelineJob>) -> Vec<JobReference> {
         let mut state = lock(&self.0);
         match event {
@@ -84,7 +85,7 @@ impl Folders {
         }
     }
 
-    /// Gives the job its folder, unless another job has the folder. A job that `runs` keeps the folder in which it
+    /// Gives the job its folder, unless another job holds the folder. A job that `runs` keeps the folder in which it
     /// runs. `has_pods` returns whether the job with the given UID has a living pod.
     pub(crate) fn claim(&self, uid: &str, runs: bool, has_pods: impl Fn(&str) -> bool) -> Result<(), FolderTaken> {
         let mut state = lock(&self.0);
@@ -92,14 +93,15 @@ impl Folders {
         let users = state.users.entry(folder.clone()).or_default();
         users.retain(|user| user.left.is_none_or(|left| left.elapsed() < LEAVE_TIMEOUT && has_pods(&user.job.uid)));
         let holder = users.iter().min_by_key(|user| (user.left.is_none(), !user.accepted, user.created, &user.job.uid));
-        let taken = holder.filter(|holder| holder.job.uid != uid && !runs).map(|holder| holder.keeps_out_of(&folder));
+        let taken =
+            holder.filter(|holder| holder.job.uid != uid && !runs).map(|holder| holder.folder_taken_error(&folder));
         if let Some(own) = users.iter_mut().find(|user| user.job.uid == uid) {
             own.accepted = taken.is_none();
         }
         taken.map_or(Ok(()), Err)
     }
 
-    /// Removes the expired entries of jobs that have left their folder, if no other job has asked for the folder.
+    /// Removes the expired entries of jobs that have left their folder.
     pub(crate) fn clean_up(&self) {
         lock(&self.0).users.retain(|_, users| {
             users.retain(|user| user.left.is_none_or(|left| left.elapsed() < LEAVE_TIMEOUT));
@@ -109,7 +111,7 @@ impl Folders {
 }
 
 impl User {
-    fn keeps_out_of(&self, folder: &Folder) -> FolderTaken {
+    fn folder_taken_error(&self, folder: &Folder) -> FolderTaken {
         let (name, Folder { claim, path, .. }) = (&self.job.name, folder);
         let path = path.escape_debug();
         let is_leaving = self.left.is_some();
@@ -129,7 +131,7 @@ impl User {
 }
 
 impl State {
-    /// Records which folder a job has. Returns the other jobs of the folder that the job has left.
+    /// Records the folder of a job. Returns the other jobs of the folder that the job has left.
     fn update(&mut self, object: &RawPipelineJob) -> Vec<JobReference> {
         let uid = object.uid().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
@@ -175,7 +177,7 @@ struct FolderStatus {
 }
 
 impl FolderStatus {
-    /// The status; the default status if the object has no readable status.
+    /// Returns the status, or the default status if the object has no readable status.
     fn of(object: &RawPipelineJob) -> FolderStatus {
         serde_json::from_str::<Option<FolderStatus>>(object.status()).ok().flatten().unwrap_or_default()
     }
@@ -188,7 +190,7 @@ impl FolderStatus {
         self.observed_generation == Some(generation) && self.accepted().is_some_and(|it| it.status == "True")
     }
 
-    /// Whether pods of the job may be in its folder, now or later, according to the current spec.
+    /// Whether pods of the job may be in its folder, at present or later, according to the current spec.
     fn may_run(&self, object: &RawPipelineJob) -> bool {
         let is_over = matches!(self.phase, JobPhase::Complete | JobPhase::Failed);
         let is_refused = self.attempt.is_none()
@@ -199,7 +201,7 @@ impl FolderStatus {
     }
 }
 
-/// The folder that the spec names, if the folder belongs to a claim.
+/// Returns the folder that the spec names; `None` if the folder is not on a claim.
 fn folder_of(object: &RawPipelineJob) -> Option<Folder> {
     let spec = StoredSpec::from_json(object.spec()).ok()?.spec;
     let (claim, sub_path) = build::workspace_claim(&spec)?;
@@ -215,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A job that the cluster created at this second.
+    /// Returns a job that the cluster created at `second`.
     fn job(name: &str, second: u32, path: &str, status: Value) -> RawPipelineJob {
         let created = format!("2026-01-01T00:00:{second:02}Z");
         let metadata =
@@ -246,7 +248,7 @@ mod tests {
         assert_eq!((claim("old"), claim("apart"), claim("unknown")), (Ok(()), Ok(()), Ok(())));
         folders.apply("", &Event::Apply(job("older", 0, "shared", Value::Null)));
         assert!(claim("older").unwrap_err().contains("job old "), "an accepted job keeps its folder");
-        // the operator starts, and knows only the statuses
+        // after a restart, the operator has only the statuses
         let folders = Folders::default();
         folders.apply("", &Event::Apply(job("older", 0, "shared", accepted("False", "FolderTaken"))));
         folders.apply("", &Event::Apply(job("old", 1, "shared", accepted("True", "Valid"))));

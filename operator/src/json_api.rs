@@ -1,6 +1,6 @@
-//! API client of one kind in one namespace. The client is like `kube::Api`, but its objects may have several types, and
-//! it parses responses only as far as needed. The specs of created pods are not parsed, and a replaced object keeps
-//! fields that k8s-openapi does not know.
+//! An API client for one kind in one namespace. Unlike `kube::Api`, the client accepts several Rust types of objects,
+//! and parses only the needed part of a response. It does not parse the specs of created pods, and a replaced object
+//! keeps fields that k8s-openapi lacks.
 
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
 use kube::core::Request;
@@ -9,7 +9,44 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The parameters of a write by this field manager.
+/// Implements `kube::Resource` for a type with a part of a namespaced object. The arguments are the type, its
+/// `apiVersion`, its kind and its plural.
+macro_rules! namespaced_resource {
+    ($type:ty, $api_version:expr, $kind:expr, $plural:expr) => {
+        impl kube::Resource for $type {
+            type DynamicType = ();
+            type Scope = kube::core::NamespaceResourceScope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                $kind.into()
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                $api_version.rsplit_once('/').unwrap_or_default().0.into()
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                // the core group has no name
+                $api_version.rsplit_once('/').unwrap_or(("", $api_version)).1.into()
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &kube::core::ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut kube::core::ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+pub(crate) use namespaced_resource;
+
+/// Returns the parameters of a write by this field manager.
 pub(crate) fn write_params(field_manager: &str) -> PostParams {
     PostParams { field_manager: Some(field_manager.to_owned()), ..PostParams::default() }
 }
@@ -24,7 +61,7 @@ pub(crate) struct JsonApi {
 }
 
 impl JsonApi {
-    /// A client for objects of `K` in `namespace`. The writes have this field manager.
+    /// Creates a client for objects of `K` in `namespace`. The writes have this field manager.
     pub(crate) fn new<K: Resource>(
         client: &Client,
         namespace: &str,
@@ -39,7 +76,7 @@ impl JsonApi {
         }
     }
 
-    /// The kind of the objects.
+    /// Returns the kind of the objects.
     pub(crate) fn kind(&self) -> &str {
         &self.kind
     }
@@ -57,7 +94,7 @@ impl JsonApi {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
-    /// Whether the API server would replace the object of this name, without a change of the object.
+    /// Whether the API server accepts a replacement of the object of this name. The request is a dry run.
     pub(crate) async fn would_replace(&self, name: &str, object: &Value) -> kube::Result<bool> {
         let params = PostParams { dry_run: true, ..write_params(&self.field_manager) };
         let request = self.request.replace(name, &params, object.to_string().into_bytes());
@@ -74,7 +111,7 @@ impl JsonApi {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
-    /// The object of this name, if such an object exists.
+    /// Returns the object of this name; `None` if no object has the name.
     pub(crate) async fn get(&self, name: &str) -> kube::Result<Option<Value>> {
         let request = self.request.get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
         match self.client.request(request).await {
@@ -83,7 +120,7 @@ impl JsonApi {
         }
     }
 
-    /// The objects with these labels.
+    /// Returns the objects with these labels.
     pub(crate) async fn list<T: DeserializeOwned>(&self, selector: &str) -> kube::Result<Vec<T>> {
         #[derive(Deserialize)]
         struct ObjectItems<T> {

@@ -1,8 +1,8 @@
 //! Leader election: only the holder of the Lease reconciles.
 //!
-//! The election never compares the clocks of two replicas. A candidate takes the Lease once the Lease has not changed
-//! for its duration, measured by the candidate's own clock. A holder that can't renew the Lease gives up earlier. Every
-//! write is conditional on the resourceVersion that was read, so that only one of several candidates succeeds.
+//! The election never compares the clocks of two replicas. A candidate takes the Lease after the Lease has not changed
+//! for its duration by the candidate's clock. A holder that can't renew the Lease stops before this time. Every write
+//! is conditional on the resourceVersion that was read, so that only one of several candidates succeeds.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::config::OperatorConfig;
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// The interval between two renewals.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
-/// The time after the last renewal at which the holder gives up, before another replica may take the Lease.
+/// The time after the last renewal at which the holder stops, before another replica may take the Lease.
 const RENEW_DEADLINE: Duration = Duration::from_secs(12);
 /// The wait after a failed request.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The held Lease.
+/// The Lease that this replica holds.
 pub(crate) struct HeldLease {
     leases: Api<Lease>,
     lease: Lease,
@@ -37,7 +37,7 @@ pub(crate) struct HeldLease {
 }
 
 /// A replica that waits for the Lease.
-struct Candidate {
+struct LeaderElector {
     identity: String,
     /// The Lease that was observed last. `None` before the first observation; `Some(None)` if the Lease does not exist.
     seen: Option<Option<Lease>>,
@@ -45,9 +45,9 @@ struct Candidate {
     since: Instant,
 }
 
-impl Candidate {
-    fn new(identity: &str, now: Instant) -> Candidate {
-        Candidate { identity: identity.to_owned(), seen: None, since: now }
+impl LeaderElector {
+    fn new(identity: &str, now: Instant) -> LeaderElector {
+        LeaderElector { identity: identity.to_owned(), seen: None, since: now }
     }
 
     fn see(&mut self, lease: Option<Lease>, now: Instant) {
@@ -61,8 +61,8 @@ impl Candidate {
         self.seen = Some(lease);
     }
 
-    /// The time at which this replica may take the Lease, unless the Lease changes before. `None` before the first
-    /// observation.
+    /// Returns the time at which this replica may take the Lease, unless the Lease changes before that time. Returns
+    /// `None` before the first observation.
     fn may_take_at(&self) -> Option<Instant> {
         let spec = self.seen.as_ref()?.as_ref().and_then(|lease| lease.spec.as_ref());
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
@@ -73,7 +73,7 @@ impl Candidate {
         Some(self.since + seconds.map_or(LEASE_DURATION, Duration::from_secs))
     }
 
-    /// The Lease with this replica as its holder.
+    /// Returns the Lease with this replica as its holder.
     fn taken(&self, name: &str) -> Lease {
         let mut lease = self.seen.clone().flatten().unwrap_or_default();
         lease.metadata = ObjectMeta { name: Some(name.to_owned()), ..lease.metadata };
@@ -91,11 +91,11 @@ impl Candidate {
     }
 }
 
-/// Waits for the Lease and takes it. Errors of the API server are logged, and the request is tried again.
+/// Waits for the Lease and takes it. Logs errors of the API server and repeats the request.
 pub(crate) async fn acquire(client: Client, config: &OperatorConfig) -> HeldLease {
     let leases: Api<Lease> = Api::namespaced(client, &config.namespace);
     let mut watched = pin!(watch_object(leases.clone(), &config.lease).default_backoff());
-    let mut candidate = Candidate::new(&config.identity, Instant::now());
+    let mut candidate = LeaderElector::new(&config.identity, Instant::now());
     loop {
         let event = match candidate.may_take_at() {
             Some(at) => timeout_at(at, watched.next()).await.ok(),
@@ -162,7 +162,7 @@ impl HeldLease {
     /// Releases the Lease, so that another replica can take it at once.
     ///
     /// # Errors
-    /// The error of the API server, unless the Lease is already lost.
+    /// Returns the error of the API server, unless the Lease is already lost.
     pub(crate) async fn release(mut self) -> kube::Result<()> {
         let released = |spec: &mut LeaseSpec| {
             spec.holder_identity = None;
@@ -178,8 +178,8 @@ impl HeldLease {
         self.write(|spec| spec.renew_time = Some(now())).await
     }
 
-    /// Writes the Lease with a change. If another client wrote the Lease meanwhile, the holder reads it again and
-    /// repeats the write. A change such as an annotation does not end the hold.
+    /// Writes the Lease with a change. If another client has written the Lease since the last read, the function reads
+    /// the Lease again and repeats the write. A foreign change such as an annotation does not end the hold.
     async fn write(&mut self, change: impl Fn(&mut LeaseSpec)) -> Result<(), RenewError> {
         let name = self.lease.metadata.name.clone().unwrap_or_default();
         let holder = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
@@ -213,7 +213,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A Lease that `holder` holds and renewed at the time `renewed`, in Unix seconds of the holder's clock.
+    /// Returns a Lease that `holder` holds and renewed at the time `renewed`, in Unix seconds of the holder's clock.
     fn lease(holder: &str, renewed: i64) -> Option<Lease> {
         let spec = LeaseSpec {
             holder_identity: Some(holder.into()),
@@ -229,7 +229,7 @@ mod tests {
         let start = Instant::now();
         for skew in [-3600, 0, 3600] {
             let base = Timestamp::now().as_second() + skew;
-            let mut candidate = Candidate::new("b", start);
+            let mut candidate = LeaderElector::new("b", start);
             assert_eq!(candidate.may_take_at(), None, "it has not been looked at");
             candidate.see(lease("a", base), start);
             assert_eq!(candidate.may_take_at(), Some(start + 15 * SECOND), "skew {skew}");
@@ -244,7 +244,7 @@ mod tests {
     fn a_lease_that_is_free_or_ones_own_is_taken_at_once() {
         let start = Instant::now();
         for free in [None, lease("", 0), lease("b", 0)] {
-            let mut candidate = Candidate::new("b", start);
+            let mut candidate = LeaderElector::new("b", start);
             candidate.see(lease("a", 5), start);
             candidate.see(free, start + SECOND);
             assert_eq!(candidate.may_take_at(), Some(start + SECOND));

@@ -1,7 +1,8 @@
 //! The operator's modules in the order of the data flow: `observe` (current pods), `lifecycle::decide` (desired next
 //! state), `status` (next status and events, which `status_writer` writes), `apply` (writes of other objects, which
-//! `build` constructs). `kueue` asks the job's queue before `decide`, and answers it after `apply`. `reconcile` calls
-//! them in this order, `controller` triggers reconciles, `leader` holds the Lease.
+//! `build` constructs). `kueue` reads the answer of the job's queue before `decide`, and writes the Workloads after
+//! `apply`. `reconcile` calls these modules in this order, `controller` triggers reconciles, and `leader` holds the
+//! Lease.
 #![forbid(unsafe_code)]
 
 mod apply;
@@ -18,6 +19,7 @@ mod kueue;
 mod leader;
 mod observe;
 mod reconcile;
+mod reconcile_cache;
 mod reconcile_dispatched;
 mod reconcile_queue;
 mod rejection;

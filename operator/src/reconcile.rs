@@ -6,19 +6,22 @@ use std::time::{Duration, Instant};
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, decide};
+use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, decide};
 
 use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pods, repair, repairs};
 use crate::build::PolicyPeers;
-use crate::build::kueue::Placement;
+use crate::build::kueue::PodSetPlacements;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
-use crate::job::{self, CreatedAttempt, InvalidJob, Manager, ParsedJob, RawPipelineJob};
-use crate::observe::{self, BlockingReason, ChangedObject, ObservedPods};
+use crate::job::{self, InvalidJob, Manager, ParsedJob, RawPipelineJob};
+use crate::observe::{BlockingReason, ObservedPods};
+use crate::reconcile_cache::{
+    cache_all_created, cache_rejections, cache_repairs, contested_objects, restore_cached_state, update_recovery,
+};
 use crate::rejection::{CreationResults, Rejections};
-use crate::requeue::{LEAVING_RETRY_DELAY, NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
-use crate::status::{self, Recovery, StatusInputs, StatusUpdate};
+use crate::requeue::{LEAVING_RETRY_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
+use crate::status::{self, StatusInputs, StatusUpdate};
 use crate::status_writer::{persist_status, publish_events, write_not_accepted};
 use crate::ttl::{delete_job, remaining_ttl};
 use crate::{reconcile_dispatched, reconcile_queue};
@@ -26,7 +29,7 @@ use crate::{reconcile_dispatched, reconcile_queue};
 /// Reconciles one job.
 ///
 /// # Errors
-/// Any error. The controller retries the reconcile, see `error_policy`.
+/// Returns any error of the reconcile. The controller retries after an error, see `error_policy`.
 pub(crate) async fn reconcile(object: Arc<RawPipelineJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let started = Instant::now();
     let object = context.write_cache.newest(object);
@@ -64,7 +67,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     }
 }
 
-/// The job, if no other job has its folder.
+/// Returns the job, or an error if another job holds its folder.
 fn with_folder(job: ParsedJob, context: &Context) -> Result<ParsedJob, InvalidJob> {
     let has_pods = |uid: &str| context.pod_cache.has_living(uid);
     context.folders.claim(&job.reference.uid, job.runs, has_pods).map_err(InvalidJob::Folder)?;
@@ -114,7 +117,7 @@ async fn reconcile_valid_job(
         apply_decision(&apply_context, &decision, repairs, &mut created, &mut repaired),
         publish_events(context, &inputs, &status),
     );
-    // also after an error: the API server may have rejected an earlier creation
+    // cache rejections even after an error: the API server may have rejected an earlier creation
     let retry_after = cache_rejections(&job, &decision, &rejections, &created, context);
     let next_repair = cache_repairs(&job, &repaired, pods.observed_at, context);
     applied?;
@@ -140,30 +143,8 @@ async fn reconcile_valid_job(
     Ok(delays.into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
 
-/// Adds to `job` the cached state that its status does not have yet. Returns the rejections of the last tries.
-fn restore_cached_state(job: &mut ParsedJob, context: &Context) -> Rejections {
-    let has_record = job.status.record.is_some();
-    let cache = context.with_cache(&job.reference.uid, |cache| {
-        // a removed `status.record` restarts the attempt numbers at 1, so the cached attempt is obsolete
-        cache.all_created_attempt = cache.all_created_attempt.take().filter(|_| has_record);
-        cache.clone()
-    });
-    if let Some(created) = &cache.all_created_attempt {
-        job.mark_all_created(created);
-    }
-    cache.rejections
-}
-
-/// Caches the fact that all pods of the attempt were created, because the status that records this fact may be written
-/// later.
-fn cache_all_created(job: &ParsedJob, decision: &Decision, context: &Context) {
-    if let AttemptPhase::Running { all_created: true, .. } = decision.state.attempt_phase {
-        let created = CreatedAttempt::of(&decision.state);
-        context.with_cache(&job.reference.uid, |cache| cache.all_created_attempt = Some(created));
-    }
-}
-
-/// The end of the log of the stage that failed last, once the log was read. For a new failure, begins to read the log.
+/// Returns the end of the log of the stage that failed last, once the log was read. For a new failure, starts to read
+/// the log.
 fn log_tail(
     job: &ParsedJob,
     pods: &ObservedPods,
@@ -178,24 +159,7 @@ fn log_tail(
     context.log_tails.get(&job.reference.uid, last_failure.attempt)
 }
 
-/// Updates the cached recovery from the last failure, if the job has one.
-fn update_recovery(job: &ParsedJob, pods: &ObservedPods, decision: &Decision, context: &Context) -> Option<Recovery> {
-    let is_new = status::new_failure(job, decision).is_some();
-    context.with_cache(&job.reference.uid, |cache| {
-        cache.recovery = Recovery::update(cache.recovery.take(), is_new, &decision.state, pods);
-        cache.recovery.clone()
-    })
-}
-
-/// The objects that another client changes or deletes again and again.
-fn contested_objects(job: &ParsedJob, now: UnixMillis, context: &Context) -> Vec<ChangedObject> {
-    context.with_cache(&job.reference.uid, |cache| {
-        cache.repairs.forget_quiet(now);
-        cache.repairs.contested().cloned().collect()
-    })
-}
-
-/// The inputs for the pods and objects of `job`, according to `decision` and the new `status`.
+/// Returns the inputs of the writes to the pods and objects of `job`, according to `decision` and the new `status`.
 fn apply_context<'a>(
     context: &'a Context,
     clients: &'a Clients,
@@ -203,7 +167,7 @@ fn apply_context<'a>(
     pods: &'a ObservedPods,
     decision: &'a Decision,
     status: &'a PipelineJobStatus,
-    placement: Option<&'a Result<Placement, BlockingReason>>,
+    placement: Option<&'a Result<PodSetPlacements, BlockingReason>>,
 ) -> ApplyContext<'a> {
     ApplyContext {
         job,
@@ -218,34 +182,6 @@ fn apply_context<'a>(
         kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
         excluded_nodes: &decision.state.excluded_nodes,
     }
-}
-
-/// Caches the completed repairs. Returns when to reconcile again because of repairs.
-fn cache_repairs(job: &ParsedJob, repaired: &[Repair], now: UnixMillis, context: &Context) -> Option<Duration> {
-    context.with_cache(&job.reference.uid, |cache| {
-        let contested_before = cache.repairs.contested().count();
-        cache.repairs.add(repaired, now);
-        match cache.repairs.contested().count() > contested_before {
-            true => Some(NEW_REJECTION_DELAY),
-            false => cache.repairs.requeue_delay(now),
-        }
-    })
-}
-
-/// Caches the rejections after the results `created`. Returns when to reconcile again because of rejections.
-fn cache_rejections(
-    job: &ParsedJob,
-    decision: &Decision,
-    before: &Rejections,
-    created: &CreationResults,
-    context: &Context,
-) -> Option<Duration> {
-    let now = observe::now();
-    let wants_spares = job.manifest.spec.spares > 0;
-    let after = before.after(created, &decision.state, wants_spares, now);
-    let retry_delay = after.retry_delay(decision.state.attempt, now);
-    context.with_cache(&job.reference.uid, |cache| cache.rejections = after);
-    if before.has_new_reason(created) { Some(NEW_REJECTION_DELAY) } else { retry_delay }
 }
 
 /// Observes the pods and decides. The cached pods may be stale, so they are used only for a new job, or if the decision
@@ -310,7 +246,7 @@ fn has_actions(decision: &Decision) -> bool {
 }
 
 /// Applies the decided actions, then makes the repairs. Adds the results of the pods' creation to `created` and the
-/// completed repairs to `repaired`, also before an error.
+/// completed repairs to `repaired`, even if the function returns an error.
 async fn apply_decision(
     context: &ApplyContext<'_>,
     decision: &Decision,

@@ -1,5 +1,5 @@
-//! Reconciles a job that MultiKueue runs in another cluster. The job has a Workload here, and nothing else. Its status
-//! is Kueue's copy of the status there.
+//! Reconciles a job that MultiKueue runs in another cluster. In this cluster, the job has only a Workload. The status
+//! of the job is Kueue's copy of the status in the other cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use stagecoach_api::StoredSpec;
 use stagecoach_api::job::{JobPhase, PipelineJobSpec};
-use stagecoach_lifecycle::{Policy, UnixMillis};
+use stagecoach_lifecycle::{FailurePolicy, UnixMillis};
 
 use crate::build::JobReference;
 use crate::build::kueue::{Demand, Workload, condition_type};
@@ -16,38 +16,38 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::ReconcileError;
 use crate::job::{self, RawPipelineJob};
-use crate::kueue::{self, CopySituation};
+use crate::kueue::{self, RemoteJobState};
 use crate::observe;
 use crate::reconcile_queue;
 use crate::rejection::Rejection;
 use crate::status::{JobEvent, object_reference};
 use crate::ttl::{delete_job, remaining_ttl};
 
-/// The time after the grace period of the stages in which the status of a stopped copy arrives.
+/// The seconds after the grace period of the stages within which the status of a stopped copy arrives.
 const COPY_SECONDS: u64 = 60;
 
-/// Keeps the Workload of the job. Returns when to reconcile the job again.
+/// Creates and updates the Workload of the job. Returns when to reconcile the job again.
 ///
 /// # Errors
-/// An error of the API server.
+/// Returns an error of the API server.
 pub(crate) async fn reconcile(object: &RawPipelineJob, context: &Context) -> Result<Action, ReconcileError> {
-    // the CRD refuses most invalid specs, and the other cluster's operator shows the rest in the status
+    // the CRD rejects most invalid specs, and the operator of the other cluster reports other errors in the status
     let Ok(StoredSpec { spec, .. }) = StoredSpec::from_json(object.spec()) else { return Ok(Action::await_change()) };
     let demand = Demand::new(object.labels(), object.annotations(), &spec);
     if !context.config.kueue || demand.as_ref().is_some_and(|demand| demand.prebuilt.is_some()) {
         return Ok(Action::await_change());
     }
-    // Kueue's adapter for other kinds than its own knows no slices
+    // Kueue's MultiKueue adapter for external kinds does not support slices
     let demand = demand.map(|demand| Demand { is_elastic: false, ..demand });
     let job = job::reference(object);
     let clients = Clients::new(&context.client, &job.namespace, &context.field_manager);
     let now = observe::now();
     let workloads = context.workloads.of(&job, None).await;
-    // the other cluster may have a version of the operator whose status has other fields
+    // parse only the phase, because an operator of another version may have written the status
     let phase = job::phase(object);
     let has_ended = matches!(phase, Some(JobPhase::Complete | JobPhase::Failed));
     let save_ends = save_ends(&spec, &workloads);
-    let situation = CopySituation {
+    let situation = RemoteJobState {
         is_suspended: spec.suspend,
         has_ended,
         has_stopped: has_ended
@@ -63,7 +63,7 @@ pub(crate) async fn reconcile(object: &RawPipelineJob, context: &Context) -> Res
     let retry = reconcile_queue::write(&job, demand.as_ref(), &actions, &clients, now, context).await?;
     publish_refusal(&job, refused.as_ref(), context).await;
 
-    // Kueue deletes the copy when it finishes the Workload, and not when the job is deleted before
+    // wait until Kueue has finished the Workload: before that, Kueue would not delete the copy of a deleted job
     let is_over = workloads.iter().all(|workload| workload.is_finished());
     let ttl = spec.ttl_seconds_after_finished.filter(|_| is_over);
     let remaining_ttl = remaining_ttl(object, ttl, &job::status(object).unwrap_or_default(), now);
@@ -76,13 +76,13 @@ pub(crate) async fn reconcile(object: &RawPipelineJob, context: &Context) -> Res
     Ok(delays.into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
 
-/// The time at which the copy of an evicted job has stopped in any case. The other cluster may be lost, and then the
-/// status stays as it is. `None` if no Workload is evicted.
+/// Returns the time at which the copy of an evicted job counts as stopped, even if its status does not change because
+/// the other cluster is lost. Returns `None` if no Workload is evicted.
 fn save_ends(spec: &PipelineJobSpec, workloads: &[Arc<Workload>]) -> Option<UnixMillis> {
     let evicted = workloads.iter().filter(|workload| workload.is_evicted() && workload.has_reservation());
     let conditions = evicted.filter_map(|workload| workload.condition(condition_type::EVICTED));
     let since = conditions.map(|condition| condition.last_transition_time.0.as_millisecond()).max()?;
-    let grace = Policy::for_pods(spec).grace_seconds;
+    let grace = FailurePolicy::for_pods(spec).grace_seconds;
     Some(UnixMillis(u64::try_from(since).unwrap_or_default()).plus_seconds(grace.saturating_add(COPY_SECONDS)))
 }
 
@@ -90,7 +90,7 @@ fn rejection(job: &JobReference, context: &Context) -> Option<Rejection> {
     context.with_cache(&job.uid, |cache| cache.queue_rejection.clone())
 }
 
-/// Publishes a new refusal of the Workload as an event, because the status is the other cluster's.
+/// Publishes a new rejection of the Workload as an event, because the status belongs to the other cluster.
 async fn publish_refusal(job: &JobReference, before: Option<&Rejection>, context: &Context) {
     let Some(refused) = rejection(job, context) else { return };
     if before.is_some_and(|before| before.reason == refused.reason) {

@@ -1,5 +1,5 @@
-//! The queue of a job in a reconcile: what the queue grants, before the decision, and the writes to the job's Workloads
-//! after it.
+//! The queue of a job in a reconcile. Before the decision, the operator reads the grant of the queue. After the
+//! decision, it writes the job's Workloads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use stagecoach_lifecycle::{Attempt, AttemptAction, AttemptPhase, Decision, JobOu
 
 use crate::apply::ApplyError;
 use crate::build::JobReference;
-use crate::build::kueue::{Demand, Placement, Workload, condition_type};
+use crate::build::kueue::{Demand, PodSetPlacements, Workload, condition_type};
 use crate::clients::Clients;
 use crate::context::{Context, ReconcileCache};
 use crate::errors::ReconcileError;
 use crate::job::ParsedJob;
-use crate::kueue::{self, JobSituation, QueueCondition, QueueState, WriteContext};
+use crate::kueue::{self, QueueCondition, QueueInputs, QueueState, WriteContext};
 use crate::observe::{BlockingReason, ObservedPods};
 use crate::rejection::Rejection;
 use crate::requeue::{NEW_REJECTION_DELAY, PREBUILT_RETRY_DELAY};
 
-/// The queue of a job as one reconcile observes it.
+/// The queue of a job, as one reconcile observes it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObservedQueue {
     workloads: Vec<Arc<Workload>>,
@@ -31,10 +31,10 @@ pub(crate) struct ObservedQueue {
     slices_are_off: bool,
 }
 
-/// Reads the job's Workloads, and sets what the queue grants.
+/// Reads the job's Workloads, and sets the demand and the grant of `job`.
 ///
 /// # Errors
-/// An error of the API server.
+/// Returns an error of the API server.
 pub(crate) async fn observe(job: &mut ParsedJob, clients: &Clients, context: &Context) -> kube::Result<ObservedQueue> {
     let workloads = workloads(job, clients, context).await?;
     let admitted = kueue::holder(&workloads).and_then(|holder| holder.admitted_mesh());
@@ -62,8 +62,8 @@ pub(crate) async fn observe(job: &mut ParsedJob, clients: &Clients, context: &Co
     Ok(ObservedQueue { workloads, state, slices_are_off })
 }
 
-/// Whether an elastic job asks for other numbers than it is admitted for, and Kueue has no slices for that. The operator
-/// asks Kueue once for each admission.
+/// Whether an elastic job asks for counts that differ from its admission, and Kueue has Workload slices turned off. The
+/// operator asks Kueue once for each admission.
 async fn slices_are_off(job: &ParsedJob, workloads: &[Arc<Workload>], clients: &Clients, context: &Context) -> bool {
     let demand = job.demand.as_ref().filter(|demand| demand.is_elastic && demand.prebuilt.is_none());
     let changed = |demand: &&Demand, holder: &&Arc<Workload>| demand.matches(holder) && !demand.has_counts(holder);
@@ -76,7 +76,7 @@ async fn slices_are_off(job: &ParsedJob, workloads: &[Arc<Workload>], clients: &
     if let Some((_, are_off)) = known.filter(|(of, _)| *of == id) {
         return are_off;
     }
-    // while Kueue is away, nothing is decided, and the write of the slice is tried again
+    // if Kueue does not answer, assume that slices are enabled: the operator retries the write of the slice
     let Ok(are_enabled) = kueue::slices_are_enabled(clients, holder).await else { return false };
     context.with_cache(&job.reference.uid, |cache| cache.slices_are_off = Some((id, !are_enabled)));
     !are_enabled
@@ -101,7 +101,7 @@ async fn workloads(job: &ParsedJob, clients: &Clients, context: &Context) -> kub
 }
 
 impl ObservedQueue {
-    /// The condition `Admitted`, with the refusal of the last write; `None` for a job without a queue.
+    /// Returns the condition `Admitted`, with the rejection of the last write; `None` for a job without a queue.
     pub(crate) fn condition(&self, job: &ParsedJob, context: &Context) -> Option<QueueCondition> {
         let condition = self.state.condition.clone()?;
         let rejected = context.with_cache(&job.reference.uid, |cache| cache.queue_rejection.clone());
@@ -116,16 +116,16 @@ impl ObservedQueue {
         })
     }
 
-    /// The placement of the pods that the decision creates, or the reason why there is none.
+    /// Returns the placement of the pods that the decision creates, or the reason why no placement is possible.
     ///
     /// # Errors
-    /// An error of the API server.
+    /// Returns an error of the API server.
     pub(crate) async fn placement(
         &self,
         job: &ParsedJob,
         decision: &Decision,
         clients: &Clients,
-    ) -> kube::Result<Option<Result<Placement, BlockingReason>>> {
+    ) -> kube::Result<Option<Result<PodSetPlacements, BlockingReason>>> {
         let starts = |action: &AttemptAction| {
             matches!(action, AttemptAction::StartAttempt { .. } | AttemptAction::ReplaceStages { .. })
         };
@@ -148,7 +148,7 @@ impl ObservedQueue {
         Ok(Some(placement.map_err(contradiction)))
     }
 
-    /// The next writes to the Workloads, and when the next of them is due if nothing changes.
+    /// Returns the next writes to the Workloads, and the time until the next write if nothing changes.
     pub(crate) fn plan(
         &self,
         job: &ParsedJob,
@@ -171,7 +171,7 @@ impl ObservedQueue {
         QueuePlan { actions, next_change: self.next_read(job).or(next_boost_change) }
     }
 
-    /// The time until the next read of a Workload that another controller makes, and that does not exist yet.
+    /// Returns the time until the next read of a missing Workload that another controller creates.
     fn next_read(&self, job: &ParsedJob) -> Option<Duration> {
         let prebuilt = job.demand.as_ref()?.prebuilt.as_ref()?;
         let exists = self.workloads.iter().any(|workload| workload.name_any() == *prebuilt);
@@ -184,7 +184,7 @@ impl ObservedQueue {
         pods: &ObservedPods,
         decision: &Decision,
         status: &PipelineJobStatus,
-    ) -> JobSituation {
+    ) -> QueueInputs {
         let state = &decision.state;
         let is_over = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
         let has_stopped = is_over && !decision.instances_remain;
@@ -197,7 +197,7 @@ impl ObservedQueue {
             JobOutcome::Failed(reason) => (false, reason.explanation().to_owned()),
         });
         let last_checkpoint = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.committed_at.clone());
-        JobSituation {
+        QueueInputs {
             is_suspended: job.manifest.spec.suspend,
             outcome,
             has_stopped,
@@ -210,7 +210,7 @@ impl ObservedQueue {
         }
     }
 
-    /// The time since which the job computes something that no checkpoint has: the newest checkpoint, or the admission.
+    /// Returns the time since which the job trains without a checkpoint: the newest checkpoint, or the admission.
     fn at_risk_since(&self, last_checkpoint: Option<&str>) -> UnixMillis {
         let millis = |time: jiff::Timestamp| UnixMillis(u64::try_from(time.as_millisecond()).unwrap_or_default());
         let saved = last_checkpoint.and_then(|time| time.parse().ok()).map(millis);
@@ -224,24 +224,24 @@ impl ObservedQueue {
 #[derive(Debug, Default)]
 pub(crate) struct QueuePlan {
     pub(crate) actions: Vec<kueue::WorkloadAction>,
-    /// The time until the priority boost of the job changes next, or until its Workload may exist.
+    /// The time until the next change of the job's priority boost, or until the next read of a missing Workload.
     pub(crate) next_change: Option<Duration>,
 }
 
-/// The time until the next try of a write that was refused. Such a write belongs to no attempt.
+/// Returns the time until the next try of a rejected write. A write to a Workload belongs to no attempt.
 fn retry_delay(cache: &ReconcileCache, now: UnixMillis) -> Option<Duration> {
     cache.queue_rejection.as_ref()?.retry_delay(Attempt::default(), now)
 }
 
-/// Whether the next write must wait, because the API server refused the last one.
+/// Whether the next write must wait, because the API server rejected the last write.
 pub(crate) fn waits_for_retry(job: &JobReference, now: UnixMillis, context: &Context) -> bool {
     context.with_cache(&job.uid, |cache| retry_delay(cache, now)).is_some()
 }
 
-/// Makes the writes to the Workloads. Returns when to reconcile the job again because of a refusal.
+/// Makes the writes to the Workloads. Returns when to reconcile the job again because of a rejection.
 ///
 /// # Errors
-/// An error of the API server other than a refusal.
+/// Returns an error of the API server, except a rejection.
 pub(crate) async fn write(
     job: &JobReference,
     demand: Option<&Demand>,
@@ -265,7 +265,7 @@ pub(crate) async fn write(
         }
     }
     let (is_new, retry) = context.with_cache(&job.uid, |cache| {
-        // without a try, the last refusal stays
+        // without a write, the last rejection stays
         if actions.is_empty() {
             return (false, retry_delay(cache, now));
         }
@@ -275,7 +275,7 @@ pub(crate) async fn write(
         cache.queue_rejection = refused.map(|reason| Rejection::new(before.as_ref(), number, reason, now));
         (is_new, retry_delay(cache, now))
     });
-    // the watch brings no news of the operator's own writes, after which another may be next
+    // another write may follow, and the watch triggers no reconcile for the operator's writes
     let has_written = !actions.is_empty() && retry.is_none();
     Ok(if is_new || has_written { Some(NEW_REJECTION_DELAY) } else { retry })
 }

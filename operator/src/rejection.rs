@@ -16,9 +16,9 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// The objects of a job that the API server rejected at the last try.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rejections {
-    /// The start of an attempt, or of stages that replace others.
+    /// The start of an attempt, or of the stages that replace lost stages.
     pub start: Option<Rejection>,
-    /// A spare, without which the job continues.
+    /// The start of a spare, without which the job continues.
     pub spare: Option<Rejection>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Rejections {
 /// ended the try before the API server had created or rejected the pods.
 #[derive(Debug, Default)]
 pub(crate) struct CreationResults {
-    /// The start of an attempt, or of stages that replace others.
+    /// The start of an attempt, or of the stages that replace lost stages.
     pub start: Option<Result<(), BlockingReason>>,
     /// The start of spares.
     pub spares: Option<Result<(), BlockingReason>>,
@@ -40,7 +40,7 @@ impl CreationResults {
 }
 
 impl Rejections {
-    /// Removes from `decision` the actions that must still wait for a retry.
+    /// Removes from `decision` the actions whose retry delay is not over.
     pub(crate) fn remove_backed_off_actions(&self, decision: &mut Decision, now: UnixMillis) {
         let attempt = decision.state.attempt;
         let waits = |it: &Option<Rejection>| it.as_ref().is_some_and(|it| it.retry_delay(attempt, now).is_some());
@@ -50,8 +50,8 @@ impl Rejections {
             .retain(|action| !(start_waits && is_start(action) || spare_waits && is_start_of_spares(action)));
     }
 
-    /// The rejections after the results `created`. A rejection whose creation was not tried again stays, as long as the
-    /// rejection concerns the job in this `state`.
+    /// Returns the rejections after the results `created`. A rejection whose creation was not tried again stays while
+    /// it concerns the job in this `state`.
     pub(crate) fn after(
         &self,
         created: &CreationResults,
@@ -71,7 +71,7 @@ impl Rejections {
         }
     }
 
-    /// Whether the API server rejected a creation for another reason than before.
+    /// Whether the API server rejected a creation for a new reason.
     pub(crate) fn has_new_reason(&self, created: &CreationResults) -> bool {
         let is_new = |before: &Option<Rejection>, tried: &Option<Result<(), BlockingReason>>| match tried {
             Some(Err(reason)) => before.as_ref().is_none_or(|before| before.reason != *reason),
@@ -80,7 +80,7 @@ impl Rejections {
         is_new(&self.start, &created.start) || is_new(&self.spare, &created.spares)
     }
 
-    /// The time until the next try of the current attempt; `None` if no try has to wait.
+    /// Returns the time until the next try of the current attempt; `None` if no try must wait.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
         [&self.start, &self.spare]
             .into_iter()
@@ -98,7 +98,7 @@ fn is_start_of_spares(action: &AttemptAction) -> bool {
     matches!(action, AttemptAction::StartSpares { .. })
 }
 
-/// A rejection by the API server of the last try to create pods of an attempt.
+/// The API server's rejection of the last try to create pods of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     /// The reason of the rejection, for the condition `Scheduled`.
@@ -110,7 +110,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// A rejection of `attempt`. `before` is the rejection of the try before.
+    /// Creates a rejection of `attempt`. `before` is the rejection of the previous try.
     pub(crate) fn new(before: Option<&Rejection>, attempt: u64, reason: BlockingReason, now: UnixMillis) -> Rejection {
         let before = before.filter(|before| before.attempt == attempt);
         let tries = before.map_or(1, |before| before.tries.saturating_add(1));
@@ -120,24 +120,26 @@ impl Rejection {
         Rejection { reason, attempt, since, tries, retry_at: now.plus(delay) }
     }
 
-    /// Whether the rejection still concerns the job: until a start succeeds, also between two attempts.
+    /// Whether the rejection still concerns the job. A rejection concerns the job until a start succeeds, even in a
+    /// later attempt.
     pub(crate) fn concerns(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { all_created: false, .. })
     }
 
-    /// Whether the rejection still concerns the job's spares: as long as the rejected attempt runs.
+    /// Whether the rejection still concerns the job's spares. A rejection concerns them while the rejected attempt
+    /// runs.
     pub(crate) fn concerns_spares(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { .. }) && self.attempt == state.attempt.number
     }
 
-    /// The refusal of the current attempt; `None` if the rejection belongs to another attempt.
+    /// Returns the refusal of the current attempt; `None` if the rejection belongs to another attempt.
     pub(crate) fn refusal(&self, attempt: Attempt) -> Option<CreationRefusal> {
         let BlockingReason { reason, message } = &self.reason;
         (self.attempt == attempt.number)
             .then(|| CreationRefusal { since: self.since, message: format!("{reason}: {message}") })
     }
 
-    /// The time until the next try of the current attempt; `None` if the try may start now.
+    /// Returns the time until the next try of the current attempt; `None` if the try is due.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
         let delay = self.retry_at.0.saturating_sub(now.0);
         (self.attempt == attempt.number && delay > 0).then(|| Duration::from_millis(delay))
@@ -150,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// The spare's rejection must survive an error in the same reconcile, such as an error of a repair.
+    /// A later error in the same reconcile, such as an error of a repair, must not remove the spare's rejection.
     #[test]
     fn what_was_not_tried_stays_rejected_and_what_was_created_does_not() {
         let reason = BlockingReason { reason: "QuotaExceeded".into(), message: "exceeded quota: one".into() };

@@ -1,6 +1,6 @@
 //! The history of repairs that do not last: the number of repairs of each object, the time of its next repair, and the
-//! other client that writes the object. Without pauses, two clients that undo each other's changes would write as fast
-//! as the API server answers.
+//! client that changes the object. Without pauses, two clients that undo each other's changes would write as fast as
+//! the API server answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use stagecoach_lifecycle::{UnixMillis, backoff_delay};
 use crate::apply::Repair;
 use crate::observe::{ChangedObject, OwnedKind};
 
-/// The number of repairs that are made without a pause.
+/// The number of repairs that the operator makes without a pause.
 const FREE_REPAIRS: u32 = 5;
-/// Pause after the first repair that is not free. The pause doubles with each further repair.
+/// The pause after the first repair that is not free. The pause doubles with each further repair.
 const INITIAL_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// An object that needed no repair for this long is in order.
+/// The time without a repair after which an object is in order.
 const QUIET: Duration = Duration::from_secs(300);
 
 /// The repairs of one job's objects, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RepairHistory(BTreeMap<OwnedKind, Repeated>);
+pub(crate) struct RepairHistory(BTreeMap<OwnedKind, ObjectRepairs>);
 
 /// The repairs of one object since the object was last in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Repeated {
+struct ObjectRepairs {
     count: u32,
     last: UnixMillis,
     object: ChangedObject,
 }
 
-impl Repeated {
+impl ObjectRepairs {
     fn pause(&self) -> Duration {
         match self.count.checked_sub(FREE_REPAIRS) {
             None | Some(0) => Duration::ZERO,
@@ -39,7 +39,7 @@ impl Repeated {
         }
     }
 
-    /// The time until the next repair; `None` if the repair may be made now.
+    /// Returns the time until the next repair; `None` if the repair is due.
     fn wait(&self, now: UnixMillis) -> Option<Duration> {
         // no wait is longer than its pause, even if the clock was set back
         remaining(self.last, self.pause(), now)
@@ -52,12 +52,12 @@ fn remaining(since: UnixMillis, delay: Duration, now: UnixMillis) -> Option<Dura
 }
 
 impl RepairHistory {
-    /// Forgets objects that needed no repair for a while.
+    /// Removes the objects that needed no repair for the time `QUIET`.
     pub(crate) fn forget_quiet(&mut self, now: UnixMillis) {
         self.0.retain(|_, repeated| remaining(repeated.last, QUIET, now).is_some());
     }
 
-    /// Removes the repairs that must still wait.
+    /// Removes from `repairs` the repairs whose pause is not over.
     pub(crate) fn remove_waiting(&self, repairs: &mut Vec<Repair>, now: UnixMillis) {
         repairs.retain(|repair| match repair {
             Repair::Restore(object) => self.0.get(&object.kind).is_none_or(|repeated| repeated.wait(now).is_none()),
@@ -70,17 +70,17 @@ impl RepairHistory {
         for repair in repairs {
             let Repair::Restore(object) = repair else { continue };
             let count = self.0.get(&object.kind).map_or(0, |before| before.count).saturating_add(1);
-            self.0.insert(object.kind, Repeated { count, last: now, object: object.clone() });
+            self.0.insert(object.kind, ObjectRepairs { count, last: now, object: object.clone() });
         }
     }
 
-    /// The objects that another client has changed or deleted so often that their repair pauses.
+    /// Returns the objects that another client has changed or deleted so often that their repair pauses.
     pub(crate) fn contested(&self) -> impl Iterator<Item = &ChangedObject> {
         self.0.values().filter(|repeated| repeated.count > FREE_REPAIRS).map(|repeated| &repeated.object)
     }
 
-    /// The delay until the next reconcile, which makes the next repair or reports that an object is in order again.
-    /// `None` if no object is contested.
+    /// Returns the delay until the next reconcile, which makes the next repair or reports that an object is in order.
+    /// Returns `None` if no object is contested.
     pub(crate) fn requeue_delay(&self, now: UnixMillis) -> Option<Duration> {
         let contested = self.0.values().filter(|repeated| repeated.count > FREE_REPAIRS);
         contested.filter_map(|it| it.wait(now).or_else(|| remaining(it.last, QUIET, now))).min()

@@ -22,7 +22,7 @@ const REPORTER: &str = "stagecoach-operator";
 /// Runs until SIGTERM or Ctrl-C. The operator then finishes reconciles in progress and releases the Lease.
 ///
 /// # Errors
-/// Any error that keeps the operator from running. Kubernetes restarts the operator.
+/// Returns any error that prevents the operator from running. Kubernetes restarts the operator.
 pub async fn run(config: OperatorConfig) -> anyhow::Result<()> {
     let log_filter = init_logging(&config)?;
     let client = Client::try_default()

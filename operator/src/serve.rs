@@ -1,5 +1,5 @@
-//! Serves `/healthz`, `/readyz` and `/metrics`. The pod itself can also use `/log-level`, which changes the log filter
-//! at run time.
+//! Serves `/healthz`, `/readyz` and `/metrics`. Clients inside the pod can also use `/log-level`, which changes the log
+//! filter at run time.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,13 +13,13 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::telemetry::Telemetry;
 
-/// Changes the log filter at run time.
+/// The handle that changes the log filter at run time.
 pub(crate) type LogFilterHandle = reload::Handle<EnvFilter, Registry>;
 
-/// Listens at `address`. `[::]` includes IPv4. On a node without IPv6, `[::]` means IPv4 alone.
+/// Listens at `address`. `[::]` includes IPv4. On a node without IPv6, `[::]` means only IPv4.
 ///
 /// # Errors
-/// The error of the socket.
+/// Returns the error of the socket.
 pub(crate) async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Err(_)
@@ -34,7 +34,7 @@ pub(crate) async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> 
 /// Serves until the process ends. `/readyz` always succeeds, because a standby replica is ready too.
 ///
 /// # Errors
-/// The error of the socket.
+/// Returns the error of the socket.
 pub(crate) async fn serve(
     listener: TcpListener,
     telemetry: Telemetry,
@@ -64,7 +64,7 @@ pub(crate) async fn serve(
     axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
 }
 
-/// Whether a request comes from the pod itself. Requests through `kubectl port-forward` also come from the pod itself.
+/// Whether a request comes from inside the pod. Requests through `kubectl port-forward` also come from inside the pod.
 fn is_from_this_pod(peer: IpAddr) -> bool {
     peer.to_canonical().is_loopback()
 }

@@ -11,7 +11,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In-memory state of each job, by UID.
+/// The in-memory state of each job, by UID.
 #[derive(Debug)]
 pub(crate) struct PerJob<T>(Mutex<HashMap<String, T>>);
 
@@ -27,13 +27,13 @@ impl<T> PerJob<T> {
         lock(&self.0)
     }
 
-    /// Removes the state of jobs that no longer exist.
+    /// Removes the state of deleted jobs.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.lock().retain(|uid, _| is_live(uid));
     }
 }
 
-/// A task that ends with its owner.
+/// A handle that aborts its task when the handle is dropped.
 #[derive(Debug)]
 pub(crate) struct AbortOnDrop(pub AbortHandle);
 

@@ -35,7 +35,7 @@ struct PhaseLabel {
     phase: String,
 }
 
-/// The operator's metrics, each named like its field. The struct is cheap to clone.
+/// The operator's metrics. Each metric has the name of its field. The struct is cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Telemetry {
     registry: Arc<Registry>,
@@ -100,7 +100,7 @@ impl Default for Telemetry {
             watch_errors: register(
                 &mut all,
                 "watch_errors",
-                "Watches that failed and were begun again, by the kind of what they watch",
+                "Watches that failed and were restarted, by the kind of object",
                 Family::default(),
             ),
             leader: register(&mut all, "leader", "Whether this replica is the leader: 1 or 0", Gauge::default()),
@@ -129,13 +129,13 @@ impl Telemetry {
         lock(&self.stores).push(store);
     }
 
-    /// The UIDs of the existing jobs.
+    /// Returns the UIDs of the existing jobs.
     pub(crate) fn live_job_uids(&self) -> HashSet<String> {
         let stores = lock(&self.stores);
         stores.iter().flat_map(Store::state).filter_map(|job| job.uid()).collect()
     }
 
-    /// Removes the entries of jobs that no longer exist.
+    /// Removes the entries of deleted jobs.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.recovered.retain(is_live);
     }
@@ -172,7 +172,7 @@ impl Telemetry {
         }
         let recovered = new.phase == Some(JobPhase::Running) && inputs.job.status.phase != Some(JobPhase::Running);
         if let Some(failure) = state.last_failure.as_ref().filter(|failure| recovered && is_recovered(failure, state)) {
-            // each failure's recovery is counted once: losing readiness for a moment is no second recovery
+            // count each failure's recovery once: a moment without readiness is no second recovery
             let mut counted = self.recovered.lock();
             let before = counted.insert(inputs.job.reference.uid.clone(), failure.failed_at);
             if before == Some(failure.failed_at) {
@@ -188,7 +188,7 @@ impl Telemetry {
         self.leader.set(is_leader.into());
     }
 
-    /// The metrics as OpenMetrics text.
+    /// Returns the metrics as OpenMetrics text.
     pub(crate) fn encode(&self) -> String {
         self.jobs.clear();
         for store in lock(&self.stores).iter() {
@@ -236,7 +236,7 @@ mod tests {
         assert!(text.contains("stagecoach_jobs{phase=\"Running\"} 1"), "{text}");
     }
 
-    /// The metrics of the registry as docs/REFERENCE.md writes them: `name{label}`, counters with `_total`.
+    /// Returns the metrics of the registry in the form of docs/REFERENCE.md: `name{label}`, counters with `_total`.
     fn registered() -> BTreeSet<String> {
         let telemetry = Telemetry::default();
         telemetry.jobs.get_or_create(&PhaseLabel { phase: "Running".into() }).inc();

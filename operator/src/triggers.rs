@@ -15,7 +15,7 @@ use crate::sync::lock;
 pub(crate) struct Triggers(Mutex<HashMap<String, UnboundedSender<ObjectRef<RawPipelineJob>>>>);
 
 impl Triggers {
-    /// The triggered jobs of a watched namespace.
+    /// Returns the receiver of the jobs that are triggered in a watched namespace.
     pub(crate) fn receive(&self, namespace: &str) -> UnboundedReceiver<ObjectRef<RawPipelineJob>> {
         let (sender, receiver) = unbounded();
         lock(&self.0).insert(namespace.to_owned(), sender);

@@ -12,8 +12,9 @@ use crate::build::kueue::keys::MULTI_KUEUE_ORIGIN_LABEL;
 use crate::clients::Clients;
 use crate::job::RawPipelineJob;
 
-/// The time until a finished job is deleted; `None` if the job has no TTL or has not finished. MultiKueue deletes its
-/// own copy of a job after it has read the end of the job. Without the end, it would run the job again.
+/// Returns the time until the operator deletes a finished job; `None` if the job has no TTL or has not finished. A copy
+/// of MultiKueue also gives `None`: MultiKueue deletes its copy after it has read the end of the job, and would
+/// otherwise run the job again.
 pub(crate) fn remaining_ttl(
     object: &RawPipelineJob,
     ttl_seconds: Option<u64>,
@@ -29,7 +30,7 @@ pub(crate) fn remaining_ttl(
 /// Deletes the job in the background; owned objects are garbage-collected.
 ///
 /// # Errors
-/// The error of the API server, unless the job is already deleted.
+/// Returns the error of the API server, unless the job is already deleted.
 pub(crate) async fn delete_job(job: &JobReference, clients: &Clients) -> kube::Result<()> {
     let mut params = DeleteParams::background();
     params.preconditions = Some(Preconditions { uid: Some(job.uid.clone()), ..Preconditions::default() });

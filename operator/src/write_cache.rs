@@ -1,5 +1,6 @@
-//! Read-your-writes cache: each job as this operator wrote it last. The watch delivers a write a moment later. Without
-//! the cache, a reconcile in between would decide from the older version, and its write would conflict.
+//! A read-your-writes cache: each job in the version that this operator wrote last. The watch delivers a write a moment
+//! later. Without the cache, a reconcile before the delivery would decide from the older version, and its write would
+//! conflict.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub(crate) struct WriteCache(PerJob<WrittenJob>);
 struct WrittenJob {
     version: u64,
     at: Instant,
-    /// The job; `None` once the watch has delivered it.
+    /// The job; `None` after the watch has delivered this version.
     job: Option<Arc<RawPipelineJob>>,
 }
 
@@ -31,18 +32,19 @@ impl WriteCache {
         self.0.lock().insert(uid, WrittenJob { version, at: Instant::now(), job: Some(Arc::new(job)) });
     }
 
-    /// The newer of the watched and the written version.
+    /// Returns the newer of the watched and the written version.
     pub(crate) fn newest(&self, watched: Arc<RawPipelineJob>) -> Arc<RawPipelineJob> {
         let written = self.0.lock().get(&watched.uid().unwrap_or_default()).and_then(|written| written.job.clone());
         written.filter(|written| resource_version(written) > resource_version(&watched)).unwrap_or(watched)
     }
 
-    /// The time since this operator wrote the job.
+    /// Returns the time since this operator wrote the job; `None` if it has not written the job.
     pub(crate) fn age(&self, uid: &str) -> Option<Duration> {
         self.0.lock().get(uid).map(|written| written.at.elapsed())
     }
 
-    /// Whether the watched version is this operator's own write or older. A newer version comes from another client.
+    /// Whether the watched version is this operator's write or an older version. A newer version comes from another
+    /// client.
     pub(crate) fn is_own_write(&self, watched: &RawPipelineJob) -> bool {
         let uid = watched.uid().unwrap_or_default();
         let mut jobs = self.0.lock();
@@ -60,7 +62,7 @@ impl WriteCache {
         }
     }
 
-    /// Removes the entries of jobs that no longer exist.
+    /// Removes the entries of deleted jobs.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.0.retain(is_live);
     }

@@ -1,5 +1,5 @@
-//! A stage that the test holds up in one of its calls on the volume until it releases the stage. In a stopped process
-//! everything halts; in a stage that is held up, other threads continue, and heartbeats with them.
+//! Blocks one of a stage's calls on the volume until the test releases the stage. A stopped process halts all its
+//! threads. A blocked stage halts only one thread, so its heartbeats continue.
 
 use std::fmt;
 use std::fs;
@@ -13,9 +13,9 @@ use rustix::thread::gettid;
 use crate::phases::Phase;
 use crate::until;
 
-/// The variable that holds a [`StageFault`] or an [`IoBlock`] as text, or a mode of all calls: `trace` records the
-/// calls, `full` fails every write to a checkpoint, `read-only` fails every call that changes something, and `rate=N`
-/// limits the reads of all stages together to N bytes a second.
+/// The environment variable with a [`StageFault`] or an [`IoBlock`] as text, or with a mode that applies to all calls:
+/// `trace` records the calls, `full` fails every write to a checkpoint, `read-only` fails every call that changes the
+/// volume, and `rate=N` limits the reads of all stages together to N bytes a second.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 
 /// The prefix of an [`IoBlock`] as text.
@@ -24,12 +24,12 @@ pub(crate) const BLOCK_PREFIX: &str = "block=";
 const PHASES: [Phase; 7] =
     [Phase::Load, Phase::Sweep, Phase::Write, Phase::Commit, Phase::Prune, Phase::LastSave, Phase::Finish];
 
-// names of files in the folder of the records
+// the names of files in the folder of the records
 const ARMED: &str = "armed";
 const HELD: &str = "held";
 const RELEASED: &str = "released";
 
-/// The point at which a stage is held up. It takes effect after a call of [`arm`].
+/// The phase in which a stage blocks. The block takes effect after a call of [`arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoBlock {
     /// The stage.
@@ -39,12 +39,12 @@ pub struct IoBlock {
 }
 
 impl IoBlock {
-    /// The block; `None` if a stage does not use the volume in that phase.
+    /// Returns the block, or `None` if a stage does not use the volume in that phase.
     pub fn new(rank: u32, phase: Phase) -> Option<IoBlock> {
         PHASES.contains(&phase).then_some(IoBlock { rank, phase })
     }
 
-    /// Whether a call belongs to the phase.
+    /// Whether a call belongs to the phase of this block.
     pub(crate) fn is_at(&self, operation: &str, path: &str, target: &str) -> bool {
         let writes_shard = || operation == "sync" && path.contains("/step-");
         let is_main = || gettid() == getpid();
@@ -60,7 +60,7 @@ impl IoBlock {
         }
     }
 
-    /// Holds up the calling thread.
+    /// Blocks the calling thread until the test releases the stage. Does nothing before [`arm`] and after [`release`].
     pub(crate) fn wait(&self, records: &Path) {
         let is_there = |file: &str| records.join(file).exists();
         if is_there(ARMED) && !is_there(RELEASED) {
@@ -93,15 +93,15 @@ impl FromStr for IoBlock {
     }
 }
 
-/// Arms the block: the stage is held up at its [`IoBlock`] after this call.
+/// Arms the block: after this call, the stage blocks at its [`IoBlock`].
 pub fn arm(records: &Path) {
     fs::write(records.join(ARMED), "").unwrap();
 }
 
-/// Waits until the stage is held up.
+/// Waits until the stage is blocked.
 ///
 /// # Panics
-/// If the stage is not held up, or if `is_there` no longer holds.
+/// If the stage is not blocked in time, or if `is_there` returns false.
 pub fn held(records: &Path, mut is_there: impl FnMut() -> bool) {
     until("the stage to be held up", || {
         assert!(is_there(), "the group ended before a stage was held up");
@@ -109,7 +109,7 @@ pub fn held(records: &Path, mut is_there: impl FnMut() -> bool) {
     });
 }
 
-/// Releases the stage.
+/// Releases the blocked stage.
 pub fn release(records: &Path) {
     fs::write(records.join(RELEASED), "").unwrap();
 }

@@ -1,5 +1,5 @@
-//! A real browser: Chromium without a window, driven by its DevTools protocol over a pipe. Messages are JSON and end
-//! with a zero byte. The browser has a profile of its own and reaches no host but this one.
+//! A real browser: headless Chromium, controlled through its DevTools protocol over a pipe. A message is JSON and ends
+//! with a zero byte. The browser has a new profile and can reach only this machine.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::Deadline;
 
-/// A browser with one page. The browser ends when this is dropped.
+/// A browser with one page. Dropping this value ends the browser.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
@@ -66,10 +66,10 @@ impl Browser {
         browser
     }
 
-    /// The result of a method of the protocol.
+    /// Calls a method of the protocol, and returns its result.
     ///
     /// # Panics
-    /// If the method fails or there is no answer.
+    /// If the method fails or the browser does not answer.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.next_id += 1;
         let mut request = json!({"id": self.next_id, "method": method, "params": params});
@@ -90,13 +90,13 @@ impl Browser {
         }
     }
 
-    /// Opens an address and waits until the page is loaded.
+    /// Opens an address and waits until the page has loaded.
     pub fn open(&mut self, address: &str) {
         self.call("Page.navigate", json!({"url": address}));
         self.wait("the page to load", "document.readyState === 'complete' && location.href !== 'about:blank'");
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of an expression in the page.
     ///
     /// # Panics
     /// If the expression throws.
@@ -107,7 +107,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Waits until an expression in the page is true.
+    /// Waits until an expression in the page becomes true.
     ///
     /// # Panics
     /// If the expression is not true at the deadline. The message names `what`.
@@ -119,7 +119,7 @@ impl Browser {
         }
     }
 
-    /// Presses a key. `key` is the name that the page sees.
+    /// Presses a key. `key` is the value of `KeyboardEvent.key`.
     pub fn press(&mut self, key: &str) {
         let (text, code) = match key {
             "Tab" => ("", 9),
@@ -170,7 +170,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
-    /// Writes the page as a PNG, down to `height` CSS pixels.
+    /// Writes the page as a PNG file, down to `height` CSS pixels.
     pub fn screenshot(&mut self, file: &Path, width: u32, height: u64) {
         let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
         let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
@@ -179,13 +179,14 @@ impl Browser {
         std::fs::write(file, bytes).unwrap();
     }
 
-    /// The addresses of all requests so far.
+    /// Returns the addresses of all requests so far.
     pub fn requests(&mut self) -> Vec<String> {
         let sent = self.events().filter(|event| event["method"] == "Network.requestWillBeSent");
         sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The console's problems so far: errors, warnings, exceptions and violations of the content security policy.
+    /// Returns the problems in the console so far: errors, warnings, exceptions and violations of the content security
+    /// policy.
     pub fn console_errors(&mut self) -> Vec<String> {
         let console_error = |event: &Value| {
             let params = &event["params"];
@@ -200,7 +201,7 @@ impl Browser {
     }
 
     fn events(&mut self) -> impl Iterator<Item = &Value> {
-        // the browser sends the events before this answer
+        // the browser has sent all earlier events before this answer
         self.value("0");
         self.events.iter()
     }

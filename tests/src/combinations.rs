@@ -1,6 +1,7 @@
-//! Pairwise covering sets: few runs in which every pair of values of any two dimensions occurs.
+//! Pairwise covering sets: few rows in which every pair of values of any two dimensions occurs.
 
-/// Rows of value indices, one index for each dimension of `sizes`. The algorithm is greedy (Cohen et al. 1997).
+/// Returns rows of value indices, one index for each dimension of `sizes`, in which every pair occurs. The algorithm is
+/// greedy (Cohen et al. 1997).
 pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     let all = product(sizes);
     let mut open: Vec<[usize; 4]> = Vec::new();
@@ -19,7 +20,7 @@ pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     rows
 }
 
-/// Rows of value indices: every combination.
+/// Returns every combination as a row of value indices.
 pub fn product(sizes: &[usize]) -> Vec<Vec<usize>> {
     sizes.iter().fold(vec![vec![]], |rows, &size| {
         rows.iter().flat_map(|row| (0..size).map(move |value| [row.as_slice(), &[value]].concat())).collect()

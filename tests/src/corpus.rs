@@ -1,5 +1,5 @@
-//! A small corpus that is equal on every machine: sentences of a few hundred words. A linear congruential generator
-//! draws the words.
+//! A small corpus that is the same on every machine: sentences from a vocabulary of 200 words. A linear congruential
+//! generator draws the words.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use parquet::file::writer::SerializedFileWriter;
 pub struct Draws(pub u64);
 
 impl Draws {
-    /// The next number below `n`.
+    /// Returns the next number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
@@ -21,7 +21,7 @@ impl Draws {
 
 fn word(draws: &mut Draws) -> String {
     const SYLLABLES: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
-    // as in a natural language, some words are much more frequent than others: here the first ones
+    // as in a natural language, some words are much more frequent than others: here the words with small indices
     let mut index = draws.below(200).min(draws.below(200)) + 1;
     let mut word = String::new();
     while index > 0 {
@@ -31,7 +31,7 @@ fn word(draws: &mut Draws) -> String {
     word
 }
 
-/// `documents` documents of 1 to `longest` words.
+/// Returns `documents` documents of 1 to `longest` words.
 fn texts(documents: usize, longest: u64, seed: u64) -> Vec<String> {
     let mut draws = Draws(seed);
     let mut text = |_| {
@@ -41,7 +41,7 @@ fn texts(documents: usize, longest: u64, seed: u64) -> Vec<String> {
     (0..documents).map(&mut text).collect()
 }
 
-/// `documents` documents of 1 to `longest` words, one document a line.
+/// Returns `documents` documents of 1 to `longest` words, one document a line.
 pub fn jsonl(documents: usize, longest: u64, seed: u64) -> String {
     let mut lines = String::new();
     for text in texts(documents, longest, seed) {
@@ -50,7 +50,7 @@ pub fn jsonl(documents: usize, longest: u64, seed: u64) -> String {
     lines
 }
 
-/// The documents of [`jsonl`] as a Parquet file with ten rows in a row group and a second column.
+/// Returns the documents of [`jsonl`] as a Parquet file with ten rows in a row group and a second column.
 ///
 /// # Panics
 /// If the file can't be written.
@@ -70,13 +70,13 @@ pub fn parquet(documents: usize, longest: u64, seed: u64) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// Writes the corpus that [`crate::TestJob`] reads by default.
+/// Writes the default corpus of [`crate::TestJob`].
 pub fn write(workspace: &Path) {
     std::fs::create_dir_all(workspace.join("corpus")).unwrap();
     std::fs::write(workspace.join("corpus/small.jsonl"), jsonl(400, 40, 7)).unwrap();
 }
 
-/// A new workspace with the corpus.
+/// Returns a new workspace with the corpus.
 pub fn workspace() -> tempfile::TempDir {
     let workspace = tempfile::tempdir().unwrap();
     write(workspace.path());

@@ -1,31 +1,32 @@
-//! Independent rows of a test, several at a time.
+//! Runs independent rows of a test, several at the same time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The number of rows that run now in all tests of this process, and the signal that a row has ended.
+/// The number of rows that are running in all tests of this process, and the signal that a row has ended.
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-/// The number of rows that run at a time: a job waits as much as it computes.
+/// Returns the maximum number of rows that run at the same time: two for each core, since a job waits about as long as
+/// it computes.
 fn at_once() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The right to run a row. Dropping it lets another row begin.
-struct Turn;
+/// The permit to run a row. Dropping it lets another row start.
+struct RowPermit;
 
-impl Turn {
-    fn wait() -> Turn {
+impl RowPermit {
+    fn wait() -> RowPermit {
         let (running, ended) = &RUNNING;
         let lock = running.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = |running: &mut usize| *running >= at_once();
         *ended.wait_while(lock, is_full).unwrap_or_else(PoisonError::into_inner) += 1;
-        Turn
+        RowPermit
     }
 }
 
-impl Drop for Turn {
+impl Drop for RowPermit {
     fn drop(&mut self) {
         let (running, ended) = &RUNNING;
         *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
@@ -33,9 +34,9 @@ impl Drop for Turn {
     }
 }
 
-/// Runs `check` on every item with its index, several at a time, and prints a line of progress now and then. All calls
-/// of a process together run twice as many rows as there are cores. A row must not call `each`, since it would wait for
-/// its own end.
+/// Runs `check` on every item with its index, several at the same time, and prints the progress every 50 items. All
+/// calls in a process together run at most two rows for each core. A row must not call `each`, since that call would
+/// wait until the row itself has ended.
 ///
 /// # Panics
 /// After the last item, if a check failed.
@@ -47,7 +48,7 @@ pub fn each<T: Sync>(what: &str, items: &[T], check: impl Fn(usize, &T) + Sync) 
                 loop {
                     let at = next.fetch_add(1, Ordering::SeqCst);
                     let Some(item) = items.get(at) else { return };
-                    let _turn = Turn::wait();
+                    let _turn = RowPermit::wait();
                     if at % 50 == 0 {
                         println!("{what}: {at} of {}", items.len());
                     }

@@ -1,5 +1,5 @@
-//! The trainer over a volume with a fault at one of its calls. The binary `faulty` is the whole trainer over such a
-//! volume. The stages inherit the fault from their launcher through the environment. A crash is a real SIGKILL.
+//! The trainer over a volume with a fault in one of its calls. The binary `faulty` is the trainer with such a volume.
+//! The launcher passes the fault to its stages in the environment. A crash is a real SIGKILL.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -18,10 +18,10 @@ use stagecoach_test_volumes::{ENOSPC, EROFS, FaultInjector, FaultyVolume, Volume
 pub use crate::block_io::FAULT_VARIABLE;
 use crate::block_io::{BLOCK_PREFIX, IoBlock};
 
-/// The variable that names the folder for the trace and for the record of a fault that has happened.
+/// The environment variable with the folder for the trace and for the record of a fault that has occurred.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
 
-/// The variable that holds a [`BitFlip`] as text.
+/// The environment variable with a [`BitFlip`] as text.
 pub const BIT_FLIP_VARIABLE: &str = "STAGECOACH_BIT_FLIP";
 
 /// A stage that flips one bit of a kernel's result in some calls of the first attempt.
@@ -31,7 +31,7 @@ pub struct BitFlip {
     pub rank: u32,
     /// The result of a norm: `output`, `input-gradient` or `weight-gradient`.
     pub result: String,
-    /// The calls in which the bit is flipped. The process counts the calls that have this result from 0.
+    /// The calls in which the stage flips the bit. The process counts the calls with this result from 0.
     pub calls: Range<u64>,
 }
 
@@ -56,12 +56,12 @@ impl FromStr for BitFlip {
     }
 }
 
-/// A fault of one stage. The fault happens once: a later attempt that makes the same call continues unharmed.
+/// A fault of one stage. The fault occurs once: a later attempt that makes the same call has no fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StageFault {
     /// The stage.
     pub rank: u32,
-    /// Number of the call in the stage's process, from 0.
+    /// The number of the call in the stage's process, from 0.
     pub call: usize,
     /// The effect.
     pub fault: VolumeFault,
@@ -107,7 +107,7 @@ impl FromStr for StageFault {
     }
 }
 
-/// One call that a stage made.
+/// A call on the volume by a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageCall {
     /// The stage.
@@ -117,9 +117,9 @@ pub struct StageCall {
     /// The operation's name in [`Volume`], [`FileWriter`](stagecoach_checkpoint::FileWriter) or
     /// [`FileReader`](stagecoach_checkpoint::FileReader).
     pub operation: String,
-    /// The bytes that a read asks for. Other calls have 0.
+    /// The number of bytes that a read asks for, or 0 for other calls.
     pub bytes_read: u64,
-    /// The path. A rename has its target here.
+    /// The path of the call. For a rename, its target.
     pub path: String,
 }
 
@@ -142,12 +142,12 @@ impl StageCall {
     }
 }
 
-/// The calls of all processes that ran with `trace`, in order.
+/// Returns the calls of all processes that ran with `trace`, in order.
 pub fn traced(records: &Path) -> Vec<StageCall> {
     fs::read_to_string(records.join("trace")).unwrap_or_default().lines().map(StageCall::parse).collect()
 }
 
-/// The bytes of weights and moments that each stage has read. `STAGES` is the number of stages.
+/// Returns the number of bytes of weights and moments that each stage has read. `STAGES` is the number of stages.
 pub fn tensor_bytes_read<const STAGES: usize>(records: &Path) -> [u64; STAGES] {
     let mut bytes = [0; STAGES];
     for call in traced(records).iter().filter(|call| call.path.ends_with(".safetensors")) {
@@ -156,12 +156,12 @@ pub fn tensor_bytes_read<const STAGES: usize>(records: &Path) -> [u64; STAGES] {
     bytes
 }
 
-/// The call at which the fault happened; `None` if it has not happened.
+/// Returns the call at which the fault occurred, or `None` if it has not occurred.
 pub fn fired(records: &Path) -> Option<StageCall> {
     fs::read_to_string(records.join("fired")).ok().map(|line| StageCall::parse(line.trim_end_matches('\n')))
 }
 
-/// The trainer's volume, which has the fault only in a stage.
+/// Returns the trainer's volume. In a stage whose environment has [`FAULT_VARIABLE`], the volume has that fault.
 pub fn mount(folder: &Path) -> Arc<dyn Volume> {
     let volume = Arc::new(FileSystemVolume::new(folder));
     let variable = |name: &str| std::env::var(name).ok();
@@ -195,7 +195,7 @@ enum Mode {
     IoBlock(IoBlock),
 }
 
-/// The faults of this process, which is a stage.
+/// The faults of this process, which is one of the stages.
 struct StageFaults {
     rank: u32,
     mode: Mode,
@@ -247,19 +247,19 @@ impl FaultInjector for StageFaults {
     fn crash(&self) -> io::Error {
         kill_process(getpid(), Signal::KILL).unwrap();
         loop {
-            std::thread::park(); // the signal went to another thread of this process; this thread must not continue
+            std::thread::park(); // another thread of this process may receive the signal; this thread must not continue
         }
     }
 }
 
 impl StageFaults {
-    /// Appends the call with one write a line, so that lines of several stages don't mix.
+    /// Appends the call to the trace. It writes a whole line at once, so that the lines of several stages do not mix.
     fn record(&self, call: &StageCall) {
         let file = OpenOptions::new().create(true).append(true).open(self.records.join("trace"));
         file.and_then(|mut file| file.write_all(call.line().as_bytes())).unwrap();
     }
 
-    /// Waits until the volume has served all earlier callers, and this one for `seconds`.
+    /// Waits until the volume has served all earlier callers, and then this caller for `seconds`.
     fn wait_for_turn(&self, seconds: f64) {
         let path = self.records.join("busy-until");
         let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
@@ -276,7 +276,7 @@ impl StageFaults {
         std::thread::sleep(served_at.saturating_sub(now));
     }
 
-    /// Whether the fault happens for the first time. If so, this records that it has happened.
+    /// Whether the fault occurs for the first time. If so, this function records that it has occurred.
     fn is_first(&self, call: &StageCall) -> bool {
         match OpenOptions::new().write(true).create_new(true).open(self.records.join("fired")) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,

@@ -1,4 +1,4 @@
-//! A run whose volume the test fills and frees again.
+//! A run on a volume that the test fills and frees.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -13,22 +13,22 @@ use crate::{TestJob, signal, stagecoach, stages, until};
 
 /// The size of the tmpfs in bytes.
 const SIZE: usize = 16 << 20;
-/// The file that fills the volume.
+/// The name of the file that fills the volume.
 const FILLER: &str = "filler";
 
 /// The cause of a full volume.
 #[derive(Clone, Copy, Debug)]
 pub enum FullVolumeCause {
-    /// RLIMIT_FSIZE: the kernel lets neither the launcher nor a stage write to any file. This needs no privilege.
+    /// RLIMIT_FSIZE: neither the launcher nor a stage can write to any file. A test needs no privilege for this cause.
     Limit,
-    /// A small tmpfs in a mount namespace of the launcher, which ends with the launcher. The options are those of
-    /// `unshare` that make the namespace.
+    /// A small tmpfs in a mount namespace of the launcher. The namespace ends with the launcher. The value has the
+    /// options of `unshare` that create the namespace.
     Tmpfs(&'static [&'static str]),
 }
 
 impl FullVolumeCause {
-    /// The causes that this machine can produce: always the limit, and a tmpfs where root or a user namespace may mount
-    /// one.
+    /// Returns the causes that this machine can produce: always the limit, and a tmpfs if root or a user namespace can
+    /// mount one.
     pub fn available() -> Vec<FullVolumeCause> {
         let folder = tempfile::tempdir().unwrap();
         let mounts = |options: &[&str]| {
@@ -44,7 +44,7 @@ impl FullVolumeCause {
         [FullVolumeCause::Limit].into_iter().chain(tmpfs).collect()
     }
 
-    /// The options of `unshare` for a namespace in which a tmpfs can be mounted; `None` for the limit.
+    /// Returns the options of `unshare` for a namespace that can mount a tmpfs, or `None` for the limit.
     pub fn unshare_options(self) -> Option<&'static [&'static str]> {
         match self {
             FullVolumeCause::Limit => None,
@@ -53,20 +53,20 @@ impl FullVolumeCause {
     }
 }
 
-/// A launcher over such a volume. Dropping it kills the launcher and its stages.
+/// A launcher over a volume that the test can fill. Dropping this value kills the launcher and its stages.
 #[derive(Debug)]
 pub struct FillableRun {
     child: Child,
     full: FullVolumeCause,
     output: Arc<Mutex<String>>,
-    /// The workspace as the launcher sees it. The open file keeps it beyond the launcher's end.
+    /// The workspace as the launcher sees it. This open file keeps the workspace beyond the launcher's end.
     workspace: File,
     _folder: tempfile::TempDir,
 }
 
 impl FillableRun {
-    /// Starts `job` over such a volume, which begins as a copy of `seed`. The launcher's output comes through pipes,
-    /// since a limit on files does not apply to pipes.
+    /// Starts `job` over a volume that starts as a copy of `seed`. The launcher writes its output to pipes, since the
+    /// limit on files does not apply to pipes.
     pub fn start(full: FullVolumeCause, seed: &Path, job: &TestJob) -> FillableRun {
         let folder = tempfile::tempdir().unwrap();
         let mount = folder.path().join("workspace");
@@ -100,7 +100,7 @@ impl FillableRun {
         FillableRun { child, full, output, workspace, _folder: folder }
     }
 
-    /// Fills the volume: no write succeeds after this.
+    /// Fills the volume. Every later write fails.
     pub fn fill(&self) {
         match self.full {
             FullVolumeCause::Limit => self.limit(Some(0)),
@@ -115,7 +115,7 @@ impl FillableRun {
         }
     }
 
-    /// Frees space again.
+    /// Frees space in the volume.
     pub fn free(&self) {
         match self.full {
             FullVolumeCause::Limit => self.limit(None),
@@ -131,20 +131,20 @@ impl FillableRun {
         }
     }
 
-    /// Process ids of the stages, by rank.
+    /// Returns the process ids of the stages, by rank.
     pub fn stages(&self) -> Vec<u32> {
         stages(self.child.id())
     }
 
-    /// The launcher's output so far.
+    /// Returns the launcher's output so far.
     pub fn said(&self) -> String {
         self.output.lock().unwrap().clone()
     }
 
-    /// Waits until the launcher's output fulfils `condition`.
+    /// Waits until the launcher's output satisfies `condition`.
     ///
     /// # Panics
-    /// If the launcher ends before, or at the deadline of tests.
+    /// If the launcher ends before that, or at the deadline of tests.
     pub fn wait(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
         until(what, || {
             let ended = self.child.try_wait().unwrap();
@@ -154,7 +154,7 @@ impl FillableRun {
         });
     }
 
-    /// The path of a file in the workspace, which is valid after the launcher's end too.
+    /// Returns the path of a file in the workspace. The path stays valid after the launcher's end.
     pub fn path(&self, name: &str) -> PathBuf {
         Path::new("/proc/self/fd").join(self.workspace.as_raw_fd().to_string()).join(name)
     }

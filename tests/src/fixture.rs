@@ -1,5 +1,5 @@
-//! A job that was stopped before its end. Any number of tests can continue it, with the faulty trainer or in a folder
-//! that was damaged. Its runs share the corpus and its tokens; each has a copy of the job's folder.
+//! A job that was stopped before its end. Any number of tests can continue the job, with the faulty trainer or in a
+//! damaged folder. The runs of a fixture share the corpus and the token cache. Each run has a copy of the job's folder.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use stagecoach_test_volumes::VolumeFault;
 use crate::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, StageCall, StageFault, fired, traced};
 use crate::{Hashes, Outcome, TestJob, corpus, until};
 
-/// Steps of the job.
+/// The number of steps of the job.
 pub const STEPS: u64 = 6;
-/// The checkpoints that were committed before the job stopped, one by each save.
+/// The steps of the checkpoints that the job committed before it stopped.
 pub const COMMITTED: [u64; 3] = [1, 2, 3];
 
-/// The message of a stage whose port another process took between choice and use.
+/// The message of a stage whose port another process took after the launcher had chosen it.
 const PORT_TAKEN: &str = "could not listen at";
 
-/// The workspace and the results of the undisturbed run.
+/// The workspace of the stopped job, and the results of the undisturbed run.
 #[derive(Debug)]
 pub struct Fixture {
     /// The program that runs the job.
@@ -56,8 +56,8 @@ pub struct Ran {
 }
 
 impl Fixture {
-    /// A workspace with the stopped job, trained by the binary `faulty`. The job is trained once a process, in a folder
-    /// of `scratch`; every fixture has a copy.
+    /// Returns a workspace with the stopped job, trained by the binary `faulty`. A process trains the job once, in a
+    /// folder of `scratch`. Every fixture has a copy of that folder.
     pub fn new(faulty: &str, scratch: &str) -> Fixture {
         type Seed = (PathBuf, Hashes, Vec<StageCall>);
         static SEED: OnceLock<Seed> = OnceLock::new();
@@ -73,7 +73,7 @@ impl Fixture {
         Fixture { program: faulty.into(), workspace, expected: expected.clone(), first_run: first_run.clone() }
     }
 
-    /// Trains undisturbed, then once more up to the commit of step 4, where a stage is killed.
+    /// Trains the job undisturbed, and then again up to the commit of step 4, where stage 0 is killed.
     fn trained(faulty: &str) -> Fixture {
         let workspace = corpus::workspace();
         let mut fixture =
@@ -88,25 +88,26 @@ impl Fixture {
         let fault = StageFault { rank: 0, call: commit.number, fault: VolumeFault::CrashBefore }.to_string();
         let stopped = fixture.run(&Case { name: "killed", fault: &fault, ..case });
         assert!(!stopped.outcome.status.success() && stopped.fired().is_some(), "{}", stopped.outcome.stdout);
-        // without its record the launcher takes each copy for another run, so copies may run side by side
+        // without `state.json`, the launcher treats each copy as a separate run, so that copies can run at the same
+        // time
         fs::remove_file(stopped.folder.join("state.json")).unwrap();
         fs::rename(&stopped.folder, fixture.path("stopped")).unwrap();
         fixture
     }
 
-    /// The path of `name` in the workspace.
+    /// Returns the path of `name` in the workspace.
     pub fn path(&self, name: &str) -> PathBuf {
         self.workspace.path().join(name)
     }
 
-    /// The folder of job `name`: a copy of the stopped job's folder.
+    /// Creates the folder of job `name` as a copy of the stopped job's folder, and returns its path.
     pub fn stopped(&self, name: &str) -> PathBuf {
         copy(&self.path("stopped"), &self.path(name));
         self.path(name)
     }
 
-    /// Like [`Fixture::stopped`], with a damaged newest checkpoint, and with the leftovers of a group that was fenced
-    /// off long ago and never swept: half a save, and a damaged checkpoint that was about to be moved away.
+    /// Like [`Fixture::stopped`], with a damaged newest checkpoint, and with the leftovers of an older fenced group
+    /// that no group has swept: half a save, and a damaged checkpoint that the group was moving away.
     pub fn with_leftovers(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
         let shard = folder.join(paths::checkpoint_path(COMMITTED[2])).join(paths::optimizer_file(0));
@@ -120,7 +121,7 @@ impl Fixture {
         folder
     }
 
-    /// Writes the job file.
+    /// Writes the job file, and returns its path.
     pub fn job(&self, case: &Case) -> PathBuf {
         let Case { name, checkpoint, restarts, .. } = case;
         let extra = format!(
@@ -138,7 +139,7 @@ impl Fixture {
         self.run_file(case, &file)
     }
 
-    /// Like [`Fixture::run`], with the test's own job file.
+    /// Like [`Fixture::run`], with the job file `file`.
     pub fn run_file(&self, case: &Case, file: &Path) -> Ran {
         let (folder, notes) = (self.path(case.name), self.path(&format!("{}.notes", case.name)));
         let mut launcher = Command::new(&self.program);
@@ -147,7 +148,7 @@ impl Fixture {
             launcher.env(FAULT_VARIABLE, case.fault).env(RECORDS_VARIABLE, &notes);
         }
         let mut outcome = finish(&mut launcher, &notes);
-        // nothing has happened yet if another process took the port and there was no other attempt
+        // without restarts, if another process took the port, the job has trained nothing: the loop starts it again
         while case.restarts == 0 && !outcome.status.success() && outcome.stdout.contains(PORT_TAKEN) {
             outcome = finish(&mut launcher, &notes);
         }
@@ -156,11 +157,11 @@ impl Fixture {
     }
 }
 
-/// Runs a command to its end. The output goes to files in the new folder `notes`, since the command would block on a
-/// pipe that no process reads.
+/// Runs a command and waits for its exit. The output goes to files in the new folder `notes`, since the command would
+/// block on a pipe that no process reads.
 ///
 /// # Panics
-/// If the command does not end in time. The function then kills the command.
+/// If the command does not end in time. This function kills the command before it panics.
 pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
     fs::create_dir_all(notes).unwrap();
     let log = |name: &str| File::create(notes.join(name)).unwrap();
@@ -179,17 +180,17 @@ pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
 }
 
 impl Ran {
-    /// The calls, if `trace` was on.
+    /// Returns the calls of the run, if its fault was `trace`.
     pub fn trace(&self) -> Vec<StageCall> {
         traced(&self.notes)
     }
 
-    /// The call at which the fault happened.
+    /// Returns the call at which the fault occurred.
     pub fn fired(&self) -> Option<StageCall> {
         fired(&self.notes)
     }
 
-    /// The number of times the group formed or started, by the launcher's own record, without attempts whose port was
+    /// Returns the number of groups of the run according to the launcher's record, without attempts whose port was
     /// taken.
     pub fn attempts(&self) -> u64 {
         let record: serde_json::Value =
@@ -199,7 +200,7 @@ impl Ran {
         state["attempt"]["number"].as_u64().unwrap() + state["budget"]["replaced"].as_u64().unwrap() - taken
     }
 
-    /// The committed steps, newest first.
+    /// Returns the committed steps, newest first.
     ///
     /// # Panics
     /// If a checkpoint is not complete.
@@ -210,23 +211,24 @@ impl Ran {
         steps
     }
 
-    /// Asserts that the numbers show no effect of the disturbance, and that all committed checkpoints are complete.
+    /// Asserts that the run ended with the hashes of the undisturbed run and a checkpoint of the last step, and that
+    /// all committed checkpoints are complete.
     pub fn ended_well(&self, fixture: &Fixture) {
         assert_eq!(self.outcome.hashes(), fixture.expected);
         assert_eq!(self.checkpoints().first(), Some(&STEPS));
         assert!(!self.outcome.stderr.contains("panicked"), "{}", self.outcome.stderr);
     }
 
-    /// The step after which the last attempt continued; `None` if it began at step 1.
+    /// Returns the step after which the last attempt resumed, or `None` if it started at step 1.
     pub fn resumed_after(&self) -> Option<u64> {
         let (_, rest) = self.outcome.stdout.rsplit_once("resuming after step ")?;
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().ok()
     }
 
-    /// Asserts that no unfinished files are left, and that `damaged/` has these steps and no others.
+    /// Asserts that no unfinished files remain, and that `damaged/` has these steps and no other steps.
     pub fn is_tidy(&self, damaged: &[u64]) {
         let mut unfinished = files(&self.folder.join("fences"));
-        // the files that the last group published stay until the next group begins
+        // the files that the last group published stay until the next group starts
         unfinished
             .retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rendezvous,")));
         assert!(unfinished.is_empty(), "left in the fences: {unfinished:?}");
@@ -246,19 +248,19 @@ impl Drop for Ran {
     }
 }
 
-/// The seed of random choices. STAGECOACH_SEED changes it.
+/// Returns the seed of random choices. STAGECOACH_SEED sets it.
 pub fn seed() -> u64 {
     std::env::var("STAGECOACH_SEED").map_or(1, |seed| seed.parse().expect("STAGECOACH_SEED is a whole number"))
 }
 
-/// Changes the last bit of a file.
+/// Flips the last bit of a file.
 pub fn flip(file: &Path) {
     let mut bytes = fs::read(file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(file, bytes).unwrap();
 }
 
-/// Every file below a folder, sorted.
+/// Returns every file below a folder, sorted.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> =
@@ -267,7 +269,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Copies a folder with its content. `to` is made if it is missing.
+/// Copies a folder with its content. Creates `to` if it is missing.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {

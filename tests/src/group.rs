@@ -1,5 +1,5 @@
-//! A group of stages as an operator starts it: one process a stage, configured by its environment alone, without a
-//! launcher.
+//! A group of stages as an operator starts it: one process for each stage, configured only by environment variables,
+//! without a launcher.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use stagecoach_test_wait::until_deadline;
 use crate::phases::{send, stop};
 use crate::{Deadline, TestJob, stagecoach};
 
-/// Stages that run. Dropping it kills them.
+/// Running stages. Dropping this value kills them.
 #[derive(Debug)]
 pub struct Group {
     stages: Vec<Child>,
@@ -19,9 +19,9 @@ pub struct Group {
 /// The end of a stage.
 #[derive(Debug)]
 pub struct Ended {
-    /// The exit code; `None` if a signal ended the stage.
+    /// The exit code, or `None` if a signal ended the stage.
     pub code: Option<i32>,
-    /// The termination message; null without one.
+    /// The termination message, or null without one.
     pub termination_message: serde_json::Value,
     /// The output.
     pub log: String,
@@ -29,7 +29,7 @@ pub struct Ended {
 
 impl Group {
     /// Starts `job` in `workspace` as attempt `attempt` of the job with this UID. The job file, logs and termination
-    /// messages lie in a folder of their own.
+    /// messages are in a new folder of the workspace.
     pub fn start(workspace: &Path, job: &TestJob, uid: &str, attempt: u64) -> Group {
         Group::start_program(&stagecoach(), &[], workspace, job, uid, attempt)
     }
@@ -39,7 +39,7 @@ impl Group {
         Group::start_job_file(&stagecoach(), &[], workspace, (job, yaml), uid, attempt)
     }
 
-    /// Like [`Group::start_yaml`], with the test's own program and additional environment variables.
+    /// Like [`Group::start`], with the program `program` and additional environment variables.
     pub fn start_program(
         program: &Path,
         env: &[(&str, &str)],
@@ -79,7 +79,7 @@ impl Group {
                 .env("STAGECOACH_WORKSPACE", workspace)
                 .env("POD_UID", format!("{uid}-{attempt}-{rank}"))
                 .env("STAGECOACH_HTTP_PORT", "0")
-                // each stage claims a host of its own, since NCCL refuses two processes of one host on one GPU
+                // each stage reports a different host, since NCCL refuses two processes of one host on one GPU
                 .env("NCCL_HOSTID", format!("host-of-stage-{rank}"))
                 .env("STAGECOACH_TERMINATION_LOG", termination_message(&folder, rank))
                 .envs(env.iter().copied())
@@ -92,17 +92,17 @@ impl Group {
         Group { stages: (0..job.stages).map(start).collect(), folder }
     }
 
-    /// Process ids by rank.
+    /// Returns the process ids, by rank.
     pub fn pids(&self) -> Vec<u32> {
         self.stages.iter().map(Child::id).collect()
     }
 
-    /// Whether no stage has ended.
+    /// Whether all stages run.
     pub fn is_whole(&mut self) -> bool {
         self.stages.iter_mut().all(|stage| stage.try_wait().unwrap().is_none())
     }
 
-    /// The file with the output of each stage.
+    /// Returns the files with the output of each stage, by rank.
     pub fn logs(&self) -> Vec<PathBuf> {
         (0..self.stages.len()).map(|rank| log(&self.folder, rank)).collect()
     }
@@ -125,7 +125,7 @@ impl Group {
         self.finish_before(Deadline::start())
     }
 
-    /// Like [`Group::finish`], with the test's own deadline.
+    /// Like [`Group::finish`], with the deadline `deadline`.
     pub fn finish_before(&mut self, deadline: Deadline) -> Vec<Ended> {
         let folder = self.folder.clone();
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The hashes that are equal bit for bit, however a job ran.
+//! The hashes of a job's results, which are the same for every number of stages, schedule and restart.
 
 use serde_json::Value;
 
@@ -11,12 +11,12 @@ pub struct Hashes {
     pub evaluation_losses: String,
     /// The hash of all weights.
     pub weights: String,
-    /// The hash chain over all steps; empty if there is none.
+    /// The hash chain over all steps. Empty if the result has none.
     pub receipt: String,
 }
 
 impl Hashes {
-    /// The hashes of a result.
+    /// Returns the hashes of a result.
     ///
     /// # Panics
     /// If a hash is missing.

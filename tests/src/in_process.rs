@@ -1,6 +1,5 @@
-//! A group whose stages are threads of this process, with the real control plane.
+//! A group whose stages are threads of this process, with the real coordinator and heartbeats.
 
-use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
@@ -16,7 +15,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 pub struct InProcessStage<'a> {
     /// The rank.
     pub rank: usize,
-    /// The membership. The stage calls [`Member::form`] when its links are open.
+    /// The membership. The stage calls [`Member::form`] after it has opened its links.
     pub member: Member,
     /// The socket at which the other stages reach the stage.
     pub listener: TcpListener,
@@ -24,8 +23,8 @@ pub struct InProcessStage<'a> {
     pub addresses: &'a [String],
 }
 
-/// Runs `stage` on one thread for each of `ranks` ranks, and returns the results by rank. Members leave when `stage`
-/// returns.
+/// Runs `stage` on one thread for each of `ranks` ranks, and returns the results by rank. A member leaves the group
+/// when its `stage` returns.
 ///
 /// # Panics
 /// If the group does not form, or a stage panics.
@@ -61,7 +60,7 @@ pub fn in_process_group<T: Send>(
 }
 
 fn timeouts() -> GroupTimeouts {
-    let heartbeat_timeout = TIMEOUT; // stages on a busy machine may send no heartbeat for long
+    let heartbeat_timeout = TIMEOUT; // stages on a busy machine may send no heartbeat for a long time
     GroupTimeouts { startup_timeout: TIMEOUT, heartbeat_timeout, stall_timeout: TIMEOUT, ..GroupTimeouts::default() }
 }
 
@@ -71,12 +70,8 @@ fn hello(rank: usize, world_size: usize) -> Hello {
         attempt: 1,
         rank,
         world_size,
-        lost_ranks: None,
-        incarnation: 0,
         pod_uid: format!("pod-{rank}"),
         version: "test".into(),
-        config: BTreeMap::new(),
-        data_address: String::new(),
-        host: String::new(),
+        ..Hello::default()
     }
 }

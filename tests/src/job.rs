@@ -1,25 +1,25 @@
-//! A job that trains in a second, and the fields that tests vary in it.
+//! A job that trains in a second, with the fields that tests vary.
 
 use crate::nccl;
 
-/// Fields of a small job. [`TestJob::yaml`] writes them as a job file.
+/// The fields of a small job. [`TestJob::yaml`] writes them as a job file.
 #[derive(Clone, Debug)]
 pub struct TestJob {
     /// `metadata.name`, which also names the job's folder.
     pub name: String,
-    /// Number of stages.
+    /// The number of stages.
     pub stages: usize,
-    /// Number of replicas of the pipeline.
+    /// The number of replicas of the pipeline.
     pub data_parallel: usize,
-    /// Number of decoder layers.
+    /// The number of decoder layers.
     pub layers: usize,
-    /// The schedule, by torch's name.
+    /// The schedule, by its name in torch.
     pub schedule: &'static str,
-    /// Chunks a stage.
+    /// The number of chunks of each stage.
     pub virtual_stages: usize,
-    /// An explicit partition; `None` for `Auto`.
+    /// An explicit partition, or `None` for `Auto`.
     pub partition: Option<Vec<usize>>,
-    /// `Tcp`, `Shm`, `Auto` or `Nccl`. With `Nccl` the loader finds the stand-in for NCCL.
+    /// `Tcp`, `Shm`, `Auto` or `Nccl`. With `Nccl`, the loader finds the stand-in for NCCL.
     pub transport: &'static str,
     /// `None`, `Selective` or `Full`.
     pub recompute: &'static str,
@@ -29,24 +29,24 @@ pub struct TestJob {
     pub kernels: &'static str,
     /// `Float32` or `BFloat16`.
     pub precision: &'static str,
-    /// The location of the corpus: `paths` or `sources`, as YAML in one line.
+    /// The location of the corpus: `paths` or `sources`, as YAML on one line.
     pub corpus: String,
-    /// The held-out part, as YAML in one line.
+    /// The held-out part, as YAML on one line.
     pub evaluation: String,
     /// Whether sequences are packed. Without packing, each row has one padded document.
     pub packing: bool,
-    /// Whether head and embedding share one weight.
+    /// Whether the head and the embedding share one weight.
     pub tied: bool,
-    /// Rows a step.
+    /// The number of rows of each step.
     pub global_batch_size: u32,
-    /// Microbatches a step.
+    /// The number of microbatches of each step.
     pub microbatches: u32,
-    /// The number of blocks in which gradients are added.
+    /// The number of gradient blocks.
     pub gradient_blocks: u32,
-    /// Number of steps.
+    /// The number of steps.
     pub steps: u64,
-    /// The step at which the learning rate's decay ends; `None` for the last step. With it, jobs that differ in `steps`
-    /// alone continue from each other's checkpoints.
+    /// The step at which the learning rate's decay ends, or `None` for the last step. With an explicit step, jobs that
+    /// differ only in `steps` can resume from each other's checkpoints.
     pub decay_steps: Option<u64>,
     /// Lines to add below `spec:`, with an indentation of two.
     pub extra: String,
@@ -81,23 +81,22 @@ impl Default for TestJob {
     }
 }
 
-/// More steps than any machine trains while a test waits.
+/// A number of steps that no machine trains during a test.
 const ENDLESS: u64 = 1_000_000;
-/// Jobs end at multiples of this step, so that few undisturbed runs serve many tests.
+/// A job of [`TestJob::ending_after`] ends at a multiple of this step, so that few undisturbed runs serve many tests.
 const END: u64 = 100;
 
 impl TestJob {
-    /// This job without an end: even a fast machine does not finish it before the test disturbs it.
+    /// Returns this job without an end: even a fast machine does not finish it before the test disturbs it.
     ///
     /// # Panics
-    /// If its learning rate depends on the number of steps, since no other job could continue from its checkpoints
-    /// then.
+    /// If its learning rate depends on the number of steps, since then no other job could resume from its checkpoints.
     pub fn endless(&self) -> TestJob {
         assert!(self.decay_steps.is_some(), "decay_steps is None");
         TestJob { steps: ENDLESS, ..self.clone() }
     }
 
-    /// This job with an end soon after step `saved`, and 10 steps after it at the earliest.
+    /// Returns this job with an end soon after step `saved`, at least 10 steps later.
     ///
     /// # Panics
     /// Like [`TestJob::endless`].
@@ -105,18 +104,18 @@ impl TestJob {
         TestJob { steps: (saved + 10).next_multiple_of(END), ..self.endless() }
     }
 
-    /// The environment variables of the job's processes.
+    /// Returns the environment variables of the job's processes.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let is_nccl = self.transport == "Nccl";
         is_nccl.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
     }
 
-    /// The job file.
+    /// Returns the job file.
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
         let TestJob { virtual_stages, corpus, evaluation, packing, tied, steps, decay_steps, extra, .. } = self;
         let TestJob { global_batch_size, microbatches, gradient_blocks, data_parallel, .. } = self;
-        // tests count lines in jobs with one block and one replica that set neither device nor kernels
+        // some tests count lines of a job file with one block and one replica that sets neither device nor kernels
         let device = Some(self.device).filter(|device| *device != "Auto");
         let device = device.map(|device| format!("\n    device: {device}")).unwrap_or_default();
         let kernels = Some(self.kernels).filter(|kernels| *kernels != "Fastest");

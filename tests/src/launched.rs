@@ -1,4 +1,4 @@
-//! `stagecoach run` as a child process.
+//! `stagecoach run` as a child process of the test.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,13 @@ use stagecoach_test_wait::{Deadline, until, until_deadline, until_or_tell};
 
 use crate::{Hashes, TestJob};
 
-/// The binary under test. It lies beside this one or, for a test, in the folder above.
+/// Returns the path of the binary under test. The binary is in the folder of the running program, or in the folder
+/// above.
 pub fn stagecoach() -> PathBuf {
     built("stagecoach")
 }
 
-/// The entry point of the trainer's image, found like [`stagecoach`].
+/// Returns the path of the entry point of the trainer's image, found like [`stagecoach`].
 pub fn entrypoint() -> PathBuf {
     built("stagecoach-entrypoint")
 }
@@ -25,7 +26,7 @@ fn built(name: &str) -> PathBuf {
     built.find(|path| path.is_file()).unwrap_or_else(|| panic!("{name} is not built: run `cargo build` first"))
 }
 
-/// The last output of a launcher and its stages, and the position of each stage's threads.
+/// Returns the last lines of the output of a launcher and its stages, and the state of each stage's threads.
 fn standstill(launcher: u32, folder: &Path, workspace: &Path) -> String {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let end = |text: &str| {
@@ -46,10 +47,10 @@ fn standstill(launcher: u32, folder: &Path, workspace: &Path) -> String {
     said
 }
 
-/// A launcher that runs. Dropping it kills the launcher and its stages.
+/// A running launcher. Dropping this value kills the launcher and its stages.
 #[derive(Debug)]
 pub struct Launched {
-    /// The launcher.
+    /// The launcher's process.
     pub child: Child,
     folder: PathBuf,
 }
@@ -73,7 +74,7 @@ impl Launched {
         Launched::start_with(workspace, job, arguments, &[])
     }
 
-    /// Like [`Launched::start`], with these variables in the launcher's environment.
+    /// Like [`Launched::start`], with these additional environment variables of the launcher.
     pub fn start_with(workspace: &Path, job: &TestJob, arguments: &[&str], environment: &[(&str, &str)]) -> Launched {
         let file = workspace.join(format!("{}.yaml", job.name));
         std::fs::write(&file, job.yaml()).unwrap();
@@ -84,12 +85,12 @@ impl Launched {
         Launched::start_program(&stagecoach(), workspace, &file, folder, arguments, &environment)
     }
 
-    /// Starts the job in `file`. The job's folder will be `folder`.
+    /// Starts the job in `file`. The job's folder is `folder`.
     pub fn start_file(workspace: &Path, file: &Path, folder: PathBuf, arguments: &[&str]) -> Launched {
         Launched::start_program(&stagecoach(), workspace, file, folder, arguments, &[])
     }
 
-    /// Like [`Launched::start_file`], with another binary of the trainer and these variables in its environment.
+    /// Like [`Launched::start_file`], with the binary `program` and these environment variables.
     pub fn start_program(
         program: &Path,
         workspace: &Path,
@@ -98,7 +99,7 @@ impl Launched {
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> Launched {
-        // the output goes to files: the launcher would block on a pipe that no process reads
+        // the output goes to files, since the launcher would block on a pipe that no process reads
         let log = |name: &str| std::fs::File::create(workspace.join(name)).unwrap();
         let child = Command::new(program)
             .arg("run")
@@ -115,12 +116,12 @@ impl Launched {
         Launched { child, folder }
     }
 
-    /// Waits for the launcher's end.
+    /// Waits for the launcher's exit.
     pub fn finish(self, workspace: &Path) -> Outcome {
         self.finish_before(Deadline::start(), workspace)
     }
 
-    /// Waits for the launcher's end.
+    /// Waits for the launcher's exit.
     ///
     /// # Panics
     /// If the launcher still runs at the deadline.
@@ -143,12 +144,12 @@ impl Launched {
         });
     }
 
-    /// The number of steps in the metrics.
+    /// Returns the number of steps in the metrics.
     pub fn steps(&self) -> u64 {
         std::fs::read_to_string(self.folder.join("metrics.jsonl")).map_or(0, |lines| lines.lines().count() as u64)
     }
 
-    /// Waits until the job has trained a step after a failure, in the group that formed again or in another attempt.
+    /// Waits until the job has trained a step after a failure, in a new group of the attempt or in a new attempt.
     pub fn wait_for_restart(&mut self, workspace: &Path) {
         until("the next attempt to train", || {
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before the next attempt trained");
@@ -158,7 +159,7 @@ impl Launched {
         });
     }
 
-    /// Stops the launcher by Ctrl-C, which saves a checkpoint.
+    /// Stops the launcher as Ctrl-C does, after which the job saves a checkpoint.
     ///
     /// # Panics
     /// If the launcher's exit code is not that of a stopped run.
@@ -177,22 +178,22 @@ impl Launched {
         until("the stages' end", || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
     }
 
-    /// Process ids of the stages by rank; see [`stages`].
+    /// Returns the process ids of the stages by rank; see [`stages`].
     pub fn stages(&self) -> Vec<u32> {
         stages(self.child.id())
     }
 
-    /// Waits until `count` stages run, and so until each lost stage is replaced. Returns their process ids by rank.
+    /// Waits until `count` stages run, so that every lost stage is replaced. Returns their process ids by rank.
     pub fn wait_for_stages(&self, count: usize) -> Vec<u32> {
         until("all stages", || Some(self.stages()).filter(|stages| stages.len() == count))
     }
 
-    /// Process ids of the waiting spares.
+    /// Returns the process ids of the waiting spares.
     pub fn waiting_spares(&self) -> Vec<u32> {
         waiting_spares(self.child.id())
     }
 
-    /// Waits until a spare whose process is none of `others` stands by. Returns its process id.
+    /// Waits until a spare stands by whose process id is not in `others`. Returns its process id.
     pub fn wait_for_spare(&self, workspace: &Path, others: &[u32]) -> u32 {
         let standing_by = || {
             let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
@@ -213,7 +214,7 @@ impl Drop for Launched {
 }
 
 impl Outcome {
-    /// The hashes of the run without its receipt, since a receipt depends on the origin of the first weights.
+    /// Returns the hashes of the run without its receipt, since the receipt depends on the origin of the first weights.
     ///
     /// # Panics
     /// If the run did not finish.
@@ -221,7 +222,7 @@ impl Outcome {
         Hashes { receipt: String::new(), ..self.hashes() }
     }
 
-    /// The hashes of the run.
+    /// Returns the hashes of the run.
     ///
     /// # Panics
     /// If the run did not finish.
@@ -231,8 +232,8 @@ impl Outcome {
     }
 }
 
-/// Process ids of a launcher's stages by rank, as the kernel knows them. A spare that replaced stage 0 comes first;
-/// other spares that replaced a stage come last.
+/// Returns the process ids of a launcher's stages by rank, from the kernel's list of processes. A spare that replaced
+/// stage 0 comes first. Other spares that replaced a stage come last.
 pub fn stages(launcher: u32) -> Vec<u32> {
     let rank_of = |pid, spare: bool, rank: Option<usize>| match has_thread(pid, "group-accept") {
         true => Some(0),
@@ -250,7 +251,7 @@ pub fn stages(launcher: u32) -> Vec<u32> {
     stages.into_iter().map(|(_, pid)| pid).collect()
 }
 
-/// Process ids of a launcher's waiting spares, by number.
+/// Returns the process ids of a launcher's waiting spares, by number.
 pub fn waiting_spares(launcher: u32) -> Vec<u32> {
     let waits = |pid: u32| !has_thread(pid, "group-receive") && !has_thread(pid, "group-accept");
     let numbered = children(launcher).into_iter().filter_map(|(pid, environment)| {
@@ -262,12 +263,12 @@ pub fn waiting_spares(launcher: u32) -> Vec<u32> {
     spares.into_iter().map(|(_, pid)| pid).collect()
 }
 
-/// The only child of a process; `None` as long as it has no child.
+/// Returns the first child of a process, or `None` as long as it has no child.
 pub fn only_child(of: u32) -> Option<u32> {
     children(of).first().map(|(pid, _)| *pid)
 }
 
-/// The children of a process, with the variables of their initial environments.
+/// Returns the children of a process, with their initial environment variables.
 fn children(of: u32) -> Vec<(u32, BTreeMap<String, String>)> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -295,7 +296,7 @@ fn has_thread(pid: u32, name: &str) -> bool {
         .any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name))
 }
 
-/// The steps of the checkpoints in a job's folder, ascending.
+/// Returns the steps of the checkpoints in a job's folder, ascending.
 pub fn checkpoints(folder: &Path) -> Vec<u64> {
     let entries = std::fs::read_dir(folder.join("checkpoints")).into_iter().flatten().flatten();
     let step = |name: &str| name.strip_prefix("step-")?.parse().ok();
@@ -304,7 +305,7 @@ pub fn checkpoints(folder: &Path) -> Vec<u64> {
     steps
 }
 
-/// The step of the newest checkpoint in a job's folder; 0 if there is none.
+/// Returns the step of the newest checkpoint in a job's folder, or 0 without a checkpoint.
 pub fn saved(folder: &Path) -> u64 {
     checkpoints(folder).last().copied().unwrap_or(0)
 }
@@ -312,12 +313,12 @@ pub fn saved(folder: &Path) -> u64 {
 /// Sends a signal to a process that the test started.
 ///
 /// # Panics
-/// If there is no such process or no such signal.
+/// If the process or the signal does not exist.
 pub fn signal(pid: u32, signal: i32) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::from_named_raw(signal).unwrap()).unwrap();
 }
 
-/// Whether a process is gone, or dead and not yet reaped.
+/// Whether a process has ended, including a process that its parent has not yet waited for.
 pub fn is_gone(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))

@@ -1,5 +1,5 @@
-//! Helpers that drive the real binary: jobs as YAML, a corpus made from a seed, results read from the job's folder. A
-//! failure here fails a test, so these functions panic.
+//! Helpers that run the real binary: jobs as YAML, a corpus from a seed, and results from the job's folder. These
+//! functions panic on a failure, since a failure here fails the test.
 
 pub mod block_io;
 pub mod browser;
@@ -31,12 +31,13 @@ pub use launched::{
 pub use stagecoach_test_wait::{Deadline, until, until_within};
 pub use undisturbed::undisturbed;
 
-/// A tiny Llama of two layers in the format of Hugging Face's tools, with a tokenizer for the corpus of [`corpus`].
+/// Returns the folder of a tiny Llama of two layers in the format of Hugging Face's tools, with a tokenizer for the
+/// corpus of [`corpus`].
 pub fn hugging_face() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("hugging_face/tiny-llama")
 }
 
-/// Asserts that no file below `folder` has the word, such as a secret.
+/// Asserts that no file below `folder` contains `word`, which is for example a secret.
 pub fn no_file_has(folder: &std::path::Path, word: &str) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
@@ -53,14 +54,14 @@ pub fn no_file_has(folder: &std::path::Path, word: &str) {
     }
 }
 
-/// The peak resident memory of each stage of the job in `folder` until the vote on its last step, in bytes.
+/// Returns the peak resident memory in bytes of each stage of the job in `folder`, until the vote on the last step.
 pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
 }
 
-/// Whether this processor has AVX512, which the imitation of AVX512 processors and fast bf16 products need.
+/// Whether this processor has AVX512. Fast bf16 products and the emulation of AVX512 processors need it.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bw");

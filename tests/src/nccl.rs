@@ -1,4 +1,4 @@
-//! The stand-in for NCCL and the CUDA driver (`tests/nccl`), in a place where the loader finds it.
+//! Installs the stand-in for NCCL and the CUDA driver (`tests/nccl`) in a folder in which the loader finds it.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 
 use crate::stagecoach;
 
-/// The variable with the folders that the loader searches first.
+/// The environment variable with the folders that the loader searches first.
 pub const LOADER_PATH: &str = "LD_LIBRARY_PATH";
 
-/// The variable that marks a process whose loader finds the stand-in.
+/// The environment variable that marks a process whose loader finds the stand-in.
 const IS_HERE: &str = "STAGECOACH_NCCL_STAND_IN";
 
-/// A loader's path that begins with the stand-in's folder. There the stand-in has the names of the libraries that it
-/// replaces.
+/// Returns a value of [`LOADER_PATH`] that begins with the stand-in's folder. In that folder, the stand-in has the
+/// names of the libraries that it replaces.
 ///
 /// # Panics
 /// If the stand-in is not built.
@@ -26,10 +26,10 @@ pub fn loader_path() -> String {
         assert!(built.is_file(), "{} is not built: run `cargo build --workspace` first", built.display());
         let folder = built.with_file_name("nccl-stand-in");
         std::fs::create_dir_all(&folder).unwrap();
-        // the driver's library is opened by both of its names
+        // programs open the driver's library by either of its names
         for name in ["libnccl.so.2", "libcuda.so", "libcuda.so.1"] {
-            // all names link to one file, so that the loader maps it once; another test may have made the links
-            // meanwhile
+            // all names link to one file, so that the loader maps it once; another test may have created the links
+            // already
             match symlink(&built, folder.join(name)) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => panic!("{error}"),
                 _ => {}
@@ -41,8 +41,8 @@ pub fn loader_path() -> String {
     format!("{}{before}", folder.display())
 }
 
-/// Whether this process has the stand-in. If not, this runs the test of this name, which calls this function, in a
-/// process that has the stand-in.
+/// Whether this process has the stand-in. Without the stand-in, this function runs the test `test`, which calls this
+/// function, in a process that has it.
 ///
 /// # Panics
 /// If the test fails in that process.
@@ -50,7 +50,7 @@ pub fn is_here(test: &str) -> bool {
     is_here_with(test, &[])
 }
 
-/// Like [`is_here`], with these variables in the environment of that process.
+/// Like [`is_here`], with these environment variables in that process.
 ///
 /// # Panics
 /// If the test fails in that process.

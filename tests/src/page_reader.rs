@@ -1,4 +1,4 @@
-//! A client of a job's live page that behaves like a browser: plain HTTP on this machine, and event streams.
+//! A client of a job's live page that acts like a browser: plain HTTP on this machine, and event streams.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,17 +6,17 @@ use std::net::TcpStream;
 
 use crate::Deadline;
 
-/// The address of a page.
+/// The address of a live page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageAddress {
     /// `127.0.0.1` and a port.
     pub host: String,
-    /// The path that begins with the token, with its slashes.
+    /// The path of the page: a slash, the token and a slash.
     pub path: String,
 }
 
 impl PageAddress {
-    /// The first address in a text; `None` without one.
+    /// Returns the first address in a text, or `None` without one.
     pub fn find(text: &str) -> Option<PageAddress> {
         let (_, rest) = text.split_once("http://127.0.0.1:")?;
         let (port, rest) = rest.split_once('/')?;
@@ -24,7 +24,7 @@ impl PageAddress {
         Some(PageAddress { host: format!("127.0.0.1:{port}"), path: format!("/{token}/") })
     }
 
-    /// The address as the command printed it.
+    /// Returns the address as the command printed it.
     pub fn url(&self) -> String {
         format!("http://{}{}", self.host, self.path)
     }
@@ -36,7 +36,7 @@ impl PageAddress {
         stream
     }
 
-    /// The head and the body of the answer.
+    /// Sends a GET request, and returns the head and the body of the answer.
     pub fn get(&self, path: &str) -> (String, String) {
         let mut answer = String::new();
         self.request(path).read_to_string(&mut answer).unwrap();
@@ -44,7 +44,7 @@ impl PageAddress {
         (head.to_owned(), body.to_owned())
     }
 
-    /// Follows the page with this query, which may be empty.
+    /// Opens the event stream of the page with this query, which may be empty.
     pub fn follow(&self, query: &str) -> Follower {
         let stream = BufReader::new(self.request(&format!("{}events{query}", self.path)));
         Follower { stream, parts: BTreeMap::new(), bytes: 0 }
@@ -55,9 +55,9 @@ impl PageAddress {
 #[derive(Debug)]
 pub struct Follower {
     stream: BufReader<TcpStream>,
-    /// The parts by id.
+    /// The parts of the page by id.
     pub parts: BTreeMap<String, String>,
-    /// The number of bytes read.
+    /// The number of bytes read from the stream.
     pub bytes: usize,
 }
 
@@ -65,7 +65,7 @@ impl Follower {
     /// Reads the stream until `condition` returns a value for the parts of the page. Returns that value.
     ///
     /// # Panics
-    /// If there is no value at the deadline. The message names `what`.
+    /// If `condition` returns no value before the deadline. The message names `what`.
     pub fn until<T>(&mut self, what: &str, mut condition: impl FnMut(&BTreeMap<String, String>) -> Option<T>) -> T {
         let deadline = Deadline::start();
         loop {
@@ -90,7 +90,7 @@ impl Follower {
             } else if let Some(text) = line.strip_prefix("data: ") {
                 data += text;
             } else if line.is_empty() {
-                // a comment, which keeps the connection open, has no name
+                // a comment, which keeps the connection open, has no event name
                 self.parts.extend(name.take().map(|name| (name, data)));
                 return;
             }

@@ -1,5 +1,5 @@
-//! The phase of a running stage, seen from outside: a stage names its threads after their work. A stopped process
-//! stands still, so a test that kills or continues it knows its phase for certain.
+//! Observes the phase of a running stage from its thread names, since a stage names its threads after their work. A
+//! stopped process does not change its phase, so a test knows the phase in which it kills or continues the process.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,29 +10,29 @@ use crate::launched::is_gone;
 /// The phase of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Reads a checkpoint.
+    /// The stage reads a checkpoint.
     Load,
-    /// Forward of a microbatch.
+    /// The stage computes the forward pass of a microbatch.
     Forward,
-    /// Backward of a microbatch.
+    /// The stage computes the backward pass of a microbatch.
     Backward,
-    /// Waits for the group's verdict on a step.
+    /// The stage waits for the group's verdict on a step.
     Exchange,
-    /// The optimizer's step.
+    /// The stage's optimizer updates the weights.
     Update,
-    /// Removes the leftovers of groups that were fenced off.
+    /// The stage removes the leftovers of fenced groups.
     Sweep,
-    /// Copies the state for a save that runs behind training.
+    /// The stage copies its state for a save during training.
     Snapshot,
-    /// Writes its shards behind training.
+    /// The stage's checkpoint thread writes shards during training.
     Write,
-    /// Writes the manifest and renames the folder into place.
+    /// The checkpoint thread writes the manifest and commits the checkpoint by a rename.
     Commit,
-    /// Removes older checkpoints.
+    /// The checkpoint thread removes older checkpoints.
     Prune,
-    /// Writes or commits on the main thread: the save at the end of training, or of a graceful stop.
+    /// The main thread writes or commits a checkpoint, at the end of training or after a drain.
     LastSave,
-    /// Has trained and saved, and is about to report the result.
+    /// The stage has trained and saved, and computes the result.
     Finish,
 }
 
@@ -55,12 +55,12 @@ impl Phase {
         matches!(self, Phase::Sweep | Phase::Commit | Phase::Prune)
     }
 
-    /// Whether this phase is over for good once another one has begun.
+    /// Whether this phase can't occur again after a later phase.
     fn comes_once(self) -> bool {
         matches!(self, Phase::Load | Phase::LastSave | Phase::Finish)
     }
 
-    /// The phase by the main thread's name, of which Linux keeps 15 bytes.
+    /// Returns the phase that the main thread's name shows. Linux keeps 15 bytes of a name.
     fn of_main(name: &str) -> Option<Phase> {
         Some(match name {
             "EXCHANGE" => Phase::Exchange,
@@ -76,7 +76,7 @@ impl Phase {
         })
     }
 
-    /// The phase by the name of the thread that saves behind training.
+    /// Returns the phase that the checkpoint thread's name shows.
     fn of_saver(name: &str) -> Option<Phase> {
         Some(match name {
             "commit" => Phase::Commit,
@@ -87,24 +87,24 @@ impl Phase {
     }
 }
 
-/// The longest delay between the sighting of a phase and the stop.
+/// The longest delay between the observation of a phase and the stop.
 const LONGEST_DELAY: Duration = Duration::from_millis(4);
 
-/// A number between 0 and 1, taken from the clock.
+/// Returns a number between 0 and 1, from the clock.
 fn random() -> f64 {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     f64::from(clock.subsec_micros() % 1000) / 1000.0
 }
 
-/// Stops `pid` in `phase`. Returns true if the process stands still in that phase, and false if it was not caught
-/// there: `patience` is over, the process has ended, or the phase can't come any more.
+/// Stops `pid` in `phase`. Returns whether the process is stopped in that phase. The result is false after `patience`,
+/// if the process has ended, or if the phase can't occur any more.
 pub fn stop_in(pid: u32, phase: Phase, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     let mut sightings = 0;
     while Instant::now() < deadline && !is_gone(pid) && !is_past(pid, phase) {
         if is_in(pid, phase) {
-            // the delay varies the place within the phase; a phase that is too short for it is caught at the next
-            // sighting
+            // the delay varies the point within the phase; every second attempt has no delay, to catch a phase that is
+            // shorter than the delay
             if sightings % 2 == 0 && !phase.comes_once() {
                 std::thread::sleep(LONGEST_DELAY.mul_f64(random()));
             }
@@ -120,7 +120,7 @@ pub fn stop_in(pid: u32, phase: Phase, patience: Duration) -> bool {
     false
 }
 
-/// Stops `pid` in any phase, and returns when all its threads stand still.
+/// Stops `pid` in any phase, and waits until all its threads have stopped.
 pub fn stop(pid: u32) {
     send(pid, libc::SIGSTOP);
     let stands = |tid: u32| stat(pid, tid).is_none_or(|stat| matches!(stat, 'T' | 't' | 'Z' | 'X'));
@@ -129,7 +129,7 @@ pub fn stop(pid: u32) {
     }
 }
 
-/// Sends a signal to a process that the test started and that may be gone.
+/// Sends a signal to a process that the test started. The process may have ended.
 pub fn send(pid: u32, signal: i32) {
     let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::from_named_raw(signal).unwrap());
 }
@@ -153,13 +153,13 @@ fn threads(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_string_lossy().parse().ok()).collect()
 }
 
-/// A thread's name; empty if the thread is gone.
+/// Returns a thread's name. The name is empty if the thread has ended.
 fn name(pid: u32, tid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()
 }
 
-/// A thread's state, in the letter that `ps` shows.
+/// Returns a thread's state as the letter that `ps` shows.
 fn stat(pid: u32, tid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next()

@@ -1,5 +1,5 @@
-//! One job under the real launcher that is killed repeatedly: single stages, or the launcher with all its stages, after
-//! which the job continues with another number of stages or replicas.
+//! A job under the real launcher that a test kills repeatedly. The test kills single stages, or the launcher with all
+//! its stages. In the second case, the job continues with another number of stages or replicas.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,9 +11,9 @@ use crate::corpus::Draws;
 use crate::phases::{Phase, send, stop_in};
 use crate::{Deadline, Launched, Outcome, TestJob, is_gone, saved, until};
 
-/// The number of kills that each phase needs before phases are drawn at random.
+/// The number of kills that each phase needs before the soak chooses phases at random.
 pub const ENOUGH: usize = 3;
-/// The time for which the soak watches one stage for a phase before it chooses again.
+/// The time for which the soak waits for a phase of one stage before it chooses again.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A soak in progress.
@@ -22,27 +22,27 @@ pub struct Soak<'a> {
     workspace: &'a Path,
     job: &'a TestJob,
     launched: Option<Launched>,
-    /// Pairs of stages and replicas that the job may have.
+    /// The pairs of numbers of stages and replicas that the job may have.
     meshes: &'a [(usize, usize)],
     mesh: (usize, usize),
     draws: Draws,
-    /// The dead stages, so that they are not taken for living ones.
+    /// The killed stages. A process in this list does not count as running.
     dead: Vec<u32>,
-    /// The newest checkpoint seen.
+    /// The step of the newest checkpoint seen.
     newest: u64,
-    /// Kills by phase.
+    /// The number of kills by phase.
     pub kills: BTreeMap<Phase, usize>,
-    /// Kills that hit the launcher.
+    /// The number of kills of the launcher.
     pub launcher_kills: usize,
-    /// Spares that were killed together with a stage.
+    /// The number of spares that were killed together with a stage.
     pub spare_kills: usize,
-    /// Groups that started, by the numbers of stages and replicas.
+    /// The number of started groups by the numbers of stages and replicas.
     pub counts: BTreeMap<(usize, usize), usize>,
 }
 
 impl<'a> Soak<'a> {
-    /// Starts `job`, which must have no end, with its own number of stages and replicas. Later groups have those of
-    /// `meshes`.
+    /// Starts `job`, which must have no end, with the job's number of stages and replicas. Later groups have the
+    /// numbers of `meshes`.
     pub fn start(workspace: &'a Path, job: &'a TestJob, meshes: &'a [(usize, usize)], seed: u64) -> Soak<'a> {
         let kills = Phase::RECURRING.map(|phase| (phase, 0)).into();
         let mut soak = Soak {
@@ -70,12 +70,12 @@ impl<'a> Soak<'a> {
         self.launched = Some(Launched::start(self.workspace, &job, &[]));
     }
 
-    /// The last step in the metrics. A restart discards the steps that its checkpoint lacks.
+    /// Returns the last step in the metrics. A restart discards the steps after its checkpoint.
     pub fn step(&self) -> u64 {
         last_step(&self.folder().join("metrics.jsonl")).unwrap_or(0)
     }
 
-    /// The job's folder.
+    /// Returns the job's folder.
     pub fn folder(&self) -> PathBuf {
         self.workspace.join(&self.job.name)
     }
@@ -94,8 +94,8 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Kills a stage, or the launcher while a stage stands still, in the middle of a phase. The kill comes at `step` at
-    /// the earliest, unless the phase is loading.
+    /// Kills a stage in the middle of a phase, or the launcher while a stage is stopped in that phase. The kill happens
+    /// at `step` at the earliest, except in the phase `Load`.
     pub fn strike(&mut self, step: u64) {
         let (phase, stage) = self.catch(step);
         self.check_checkpoints();
@@ -107,7 +107,7 @@ impl<'a> Soak<'a> {
                 self.spare_kills += spares.len();
                 self.dead.extend(spares);
             }
-            // the other stages stay alive
+            // the other stages continue to run
             self.dead.iter().for_each(|&pid| send(pid, libc::SIGKILL));
             self.wait_for_the_dead();
             *self.counts.entry(self.mesh).or_default() += 1;
@@ -117,11 +117,11 @@ impl<'a> Soak<'a> {
             launched.child.kill().unwrap();
             launched.child.wait().unwrap();
             drop(launched);
-            // in half of the cases the next launcher does not wait for this one's stages to end
+            // in half of the cases, the next launcher starts before the stages of this launcher have ended
             if self.draws.below(2) == 0 {
                 self.wait_for_the_dead();
             }
-            // a mesh with the fewest groups so far, so that each mesh has its turn soon
+            // the next mesh is one with the fewest groups so far, so that every mesh occurs soon
             let groups = |mesh: &(usize, usize)| self.counts.get(mesh).copied().unwrap_or_default();
             let mut others: Vec<_> = self.meshes.iter().copied().filter(|mesh| *mesh != self.mesh).collect();
             let fewest = others.iter().map(groups).min();
@@ -131,18 +131,19 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Stops the job, and trains the remaining steps to an end that comes soon. Returns that job and its outcome.
+    /// Stops the job, and trains a job that resumes from its checkpoint and ends soon. Returns that job and its
+    /// outcome.
     pub fn finish(mut self) -> (TestJob, Outcome) {
-        self.group(); // only a launcher that has stages handles signals
+        self.group(); // a launcher handles signals only while it has stages
         self.launched.take().unwrap().interrupt(self.workspace);
         let rest = self.job.ending_after(saved(&self.folder()));
         let outcome = Launched::start(self.workspace, &rest, &[]).finish(self.workspace);
         (rest, outcome)
     }
 
-    /// Stops a stage in a phase.
+    /// Stops a stage in a phase. Returns the phase and the stage's process id.
     fn catch(&mut self, step: u64) -> (Phase, u32) {
-        // the first group has nothing to load
+        // the first group has no checkpoint to load
         let mut phase = self.draw(!self.dead.is_empty());
         if phase != Phase::Load {
             self.wait_for(step);
@@ -160,7 +161,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// A phase with too few kills, or else a random phase.
+    /// Returns a phase with too few kills, or any phase if every phase has enough.
     fn draw(&mut self, may_load: bool) -> Phase {
         let may = |phase: &Phase| may_load || *phase != Phase::Load;
         let all: Vec<Phase> = Phase::RECURRING.into_iter().filter(may).collect();
@@ -169,7 +170,7 @@ impl<'a> Soak<'a> {
         choice[self.draws.below(choice.len() as u64) as usize]
     }
 
-    /// The stages of the living group, once all of them run.
+    /// Waits until all stages of the current group run, and returns them.
     fn group(&mut self) -> Vec<u32> {
         let deadline = Deadline::start();
         loop {
@@ -196,7 +197,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Asserts that a committed checkpoint stays until a newer one is committed.
+    /// Asserts that the newest checkpoint is not older than the newest one seen before.
     fn check_checkpoints(&mut self) {
         let newest = saved(&self.folder());
         assert!(newest >= self.newest, "checkpoint {} is gone, the newest is {newest}", self.newest);
@@ -209,8 +210,8 @@ impl<'a> Soak<'a> {
     }
 }
 
-/// The last step in the metrics; `None` if the file has no complete line. The function reads only the file's end, since
-/// the soak calls it often.
+/// Returns the last step in the metrics, or `None` if the file has no complete line. The function reads only the file's
+/// end, since the soak calls it often.
 fn last_step(metrics: &Path) -> Option<u64> {
     let mut file = File::open(metrics).ok()?;
     let end = file.metadata().ok()?.len();

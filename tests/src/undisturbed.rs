@@ -1,11 +1,12 @@
-//! The result of a job that nothing disturbs. A process trains the job once for all tests that compare with it.
+//! The result of a job without disturbances. A process trains the job once for all tests that compare with it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::{Deadline, Hashes, Launched, TestJob, corpus};
 
-/// The hashes of `job` over its own corpus, on one stage, under 1F1B and without saves: none of these changes a bit.
+/// Returns the hashes of `job` on the same corpus with one stage, the schedule 1F1B and no saves, none of which changes
+/// a bit.
 ///
 /// # Panics
 /// If the job does not finish.

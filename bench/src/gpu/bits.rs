@@ -1,5 +1,5 @@
-//! One job in several ways: with other numbers of stages, transports and schedules, and with a resume. Each way must
-//! end with the hashes of the run on one stage.
+//! Trains one job in several ways: with different numbers of stages, transports and schedules, and with a resume. Each
+//! way must end with the hashes of the run on one stage.
 
 use serde_json::{Value, json};
 use stagecoach_pipeline::{ONE_F_ONE_B, SCHEDULES};
@@ -38,7 +38,7 @@ const TCP: [Way; 3] = [
     of_schedule("ZBVZeroBubble", 2, &[(2, "Tcp", STEPS)]),
 ];
 
-/// 1F1B with several layouts, and all other schedules.
+/// Returns the ways over NCCL: 1F1B with several layouts, and all other schedules.
 fn nccl() -> Vec<Way> {
     let layouts = [
         of_layout("2-Nccl", &[(2, "Nccl", STEPS)]),
@@ -60,7 +60,7 @@ pub(super) fn measure_nccl(run: &GpuRun) -> Value {
     measure(run, "nccl", &nccl())
 }
 
-/// Measures both precisions at the same time, because start-up is most of these jobs.
+/// Measures both precisions at the same time, because these jobs spend most of their time on start-up.
 fn measure(run: &GpuRun, part: &'static str, ways: &[Way]) -> Value {
     std::thread::scope(|scope| {
         let precisions =
@@ -76,7 +76,7 @@ fn compare(run: &GpuRun, part: &str, precision: &'static str, ways: &[Way]) -> V
     for way in ways {
         let what = format!("{precision} {}", way.name);
         if is_hanging {
-            run.not_measured(&format!("bits: {what}"), "the way before it did not end");
+            run.not_measured(&format!("bits: {what}"), "the way before the command did not end in time");
         }
         if is_hanging || !run.has_time_for(&format!("bits: {what}"), 8) {
             continue;

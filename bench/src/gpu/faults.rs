@@ -1,5 +1,5 @@
-//! A stage is killed in the middle of training (SIGKILL). The job continues with the next group or the next attempt,
-//! and ends with the bits of an undisturbed run.
+//! Kills a stage in the middle of training (SIGKILL). The job continues with the next group or the next attempt, and
+//! must end with the bits of an undisturbed run.
 
 use std::path::Path;
 use std::time::Instant;
@@ -25,7 +25,7 @@ fn job(run: &GpuRun, transport: &'static str, restart: &str) -> TestJob {
     }
 }
 
-/// Kills a stage of a job over this transport, in this workspace.
+/// A function that kills a stage of a job over this transport, in this workspace.
 type Kill = fn(&GpuRun, &'static str, &Path) -> Value;
 
 pub(super) fn measure(run: &GpuRun) -> Value {
@@ -79,7 +79,7 @@ fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     json!({ "kills": seconds, "said": said, "launcherCodes": [interrupted.status.code(), outcome.status.code()] })
 }
 
-/// Kills a stage of a group that has no time to form again: every stage leaves, and the next attempt starts all stages.
+/// Kills a stage of a job whose `reformTimeoutSeconds` is 0: every stage exits, and the next attempt starts all stages.
 fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let job = job(run, transport, "reformTimeoutSeconds: 0");
     let folder = own.join("killed");

@@ -14,33 +14,33 @@ use stagecoach_tests::{Deadline, Group, Launched, Outcome, TestJob, corpus, nccl
 use crate::stats::line;
 
 /// A GPU, as its driver describes it.
-pub(super) struct Gpu {
+pub(super) struct GpuInfo {
     pub(super) name: String,
     pub(super) driver: String,
 }
 
-impl Gpu {
-    fn find() -> Option<Gpu> {
+impl GpuInfo {
+    fn find() -> Option<GpuInfo> {
         let query = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
         let output = Command::new("nvidia-smi").args(query).output().ok().filter(|output| output.status.success())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let (name, driver) = text.lines().next()?.split_once(", ")?;
-        Some(Gpu { name: name.to_owned(), driver: driver.to_owned() })
+        Some(GpuInfo { name: name.to_owned(), driver: driver.to_owned() })
     }
 }
 
 /// Whether the driver shows this process a GPU.
 pub(super) fn has_gpu() -> bool {
-    Gpu::find().is_some()
+    GpuInfo::find().is_some()
 }
 
 pub(super) struct GpuRun<'a> {
     folder: &'a Path,
-    /// The file for the whole output of everything that fails.
+    /// The file for the complete output of each failure.
     failures: PathBuf,
-    gpu: Option<Gpu>,
+    gpu: Option<GpuInfo>,
     deadline: Instant,
-    /// The part that is measured now.
+    /// The part that this run currently measures.
     part: Mutex<Option<&'static str>>,
     not_measured: Mutex<Vec<Value>>,
     wrong: Mutex<Vec<String>>,
@@ -52,15 +52,15 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl GpuRun<'_> {
     /// Begins a run. `folder` is the workspace of the timed jobs. Their documents are longer than a sequence, so that
-    /// attention has the work that MFU counts and that PyTorch does.
+    /// attention computes all FLOPs that MFU counts, as PyTorch's attention does.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
         let (part, not_measured, wrong) = Default::default();
-        GpuRun { folder, failures, gpu: Gpu::find(), deadline, part, not_measured, wrong }
+        GpuRun { folder, failures, gpu: GpuInfo::find(), deadline, part, not_measured, wrong }
     }
 
-    /// Keeps the `wrong` entries of an earlier report, and its `notMeasured` entries except those of the parts in
-    /// `again`.
+    /// Copies entries of an earlier report: all `wrong` entries, and the `notMeasured` entries except those of the
+    /// parts in `again`.
     pub(super) fn keep_earlier(&self, report: &Value, again: &[&str]) {
         let all = |field: &str| report[field].as_array().cloned().unwrap_or_default();
         let stays = |entry: &Value| entry["part"].as_str().is_some_and(|part| !again.contains(&part));
@@ -82,12 +82,12 @@ impl GpuRun<'_> {
         }
     }
 
-    /// The GPU; `None` in a rehearsal.
-    pub(super) fn gpu(&self) -> Option<&Gpu> {
+    /// Returns the GPU; `None` in a rehearsal.
+    pub(super) fn gpu(&self) -> Option<&GpuInfo> {
         self.gpu.as_ref()
     }
 
-    /// `training.device` of the jobs. On a machine with a GPU, no job may fall back to the CPU unnoticed.
+    /// Returns `training.device` of the jobs. On a machine with a GPU, a job that can't use the GPU must fail.
     pub(super) fn device(&self) -> &'static str {
         if self.gpu.is_some() { "Cuda" } else { "Auto" }
     }
@@ -96,12 +96,12 @@ impl GpuRun<'_> {
         self.folder
     }
 
-    /// The minimum of `seconds` and the remaining seconds.
+    /// Returns the minimum of `seconds` and the remaining seconds.
     pub(super) fn at_most(&self, seconds: u64) -> u64 {
         self.deadline.saturating_duration_since(Instant::now()).as_secs().min(seconds)
     }
 
-    /// Whether this number of seconds is left. If not, records that `what` is not measured.
+    /// Whether `seconds` seconds are left. If not, records that `what` is not measured.
     pub(super) fn has_time_for(&self, what: &str, seconds: u64) -> bool {
         let left = self.at_most(seconds);
         if left < seconds {
@@ -135,7 +135,7 @@ impl GpuRun<'_> {
         own
     }
 
-    /// The environment variables of a job's processes. Without a GPU, the loader finds the stand-in for NCCL.
+    /// Returns the environment variables of a job's processes. Without a GPU, the loader finds the stand-in for NCCL.
     pub(super) fn environment(&self, transport: &str) -> Vec<(&'static str, String)> {
         let needs_stand_in = self.gpu.is_none() && transport == "Nccl";
         needs_stand_in.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
@@ -166,7 +166,7 @@ impl GpuRun<'_> {
         Group::start_program(&stagecoach(), &environment, workspace, job, "gpu", attempt)
     }
 
-    /// Runs `work`. If it panics, the content of `files` is kept.
+    /// Runs `work`. If `work` panics, keeps the content of `files`.
     pub(super) fn or_keep_output<T>(&self, what: &str, files: &[PathBuf], work: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             self.keep_output(what, &read_all(files));
@@ -174,7 +174,7 @@ impl GpuRun<'_> {
         })
     }
 
-    /// The deadline of work that may take this number of seconds.
+    /// Returns the deadline of work that may take this number of seconds.
     pub(super) fn deadline(&self, seconds: u64) -> Deadline {
         Deadline::after(self.at_most(seconds))
     }
@@ -210,7 +210,7 @@ impl GpuRun<'_> {
     }
 }
 
-/// Runs `work`. If it panics, the error is the shortened message, because a report has no room for whole logs.
+/// Runs `work`. If `work` panics, the error is the shortened message, because a report has no room for whole logs.
 pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| shortened(&said(&*panic)))
 }
@@ -223,7 +223,7 @@ pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Resul
     })
 }
 
-/// The measurements of `work`, or the message of its panic.
+/// Returns the measurements of `work`, or the message of its panic.
 pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> Value {
     attempt(work).unwrap_or_else(|failure| {
         line(what, "FAILED".into(), failure.lines().next().unwrap_or_default());
@@ -231,7 +231,7 @@ pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> V
     })
 }
 
-/// The files with the output of the last launcher in this workspace.
+/// Returns the files with the output of the last launcher in this workspace.
 fn launcher_files(workspace: &Path) -> [PathBuf; 2] {
     ["stdout", "stderr"].map(|name| workspace.join(name))
 }
@@ -240,7 +240,7 @@ fn read_all(files: &[PathBuf]) -> String {
     files.iter().map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect()
 }
 
-/// The launcher's output for a report: an excerpt without the lines of steps, saves and the start.
+/// Returns the launcher's output for a report: an excerpt without the lines of steps, saves and the start.
 fn launcher_said(workspace: &Path) -> String {
     let said = read_all(&launcher_files(workspace));
     let is_reported = |line: &&str| !["page ", "prep ", "step ", "saved "].iter().any(|usual| line.starts_with(usual));
@@ -252,7 +252,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// The first line and the last ten lines.
+/// Returns the first line and the last ten lines.
 pub(super) fn shortened(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().collect();
     match lines.len() {

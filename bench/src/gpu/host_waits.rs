@@ -1,5 +1,5 @@
-//! The number of times that the host waits for the GPU in a step. The preloaded library `tests/host-waits` records the
-//! calls of the CUDA runtime that wait, in two runs of one job. The second run has more steps.
+//! Counts how often the host waits for the GPU in a step. The preloaded library `tests/host-waits` records the waiting
+//! calls of the CUDA runtime, in two runs of one job. The second run has more steps.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stagecoach_tests::stagecoach;
 
 use super::gpu_run::GpuRun;
-use super::model::{Layout, MODELS};
+use super::model::{JobLayout, MODELS};
 use super::speed::train;
 use crate::stats::line;
 
@@ -26,13 +26,13 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     json!({ "timesAStep": all, "calls": calls, "steps": STEPS })
 }
 
-/// The number of calls of each function, by thread.
+/// Returns the number of calls of each function, by thread.
 fn calls(run: &GpuRun, steps: usize) -> BTreeMap<String, usize> {
     let noted = run.folder().join(format!("host-waits-{steps}"));
     let text = |path: &std::path::Path| path.display().to_string();
     let library = text(&stagecoach().with_file_name("libhost_waits.so"));
     let environment = vec![("LD_PRELOAD", library), ("HOST_WAITS", text(&noted))];
-    let layout = Layout { name: "host-waits", steps, environment, ..Layout::without_checkpoints() };
+    let layout = JobLayout { name: "host-waits", steps, environment, ..JobLayout::without_checkpoints() };
     train(run, &MODELS[0], &layout);
     let mut calls = BTreeMap::new();
     for call in std::fs::read_to_string(noted).unwrap_or_default().lines() {

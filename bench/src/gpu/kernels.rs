@@ -1,4 +1,4 @@
-//! The tests and the timings of the crate `kernels` on a GPU. A rehearsal only lists them.
+//! Runs the tests and the timings of the crate `kernels` on a GPU. A rehearsal only lists them.
 
 use std::process::Command;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::gpu_run::{GpuRun, shortened};
 use crate::stats::line;
 
-/// The variable with the path of the binary of the unit tests of the crate `kernels`.
+/// The environment variable with the path of the binary of the unit tests of the crate `kernels`.
 const KERNEL_TESTS: &str = "STAGECOACH_KERNEL_TESTS";
 const TESTS: &str = "tests::gpu::";
-/// Arguments of the tests. They run on one thread, because flash attention's backward sets a flag of the whole process.
+/// The arguments of the tests. They run on one thread, because flash attention's backward sets a flag of the process.
 const ARGUMENTS: [&str; 2] = ["--nocapture", "--test-threads=1"];
 const OPERATIONS: &str = "tests::speed::";
 const TIMES: &str = "tests::determinism::";
@@ -26,7 +26,7 @@ pub(super) fn measure_tests(run: &GpuRun) -> Value {
     json!({ "passed": passed, "result": result, "said": (!passed).then(|| shortened(&stdout)) })
 }
 
-/// The cost of a fixed order of sums.
+/// Measures the cost of a fixed order of sums.
 pub(super) fn measure_determinism(run: &GpuRun) -> Value {
     const FASTEST: &str = "a GPU computes by training.kernels: Fastest alone (Portable takes the CPU, or is refused), \
                            which is deterministic there: nothing that is faster can be chosen";
@@ -38,7 +38,7 @@ pub(super) fn measure_determinism(run: &GpuRun) -> Value {
     report
 }
 
-/// The time of each operation of a step, and the rate that it reaches.
+/// Measures the time of each operation of a step, and the rate that the operation reaches.
 pub(super) fn measure_operations(run: &GpuRun) -> Value {
     times(run, OPERATIONS, |time| {
         let rate = match (time["teraflops"].as_f64(), time["gigabytesPerSecond"].as_f64()) {
@@ -50,7 +50,7 @@ pub(super) fn measure_operations(run: &GpuRun) -> Value {
     })
 }
 
-/// The JSON output of the tests whose names begin with `prefix`. Prints each line as a value and a remark.
+/// Returns the JSON output of the tests whose names begin with `prefix`. Prints each line as a value and a remark.
 fn times(run: &GpuRun, prefix: &str, described: impl Fn(&Value) -> (String, String)) -> Value {
     let Some((passed, stdout)) = run_tests(run, prefix) else { return list(run, prefix) };
     let object = |line: &str| serde_json::from_str(&line[line.find('{')?..]).ok();

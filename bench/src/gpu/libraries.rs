@@ -1,4 +1,4 @@
-//! The shared libraries that a training process has mapped, and that an image therefore needs.
+//! Lists the shared libraries that a training process has mapped. An image for GPUs needs these libraries.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     json!({ "bytes": bytes, "files": mapped })
 }
 
-/// Names and sizes of the mapped libraries.
+/// Returns the names and sizes of the mapped libraries.
 fn mapped_libraries(pid: u32) -> BTreeMap<String, u64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let path = |line: &str| line.find('/').map(|at| line[at..].to_owned());

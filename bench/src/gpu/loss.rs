@@ -1,4 +1,4 @@
-//! Compares losses on the GPU with those of the same job on the CPU, and with the effect of bf16 on the CPU.
+//! Compares losses on the GPU with the losses of the same job on the CPU, and with the effect of bf16 on the CPU.
 
 use serde_json::{Value, json};
 use stagecoach_tests::TestJob;
@@ -39,7 +39,7 @@ fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f6
     metrics.lines().map(loss).collect()
 }
 
-/// The largest difference between the losses of one step, relative to `expected`.
+/// Returns the largest difference between the losses of one step, relative to `expected`.
 fn largest_difference(losses: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(losses.len(), expected.len());
     losses.iter().zip(expected).map(|(loss, expected)| ((loss - expected) / expected).abs()).fold(0.0, f64::max)

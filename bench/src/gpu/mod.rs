@@ -1,6 +1,6 @@
 //! `make gpu`: the measurements that need a GPU, in parts, the most valuable part first. Each part updates the report
-//! on disk, which has the reason for each omitted measurement. Without a GPU the run is a rehearsal: the same parts on
-//! the CPU, with the stand-in for NCCL and models of toy size.
+//! on disk, which has the reason for each omitted measurement. Without a GPU, the run is a rehearsal: the same parts
+//! run on the CPU, with the stand-in for NCCL and with models of toy size.
 
 mod bits;
 mod faults;
@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 use crate::report_file::ReportFile;
 use gpu_run::{GpuRun, measured_or_failure};
 
-/// The time limit of one call in seconds. The call then ends within ten minutes.
+/// The usual time limit of one call, in seconds. With this limit, the call ends within ten minutes.
 const USUAL_BUDGET: u64 = 540;
-/// The variable with another time limit, in seconds. Measurements that do not fit into it are omitted.
+/// The environment variable with another time limit, in seconds. Measurements that need more time are omitted.
 const BUDGET: &str = "STAGECOACH_GPU_SECONDS";
 
 fn budget() -> Duration {
@@ -65,7 +65,7 @@ const PARTS: [Part; 13] = [
     Part { name: "libraries", seconds: 10, measure: libraries::measure },
 ];
 
-/// The parts with these names, or all parts.
+/// Returns the parts with these names, or all parts.
 fn select(names: &[String]) -> Vec<&'static Part> {
     let is_known = |name: &&String| PARTS.iter().any(|part| part.name == name.as_str());
     if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
@@ -76,13 +76,13 @@ fn select(names: &[String]) -> Vec<&'static Part> {
     PARTS.iter().filter(|part| names.is_empty() || names.iter().any(|name| name == part.name)).collect()
 }
 
-/// The report's name. A rehearsal has another name, so that it does not replace the figures of a GPU.
+/// Returns the report's name. A rehearsal has another name, so that it does not replace the figures of a GPU.
 pub(crate) fn report_name() -> &'static str {
     if gpu_run::has_gpu() { "gpu" } else { "gpu-rehearsal" }
 }
 
-/// Measures the parts with these names, or all of them. The parts that are not named keep what an earlier call on this
-/// model of GPU measured at this commit.
+/// Measures the parts with these names, or all parts if there are no names. For the other parts, the report keeps the
+/// measurements of an earlier call on the same model of GPU at the same commit.
 pub(crate) fn measure(folder: &Path, file: &ReportFile, names: &[String]) -> Value {
     let parts = select(names);
     let budget = budget();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::gpu_run::GpuRun;
 
 #[derive(Clone)]
-pub(super) struct Model {
+pub(super) struct GpuModel {
     pub(super) name: &'static str,
     hidden: u64,
     layers: u64,
@@ -14,7 +14,7 @@ pub(super) struct Model {
     intermediate: u64,
     vocabulary: u64,
     pub(super) length: u64,
-    /// Rows and microbatches of a step.
+    /// The number of rows and the number of microbatches of a step.
     pub(super) rows: u64,
     microbatches: u64,
     /// The model's speed is measured only if this number of seconds is left.
@@ -22,7 +22,7 @@ pub(super) struct Model {
 }
 
 /// The model of manifests/samples/llama-12-layers.yaml.
-const TWELVE_LAYERS: Model = Model {
+const TWELVE_LAYERS: GpuModel = GpuModel {
     name: "llama-12-layers-2048",
     hidden: 768,
     layers: 12,
@@ -36,10 +36,10 @@ const TWELVE_LAYERS: Model = Model {
     seconds: 20,
 };
 
-/// The timed models. The first one is also split into stages, and saved.
-pub(super) const MODELS: [Model; 3] = [
+/// The timed models. Other measurements also split the first model into stages, and save it.
+pub(super) const MODELS: [GpuModel; 3] = [
     TWELVE_LAYERS,
-    Model {
+    GpuModel {
         name: "llama-1-billion-2048",
         hidden: 2048,
         layers: 16,
@@ -51,12 +51,12 @@ pub(super) const MODELS: [Model; 3] = [
         seconds: 40,
         ..TWELVE_LAYERS
     },
-    Model { name: "llama-12-layers-512", length: 512, rows: 256, ..TWELVE_LAYERS },
+    GpuModel { name: "llama-12-layers-512", length: 512, rows: 256, ..TWELVE_LAYERS },
 ];
 
-/// The way a model is trained.
+/// The layout and the settings with which a model is trained.
 #[derive(Clone)]
-pub(super) struct Layout {
+pub(super) struct JobLayout {
     pub(super) name: &'static str,
     pub(super) stages: usize,
     pub(super) transport: &'static str,
@@ -66,23 +66,23 @@ pub(super) struct Layout {
     pub(super) environment: Vec<(&'static str, String)>,
 }
 
-impl Layout {
-    /// A layout of one stage without checkpoints. The name is empty.
-    pub(super) fn without_checkpoints() -> Layout {
+impl JobLayout {
+    /// Returns a layout of one stage without checkpoints. Its name is empty.
+    pub(super) fn without_checkpoints() -> JobLayout {
         let checkpoint = json!({ "everySteps": 0 });
-        Layout { name: "", stages: 1, transport: "Auto", steps: 8, checkpoint, environment: Vec::new() }
+        JobLayout { name: "", stages: 1, transport: "Auto", steps: 8, checkpoint, environment: Vec::new() }
     }
 }
 
-impl Model {
-    /// The model that is trained: a shrunk one in a rehearsal.
-    pub(super) fn of_run(&self, run: &GpuRun) -> Model {
+impl GpuModel {
+    /// Returns the model that this run trains: a shrunk model in a rehearsal.
+    pub(super) fn of_run(&self, run: &GpuRun) -> GpuModel {
         if run.gpu().is_some() { self.clone() } else { self.shrunk() }
     }
 
-    fn shrunk(&self) -> Model {
-        let Model { name, heads, kv_heads, length, seconds, .. } = *self;
-        Model {
+    fn shrunk(&self) -> GpuModel {
+        let GpuModel { name, heads, kv_heads, length, seconds, .. } = *self;
+        GpuModel {
             name,
             heads,
             kv_heads,
@@ -97,9 +97,10 @@ impl Model {
         }
     }
 
-    /// The job file, with the corpus of the run.
-    pub(super) fn job(&self, layout: &Layout, device: &str) -> Value {
-        let Model { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } = *self;
+    /// Returns the job file, with the corpus of the run.
+    pub(super) fn job(&self, layout: &JobLayout, device: &str) -> Value {
+        let GpuModel { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } =
+            *self;
         json!({
             "apiVersion": "stagecoach.dev/v1alpha1",
             "kind": "PipelineJob",
@@ -127,13 +128,14 @@ impl Model {
         })
     }
 
-    pub(super) fn job_name(&self, layout: &Layout) -> String {
+    pub(super) fn job_name(&self, layout: &JobLayout) -> String {
         format!("{}-{}", self.name, layout.name)
     }
 
-    /// The settings for `bench/torch/speed.py`.
+    /// Returns the settings for `bench/torch/speed.py`.
     pub(super) fn torch_settings(&self, steps: usize, compile: bool) -> Value {
-        let Model { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } = *self;
+        let GpuModel { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } =
+            *self;
         json!({
             "config": {
                 "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,

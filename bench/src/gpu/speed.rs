@@ -1,36 +1,38 @@
-//! Tokens per second and MFU of each model on one stage, and of the first model split into stages that share the GPU.
+//! Measures the tokens per second and the MFU of each model on one stage, and of the first model on several stages that
+//! share the GPU.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use super::gpu_run::{GpuRun, measured_or_failure};
-use super::model::{Layout, MODELS, Model};
+use super::model::{GpuModel, JobLayout, MODELS};
 use crate::stats::{line, median};
 
-/// Steps before the timed steps.
+/// The number of steps before the timed steps.
 pub(super) const WARM_UP: usize = 4;
 
 pub(super) fn measure_models(run: &GpuRun) -> Value {
-    let layout = Layout { name: "one-stage", stages: 1, transport: "Auto", steps: 12, ..Layout::without_checkpoints() };
+    let layout =
+        JobLayout { name: "one-stage", stages: 1, transport: "Auto", steps: 12, ..JobLayout::without_checkpoints() };
     let [twelve_layers, billion, packed] = &MODELS;
     [billion, twelve_layers, packed].into_iter().filter_map(|model| measure(run, model, &layout)).collect()
 }
 
 pub(super) fn measure_stages(run: &GpuRun) -> Value {
     let layouts = [(2, "Nccl", "2-nccl"), (2, "Tcp", "2-tcp"), (3, "Nccl", "3-nccl"), (3, "Tcp", "3-tcp")];
-    let layouts = layouts.map(|(stages, transport, name)| Layout {
+    let layouts = layouts.map(|(stages, transport, name)| JobLayout {
         name,
         stages,
         transport,
         steps: 8,
-        ..Layout::without_checkpoints()
+        ..JobLayout::without_checkpoints()
     });
     layouts.iter().filter_map(|layout| measure(run, &MODELS[0], layout)).collect()
 }
 
-/// The speed of a model; `None` if no time is left for it.
-fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
+/// Measures the speed of a model; `None` if too little time is left.
+fn measure(run: &GpuRun, model: &GpuModel, layout: &JobLayout) -> Option<Value> {
     let name = model.job_name(layout);
     if !run.has_time_for(&format!("speed of {name}"), model.seconds) {
         return None;
@@ -65,7 +67,7 @@ pub(super) struct Trained {
 ///
 /// # Panics
 /// If the job fails.
-pub(super) fn train(run: &GpuRun, model: &Model, layout: &Layout) -> Trained {
+pub(super) fn train(run: &GpuRun, model: &GpuModel, layout: &JobLayout) -> Trained {
     let (name, workspace) = (model.job_name(layout), run.folder());
     let job = model.of_run(run).job(layout, run.device());
     let file = workspace.join(format!("{name}.json"));
@@ -81,7 +83,7 @@ pub(super) fn train(run: &GpuRun, model: &Model, layout: &Layout) -> Trained {
     Trained { metrics, seconds }
 }
 
-/// The values of a field in the lines that have the field.
+/// Returns the values of a field in the lines that have the field.
 pub(super) fn numbers(metrics: &[Value], field: &str) -> Vec<f64> {
     metrics.iter().filter_map(|line| line[field].as_f64()).collect()
 }

@@ -1,22 +1,22 @@
-//! The time by which checkpoints delay a step, for checkpoints on the volume and in memory.
+//! Measures the time by which checkpoints delay a step, for checkpoints on the volume and in memory.
 
 use serde_json::{Value, json};
 
 use super::gpu_run::{GpuRun, measured_or_failure};
-use super::model::{Layout, MODELS};
+use super::model::{JobLayout, MODELS};
 use super::speed::{Trained, WARM_UP, numbers, train};
 use crate::stats::{line, median};
 
 pub(super) fn measure(run: &GpuRun) -> Value {
-    let volume = Layout {
+    let volume = JobLayout {
         name: "checkpoints",
         stages: 1,
         transport: "Auto",
         steps: 24,
         checkpoint: json!({ "everySteps": 5, "keepLast": 1 }),
-        ..Layout::without_checkpoints()
+        ..JobLayout::without_checkpoints()
     };
-    let memory = Layout {
+    let memory = JobLayout {
         name: "memory-checkpoints",
         stages: 2,
         checkpoint: json!({ "everySteps": 0, "memory": { "everySteps": 1 } }),
@@ -29,8 +29,8 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     })
 }
 
-/// The stall of each checkpoint, which the metrics have in `field`, relative to the median time of a step.
-fn share_of_a_step(run: &GpuRun, layout: &Layout, field: &str) -> Value {
+/// Measures the stall of each checkpoint relative to the median time of a step. The metrics have the stall in `field`.
+fn share_of_a_step(run: &GpuRun, layout: &JobLayout, field: &str) -> Value {
     let model = &MODELS[0];
     let name = model.job_name(layout);
     if !run.has_time_for(&format!("stall of {name}"), 20) {

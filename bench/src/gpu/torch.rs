@@ -1,11 +1,11 @@
-//! The same models in PyTorch, with random weights and tokens: eager, and with `torch.compile`.
+//! Measures the same models in PyTorch, with random weights and tokens: in eager mode, and with `torch.compile`.
 
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::gpu_run::{GpuRun, attempt, shortened};
-use super::model::{MODELS, Model};
+use super::model::{GpuModel, MODELS};
 use super::speed::WARM_UP;
 use crate::stats::{line, median};
 
@@ -32,10 +32,10 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     measured.collect()
 }
 
-fn train(run: &GpuRun, model: &Model, compile: bool, what: &str) -> Value {
+fn train(run: &GpuRun, model: &GpuModel, compile: bool, what: &str) -> Value {
     let model = model.of_run(run);
     let settings = model.torch_settings(STEPS, compile).to_string();
-    // from the root of the repository
+    // the path is relative to the root of the repository, where this program runs
     let mut command = Command::new("python3");
     let (_, stdout, stderr) = run.execute(command.arg("bench/torch/speed.py").arg(settings), 120);
     let raw: Value = serde_json::from_str(&stdout).unwrap_or_default();

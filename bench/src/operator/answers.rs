@@ -1,5 +1,5 @@
-//! Answers `/status` for the pods of simulated nodes: a pod trains, or does not answer. The pods have addresses of the
-//! loopback device, and no other address is served.
+//! Serves `/status` for the pods of simulated nodes. Either every pod answers that it trains, or no pod answers. The
+//! pods have addresses of the loopback device, and the server listens on no other device.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,44 +11,44 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus};
 
-/// More than the number of connections that come at once.
+/// The length of the listen queue, which is more than the number of simultaneous connection attempts.
 const BACKLOG: i32 = 4096;
-/// Stack size of a connection's thread, which only waits.
+/// The stack size of a connection's thread, which only waits.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The servers of all pods, which run until the program ends. Cheap to clone.
+/// The servers of all pods, which run until the program ends. All clones share the servers.
 #[derive(Clone, Default)]
-pub(super) struct Answers(Arc<Pods>);
+pub(super) struct StatusServer(Arc<Pods>);
 
 #[derive(Default)]
 struct Pods {
     answer: AtomicBool,
-    /// The status that the server at each address answers.
+    /// The status that the server returns at each address.
     statuses: Mutex<HashMap<IpAddr, StageStatus>>,
 }
 
-impl Answers {
-    /// Starts to serve. At first no request is answered.
-    pub(super) fn serve() -> Answers {
+impl StatusServer {
+    /// Starts the servers. At first, they answer no request.
+    pub(super) fn serve() -> StatusServer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind_device(Some(b"lo")).unwrap();
         socket.set_reuse_address(true).unwrap();
         socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, HTTP_PORT).into()).unwrap();
         socket.listen(BACKLOG).unwrap();
-        let (listener, answers) = (TcpListener::from(socket), Answers::default());
+        let (listener, answers) = (TcpListener::from(socket), StatusServer::default());
         let served = answers.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, answers) = (stream.unwrap(), served.clone());
                 let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-                // the error of a client that leaves early does not matter
+                // an error of a client that closes its connection early does not matter
                 thread.spawn(move || drop(answers.serve_one(stream))).unwrap();
             }
         });
         answers
     }
 
-    /// Sets whether pods answer from now on.
+    /// Sets whether the pods answer requests after this call.
     pub(super) fn set(&self, answer: bool) {
         self.0.answer.store(answer, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ impl Answers {
         self.0.statuses.lock().unwrap().insert(address, status);
     }
 
-    /// Answers each request of a connection after the request's wait time, because there is no news.
+    /// Answers each request of a connection after the wait time in the request, because the status does not change.
     fn serve_one(&self, stream: TcpStream) -> std::io::Result<()> {
         let address = stream.local_addr()?.ip();
         let mut reader = BufReader::new(stream.try_clone()?);
@@ -82,7 +82,7 @@ impl Answers {
                 request.split_once("timeoutSeconds=").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
             std::thread::sleep(Duration::from_secs_f64(seconds.unwrap_or(0.0)));
             if !self.0.answer.load(Ordering::Relaxed) {
-                // waits until the client gives up
+                // waits until the client closes the connection
                 return reader.read_to_end(&mut Vec::new()).map(drop);
             }
             let status = self.0.statuses.lock().unwrap().get(&address).cloned().unwrap_or_default();

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use stagecoach_cluster::{Component, ControlPlane, Process, Settings, tool};
+use stagecoach_cluster::{Component, ControlPlane, ControlPlaneSettings, Process, tool};
 
-use super::answers::Answers;
+use super::answers::StatusServer;
 use super::pods::{PODS, Pods};
 use super::system::{STAGES, System};
 use crate::machine::{memory, processor_seconds};
@@ -27,33 +27,37 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Starts a cluster with the operator.
-    pub(super) fn start(system: System, answers: &Answers) -> Cluster {
+    pub(super) fn start(system: System, answers: &StatusServer) -> Cluster {
         let mut cluster = Cluster::without_operator(system, answers, Vec::new());
         cluster.start_operator();
         cluster
     }
 
     /// Starts a cluster without the operator and with the additional `flags`.
-    pub(super) fn without_operator(system: System, answers: &Answers, flags: Vec<(Component, String)>) -> Cluster {
-        let cluster =
-            Cluster::on(ControlPlane::start_with(Settings { flags: [lifted(), flags].concat() }), system, answers, 0);
+    pub(super) fn without_operator(system: System, answers: &StatusServer, flags: Vec<(Component, String)>) -> Cluster {
+        let cluster = Cluster::on(
+            ControlPlane::start_with(ControlPlaneSettings { flags: [lifted(), flags].concat() }),
+            system,
+            answers,
+            0,
+        );
         (0..NODES).for_each(|node| cluster.add_node(node, 1000));
         cluster
     }
 
-    /// Starts a cluster without the operator and without nodes. Clusters that run at the same time have different
-    /// numbers, up to 100.
-    pub(super) fn without_nodes(system: System, answers: &Answers, number: usize) -> Cluster {
+    /// Starts a cluster without the operator and without nodes. Clusters that run at the same time need different
+    /// values of `number`, up to 100.
+    pub(super) fn without_nodes(system: System, answers: &StatusServer, number: usize) -> Cluster {
         Cluster::on(ControlPlane::start(), system, answers, number)
     }
 
-    fn on(plane: ControlPlane, system: System, answers: &Answers, number: usize) -> Cluster {
+    fn on(plane: ControlPlane, system: System, answers: &StatusServer, number: usize) -> Cluster {
         let pods = Pods::follow(plane.client(), system.labels, answers.clone());
         (system.install)(&plane);
         Cluster { operator: None, _nodes: kwok(&plane, number), plane, pods, system }
     }
 
-    /// Adds the n-th node, with room for so many pods.
+    /// Adds the node with the number `n`, with room for `pods` pods.
     pub(super) fn add_node(&self, n: usize, pods: u32) {
         let room = json!({"cpu": "1000", "memory": "1000Gi", "pods": pods.to_string()});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{n}")},
@@ -76,7 +80,7 @@ impl Cluster {
         created.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// Seconds from the creation of a job to the existence of its pods.
+    /// Creates a job, and returns the seconds until its pods exist.
     pub(super) fn started(&self, name: &str) -> f64 {
         let started = Instant::now();
         self.create(name);
@@ -93,7 +97,7 @@ impl Cluster {
         names.iter().map(all_there).collect()
     }
 
-    /// Writes the status that a kubelet writes when a container ended with code 1.
+    /// Writes the status that a kubelet writes after a container has ended with code 1.
     fn fail(&self, pod: &str) {
         let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default().to_string();
         let ended = json!({"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now});
@@ -104,7 +108,7 @@ impl Cluster {
         self.plane.client().patch(&path, &status).unwrap_or_else(|refusal| panic!("{pod}: {refusal}"));
     }
 
-    /// The number of requests that changed something since the API server started, by verb and resource.
+    /// Returns the number of changing requests since the API server started, by verb and resource.
     pub(super) fn writes(&self) -> BTreeMap<String, f64> {
         let output = self.plane.kubectl(&["get", "--raw", "/metrics"]);
         let mut all = BTreeMap::new();
@@ -118,7 +122,7 @@ impl Cluster {
                 labels[from..].split_once('"').map(|(value, _)| value.to_owned())
             };
             let [verb, resource, sub] = ["verb", "resource", "subresource"].map(|name| label(name).unwrap_or_default());
-            // nodes and components report on themselves, which is not part of any job
+            // nodes and components write leases and nodes about themselves, independently of jobs
             let own = ["leases", "nodes"].contains(&resource.as_str());
             if ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&verb.as_str()) && !own {
                 let slash = if sub.is_empty() { "" } else { "/" };
@@ -128,17 +132,18 @@ impl Cluster {
         all
     }
 
-    /// Processor seconds that the operator has used so far.
+    /// Returns the processor seconds that the operator has used so far.
     pub(super) fn cpu(&self) -> f64 {
         self.operator.as_ref().map_or(0.0, |operator| processor_seconds(operator.id()))
     }
 
-    /// Processor seconds that the control plane has used so far: etcd, API server, scheduler and controllers.
+    /// Returns the processor seconds that the control plane has used so far: etcd, API server, scheduler and
+    /// controllers.
     pub(super) fn plane_cpu(&self) -> f64 {
         self.plane.process_ids().into_iter().map(processor_seconds).sum()
     }
 
-    /// Cores that the operator and the control plane use, by their processor time over `window` from now on.
+    /// Returns the mean number of cores that the operator and the control plane use during the next `window`.
     pub(super) fn cores(&self, window: Duration) -> [f64; 2] {
         let (before, started) = ([self.cpu(), self.plane_cpu()], Instant::now());
         std::thread::sleep(window);
@@ -146,13 +151,13 @@ impl Cluster {
         [(self.cpu() - before[0]) / seconds, (self.plane_cpu() - before[1]) / seconds]
     }
 
-    /// Kibibytes of the operator's memory.
+    /// Returns the kibibytes of the operator's memory.
     pub(super) fn memory(&self, field: &str) -> u64 {
         self.operator.as_ref().map_or(0, |operator| memory(operator.id(), field))
     }
 }
 
-/// Starts kwok, which runs the pods of all nodes. Pods of another `number` have other addresses.
+/// Starts kwok, which simulates the pods of all nodes. `number` determines the addresses of the pods.
 fn kwok(plane: &ControlPlane, number: usize) -> Process {
     let stages = plane.folder().join("kwok.yaml");
     std::fs::write(&stages, include_str!("kwok.yaml")).unwrap();
@@ -164,7 +169,7 @@ fn kwok(plane: &ControlPlane, number: usize) -> Process {
     Process::start(command, &plane.folder().join("kwok.log")).unwrap()
 }
 
-/// Flags that lift the rate limits of the control plane.
+/// Returns the flags that lift the rate limits of the control plane.
 fn lifted() -> Vec<(Component, String)> {
     let rates = ["--kube-api-qps=5000", "--kube-api-burst=10000"];
     let mut flags: Vec<(Component, String)> = vec![

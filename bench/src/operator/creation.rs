@@ -1,11 +1,12 @@
-//! The cost of creating a job for the API server alone. Our jobs and JobSet's take turns on one control plane.
+//! Measures the cost of the creation of a job for the API server alone. The jobs of Stagecoach and of JobSet are
+//! created in turn on one control plane.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stagecoach_cluster::{Component, until};
 
-use super::answers::Answers;
+use super::answers::StatusServer;
 use super::cluster::Cluster;
 use super::jobset::JOBSET;
 use super::system::{STAGECOACH, System};
@@ -13,12 +14,12 @@ use crate::machine::processor_seconds;
 use crate::stats::{line, median};
 
 const ROUNDS: usize = 7;
-/// Jobs of each kind in a round.
+/// The number of jobs of each kind in a round.
 const JOBS: usize = 100;
 
-/// Measures JobSets without their webhooks, because another process would answer those.
+/// Measures JobSets without their webhooks, because a process other than the API server would answer these.
 pub(crate) fn measure() -> Value {
-    let answers = &Answers::serve();
+    let answers = &StatusServer::serve();
     println!("the API server's part of a creation");
     let cluster = Cluster::without_operator(STAGECOACH, answers, Vec::new());
     (JOBSET.install)(&cluster.plane);

@@ -1,4 +1,5 @@
-//! JobSet on top of the Job controller: the same four pods, with a stable hostname each and one restart of the group.
+//! JobSet on top of the Job controller, with the same four pods. Each pod has a stable hostname, and a failure restarts
+//! the group as a whole.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -7,7 +8,7 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use stagecoach_cluster::{ControlPlane, Process, tool, until};
 
-use super::system::{Labels, STAGES, System, wait_served};
+use super::system::{LabelKeys, STAGES, System, wait_served};
 
 pub(super) const JOBSET: System = System {
     name: "JobSet 0.12",
@@ -15,13 +16,13 @@ pub(super) const JOBSET: System = System {
     start: Some(start),
     jobs: "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets",
     job,
-    labels: Labels { job: "jobset.sigs.k8s.io/jobset-name", attempt: "jobset.sigs.k8s.io/restart-attempt" },
+    labels: LabelKeys { job: "jobset.sigs.k8s.io/jobset-name", attempt: "jobset.sigs.k8s.io/restart-attempt" },
     first_attempt: 0,
 };
 
 fn install(plane: &ControlPlane) {
     let crd = tool("jobset").canonicalize().unwrap().with_file_name("jobset.crd.yaml");
-    // the definition is too large for the copy of it that `kubectl apply` would keep
+    // the definition is too large for the annotation in which `kubectl apply` would keep a copy
     let created = plane.kubectl(&["create", "-f", &crd.display().to_string()]);
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     wait_served(plane, &JOBSET);
@@ -29,7 +30,7 @@ fn install(plane: &ControlPlane) {
 
 fn start(plane: &ControlPlane) -> Process {
     let folder = plane.folder();
-    // the API server's own certificate is valid for 127.0.0.1
+    // the certificate of the API server is valid for 127.0.0.1, where the webhooks listen
     let certificates = folder.join("webhook");
     std::fs::create_dir(&certificates).unwrap();
     for (from, to) in [("apiserver.crt", "tls.crt"), ("apiserver.key", "tls.key")] {
@@ -55,7 +56,7 @@ fn start(plane: &ControlPlane) -> Process {
     process
 }
 
-/// Registers JobSet's defaults and checks of JobSets and of their pods, as JobSet's own manifests do.
+/// Registers JobSet's webhooks, which default and check JobSets and their pods, as JobSet's manifests do.
 fn register(plane: &ControlPlane, port: u16) {
     let authority = ByteString(std::fs::read(plane.folder().join("ca.crt")).unwrap());
     let hook = |name: &str, path: &str, operations: &[&str], group: &str, version: &str, resource: &str| {

@@ -1,4 +1,5 @@
-//! The cost of 500 jobs of 4 pods, with our operator and with JobSet and the Job controller, in one run on one machine.
+//! Measures the cost of 500 jobs of 4 pods, with Stagecoach's operator and with JobSet and the Job controller, in one
+//! run on one machine.
 
 mod answers;
 mod cluster;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stagecoach_cluster::merge;
 
-use self::answers::Answers;
+use self::answers::StatusServer;
 use self::cluster::Cluster;
 pub(crate) use self::creation::measure as measure_creation;
 use self::jobset::JOBSET;
@@ -27,17 +28,17 @@ use self::system::{PODS_ALONE, STAGECOACH, STAGECOACH_GANG, STAGES, System};
 use crate::stats::{line, median, percentile};
 
 const JOBS: usize = 500;
-/// Jobs that are started and restarted alone, one after the other.
+/// The number of jobs that are started and restarted alone, one after the other.
 const SINGLES: usize = 20;
-/// Jobs that have a failing pod at the same time.
+/// The number of jobs that have a failing pod at the same time.
 const AT_ONCE: usize = 50;
-/// Time over which an operator's cost at rest is measured. Each job is polled several times in it.
+/// The time over which an operator's cost at rest is measured. The operator polls each job several times in this time.
 const AT_REST: Duration = Duration::from_secs(60);
-/// Time until all writes have ended.
+/// The time after which all writes have ended.
 const SETTLE: Duration = Duration::from_secs(3);
 
 pub(crate) fn measure() -> Value {
-    let answers = Answers::serve();
+    let answers = StatusServer::serve();
     json!({
         "stagecoach": all(STAGECOACH, &answers),
         "jobSet": all(JOBSET, &answers),
@@ -46,8 +47,8 @@ pub(crate) fn measure() -> Value {
     })
 }
 
-/// Measures everything on a fresh cluster, whose pods do not answer.
-fn all(system: System, answers: &Answers) -> Value {
+/// Measures single jobs and many jobs on a fresh cluster, whose pods do not answer.
+fn all(system: System, answers: &StatusServer) -> Value {
     let cluster = Cluster::start(system, answers);
     let mut report = singles(&cluster);
     merge(&mut report, many(&cluster));
@@ -137,7 +138,8 @@ fn many(cluster: &Cluster) -> Value {
     })
 }
 
-/// The client creates as many pods as all the jobs have, one by one. This is the lower bound of every operator's cost.
+/// Measures a client that creates as many pods as all the jobs have, one by one. This cost is the lower bound for every
+/// operator.
 fn floor(cluster: &Cluster) -> Value {
     println!("{}", cluster.system.name);
     let names: Vec<String> = (0..JOBS * STAGES).map(|n| format!("pod-{n}")).collect();
@@ -153,7 +155,7 @@ fn floor(cluster: &Cluster) -> Value {
     json!({"allPodsSeconds": all, "allReadySeconds": ready, "controlPlaneCpuSeconds": plane_cpu})
 }
 
-/// The number of additional writes per single job.
+/// Returns the number of additional writes per single job.
 fn per_job(from: &BTreeMap<String, f64>, to: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let more = |(request, count): (&String, &f64)| {
         let count = (count - from.get(request).unwrap_or(&0.0)) / SINGLES as f64;

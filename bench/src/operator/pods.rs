@@ -1,4 +1,4 @@
-//! The states of pods, from one watch, because repeated lists would be most of the measured load.
+//! The states of pods, from one watch. Repeated lists would be most of the measured load.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -9,20 +9,20 @@ use serde::Deserialize;
 use stagecoach_api::contract::JOB_UID_LABEL;
 use stagecoach_cluster::Client;
 
-use super::answers::Answers;
-use super::system::Labels;
+use super::answers::StatusServer;
+use super::system::LabelKeys;
 
 /// The path of the collection of pods.
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// The longest time to wait for pods.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The fields of a pod that are read.
+/// The fields of a pod that this program reads.
 #[derive(Clone, Debug, Deserialize)]
 struct PodEvent {
     metadata: PodMetadata,
     #[serde(default)]
-    status: Status,
+    status: PodState,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -34,7 +34,7 @@ struct PodMetadata {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Status {
+struct PodState {
     #[serde(rename = "podIP")]
     pod_ip: Option<IpAddr>,
     #[serde(default)]
@@ -56,21 +56,21 @@ impl PodEvent {
 /// The job and the number of an attempt.
 type Attempt = (String, u64);
 /// A pod that has appeared.
-struct Came {
+struct SeenPod {
     at: Instant,
     /// Whether the pod was ever ready.
     ready: bool,
 }
 
 /// The pods that have appeared, by attempt and name.
-type Seen = HashMap<Attempt, BTreeMap<String, Came>>;
+type Seen = HashMap<Attempt, BTreeMap<String, SeenPod>>;
 
-/// All pods that have appeared.
+/// All pods that have appeared, shared with the thread of the watch.
 pub(super) struct Pods(Arc<(Mutex<Seen>, Condvar)>);
 
 impl Pods {
-    /// Follows the pods with `labels`. `answers` are the responses of the pods of Stagecoach's jobs to the operator.
-    pub(super) fn follow(client: &Client, labels: Labels, answers: Answers) -> Pods {
+    /// Follows the pods with `labels`. `answers` serves the status of the pods of Stagecoach's jobs.
+    pub(super) fn follow(client: &Client, labels: LabelKeys, answers: StatusServer) -> Pods {
         let all: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
         let shared = Arc::clone(&all);
         client.watch(PODS, move |pod: PodEvent| {
@@ -84,14 +84,14 @@ impl Pods {
             let mut seen = seen.lock().unwrap();
             let pods = seen.entry((job, attempt)).or_default();
             let came =
-                pods.entry(pod.metadata.name.clone()).or_insert_with(|| Came { at: Instant::now(), ready: false });
+                pods.entry(pod.metadata.name.clone()).or_insert_with(|| SeenPod { at: Instant::now(), ready: false });
             came.ready |= pod.is_ready();
             changed.notify_all();
         });
         Pods(all)
     }
 
-    /// Waits until the attempt has `count` pods. Returns the moment at which the last of them appeared.
+    /// Waits until the attempt has `count` pods. Returns the time at which the last of them appeared.
     pub(super) fn wait(&self, job: &str, attempt: u64, count: usize) -> Instant {
         self.until(job, attempt, |pods| pods.len() >= count)
     }
@@ -101,13 +101,13 @@ impl Pods {
         self.until(job, attempt, |pods| pods.values().filter(|pod| pod.ready).count() >= count);
     }
 
-    /// The name of one of the attempt's pods, which is always the same pod.
+    /// Returns the name of the attempt's second pod, in the order of names.
     pub(super) fn second(&self, job: &str, attempt: u64) -> String {
         let seen = self.0.0.lock().unwrap();
         seen[&(job.to_owned(), attempt)].keys().nth(1).unwrap().clone()
     }
 
-    fn until(&self, job: &str, attempt: u64, is_so: impl Fn(&BTreeMap<String, Came>) -> bool) -> Instant {
+    fn until(&self, job: &str, attempt: u64, is_so: impl Fn(&BTreeMap<String, SeenPod>) -> bool) -> Instant {
         let (key, deadline) = ((job.to_owned(), attempt), Instant::now() + WAIT_TIMEOUT);
         let (seen, changed) = &*self.0;
         let mut seen = seen.lock().unwrap();

@@ -1,4 +1,4 @@
-//! The cost of many thousand finished jobs beside the running ones: at rest, and when every watch restarts.
+//! Measures the cost of many thousand finished jobs beside running jobs: at rest, and when every watch restarts.
 //! `STAGECOACH_FINISHED` and `STAGECOACH_RUNNING` set the numbers of jobs.
 
 use std::path::PathBuf;
@@ -8,23 +8,24 @@ use serde_json::{Value, json};
 use stagecoach_cluster::{Component, merge, pipeline_job, until_within};
 
 use super::SETTLE;
-use super::answers::Answers;
+use super::answers::StatusServer;
 use super::cluster::Cluster;
 use super::pods::PODS;
 use super::system::{STAGECOACH, STAGES, System};
 use crate::stats::line;
 
-/// The time at rest, longer than the five minutes after which the operator reconciles an unfinished job again.
+/// The time of the measurement at rest. It is longer than the five minutes after which the operator reconciles an
+/// unfinished job again.
 const AT_REST: Duration = Duration::from_secs(330);
-/// Clients that create jobs at the same time.
+/// The number of clients that create jobs at the same time.
 const CLIENTS: usize = 4;
-/// The longest time in seconds until an action has reached all jobs.
+/// The time limit in seconds until an action has reached all jobs.
 const PATIENCE_SECONDS: u64 = 600;
 
 pub(crate) fn measure() -> Value {
     let (finished, running) = (count("STAGECOACH_FINISHED", 10_000), count("STAGECOACH_RUNNING", 1_000));
     println!("{running} jobs of {STAGES} pods beside {finished} that are over");
-    let answers = Answers::serve();
+    let answers = StatusServer::serve();
     answers.set(true);
     let audit = Audit::new();
     let mut cluster = Cluster::without_operator(STAGECOACH, &answers, audit.flags());
@@ -77,13 +78,13 @@ fn make_all(count: usize, make: impl Fn(usize) + Sync) {
     });
 }
 
-/// Number of jobs in a phase, by the status that the operator writes.
+/// Returns the number of jobs in a phase, by the status that the operator writes.
 fn phases(cluster: &Cluster, phase: &str) -> usize {
     let jobs = cluster.plane.client().list(STAGECOACH.jobs);
     jobs.iter().filter(|job| job["status"]["phase"] == phase).count()
 }
 
-/// A complete job of one stage and its pod, in the state in which the operator and the node left them.
+/// A complete job of one stage and its pod, with the last status from the operator and from the node.
 struct Complete {
     job: Value,
     pod: Value,
@@ -92,7 +93,7 @@ struct Complete {
 impl Complete {
     const NAME: &'static str = "prototype";
 
-    /// Runs the job. The operator is stopped afterwards.
+    /// Runs the job, and stops the operator afterwards.
     fn make(cluster: &mut Cluster) -> Complete {
         cluster.start_operator();
         let mut job = pipeline_job(Complete::NAME, json!({"stages": 1, "scheduling": {"gang": "None"}}));
@@ -157,7 +158,7 @@ impl Audit {
             .to_vec()
     }
 
-    /// Number of lists so far. The pages of one list count once.
+    /// Returns the number of lists so far. The pages of one list count once.
     fn lists(&self) -> usize {
         let text = std::fs::read_to_string(self.folder.join("audit.log")).unwrap_or_default();
         text.lines().filter(|line| !line.contains("continue=")).count()

@@ -1,21 +1,21 @@
-//! One job that fails again and again, alone and beside many others whose pods answer `/status`, or don't.
+//! Measures a job that fails repeatedly: alone, and beside many jobs whose pods answer `/status` or do not answer.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stagecoach_cluster::merge;
 
-use super::answers::Answers;
+use super::answers::StatusServer;
 use super::cluster::Cluster;
 use super::system::{STAGECOACH, STAGES};
 use super::{AT_REST, JOBS, SETTLE};
 use crate::stats::{line, median, percentile};
 
-/// Restarts of the one job in each state of the other jobs.
+/// The number of restarts of the measured job in each state of the other jobs.
 const RESTARTS: usize = 100;
-/// The number of times that the pods of the other jobs turn silent and back.
+/// The number of times that the pods of the other jobs stop answering and answer again.
 const TURNS: usize = 2;
-/// The duration of a turn, longer than a request and its retry that were in progress when the answers changed.
+/// The duration of such a period. It is longer than a request and its retry that were in progress at the change.
 const TURN: Duration = Duration::from_secs(30);
 
 /// A job whose pods fail one after the other.
@@ -38,7 +38,8 @@ impl Repeated<'_> {
         Repeated { cluster, attempt }
     }
 
-    /// Seconds of `count` restarts, one after the other. A restart lasts from a pod's failure until all new pods exist.
+    /// Returns the seconds of `count` restarts, one after the other. A restart lasts from a pod's failure until all new
+    /// pods exist.
     pub(super) fn restarts(&mut self, what: &str, count: usize) -> Vec<f64> {
         let one = |_| {
             std::thread::sleep(SETTLE / 10);
@@ -55,7 +56,7 @@ impl Repeated<'_> {
 }
 
 pub(crate) fn measure() -> Value {
-    let answers = Answers::serve();
+    let answers = StatusServer::serve();
     answers.set(true);
     let cluster = Cluster::start(STAGECOACH, &answers);
     let mut repeated = Repeated::start(&cluster);

@@ -8,7 +8,7 @@ use stagecoach_cluster::{ControlPlane, Process, pipeline_job, until};
 
 use super::pods::PODS;
 
-/// Pods of each job.
+/// The number of pods of each job.
 pub(super) const STAGES: usize = 4;
 
 /// An operator, and the jobs that it manages.
@@ -18,44 +18,44 @@ pub(super) struct System {
     pub(super) name: &'static str,
     /// Prepares a fresh control plane to serve the jobs.
     pub(super) install: fn(&ControlPlane),
-    /// Starts the operator on that control plane; `None` for a system that consists of the client's objects alone.
+    /// Starts the operator on that control plane; `None` for a system without an operator.
     pub(super) start: Option<fn(&ControlPlane) -> Process>,
     /// The path of the collection of the jobs.
     pub(super) jobs: &'static str,
-    /// A job of 4 pods that restarts at once if one of them fails.
+    /// Returns a job of 4 pods that restarts immediately if one of them fails.
     pub(super) job: fn(&str) -> Value,
-    /// The label that names a pod's job.
-    pub(super) labels: Labels,
+    /// The labels with a pod's job and attempt.
+    pub(super) labels: LabelKeys,
     /// The number of a job's first attempt.
     pub(super) first_attempt: u64,
 }
 
-/// Names of a pod's labels.
+/// The names of a pod's labels.
 #[derive(Clone, Copy)]
-pub(super) struct Labels {
-    /// The job's name.
+pub(super) struct LabelKeys {
+    /// The label with the job's name.
     pub(super) job: &'static str,
-    /// The attempt's number.
+    /// The label with the attempt's number.
     pub(super) attempt: &'static str,
 }
 
-/// Stagecoach with pods that are placed one by one, as JobSet's pods are.
+/// Stagecoach without gang scheduling: the scheduler places pods one by one, as it places JobSet's pods.
 pub(super) const STAGECOACH: System = System {
     name: "Stagecoach",
     install,
     start: Some(start),
     jobs: "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs",
     job: |name| gang_job(name, "None"),
-    labels: Labels { job: "stagecoach.dev/job", attempt: "stagecoach.dev/attempt" },
+    labels: LabelKeys { job: "stagecoach.dev/job", attempt: "stagecoach.dev/attempt" },
     first_attempt: 1,
 };
 
-/// Stagecoach with the scheduler's own gang scheduling, which places all pods of a job or none.
+/// Stagecoach with the gang scheduling of the Kubernetes scheduler, which places all pods of a job or none.
 pub(super) const STAGECOACH_GANG: System =
     System { name: "Stagecoach, gang scheduling", job: |name| gang_job(name, "Native"), ..STAGECOACH };
 
-/// No operator: the client creates single pods. The measurement is the cluster's own cost, whichever client creates the
-/// pods.
+/// A system without an operator: the client creates single pods. The measurement is the cost for the cluster, which is
+/// the same for every client.
 pub(super) const PODS_ALONE: System = System {
     name: "pods alone",
     install: |_| {},
@@ -69,11 +69,11 @@ pub(super) const PODS_ALONE: System = System {
         );
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec})
     },
-    labels: Labels { job: "job", attempt: "attempt" },
+    labels: LabelKeys { job: "job", attempt: "attempt" },
     first_attempt: 0,
 };
 
-/// The claim that all jobs share.
+/// The PersistentVolumeClaim that all jobs share.
 const VOLUME: &str = "
 {apiVersion: v1, kind: PersistentVolume, metadata: {name: training}, spec: {
   accessModes: [ReadWriteMany], storageClassName: '', capacity: {storage: 1Gi}, hostPath: {path: /nonexistent}}}
@@ -90,7 +90,7 @@ fn install(plane: &ControlPlane) {
 }
 
 fn start(plane: &ControlPlane) -> Process {
-    // the operator as users get it, in the folder beside that of this program's own profile
+    // the operator's release build, in the folder beside the folder of this program's build profile
     let own = std::env::current_exe().unwrap();
     let target = own.parent().and_then(Path::parent).unwrap();
     let mut command = Command::new(target.join("release/stagecoach-operator"));

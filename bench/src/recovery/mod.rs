@@ -1,4 +1,4 @@
-//! Recovery: from the kill of a stage to the first step of the next attempt.
+//! Measures recovery: the time from the kill of a stage to the first step of the next group.
 
 mod slow_volume;
 
@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use stagecoach_tests::{Launched, signal, until, until_within};
 
-use crate::job::{BenchJob, Model};
+use crate::job::{BenchJob, ModelSize};
 use crate::stats::{line, median, worst};
 
 const KILLS: usize = 20;
@@ -28,7 +28,8 @@ pub(crate) fn measure(folder: &Path) -> Value {
 }
 
 fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> Value {
-    let job = BenchJob { name: "killed", stages: 3, model: Model::Small, checkpoint, spares, ..BenchJob::default() };
+    let job =
+        BenchJob { name: "killed", stages: 3, model: ModelSize::Small, checkpoint, spares, ..BenchJob::default() };
     let _ = std::fs::remove_dir_all(folder.join(job.name));
     let mut launched = job.start(folder);
     let lines = |marker: &str| lines(folder, marker);
@@ -52,12 +53,13 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds) })
 }
 
-/// The loss of a stage in either of two replicas, including the leader. The other stages continue without it.
+/// Measures the loss of a stage in either of two replicas, including the leader. The other stages continue without the
+/// lost stage.
 fn replica(folder: &Path) -> Value {
     let job = BenchJob {
         name: "replicated",
         data_parallel: 2,
-        model: Model::Small,
+        model: ModelSize::Small,
         checkpoint: MEMORY,
         ..BenchJob::default()
     };
@@ -88,13 +90,13 @@ fn replica(folder: &Path) -> Value {
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds), "step": median(&step_seconds) })
 }
 
-/// The number of lines in a launcher's output that begin with `marker`.
+/// Returns the number of lines in a launcher's output that begin with `marker`.
 fn lines(folder: &Path, marker: &str) -> usize {
     let said = std::fs::read_to_string(folder.join("stdout")).unwrap_or_default();
     said.lines().filter(|line| line.starts_with(marker)).count()
 }
 
-/// Kills a stage. Returns the seconds until the first new step, and panics after `limit` seconds.
+/// Kills a stage. Returns the seconds until the first new step. Panics after `limit` seconds.
 pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usize, limit: u64) -> f64 {
     let (pid, starts) = (launched.stages()[stage], lines(folder, "start "));
     let started = Instant::now();
@@ -105,7 +107,7 @@ pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usiz
     started.elapsed().as_secs_f64()
 }
 
-/// Ends a launcher by Ctrl-C.
+/// Ends a launcher with SIGINT, as Ctrl-C does.
 pub(crate) fn end(launched: &mut Launched) {
     signal(launched.child.id(), libc::SIGINT);
     until_within("the launcher's end", 600, || launched.child.try_wait().unwrap());

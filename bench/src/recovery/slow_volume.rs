@@ -1,5 +1,6 @@
-//! A stage of three is lost while the volume is slow. Measures the time until the next step and the bytes that the
-//! stages read: if all stages start again, if the others stay, and if the next stage has a copy in memory.
+//! Measures the loss of one of three stages while the volume is slow: the time until the next step, and the bytes that
+//! the stages read. In the three cases, all stages start again, the other stages stay, or the next stage has a copy in
+//! memory.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, tensor_bytes_re
 use stagecoach_tests::{stagecoach, until_within};
 
 use super::{end, kill_to_first_step};
-use crate::job::{BenchJob, Model};
+use crate::job::{BenchJob, ModelSize};
 use crate::stats::line;
 
 /// The largest number of bytes that all stages together read per second.
@@ -32,7 +33,7 @@ fn lose(folder: &Path, what: &str, checkpoint: &'static str, reform_timeout_seco
     let job = BenchJob {
         name: "slow",
         stages: STAGES,
-        model: Model::Largest,
+        model: ModelSize::Largest,
         checkpoint,
         reform_timeout_seconds,
         ..BenchJob::default()

@@ -1,6 +1,6 @@
-//! The runtime's own bubble. Stages sleep instead of computing, so that a machine with few cores can run any number of
-//! them. The bubble is compared with the simulated bubble of the schedule, and with PyTorch's runtime and a model that
-//! sleeps.
+//! Measures the bubble of the runtime. Stages sleep instead of computing, so that a machine with few cores can run any
+//! number of stages. The measurement compares the bubble with the simulated bubble of the schedule, and with the bubble
+//! of PyTorch's runtime for a model that sleeps.
 
 mod model;
 
@@ -24,20 +24,20 @@ use tch::{Device, Tensor};
 use crate::stats::median;
 use model::SleepingModel;
 
-/// Seconds that a rank sleeps for F, for I and for W of a microbatch, in all its chunks together.
+/// The seconds that a rank sleeps for F, for I and for W of a microbatch, in all its chunks together.
 const RANK_SECONDS: f64 = 0.02;
 const WARM_UP: usize = 1;
 const TIMED_STEPS: usize = 5;
 const TOKENS: usize = 8;
 
-/// Seconds of each timed step, and the share of it in which the ranks did not sleep.
+/// The seconds of each timed step, and the share of the step in which the ranks did not sleep.
 struct Measured {
     seconds: Vec<f64>,
     bubbles: Vec<f64>,
 }
 
 impl Measured {
-    /// Takes the seconds of each step as rank 0 saw it, and the seconds that each rank slept.
+    /// Takes the seconds of each step as rank 0 measured them, and the seconds that each rank slept.
     fn new(steps: impl Iterator<Item = (f64, Vec<f64>)>) -> Measured {
         let bubble = |seconds: f64, slept: &[f64]| 1.0 - slept.iter().sum::<f64>() / (seconds * slept.len() as f64);
         let (seconds, bubbles) = steps.map(|(seconds, slept)| (seconds, bubble(seconds, &slept))).unzip();
@@ -79,7 +79,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     json!({ "rankSeconds": RANK_SECONDS, "rows": rows })
 }
 
-/// The input of the simulation, which consists of the sleeps alone.
+/// Returns the input of the simulation, which consists only of the sleeps.
 fn costs(programs: &Programs, chunks_per_rank: usize) -> Costs {
     let mut costs = Costs::uniform(programs.placement.chunks());
     let seconds = RANK_SECONDS / chunks_per_rank as f64;
@@ -90,7 +90,7 @@ fn costs(programs: &Programs, chunks_per_rank: usize) -> Costs {
     costs
 }
 
-/// Ranks as threads, with the trainer's executor, TCP links and control plane.
+/// Runs ranks as threads, with the trainer's executor, TCP links and control plane.
 fn run_ours(programs: &Programs, chunks_per_rank: usize) -> Measured {
     let ranks = in_process_group(programs.ranks.len(), StepRules::default(), |joined| {
         stage(programs, Duration::from_secs_f64(RANK_SECONDS / chunks_per_rank as f64), joined)
@@ -99,7 +99,7 @@ fn run_ours(programs: &Programs, chunks_per_rank: usize) -> Measured {
     Measured::new((WARM_UP..WARM_UP + TIMED_STEPS).map(step))
 }
 
-/// Runs all steps of one rank. Returns the seconds of each step and the seconds that the rank slept in it.
+/// Runs all steps of one rank. Returns the seconds of each step, and the seconds that the rank slept in the step.
 fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> Vec<(f64, f64)> {
     tch::set_num_threads(1);
     let (rank, member, placement) = (joined.rank, &joined.member, &programs.placement);
@@ -161,7 +161,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
     steps
 }
 
-/// Runs ranks as processes of PyTorch. Returns PyTorch's error for a schedule that it does not run.
+/// Runs ranks as processes of PyTorch. Returns PyTorch's error if PyTorch does not run the schedule.
 fn run_torch(
     folder: &Path,
     schedule: &str,
@@ -191,7 +191,7 @@ fn run_torch(
     let mut processes: Vec<_> = (0..ranks).map(start).collect();
     let first = processes.remove(0).wait_with_output().unwrap();
     for mut process in processes {
-        // the other processes of a failed group wait for it
+        // if the first process failed, the other processes would wait for it
         if !first.status.success() {
             let _ = process.kill();
         }

@@ -1,4 +1,4 @@
-//! A model that sleeps instead of computing. The rest of a step is the runtime's own time.
+//! A model that sleeps instead of computing. The remaining time of a step is the time of the runtime.
 
 use std::cell::Cell;
 use std::fmt;
@@ -27,7 +27,7 @@ impl Sleeper {
         self.slept.set(self.slept.get() + since.elapsed().as_secs_f64());
     }
 
-    /// Seconds slept since the last call.
+    /// Returns the seconds slept since the last call.
     pub(super) fn take_seconds(&self) -> f64 {
         self.slept.take()
     }
@@ -96,7 +96,7 @@ impl Architecture for SleepingModel {
 
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>> {
         let sleeping = |(index, layer): (usize, Rc<dyn Layer>)| -> Rc<dyn Layer> {
-            // the last entry of the chunk with the head is the final norm
+            // in the chunk with the head, the last entry is the final norm
             match index < part.layers.len() {
                 true => Rc::new(SleepingLayer(self.sleeper.clone())),
                 false => layer,
@@ -118,7 +118,7 @@ impl Architecture for SleepingModel {
     }
 }
 
-/// The identity y = x, which sleeps.
+/// A layer that sleeps, and returns its input.
 #[derive(Debug)]
 struct SleepingLayer(Sleeper);
 

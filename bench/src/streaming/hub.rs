@@ -1,5 +1,5 @@
-//! A data set of the hub that is as large as FineWeb's `sample-10BT` and needs little memory: Parquet files whose row
-//! groups repeat.
+//! A data set on a hub. It is as large as FineWeb's `sample-10BT` but needs little memory, because the row groups of
+//! its Parquet files repeat.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use parquet::schema::parser::parse_message_type;
 use stagecoach_test_hub::{File, Hub};
 use stagecoach_tests::corpus::Draws;
 
-/// Files of the data set, and the bytes of each of them at least.
+/// The number of files of the data set, and the smallest size of a file in bytes.
 const FILES: usize = 14;
 const FILE_BYTES: u64 = 2_000_000_000;
 
-/// Row groups that differ, and the rows and characters of each.
+/// The number of different row groups, the number of rows of a group, and the number of characters of a row.
 const GROUPS: usize = 16;
 const ROWS: usize = 1000;
 const CHARACTERS: usize = 3000;
 
-/// The text of a source: documents cut from the files in `texts`.
+/// Returns the documents of a row group, cut from `texts`.
 fn documents(texts: &str, draws: &mut Draws) -> Vec<ByteArray> {
     let text: Vec<char> = texts.chars().collect();
     let document = |_| {
@@ -34,7 +34,7 @@ fn documents(texts: &str, draws: &mut Draws) -> Vec<ByteArray> {
     (0..ROWS).map(document).collect()
 }
 
-/// A Parquet file with all row groups that differ.
+/// Returns a Parquet file with all different row groups.
 fn cycle(texts: &str) -> Vec<u8> {
     let schema = parse_message_type("message documents { required binary text (UTF8); }").unwrap();
     let properties = WriterProperties::builder()
@@ -54,7 +54,7 @@ fn cycle(texts: &str) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// The metadata of a group that begins `shift` bytes later.
+/// Returns the metadata of a group that begins `shift` bytes later.
 fn shifted(group: &RowGroupMetaData, shift: i64) -> RowGroupMetaData {
     let column = |column: &ColumnChunkMetaData| {
         let offset = column.data_page_offset() + shift;
@@ -64,7 +64,7 @@ fn shifted(group: &RowGroupMetaData, shift: i64) -> RowGroupMetaData {
     group.clone().into_builder().set_column_metadata(columns).set_file_offset(shift).build().unwrap()
 }
 
-/// A file that repeats the groups of a Parquet file until it is large enough, and its size.
+/// Returns a file that repeats the groups of a Parquet file until it is large enough, and the file's size.
 fn repeated(bytes: &[u8]) -> (File, u64) {
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::copy_from_slice(bytes)).unwrap();
     let footer = u32::from_le_bytes(bytes[bytes.len() - 8..bytes.len() - 4].try_into().unwrap()) as usize;
@@ -80,7 +80,7 @@ fn repeated(bytes: &[u8]) -> (File, u64) {
     ParquetMetaDataWriter::new(&mut end, &ParquetMetaData::new(file, groups)).finish().unwrap();
     let body_end = 4 + times * body.len() as u64;
     let size = body_end + end.len() as u64;
-    // ranges of a file are read, so that its digest is never compared
+    // the job reads ranges of a file, so nothing compares its digest
     let file = File::generated(size, &"0".repeat(64), move |offset, mut buffer| {
         let mut at = offset;
         while !buffer.is_empty() {
@@ -98,7 +98,8 @@ fn repeated(bytes: &[u8]) -> (File, u64) {
     (file, size)
 }
 
-/// Starts a hub that has the data set `repo`, made of the texts in the folder `texts`. Returns its bytes too.
+/// Starts a hub with the data set `repo`, which is made of the texts in the folder `texts`. Also returns the bytes of
+/// the data set.
 pub(super) fn start(texts: &Path, repo: &str) -> (Hub, u64) {
     let mut all = String::new();
     for file in std::fs::read_dir(texts).unwrap() {

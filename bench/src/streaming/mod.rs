@@ -1,5 +1,5 @@
-//! A job that streams 28 GB from a hub on this machine: the time to its first step, its waits for data, and its memory
-//! and disk while it reads a hundred times its cache.
+//! Measures a job that streams 28 GB from a hub on this machine: the time to its first step, its waits for data, and
+//! its memory and disk while it reads a hundred times the size of its cache.
 
 mod hub;
 
@@ -14,7 +14,7 @@ use crate::machine::memory;
 use crate::stats::line;
 
 const REPO: &str = "org/web";
-/// The limit in bytes of the windows that are not in use: two windows.
+/// The limit in bytes of the windows that are not in use. Two windows fit into it.
 const CACHE_BYTES: u64 = 256 << 10;
 const LENGTH: u64 = 512;
 const BATCH: u64 = 32;
@@ -74,7 +74,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     report
 }
 
-/// The first step after the tokenizer, with windows of the default size.
+/// Measures the time from the tokenizer to the first step, with windows of the default size.
 fn first_step(hub: &Hub, folder: &Path) -> Value {
     let job = Streamed { name: "first", window_sequences: 4096, steps: 8 };
     let mut launched = job.start(hub, folder);
@@ -91,7 +91,7 @@ fn first_step(hub: &Hub, folder: &Path) -> Value {
     json!({ "seconds": seconds, "stepSeconds": step, "windowTokens": 4096 * LENGTH })
 }
 
-/// The time since which a cache has its tokenizer.
+/// Returns the time at which a cache received its tokenizer.
 fn tokenizer_ready(folder: &Path) -> Option<Instant> {
     let caches = std::fs::read_dir(folder.join("cache")).ok()?.flatten();
     let written =
@@ -99,7 +99,7 @@ fn tokenizer_ready(folder: &Path) -> Option<Instant> {
     Instant::now().checked_sub(SystemTime::now().duration_since(written).unwrap_or(Duration::ZERO))
 }
 
-/// A job that reads a hundred times its cache.
+/// Measures a job that reads a hundred times the size of its cache.
 fn long_run(hub: &Hub, folder: &Path, corpus: u64) -> Value {
     let steps = (100 * CACHE_BYTES / 2).div_ceil(BATCH * LENGTH);
     let job = Streamed { name: "long", window_sequences: 128, steps };
@@ -144,7 +144,7 @@ fn long_run(hub: &Hub, folder: &Path, corpus: u64) -> Value {
     })
 }
 
-/// Bytes of all files below a folder, which another process changes.
+/// Returns the bytes of all files below a folder. Another process may change the folder at the same time.
 fn bytes_below(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let size = |entry: std::fs::DirEntry| match entry.metadata() {

@@ -8,8 +8,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use stagecoach_tests::Launched;
 
-use super::run::Run;
-use super::workload::{LENGTH, SEQUENCES, Workload};
+use super::run::MeasuredRun;
+use super::workload::{LENGTH, SEQUENCES, TrainingCase};
 
 const LEARNING_RATE: f64 = 1e-3;
 const WEIGHT_DECAY: f64 = 0.1;
@@ -19,17 +19,17 @@ const CLIP_NORM: f64 = 1.0;
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
     pub(super) name: String,
-    pub(super) workload: &'static Workload,
-    pub(super) trainer: Trainer,
+    pub(super) workload: &'static TrainingCase,
+    pub(super) trainer: Framework,
     pub(super) threads: usize,
     pub(super) bf16: bool,
     pub(super) pipeline: Pipeline,
-    /// Whether its first losses are compared before anything is timed.
+    /// Whether the first losses of the contender are compared before the timed runs.
     pub(super) is_checked: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Trainer {
+pub(super) enum Framework {
     Stagecoach,
     Torch {
         /// Whether torch.compile compiles the model.
@@ -39,15 +39,15 @@ pub(super) enum Trainer {
     },
 }
 
-/// Ranks, and the way in which they share the work.
+/// The ranks, and how they share the work.
 #[derive(Clone, Debug)]
 pub(super) struct Pipeline {
     /// The schedule's name, which is the same in PyTorch and in Stagecoach.
     pub(super) schedule: &'static str,
     pub(super) ranks: usize,
-    /// Replicas of the ranks. PyTorch runs them with DistributedDataParallel.
+    /// The number of replicas of the pipeline. PyTorch runs them with DistributedDataParallel.
     pub(super) data_parallel: usize,
-    /// Layers of each chunk. Stagecoach determines them itself.
+    /// The number of layers of each chunk for PyTorch. Stagecoach determines its partition itself.
     pub(super) split: Vec<usize>,
 }
 
@@ -59,11 +59,11 @@ impl Pipeline {
 
 impl Contender {
     /// Trains for `steps` steps.
-    pub(super) fn run(&self, folder: &Path, steps: usize) -> Run {
+    pub(super) fn run(&self, folder: &Path, steps: usize) -> MeasuredRun {
         let folder = folder.join(self.workload.name);
         match self.trainer {
-            Trainer::Stagecoach => self.run_stagecoach(&folder, steps),
-            Trainer::Torch { compiled, fused } => self.run_torch(&folder, steps, compiled, fused),
+            Framework::Stagecoach => self.run_stagecoach(&folder, steps),
+            Framework::Torch { compiled, fused } => self.run_torch(&folder, steps, compiled, fused),
         }
     }
 
@@ -71,7 +71,7 @@ impl Contender {
         if self.bf16 { "BFloat16" } else { "Float32" }
     }
 
-    fn run_stagecoach(&self, folder: &Path, steps: usize) -> Run {
+    fn run_stagecoach(&self, folder: &Path, steps: usize) -> MeasuredRun {
         let Contender { workload, threads, pipeline, .. } = self;
         let file = folder.join("job.yaml");
         let job = json!({
@@ -88,7 +88,8 @@ impl Contender {
                     "tokenizer": { "type": "File", "file": { "path": "model/tokenizer.json" } },
                 },
                 "training": {
-                    // the trainer is ended from outside, so nothing is saved while a step is timed
+                    // this program ends the trainer after the timed steps, so the trainer saves nothing while a step is
+                    // timed
                     "steps": steps + 1000,
                     "globalBatchSize": SEQUENCES,
                     "microbatches": workload.microbatches,
@@ -113,9 +114,9 @@ impl Contender {
         let started = Instant::now();
         let mut launched = Launched::start_file(folder, &file, job_folder, &[]);
         let mut stages = Vec::new();
-        Run::watch(started, &metrics, steps, || {
+        MeasuredRun::watch(started, &metrics, steps, || {
             assert!(launched.child.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());
-            // the search ends once all stages are found, because it reads every process of the machine
+            // the search reads every process of the machine, so it ends as soon as it has found all stages
             if stages.len() < pipeline.processes() {
                 stages = launched.stages();
             }
@@ -123,7 +124,7 @@ impl Contender {
         })
     }
 
-    fn run_torch(&self, folder: &Path, steps: usize, compiled: bool, fused: bool) -> Run {
+    fn run_torch(&self, folder: &Path, steps: usize, compiled: bool, fused: bool) -> MeasuredRun {
         let Contender { workload, threads, pipeline, .. } = self;
         let metrics = folder.join("torch.jsonl");
         let _ = std::fs::remove_file(&metrics);
@@ -156,7 +157,7 @@ impl Contender {
             Process(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
         };
         let mut ranks: Vec<Process> = (0..pipeline.processes()).map(rank).collect();
-        Run::watch(started, &metrics, steps, || {
+        MeasuredRun::watch(started, &metrics, steps, || {
             for rank in &mut ranks {
                 assert!(rank.0.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());
             }
@@ -165,7 +166,7 @@ impl Contender {
     }
 }
 
-/// A process that is killed when dropped.
+/// A process that is killed when this value is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -175,17 +176,17 @@ impl Drop for Process {
     }
 }
 
-/// PyTorch's trainer with these settings.
+/// Returns the command of PyTorch's trainer with these settings.
 pub(super) fn python(settings: &Value) -> Command {
     let mut command = Command::new("python3");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/torch/train.py");
     command.arg(script).arg(settings.to_string()).stdin(Stdio::null());
-    // gloo looks up the address of the host's name, which a machine may lack
+    // without this variable, gloo looks up the address of the host's name, which a machine may lack
     command.env("GLOO_SOCKET_IFNAME", "lo").env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 
-/// The version of PyTorch.
+/// Returns the version of PyTorch.
 pub(super) fn torch_version() -> String {
     let output = Command::new("python3").args(["-c", "import torch; print(torch.__version__)"]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_owned()

@@ -1,13 +1,13 @@
 //! The contenders, and their comparisons.
 
-use super::contender::{Contender, Pipeline, Trainer};
-use super::run::Run;
-use super::workload::{EIGHT_LAYERS, TWELVE_LAYERS, Workload};
+use super::contender::{Contender, Framework, Pipeline};
+use super::run::MeasuredRun;
+use super::workload::{EIGHT_LAYERS, TWELVE_LAYERS, TrainingCase};
 
-pub(super) const EAGER: Trainer = Trainer::Torch { compiled: false, fused: true };
-const COMPILED: Trainer = Trainer::Torch { compiled: true, fused: true };
-/// The recipe of an article on the model of twelve layers: AdamW with its default settings.
-const RECIPE: Trainer = Trainer::Torch { compiled: false, fused: false };
+pub(super) const EAGER: Framework = Framework::Torch { compiled: false, fused: true };
+const COMPILED: Framework = Framework::Torch { compiled: true, fused: true };
+/// PyTorch with the settings of an article on the model of twelve layers: AdamW with its default settings.
+const RECIPE: Framework = Framework::Torch { compiled: false, fused: false };
 
 /// A measured number of a run.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(super) enum Figure {
 }
 
 impl Figure {
-    pub(super) fn of(self, run: &Run) -> f64 {
+    pub(super) fn of(self, run: &MeasuredRun) -> f64 {
         match self {
             Figure::StepSeconds => run.step_seconds(),
             Figure::CpuSeconds => run.cpu_seconds,
@@ -38,7 +38,7 @@ impl Figure {
     }
 }
 
-/// One ratio of our figure to theirs.
+/// The ratio of a figure of one contender to the same figure of another contender.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) what: String,
@@ -48,25 +48,25 @@ pub(super) struct Comparison {
     pub(super) goal: f64,
 }
 
-/// Compares `ours` with `theirs`.
+/// Describes the comparison of `ours` with `theirs`.
 pub(super) fn compare(what: &str, ours: &Contender, theirs: &Contender, figure: Figure, goal: f64) -> Comparison {
     Comparison { what: what.to_owned(), ours: ours.name.clone(), theirs: theirs.name.clone(), figure, goal }
 }
 
-/// Splits the layers into equal parts. The first parts are larger if there is a remainder.
+/// Splits the layers into nearly equal parts. If there is a remainder, the first parts are larger.
 fn equal_split(layers: usize, chunks: usize) -> Vec<usize> {
     (0..chunks).map(|chunk| layers / chunks + usize::from(chunk < layers % chunks)).collect()
 }
 
-pub(super) fn single(trainer: Trainer, threads: usize, bf16: bool) -> Contender {
+pub(super) fn single(trainer: Framework, threads: usize, bf16: bool) -> Contender {
     let pipeline = Pipeline { schedule: "1F1B", ranks: 1, data_parallel: 1, split: vec![EIGHT_LAYERS.layers] };
     contender(&EIGHT_LAYERS, trainer, threads, bf16, pipeline)
 }
 
-/// A pipeline with one thread per rank.
+/// Returns a pipeline with one thread per rank.
 fn pipelined(
-    workload: &'static Workload,
-    trainer: Trainer,
+    workload: &'static TrainingCase,
+    trainer: Framework,
     schedule: &'static str,
     ranks: usize,
     chunks: usize,
@@ -76,16 +76,16 @@ fn pipelined(
 }
 
 fn contender(
-    workload: &'static Workload,
-    trainer: Trainer,
+    workload: &'static TrainingCase,
+    trainer: Framework,
     threads: usize,
     bf16: bool,
     pipeline: Pipeline,
 ) -> Contender {
     let who = match trainer {
-        Trainer::Stagecoach => "stagecoach",
-        Trainer::Torch { compiled: false, .. } => "torch",
-        Trainer::Torch { compiled: true, .. } => "torch.compile",
+        Framework::Stagecoach => "stagecoach",
+        Framework::Torch { compiled: false, .. } => "torch",
+        Framework::Torch { compiled: true, .. } => "torch.compile",
     };
     let how = match &pipeline {
         Pipeline { data_parallel: 2.., ranks, .. } => format!("d={} p={ranks}", pipeline.data_parallel),
@@ -97,14 +97,14 @@ fn contender(
     Contender { name, workload, trainer, threads, bf16, pipeline, is_checked: false }
 }
 
-/// Replicas of a pipeline, with one thread per rank.
-pub(super) fn replicated(trainer: Trainer, ranks: usize, data_parallel: usize) -> Contender {
+/// Returns replicas of a pipeline, with one thread per rank.
+pub(super) fn replicated(trainer: Framework, ranks: usize, data_parallel: usize) -> Contender {
     let split = equal_split(EIGHT_LAYERS.layers, ranks);
     let pipeline = Pipeline { schedule: "1F1B", ranks, data_parallel, split };
     Contender { is_checked: true, ..contender(&EIGHT_LAYERS, trainer, 1, false, pipeline) }
 }
 
-/// PyTorch with the layers where Stagecoach puts them. Stagecoach knows the cost of the head.
+/// Returns PyTorch with the partition of Stagecoach, which takes the cost of the head into account.
 fn recipe_with_our_partition() -> Contender {
     let mut contender = pipelined(&TWELVE_LAYERS, RECIPE, "GPipe", 3, 1);
     contender.pipeline.split = OUR_PARTITION.to_vec();
@@ -123,31 +123,31 @@ const OTHER_SCHEDULES: [(&str, usize, usize); 4] = [
     ("ZBVZeroBubble", 2, 2),
 ];
 
-/// All measured contenders, in the order of a round.
+/// Returns all measured contenders, in the order of a round.
 pub(super) fn contenders() -> Vec<Contender> {
     let mut all = Vec::new();
     for bf16 in [false, true] {
-        for trainer in [EAGER, Trainer::Stagecoach, COMPILED] {
+        for trainer in [EAGER, Framework::Stagecoach, COMPILED] {
             all.push(single(trainer, 1, bf16));
         }
     }
-    for trainer in [EAGER, Trainer::Stagecoach] {
+    for trainer in [EAGER, Framework::Stagecoach] {
         all.push(single(trainer, 2, false));
     }
     for ranks in [2, 3, 4] {
         for schedule in ["1F1B", "GPipe"] {
-            for trainer in [EAGER, Trainer::Stagecoach] {
+            for trainer in [EAGER, Framework::Stagecoach] {
                 all.push(pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, 1));
             }
         }
     }
     for (schedule, ranks, chunks) in OTHER_SCHEDULES {
-        for trainer in [EAGER, Trainer::Stagecoach] {
+        for trainer in [EAGER, Framework::Stagecoach] {
             all.push(pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, chunks));
         }
     }
     all.extend([pipelined(&TWELVE_LAYERS, RECIPE, "GPipe", 3, 1), recipe_with_our_partition()]);
-    all.push(pipelined(&TWELVE_LAYERS, Trainer::Stagecoach, "GPipe", 3, 1));
+    all.push(pipelined(&TWELVE_LAYERS, Framework::Stagecoach, "GPipe", 3, 1));
     for contender in &mut all {
         let plain = contender.pipeline.ranks == 1 && contender.threads == 1 && !contender.bf16;
         contender.is_checked = plain || contender.workload == &TWELVE_LAYERS;
@@ -155,9 +155,9 @@ pub(super) fn contenders() -> Vec<Contender> {
     all
 }
 
-/// The ratios that are reported, with their goals.
+/// Returns the ratios that are reported, with their goals.
 pub(super) fn comparisons() -> Vec<Comparison> {
-    let ours = |threads, bf16| single(Trainer::Stagecoach, threads, bf16);
+    let ours = |threads, bf16| single(Framework::Stagecoach, threads, bf16);
     let (own, own_bf16, eager) = (ours(1, false), ours(1, true), single(EAGER, 1, false));
     let cpu = Figure::CpuSeconds;
     let mut all = vec![
@@ -168,12 +168,12 @@ pub(super) fn comparisons() -> Vec<Comparison> {
         compare("bf16 to our own fp32", &own_bf16, &own, Figure::StepSeconds, 0.5),
         compare("two threads", &ours(2, false), &single(EAGER, 2, false), Figure::StepSeconds, 1.0),
     ];
-    let two_stages = pipelined(&EIGHT_LAYERS, Trainer::Stagecoach, "1F1B", 2, 1);
+    let two_stages = pipelined(&EIGHT_LAYERS, Framework::Stagecoach, "1F1B", 2, 1);
     all.push(compare("p=2 to our two threads", &two_stages, &ours(2, false), Figure::StepSeconds, 1.0));
     for ranks in [2, 3, 4] {
         for schedule in ["1F1B", "GPipe"] {
             let pair =
-                [Trainer::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, 1));
+                [Framework::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, 1));
             let what = format!("{schedule}, p={ranks}");
             all.push(compare(&what, &pair[0], &pair[1], Figure::StepSeconds, 1.0 / 1.3));
             if schedule == "1F1B" {
@@ -185,10 +185,10 @@ pub(super) fn comparisons() -> Vec<Comparison> {
     }
     for (schedule, ranks, chunks) in OTHER_SCHEDULES {
         let [own, theirs] =
-            [Trainer::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, chunks));
+            [Framework::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, chunks));
         all.push(compare(&format!("{schedule}, p={ranks}"), &own, &theirs, Figure::StepSeconds, 1.0 / 1.3));
     }
-    let recipe = [Trainer::Stagecoach, RECIPE].map(|trainer| pipelined(&TWELVE_LAYERS, trainer, "GPipe", 3, 1));
+    let recipe = [Framework::Stagecoach, RECIPE].map(|trainer| pipelined(&TWELVE_LAYERS, trainer, "GPipe", 3, 1));
     all.push(compare("the recipe of 12 layers", &recipe[0], &recipe[1], Figure::StepSeconds, 1.0 / 1.5));
     let balanced = recipe_with_our_partition();
     all.push(compare("the same, our partition in both", &recipe[0], &balanced, Figure::StepSeconds, 1.0 / 1.3));

@@ -1,9 +1,10 @@
-//! Training compared with PyTorch, with the same model, initial weights, batch and microbatches. Measures the seconds
+//! Compares training with PyTorch, with the same model, initial weights, batch and microbatches. Measures the seconds
 //! and processor seconds of a step, the peak memory, and the time until the first step.
 //!
-//! All trainers run in turns, forwards and backwards (A B C, C B A, ...), so that a drift of the machine's speed
-//! favours none of them. A ratio is taken within a round. Timing starts only once the losses of each trainer's plain
-//! runs in fp32 agree, and a later run in fp32 with other losses ends the measurement.
+//! In a round, all trainers run one after the other. Every second round has the opposite order (A B C, C B A, ...), so
+//! that a drift of the machine's speed favours no trainer. A ratio compares runs of one round. Before anything is
+//! timed, the losses of each trainer's plain runs in fp32 must agree. A later run in fp32 with other losses ends the
+//! measurement.
 
 mod contender;
 mod contenders;
@@ -19,14 +20,14 @@ use serde_json::{Value, json};
 use crate::stats::{line, median};
 use contender::Contender;
 use contenders::{Comparison, comparisons, contenders};
-use run::Run;
-use workload::Workload;
+use run::MeasuredRun;
+use workload::TrainingCase;
 
-/// Steps over which the first losses are compared, once.
+/// The number of steps over which the first losses are compared, once.
 const CHECKED_STEPS: usize = 20;
 /// The largest relative difference between two losses in fp32.
 const TOLERANCE: f64 = 1e-5;
-/// Steps at the start of a run that are not timed, and the timed steps after them.
+/// The number of steps at the start of a run that are not timed, and the number of timed steps after them.
 const WARM_UP: usize = 2;
 const TIMED_STEPS: usize = 5;
 
@@ -34,16 +35,16 @@ pub(crate) fn measure(folder: &Path) -> Value {
     measure_all(folder, contenders(), &comparisons())
 }
 
-/// Measures the replicas alone.
+/// Measures only the replicas.
 pub(crate) fn measure_replicas(folder: &Path) -> Value {
     measure_all(folder, replicas::contenders(), &replicas::comparisons())
 }
 
 fn measure_all(folder: &Path, contenders: Vec<Contender>, comparisons: &[Comparison]) -> Value {
     let rounds: usize = std::env::var("STAGECOACH_ROUNDS").map_or(5, |n| n.parse().unwrap());
-    let workloads = Workload::write_all(folder);
+    let workloads = TrainingCase::write_all(folder);
     let reference = check_losses(&contenders, folder);
-    let mut runs: BTreeMap<String, Vec<Run>> = BTreeMap::new();
+    let mut runs: BTreeMap<String, Vec<MeasuredRun>> = BTreeMap::new();
     for round in 0..rounds {
         let mut order: Vec<&Contender> = contenders.iter().collect();
         if round % 2 == 1 {
@@ -63,7 +64,7 @@ fn measure_all(folder: &Path, contenders: Vec<Contender>, comparisons: &[Compari
     println!("ratios to PyTorch, medians of {rounds} rounds");
     let ratios: Vec<Value> = comparisons.iter().map(|comparison| report(comparison, &runs)).collect();
     let raw: BTreeMap<&String, Vec<Value>> =
-        runs.iter().map(|(name, runs)| (name, runs.iter().map(Run::to_json).collect())).collect();
+        runs.iter().map(|(name, runs)| (name, runs.iter().map(MeasuredRun::to_json).collect())).collect();
     let workloads: Vec<Value> = workloads.iter().map(|workload| workload.to_json()).collect();
     json!({
         "torch": contender::torch_version(),
@@ -73,7 +74,8 @@ fn measure_all(folder: &Path, contenders: Vec<Contender>, comparisons: &[Compari
     })
 }
 
-/// The losses of PyTorch's plain run of each workload. Checks that the other trainers' losses are the same.
+/// Returns the losses of PyTorch's plain run of each workload. Checks that the losses of the other trainers are the
+/// same.
 fn check_losses(contenders: &[Contender], folder: &Path) -> BTreeMap<&'static str, Vec<f64>> {
     println!("the first {CHECKED_STEPS} losses");
     let mut reference = BTreeMap::new();
@@ -93,8 +95,8 @@ fn relative_difference(losses: &[f64], expected: &[f64]) -> f64 {
     losses.iter().zip(expected).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f64::max)
 }
 
-/// Prints the medians of a comparison's ratios.
-fn report(comparison: &Comparison, runs: &BTreeMap<String, Vec<Run>>) -> Value {
+/// Prints the median of a comparison's ratios, and returns all of its figures.
+fn report(comparison: &Comparison, runs: &BTreeMap<String, Vec<MeasuredRun>>) -> Value {
     let Comparison { what, ours, theirs, figure, goal } = comparison;
     let values = |name: &str| runs[name].iter().map(|run| figure.of(run)).collect::<Vec<f64>>();
     let (own, other) = (values(ours), values(theirs));

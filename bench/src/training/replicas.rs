@@ -1,24 +1,24 @@
-//! Replicas compared with one process, and with PyTorch's DistributedDataParallel over gloo.
+//! Compares replicas with one process, and with PyTorch's DistributedDataParallel over gloo.
 
-use super::contender::{Contender, Trainer};
+use super::contender::{Contender, Framework};
 use super::contenders::{Comparison, EAGER, Figure, compare, replicated, single};
 
-/// All measured contenders, in the order of a round.
+/// Returns all measured contenders, in the order of a round.
 pub(super) fn contenders() -> Vec<Contender> {
     let of = |trainer| {
         let alone = Contender { is_checked: true, ..single(trainer, 1, false) };
         [alone, replicated(trainer, 1, 2), replicated(trainer, 2, 2)]
     };
-    let pairs = of(EAGER).into_iter().zip(of(Trainer::Stagecoach));
+    let pairs = of(EAGER).into_iter().zip(of(Framework::Stagecoach));
     pairs.flat_map(|(theirs, own)| [theirs, own]).collect()
 }
 
-/// The ratios that are reported, with their goals.
+/// Returns the ratios that are reported, with their goals.
 pub(super) fn comparisons() -> Vec<Comparison> {
     let [alone, two, two_by_two] = [
-        single(Trainer::Stagecoach, 1, false),
-        replicated(Trainer::Stagecoach, 1, 2),
-        replicated(Trainer::Stagecoach, 2, 2),
+        single(Framework::Stagecoach, 1, false),
+        replicated(Framework::Stagecoach, 1, 2),
+        replicated(Framework::Stagecoach, 2, 2),
     ];
     let [ddp, ddp_by_two] = [1, 2].map(|ranks| replicated(EAGER, ranks, 2));
     let step = Figure::StepSeconds;

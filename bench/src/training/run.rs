@@ -1,4 +1,4 @@
-//! One run of a trainer, watched from outside.
+//! Watches one run of a trainer from another process.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::stats::median;
 
 /// The measurements of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct MeasuredRun {
     /// Seconds from the start of the first process to the start of the first step.
     pub(super) start_seconds: f64,
     /// Seconds of each step after the warm-up.
@@ -25,15 +25,15 @@ pub(super) struct Run {
     pub(super) losses: Vec<f64>,
 }
 
-impl Run {
+impl MeasuredRun {
     /// Watches processes that began at `started` and write a line to `metrics` after each step, until step `steps`.
-    /// `processes` gives the processes that compute, in the order of their ranks.
+    /// `processes` returns the processes that compute, in the order of their ranks.
     pub(super) fn watch(
         started: Instant,
         metrics: &Path,
         steps: usize,
         mut processes: impl FnMut() -> Vec<u32>,
-    ) -> Run {
+    ) -> MeasuredRun {
         let mut wait = |count: usize| {
             until_within(&format!("step {count} in {}", metrics.display()), 3600, || {
                 let _ = processes(); // panics if a process has ended
@@ -51,7 +51,7 @@ impl Run {
         let field =
             |name: &str| lines.iter().take(steps).map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
         let seconds = field("seconds");
-        Run {
+        MeasuredRun {
             start_seconds: first_step_end - seconds[0],
             seconds: seconds[WARM_UP..].to_vec(),
             cpu_seconds,
@@ -60,12 +60,12 @@ impl Run {
         }
     }
 
-    /// The median seconds of a step.
+    /// Returns the median seconds of a step.
     pub(super) fn step_seconds(&self) -> f64 {
         median(&self.seconds)
     }
 
-    /// The largest peak memory of any process, in bytes.
+    /// Returns the largest peak memory of any process, in bytes.
     pub(super) fn peak_bytes(&self) -> f64 {
         self.peak_bytes.iter().copied().fold(0.0, f64::max)
     }
@@ -76,7 +76,7 @@ impl Run {
     }
 }
 
-/// The complete lines of a file of JSON lines.
+/// Returns the complete lines of a file of JSON lines.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -8,7 +8,7 @@ use super::contender::python;
 
 /// A model, and the batch of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Workload {
+pub(super) struct TrainingCase {
     pub(super) name: &'static str,
     pub(super) layers: usize,
     pub(super) vocabulary: usize,
@@ -20,15 +20,17 @@ pub(super) const LENGTH: usize = 128;
 const HIDDEN: usize = 256;
 
 /// Eight layers with a small vocabulary.
-pub(super) const EIGHT_LAYERS: Workload = Workload { name: "8-layers", layers: 8, vocabulary: 2048, microbatches: 8 };
+pub(super) const EIGHT_LAYERS: TrainingCase =
+    TrainingCase { name: "8-layers", layers: 8, vocabulary: 2048, microbatches: 8 };
 
-/// manifests/samples/llama-12-layers.yaml, shrunk so that the head still costs 4.3 times as much as a layer.
-pub(super) const TWELVE_LAYERS: Workload =
-    Workload { name: "12-layers", layers: 12, vocabulary: 16_512, microbatches: 4 };
+/// The model of manifests/samples/llama-12-layers.yaml at a smaller size. The head still costs 4.3 times as much as a
+/// layer.
+pub(super) const TWELVE_LAYERS: TrainingCase =
+    TrainingCase { name: "12-layers", layers: 12, vocabulary: 16_512, microbatches: 4 };
 
-impl Workload {
-    /// Writes the files from which both trainers start, into `folder`/NAME.
-    pub(super) fn write_all(folder: &Path) -> [&'static Workload; 2] {
+impl TrainingCase {
+    /// Writes the files from which all trainers start, into `folder`/NAME.
+    pub(super) fn write_all(folder: &Path) -> [&'static TrainingCase; 2] {
         let workloads = [&EIGHT_LAYERS, &TWELVE_LAYERS];
         for workload in workloads {
             let own = folder.join(workload.name);
@@ -40,7 +42,7 @@ impl Workload {
         workloads
     }
 
-    /// The model, with the keys of Hugging Face's config.json.
+    /// Returns the model's configuration, with the keys of Hugging Face's config.json.
     fn config(&self) -> Value {
         json!({
             "hidden_size": HIDDEN,

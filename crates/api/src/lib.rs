@@ -1,5 +1,5 @@
-//! The `PipelineJob` type, how it is read from YAML, what makes one valid, and the contract between a stage's
-//! process or pod and those who start and watch it. No I/O, no async, no clock.
+//! The `PipelineJob` type, its reader and its validation, and the contract between a stage's process or pod and the
+//! programs that start and watch it. The crate does no I/O, has no async functions, and reads no clock.
 
 #![forbid(unsafe_code)]
 

@@ -13,14 +13,14 @@ pub const MAX_SPARES: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mesh {
-    /// Number of stages of each replica.
+    /// The number of stages of each replica.
     pub stages: u32,
-    /// Number of replicas.
+    /// The number of replicas.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub data_parallel: u32,
 }
 
-/// One replica without stages.
+/// The default mesh has one replica without stages.
 impl Default for Mesh {
     fn default() -> Mesh {
         Mesh::pipeline(0)
@@ -28,32 +28,32 @@ impl Default for Mesh {
 }
 
 impl Mesh {
-    /// One replica of `stages` stages.
+    /// Returns the mesh of one replica with `stages` stages.
     pub const fn pipeline(stages: u32) -> Mesh {
         Mesh { stages, data_parallel: 1 }
     }
 
-    /// The number of processes: torch's `WORLD_SIZE`.
+    /// Returns the number of processes, torch's `WORLD_SIZE`.
     pub const fn ranks(self) -> u32 {
         self.stages.saturating_mul(self.data_parallel)
     }
 
-    /// The stage of a rank in its replica.
+    /// Returns the stage of a rank within its replica.
     pub const fn stage(self, rank: u32) -> u32 {
         if self.data_parallel == 1 { rank } else { rank % self.stages }
     }
 
-    /// The replica of a rank; `None` if there is only one replica.
+    /// Returns the replica of a rank. `None` if there is only one replica.
     pub const fn replica(self, rank: u32) -> Option<u32> {
         if self.data_parallel == 1 { None } else { Some(rank / self.stages) }
     }
 
-    /// The name of a rank: `stage 1`, or `stage 1 of replica 0` if there are several replicas.
+    /// Returns the name of a rank: `stage 1`, or `stage 1 of replica 0` if there are several replicas.
     pub fn name(self, rank: u32) -> String {
         format!("stage {}", self.number(rank))
     }
 
-    /// Like [`Mesh::name`] without the word stage, for lists: `1`, or `1 of replica 0`.
+    /// Returns [`Mesh::name`] without the word "stage", for lists: `1`, or `1 of replica 0`.
     pub fn number(self, rank: u32) -> String {
         match self.replica(rank) {
             None => rank.to_string(),
@@ -61,14 +61,14 @@ impl Mesh {
         }
     }
 
-    /// The number of complete replicas that the ranks with `is_there` form, whichever replicas they were started for.
-    /// It is the smallest number of such ranks that a stage has.
+    /// Returns the number of complete replicas that the ranks with `is_there` can form. A rank can serve in any
+    /// replica, so the result is the smallest number of such ranks of any stage.
     pub fn complete_replicas(self, is_there: impl Fn(u32) -> bool) -> u32 {
         let ranks_of = |stage: u32| (stage..self.ranks()).step_by(self.stages as usize);
         (0..self.stages).map(|stage| ranks_of(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)
     }
 
-    /// This mesh, if it has several replicas.
+    /// Returns this mesh if it has several replicas.
     pub fn if_replicated(self) -> Option<Mesh> {
         Some(self).filter(|mesh| mesh.data_parallel > 1)
     }
@@ -89,7 +89,7 @@ const fn one() -> u32 {
     1
 }
 
-// serde passes a reference
+// serde passes the number by reference
 #[allow(clippy::trivially_copy_pass_by_ref)]
 const fn is_one(number: &u32) -> bool {
     *number == 1

@@ -1,7 +1,7 @@
-//! Two small macros for the two forms in which a Kubernetes API offers a choice: an enum of strings, and a union,
-//! which is a `type` beside one object named after it (a structural schema can't say "string or object").
+//! Two macros for the two forms of a choice in a Kubernetes API: an enum of strings, and a union. A union has a field
+//! `type` and an object with the name of the type, because a structural schema can't express "string or object".
 
-/// An enum of strings, with the spelling that YAML uses.
+/// Defines an enum of strings, with the spelling that YAML uses.
 macro_rules! string_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $spelling:literal,)+ }) => {
         $(#[$meta])*
@@ -14,7 +14,7 @@ macro_rules! string_enum {
             /// All values.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The string in a job file.
+            /// Returns the string of this value in a job file.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $spelling,)+ }
             }
@@ -28,16 +28,16 @@ macro_rules! string_enum {
     };
 }
 
-/// The object of a union's member, beside `type`.
+/// The object with the settings of a union's member.
 pub(crate) trait Payload: Sized {
-    /// The value of an absent object; `None` if the object is required.
+    /// Returns the value of an absent object, or `None` if the object is required.
     fn when_absent() -> Option<Self> {
         None
     }
 }
 
-/// Rules of the schema for errors that parsing finds: a `type` without its object, and an object without its `type`. An
-/// optional object is never missing, and the object of the only type never belongs to another type.
+/// Returns the schema's rules for a union's member. The first rule refuses a `type` without its object, unless the
+/// object is optional. The second rule refuses an object of another `type`, unless the union has only one member.
 pub(crate) fn member_rules(
     spelling: &str,
     key: &str,
@@ -55,8 +55,8 @@ pub(crate) fn member_rules(
     is_required.then_some(missing).into_iter().chain((!is_only).then_some(foreign))
 }
 
-/// A union: a plain enum in Rust, `{type: Llama, llama: {...}}` in YAML and in the schema.
-/// A `type` without its object, or with another's, is refused while reading.
+/// Defines a union: an enum in Rust, and `{type: Llama, llama: {...}}` in YAML and in the schema. Reading refuses a
+/// `type` without its object, or with the object of another type.
 macro_rules! union {
     (
         $(#[$meta:meta])*
@@ -65,7 +65,7 @@ macro_rules! union {
         }
     ) => {
         string_enum! {
-            /// Which member of the union is given.
+            /// The selected member of the union.
             pub enum $tag { $($(#[$doc])* $variant = $spelling,)+ }
         }
 
@@ -77,7 +77,7 @@ macro_rules! union {
         #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[serde(deny_unknown_fields)]
         struct $fields {
-            /// Which one; what it needs stands in the field named after it.
+            /// The selected member. Its settings are in the field of the same name.
             #[serde(rename = "type")]
             tag: $tag,
             $($(
@@ -87,7 +87,7 @@ macro_rules! union {
         }
 
         impl $name {
-            /// The member that is given: the value of `type`.
+            /// Returns the value of `type`.
             pub const fn tag(&self) -> $tag {
                 match self { $(Self::$variant { .. } => $tag::$variant,)+ }
             }

@@ -1,7 +1,7 @@
-//! A spec between versions. Each version knows the fields of its own schema: a newer one's CRD fills in defaults that
-//! an older operator does not know, and an older trainer refuses fields that a newer operator would write. So what is
-//! unknown can be dropped from a stored spec, and what is at its default can be left out of a written one. Within an
-//! API version a default never changes.
+//! Specs that another version of Stagecoach writes or reads. The CRD of a newer version fills in defaults of fields
+//! that an older operator lacks, so reading drops unknown fields. An older trainer refuses fields that only a newer
+//! operator has, so writing leaves out fields with their default. Both are safe, because a default never changes within
+//! an API version.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,19 +14,19 @@ use crate::job::{PipelineJob, PipelineJobSpec};
 /// A spec as the API server stores it, which may have been written for another version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredSpec {
-    /// The fields that this version knows.
+    /// The fields that this version has.
     pub spec: PipelineJobSpec,
-    /// The paths of the fields that this version does not know.
+    /// The paths of the fields that this version lacks.
     pub unknown_fields: Vec<String>,
 }
 
 impl StoredSpec {
-    /// Reads a spec in JSON, without the fields that this version does not know.
+    /// Reads a spec in JSON, without the fields that this version lacks.
     ///
     /// # Errors
     /// A field that is missing, or has a value that this version can't read.
     pub fn from_json(spec: &str) -> serde_json::Result<StoredSpec> {
-        // mostly all are known
+        // most specs have no unknown field
         if let Ok(spec) = serde_json::from_str::<PipelineJobSpec>(spec) {
             return Ok(StoredSpec { spec: spec.with_elastic_replicas(), unknown_fields: Vec::new() });
         }
@@ -39,15 +39,17 @@ impl StoredSpec {
 }
 
 impl PipelineJobSpec {
-    /// The spec as JSON without the fields that are at their default: reading it gives this spec again, also by an
-    /// older version that does not have those fields yet.
+    /// Returns the spec as JSON without the fields that have their default. Any version reads the same spec from it,
+    /// even an older version that lacks these fields.
     pub fn without_defaults(&self) -> Value {
         let mut spec = self.clone();
-        // the number of chunks without one depends on the schedule; earlier versions always had one, with the default 1
+        // The default number of chunks depends on the schedule. In earlier versions it is always 1, so only 1 is left
+        // out.
         spec.pipeline.virtual_stages = Some(spec.pipeline.virtual_stages()).filter(|chunks| *chunks != 1);
-        // an elastic job names its replicas in `elastic`
+        // an elastic job gives its replicas in `elastic`
         spec.data_parallel = if spec.elastic.is_some() { 1 } else { spec.data_parallel };
-        // the fraction without one depends on the other fields; earlier versions always had one, with the default 0.01
+        // The default fraction depends on the other fields, so the schema has none. The fraction is left out here if it
+        // equals the default.
         if let Some(evaluation) = spec.data.as_mut().and_then(|data| data.evaluation.as_mut()) {
             let default = evaluation.default_fraction();
             evaluation.fraction = evaluation.fraction.filter(|fraction| *fraction != default);
@@ -59,7 +61,7 @@ impl PipelineJobSpec {
 }
 
 impl PipelineJob {
-    /// The job as JSON without the fields of its spec that are at their default.
+    /// Returns the job as JSON without the fields of its spec that have their default.
     pub fn without_defaults(&self) -> Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         value["spec"] = self.spec.without_defaults();
@@ -67,11 +69,11 @@ impl PipelineJob {
     }
 }
 
-/// The parts of a value's schema that matter here.
+/// The parts of a value's schema that this module needs.
 #[derive(Debug, Default)]
 struct Node {
     default: Option<Value>,
-    /// The fields of an object; none of one that is kept as it was written.
+    /// The fields of an object. Empty for an object that is kept unchanged.
     fields: BTreeMap<String, Node>,
     items: Option<Box<Node>>,
 }
@@ -93,7 +95,7 @@ impl Node {
     }
 }
 
-/// An object whose fields are all left out is left out itself if that says the same.
+/// Removes the fields that have their default. An object is removed too if its remaining fields equal its default.
 fn drop_defaults(value: &mut Value, node: &Node) {
     let Value::Object(fields) = value else { return };
     fields.retain(|name, value| {

@@ -1,11 +1,12 @@
-//! Text of others, such as a pod's last words or a line of its log, made safe to show on a terminal and a page.
+//! Makes text of other programs, such as a pod's termination message or a line of its log, safe to show on a terminal
+//! or a page.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Shows the characters that would drive a terminal or turn the direction of text: control characters as `^[`, `^M` or
-/// `^?`, those of C1, bidi marks and Unicode's line separators as `<U+202E>`. Line feeds and tabs stay. Visible text
-/// stays as it is, so that a second call changes nothing.
+/// Replaces the characters that control a terminal or change the direction of text. ASCII control characters become
+/// `^[`, `^M` or `^?`. C1 control characters, bidi marks and Unicode's line separators become `<U+202E>`. Line feeds,
+/// tabs and visible text stay unchanged, so a second call changes nothing.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_invisible) {
         return Cow::Borrowed(text);
@@ -16,7 +17,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
 fn with_visible(mut shown: String, character: char) -> String {
     match character {
         _ if !is_invisible(character) => shown.push(character),
-        // 0x40 further are the letters of caret notation; of DEL, modulo 0x80, the question mark
+        // caret notation shows the character whose bit 0x40 differs: a letter, or `?` for DEL
         '\0'..='\u{7f}' => shown.extend(['^', char::from(character as u8 ^ 0x40)]),
         _ => drop(write!(shown, "<U+{:04X}>", u32::from(character))), // writing to a string can't fail
     }

@@ -1,12 +1,12 @@
-//! Conversations to tokens.
+//! Converts conversations to tokens.
 
 use std::ops::Range;
 
-use crate::conversation::{Content, Conversation, Messages};
-use crate::error::{ConversationError, Turn};
+use crate::conversation::{Conversation, ConversationForm, Messages};
+use crate::error::{ConversationError, MessageRef};
 use crate::mask::{Proof, Rendering, Whole};
 use crate::shield::{Marked, Reach};
-use crate::template::{ChatTemplate, Variables};
+use crate::template::{ChatTemplate, RenderContext};
 use crate::vocabulary::{Encoded, Vocabulary};
 
 /// A tokenizer with its chat template.
@@ -18,25 +18,26 @@ pub struct Chat {
 /// The tokens of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// The ids.
+    /// The token ids.
     pub ids: Vec<u32>,
-    /// For each token whether it is trained on.
+    /// For each token, whether it is trained on.
     pub trained: Vec<bool>,
-    /// For each message the number of tokens up to its end. The conversation cut there has the tokens of its first
-    /// messages alone. `None` where the template changes earlier text at later messages, so that a cut is none. A
-    /// prompt and a completion that are texts count as two messages. Empty if nobody asks for them.
+    /// For each message, the number of tokens up to its end. A conversation that is cut there has the same tokens as
+    /// its first messages alone. `None` for a message at which the conversation can't be cut, for example because the
+    /// template changes earlier text when later messages follow. A prompt and a completion that are texts count as two
+    /// messages. The list is empty if the caller needs no ends.
     pub turn_ends: Vec<Option<usize>>,
-    /// The text of the tokens.
+    /// The text that was encoded.
     pub text: String,
-    /// For each token its bytes in the text. A character in no range has no token.
+    /// For each token, the range of its bytes in the text. A character outside of all ranges has no token.
     pub ranges: Vec<Range<usize>>,
 }
 
-/// The part of a conversation's [`Tokens`] that a caller needs. The ends of turns need a rendering of each turn with
-/// all turns before it, and so does the mask by a template without generation blocks.
+/// The part of a conversation's [`Tokens`] that a caller needs. To find the ends of turns, the chat renders the
+/// conversation up to each turn. The mask needs the same renderings if the template has no generation blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// No tokens, for example because they are too many.
+pub enum RequestedTokens {
+    /// No tokens, for example because the conversation has too many.
     Nothing,
     /// The ids and the mask.
     Mask,
@@ -45,33 +46,35 @@ pub enum Wanted {
 }
 
 impl Chat {
-    /// Joins a template and a tokenizer. Without a template only prompts and completions that are texts have tokens.
+    /// Creates a chat from a template and a tokenizer. Without a template, the chat can encode only prompts and
+    /// completions that are texts.
     pub fn new(template: Option<ChatTemplate>, vocabulary: Vocabulary) -> Chat {
         Chat { template, vocabulary }
     }
 
-    /// The tokens of a conversation, trained on where the assistant writes. Neither BOS nor EOS is added to the text
-    /// of the template, or to a prompt with its completion.
+    /// Returns the tokens of a conversation. The tokens that the assistant writes are trained on. The chat adds neither
+    /// BOS nor EOS to the text of the template, or to a prompt with its completion.
     ///
     /// # Errors
-    /// Names the reason why the conversation has no tokens, or the turn whose mask can't be proven.
+    /// The error names the reason why the conversation has no tokens, or the turn whose mask can't be proven.
     pub fn tokens(&self, conversation: &Conversation) -> Result<Tokens, ConversationError> {
-        self.wanted_tokens(conversation, |_| Wanted::MaskAndEnds)?.ok_or(ConversationError::NothingTrained)
+        self.wanted_tokens(conversation, |_| RequestedTokens::MaskAndEnds)?.ok_or(ConversationError::NothingTrained)
     }
 
-    /// Like [`Chat::tokens`], with the part of the tokens that `wanted` names for their number. `None` for nothing,
-    /// before any proof. Ends may be there nonetheless.
+    /// Returns the part of a conversation's tokens that the caller needs. `wanted` gets the number of tokens, and
+    /// returns the part. For [`RequestedTokens::Nothing`], this function returns `None` before any proof. A prompt and a
+    /// completion that are texts always have ends.
     ///
     /// # Errors
-    /// Like [`Chat::tokens`].
+    /// The errors are those of [`Chat::tokens`].
     pub fn wanted_tokens(
         &self,
         conversation: &Conversation,
-        wanted: impl FnOnce(usize) -> Wanted,
+        wanted: impl FnOnce(usize) -> RequestedTokens,
     ) -> Result<Option<Tokens>, ConversationError> {
         let tokens = match &conversation.0 {
-            Content::Texts { prompt, completion } => self.of_texts(prompt, completion, wanted)?,
-            Content::Messages(messages) => self.of_messages(messages, wanted)?,
+            ConversationForm::Texts { prompt, completion } => self.of_texts(prompt, completion, wanted)?,
+            ConversationForm::Messages(messages) => self.of_messages(messages, wanted)?,
         };
         match tokens {
             Some(tokens) if !tokens.trained.contains(&true) => Err(ConversationError::NothingTrained),
@@ -79,15 +82,15 @@ impl Chat {
         }
     }
 
-    /// The ids after which the assistant's next message begins.
+    /// Returns the ids after which the assistant's next message begins.
     ///
     /// # Errors
-    /// Names the reason why the conversation has no tokens.
+    /// The error names the reason why the conversation has no tokens.
     pub fn prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, ConversationError> {
         match &conversation.0 {
-            Content::Texts { prompt, .. } => Ok(self.vocabulary.encode(prompt, &[])?.ids),
-            Content::Messages(messages) => {
-                let variables = Variables::new(&messages.messages, &messages.tools, &messages.documents);
+            ConversationForm::Texts { prompt, .. } => Ok(self.vocabulary.encode(prompt, &[])?.ids),
+            ConversationForm::Messages(messages) => {
+                let variables = RenderContext::new(&messages.messages, &messages.tools, &messages.documents);
                 let rendering = self.rendering(self.template()?, messages, &variables, true)?;
                 Ok(self.vocabulary.encode(&rendering.text, &rendering.special)?.ids)
             }
@@ -102,16 +105,16 @@ impl Chat {
         &self,
         prompt: &str,
         completion: &str,
-        wanted: impl FnOnce(usize) -> Wanted,
+        wanted: impl FnOnce(usize) -> RequestedTokens,
     ) -> Result<Option<Tokens>, ConversationError> {
         let rendering = Rendering { text: [prompt, completion].concat(), spans: Vec::new(), special: Vec::new() };
         let encoded = self.vocabulary.encode(&rendering.text, &[])?;
         let count = encoded.ids.len();
-        if wanted(count) == Wanted::Nothing {
+        if wanted(count) == RequestedTokens::Nothing {
             return Ok(None);
         }
         let whole = Whole::new(&self.vocabulary, &rendering, &encoded);
-        let turn = || Turn { number: 2, role: "completion".into() };
+        let turn = || MessageRef { number: 2, role: "completion".into() };
         let start =
             whole.end_of(prompt).map_err(|problem| ConversationError::Unproven { turn: turn(), problem })?.tokens;
         let trained = (0..count).map(|token| token >= start).collect();
@@ -122,19 +125,19 @@ impl Chat {
     fn of_messages(
         &self,
         messages: &Messages,
-        wanted: impl FnOnce(usize) -> Wanted,
+        wanted: impl FnOnce(usize) -> RequestedTokens,
     ) -> Result<Option<Tokens>, ConversationError> {
         let template = self.template()?;
-        let variables = Variables::new(&messages.messages, &messages.tools, &messages.documents);
+        let variables = RenderContext::new(&messages.messages, &messages.tools, &messages.documents);
         let rendering = self.rendering(template, messages, &variables, false)?;
         let encoded = self.vocabulary.encode(&rendering.text, &rendering.special)?;
         let wanted = wanted(encoded.ids.len());
-        if wanted == Wanted::Nothing {
+        if wanted == RequestedTokens::Nothing {
             return Ok(None);
         }
         let whole = Whole::new(&self.vocabulary, &rendering, &encoded);
         let mut proof = Proof::new(template, messages, variables, whole);
-        let turn_ends = if wanted == Wanted::MaskAndEnds { proof.ends() } else { Vec::new() };
+        let turn_ends = if wanted == RequestedTokens::MaskAndEnds { proof.ends() } else { Vec::new() };
         let mut trained = vec![false; encoded.ids.len()];
         for span in proof.trained()? {
             trained.get_mut(span).unwrap_or_default().fill(true);
@@ -143,16 +146,16 @@ impl Chat {
         Ok(Some(Tokens { ids, trained, turn_ends, text: rendering.text, ranges }))
     }
 
-    /// The rendered conversation, with the special tokens that the template has written itself.
+    /// Renders the conversation, and finds the special tokens that the template itself has written.
     ///
     /// # Errors
-    /// Fails if the template refuses the conversation, or if it writes something else where twins stand for the special
-    /// tokens that messages spell.
+    /// Fails if the template refuses the conversation. Also fails if the text of the template changes when twins
+    /// replace the special tokens that messages spell.
     fn rendering(
         &self,
         template: &ChatTemplate,
         conversation: &Messages,
-        variables: &Variables,
+        variables: &RenderContext,
         add_generation_prompt: bool,
     ) -> Result<Rendering, ConversationError> {
         let Messages { messages, tools, documents, .. } = conversation;
@@ -161,7 +164,7 @@ impl Chat {
         for reach in [Reach::All, Reach::Tokens] {
             let shield = &self.vocabulary.shield;
             let [tools, documents] = [tools, documents].map(|value| shield.value(value, reach));
-            let shielded = Variables::new(&shield.messages(messages, reach), &tools, &documents);
+            let shielded = RenderContext::new(&shield.messages(messages, reach), &tools, &documents);
             match self.render(template, &shielded, add_generation_prompt) {
                 Ok(marked) if marked.text == plain.text && marked.spans == plain.spans => {
                     let special = self.vocabulary.find(&marked.shadow);
@@ -178,7 +181,7 @@ impl Chat {
     fn render(
         &self,
         template: &ChatTemplate,
-        variables: &Variables,
+        variables: &RenderContext,
         add_generation_prompt: bool,
     ) -> Result<Marked, ConversationError> {
         let rendered = template.render(variables, variables.count(), add_generation_prompt)?;

@@ -1,29 +1,30 @@
-//! Records of data sets as conversations.
+//! Reads records of data sets as conversations.
 
 use serde_json::{Map, Value};
 
-use crate::error::{ConversationError, Turn};
+use crate::error::{ConversationError, MessageRef};
 use crate::marks;
 
-/// Names under which messages pass their reasoning. transformers fills the first from the others.
+/// The names of fields that contain the reasoning of a message. transformers fills the first field from the second or
+/// the third.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 pub(crate) const ASSISTANT: &str = "assistant";
 
-/// The roles that the templates of published models know, in the order of the alphabet.
+/// The roles that templates of published models support, in alphabetical order.
 pub const KNOWN_ROLES: [&str; 8] =
     [ASSISTANT, "developer", "environment", "function", "ipython", "system", "tool", "user"];
 
-/// The most fields of a record that a message names.
+/// The largest number of fields of a record that an error names.
 const MAX_NAMED: usize = 8;
 
 /// A conversation, or a prompt with its completion.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Conversation(pub(crate) Content);
+pub struct Conversation(pub(crate) ConversationForm);
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Content {
-    /// Two texts, of which the second is trained on. No template renders them.
+pub(crate) enum ConversationForm {
+    /// A prompt and a completion as texts. The completion is trained on. No template renders the texts.
     Texts {
         prompt: String,
         completion: String,
@@ -41,24 +42,24 @@ pub(crate) struct Messages {
 }
 
 impl Conversation {
-    /// Whether this is a prompt with its completion, both of them texts. No template renders them.
+    /// Whether this is a prompt with its completion, both as texts. No template renders such a conversation.
     pub fn is_of_texts(&self) -> bool {
-        matches!(self.0, Content::Texts { .. })
+        matches!(self.0, ConversationForm::Texts { .. })
     }
 
-    /// Whether one of the messages that may be trained on is the assistant's.
+    /// Whether the assistant writes one of the messages that may be trained on.
     pub fn has_assistant(&self) -> bool {
         match &self.0 {
-            Content::Texts { .. } => false,
-            Content::Messages(messages) => messages.of_assistant().any(|index| index >= messages.trained_from),
+            ConversationForm::Texts { .. } => false,
+            ConversationForm::Messages(messages) => messages.of_assistant().any(|index| index >= messages.trained_from),
         }
     }
 
-    /// The roles of messages that are none of [`KNOWN_ROLES`], such as a misspelt `asistant`.
+    /// Returns the roles of messages that are not in [`KNOWN_ROLES`], such as a misspelt `asistant`.
     pub fn unknown_roles(&self) -> impl Iterator<Item = &str> {
         let messages = match &self.0 {
-            Content::Texts { .. } => [].as_slice(),
-            Content::Messages(conversation) => &conversation.messages,
+            ConversationForm::Texts { .. } => [].as_slice(),
+            ConversationForm::Messages(conversation) => &conversation.messages,
         };
         let roles = messages.iter().filter_map(|message| message["role"].as_str());
         roles.filter(|role| !KNOWN_ROLES.contains(role))
@@ -67,22 +68,22 @@ impl Conversation {
     /// Reads a record `{messages: [{role, content, ...}], tools?, documents?}`.
     ///
     /// # Errors
-    /// Names the message or field that is none of a conversation.
+    /// The error names the message or field that is not valid in a conversation.
     pub fn chat(record: &Value) -> Result<Conversation, ConversationError> {
         let messages = list(record, "messages")?;
-        Ok(Conversation(Content::Messages(Messages::new(record, messages, 0)?)))
+        Ok(Conversation(ConversationForm::Messages(Messages::new(record, messages, 0)?)))
     }
 
-    /// Reads a record `{prompt, completion}`, both of them texts or both of them lists of messages.
+    /// Reads a record `{prompt, completion}`. Both fields are texts, or both are lists of messages.
     ///
     /// # Errors
-    /// Names the message or field that is none of a prompt with its completion.
+    /// The error names the message or field that is not valid in a prompt with its completion.
     pub fn prompt_completion(record: &Value) -> Result<Conversation, ConversationError> {
         if let (Some(prompt), Some(completion)) = (record["prompt"].as_str(), record["completion"].as_str()) {
             for (place, text) in [("prompt", prompt), ("completion", completion)] {
                 marks::check(place, marks::find(text))?;
             }
-            return Ok(Conversation(Content::Texts { prompt: prompt.into(), completion: completion.into() }));
+            return Ok(Conversation(ConversationForm::Texts { prompt: prompt.into(), completion: completion.into() }));
         }
         for (field, other) in [("prompt", "completion"), ("completion", "prompt")] {
             if record[field].is_string() && record[other].is_array() {
@@ -91,7 +92,7 @@ impl Conversation {
         }
         let prompt = list(record, "prompt")?;
         let messages = [prompt, list(record, "completion")?].concat();
-        Ok(Conversation(Content::Messages(Messages::new(record, &messages, prompt.len())?)))
+        Ok(Conversation(ConversationForm::Messages(Messages::new(record, &messages, prompt.len())?)))
     }
 }
 
@@ -103,15 +104,15 @@ impl Messages {
         Ok(Messages { messages, tools: tools?, documents: documents?, trained_from })
     }
 
-    pub(crate) fn turn(&self, index: usize) -> Turn {
-        Turn { number: index + 1, role: self.role(index).to_owned() }
+    pub(crate) fn turn(&self, index: usize) -> MessageRef {
+        MessageRef { number: index + 1, role: self.role(index).to_owned() }
     }
 
     pub(crate) fn role(&self, index: usize) -> &str {
         self.messages.get(index).and_then(|message| message["role"].as_str()).unwrap_or_default()
     }
 
-    /// The indices of the assistant's messages.
+    /// Returns the indices of the assistant's messages.
     pub(crate) fn of_assistant(&self) -> impl Iterator<Item = usize> {
         (0..self.messages.len()).filter(|&index| self.role(index) == ASSISTANT)
     }
@@ -142,7 +143,7 @@ fn list<'a>(record: &'a Value, field: &str) -> Result<&'a [Value], ConversationE
     }
 }
 
-/// The fields of a record that has others than the wanted one.
+/// Lists the fields of a record that lacks the expected field, for an error.
 fn others(record: &Value) -> String {
     match record.as_object().map(|fields| fields.keys().map(String::as_str).take(MAX_NAMED).collect::<Vec<_>>()) {
         None => format!(" (it is {})", kind(record)),
@@ -151,7 +152,7 @@ fn others(record: &Value) -> String {
     }
 }
 
-/// An optional list of objects.
+/// Reads an optional list of objects.
 fn objects(record: &Value, field: &str) -> Result<Value, ConversationError> {
     let value = record.get(field).unwrap_or(&Value::Null);
     marks::check(field, marks::find_in(value))?;
@@ -166,7 +167,7 @@ fn objects(record: &Value, field: &str) -> Result<Value, ConversationError> {
     Err(malformed(field, format!("{other}: expected a list of objects, or none")))
 }
 
-/// The message as transformers passes it to a template.
+/// Checks a message, and returns it in the form that transformers passes to a template.
 fn checked(index: usize, message: &Value) -> Result<Value, ConversationError> {
     let place = format!("message {}", index + 1);
     let Value::Object(fields) = message else {
@@ -221,13 +222,14 @@ fn check_part(place: &str, part: &Value) -> Result<(), ConversationError> {
     }
 }
 
-/// The fields with a value. Rows of tables have null in each column that a message lacks, which templates would take for
-/// a value: they ask whether a message has a field, or write its text.
+/// Returns the fields whose value is not null. A row of a table has null in each column that the message lacks. A
+/// template would treat the null as a value, because templates test whether a message has a field, or write the field's
+/// text.
 fn without_nulls(fields: &Map<String, Value>) -> Map<String, Value> {
     fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The fields with the reasoning under the names that templates read.
+/// Returns the fields with the reasoning under the names that templates read.
 fn with_reasoning(fields: &Map<String, Value>) -> Map<String, Value> {
     let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name)) else {
         return fields.clone();

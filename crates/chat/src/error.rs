@@ -1,8 +1,8 @@
-//! Errors of templates, tokenizers and conversations. Each message names the finding, the place and what to do.
+//! The errors of templates, tokenizers and conversations. Each message names the problem, its place and the remedy.
 
 use std::fmt;
 
-/// A private-use character that has a meaning here, in a template, a setting or a conversation.
+/// A template, a setting or a conversation contains a private-use character that this crate reserves for marks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{place} contains {}: characters from U+100000 on mark text while a template is rendered, so remove it",
@@ -18,24 +18,24 @@ pub struct ReservedCharacter {
 /// The reason why no conversation can be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The template is no Jinja.
+    /// The template is not valid Jinja.
     #[error("the chat template can't be compiled: {problem}: correct it, or give another with data.chatTemplate")]
     Template {
         /// The message of the compiler, with the line.
         problem: String,
     },
-    /// The template or a setting has a character that has a meaning here.
+    /// The template or a setting contains a reserved character.
     #[error(transparent)]
     Mark(#[from] ReservedCharacter),
-    /// The tokenizer has a special token whose place in a text can't be followed.
+    /// The tokenizer has a special token whose places in a text this crate can't determine.
     #[error("the tokenizer's special token {token:?} {problem}")]
     SpecialToken {
         /// The text of the token.
         token: String,
-        /// The property, and the change that is needed.
+        /// The property of the token, and the remedy.
         problem: String,
     },
-    /// The library refuses the tokenizer.
+    /// The tokenizers library refuses the tokenizer.
     #[error("the tokenizer can't be used for conversations: {problem}: take the tokenizer.json of the model")]
     Tokenizer {
         /// The message of the library.
@@ -45,14 +45,14 @@ pub enum SetupError {
 
 /// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct MessageRef {
     /// The number of the message, from 1.
     pub number: usize,
     /// The message's role, such as `assistant`.
     pub role: String,
 }
 
-impl fmt::Display for Turn {
+impl fmt::Display for MessageRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "message {} ({})", self.number, self.role)
     }
@@ -61,29 +61,29 @@ impl fmt::Display for Turn {
 /// The reason why one conversation can't be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConversationError {
-    /// The record is no conversation.
+    /// The record is not a conversation.
     #[error("{place} {problem}")]
     Malformed {
         /// The field or the message.
         place: String,
-        /// The finding and the expectation.
+        /// The problem, and the expected value.
         problem: String,
     },
-    /// The conversation has a character that has a meaning here.
+    /// The conversation contains a reserved character.
     #[error(transparent)]
     Mark(#[from] ReservedCharacter),
-    /// There is no template.
+    /// The conversation needs a template, and the chat has none.
     #[error(
         "the tokenizer has no chat template: add chat_template.jinja beside it, or give one with data.chatTemplate"
     )]
     NoTemplate,
-    /// The template needs today's date, and the job names none.
+    /// The template writes the current date, and the job sets no date.
     #[error("the chat template writes the date (strftime_now): give one with data.chatDate")]
     NoDate,
     /// The template refuses the conversation.
     #[error("the chat template refuses the conversation: {problem}")]
     Template {
-        /// The message of `raise_exception`, or of the engine.
+        /// The message of `raise_exception`, or of the template engine.
         problem: String,
     },
     /// The template treats special tokens in messages differently from other text.
@@ -92,10 +92,10 @@ pub enum ConversationError {
          so that the text and the token can't be distinguished: remove it from the messages"
     )]
     Inspected {
-        /// A special token of which the conversation has at least a part.
+        /// A special token of which the conversation contains at least a part.
         token: String,
     },
-    /// The tokenizer's model makes a special token of ordinary text.
+    /// The tokenizer's model encodes ordinary text as a special token.
     #[error("the tokenizer's model encodes the text {token:?} as the special token: remove it from the messages")]
     Forged {
         /// The text of the token.
@@ -111,8 +111,8 @@ pub enum ConversationError {
     #[error("{turn}: {problem}")]
     Unproven {
         /// The turn at which the proof fails.
-        turn: Turn,
-        /// The finding and, if there is a remedy, what to do.
+        turn: MessageRef,
+        /// The problem, and the remedy if there is one.
         problem: String,
     },
     /// The mask of a text that a generation block writes can't be proven.
@@ -120,7 +120,7 @@ pub enum ConversationError {
     Block {
         /// The number of the block in the rendered conversation, from 1.
         number: usize,
-        /// The finding.
+        /// The problem.
         problem: String,
     },
     /// No token would be trained on.

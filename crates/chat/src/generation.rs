@@ -1,6 +1,6 @@
-//! `{% generation %}` blocks, which minijinja does not support. A block becomes a filter, which puts marks around the
-//! text that the block writes, in a scope of its own, as in transformers. White space around its tags is trimmed as
-//! before.
+//! Supports `{% generation %}` blocks, which minijinja lacks. This module rewrites a block to a filter, which puts
+//! marks around the text that the block writes. As in transformers, variables that the block sets are not visible after
+//! the block. The signs for white space in the block's tags keep their effect.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ pub(crate) fn extend(environment: &mut minijinja::Environment<'_>) {
     environment.add_filter(FILTER, |text: &str| format!("{OPEN}{text}{CLOSE}"));
 }
 
-/// The template with filters for its generation blocks, and whether it has any.
+/// Returns the template with filters for its generation blocks, and whether the template has generation blocks.
 pub(crate) fn rewrite(source: &str) -> (String, bool) {
     let mut rewritten = String::with_capacity(source.len());
     let mut rest = source;
@@ -35,7 +35,7 @@ fn next_tag(text: &str) -> Option<usize> {
     ["{{", "{%", "{#"].iter().filter_map(|open| text.find(open)).min()
 }
 
-/// The position after the tag at the start of `text`. A raw block is one tag.
+/// Returns the position after the tag at the start of `text`. A raw block counts as one tag.
 fn end_of_tag(text: &str) -> usize {
     if text.starts_with("{#") {
         return text.find("#}").map_or(text.len(), |end| end + 2);
@@ -56,7 +56,8 @@ fn end_of_raw(text: &str, mut from: usize) -> usize {
     text.len()
 }
 
-/// The position after an expression or a block tag. An end mark inside of a string or of braces does not end it.
+/// Returns the position after an expression or a block tag. An end mark inside of a string or of braces does not end
+/// the tag.
 fn end_of_code(text: &str) -> usize {
     let close = if text.starts_with("{{") { "}}" } else { "%}" };
     let (mut quote, mut depth, mut is_escaped) = (None, 0, false);
@@ -78,7 +79,7 @@ fn end_of_code(text: &str) -> usize {
     text.len()
 }
 
-/// A block tag that has only a name, with its signs for white space.
+/// A block tag that consists of a name and signs for white space.
 struct Tag<'a> {
     before: &'a str,
     name: &'a str,
@@ -99,7 +100,8 @@ impl Tag<'_> {
     }
 }
 
-/// The tags that stand for a tag of a generation block. The signs for white space stay at the outer ends.
+/// Returns the tags that replace a tag of a generation block; `None` for other tags. The signs for white space stay at
+/// the outer ends.
 fn replacement(tag: &str) -> Option<String> {
     let Tag { before, name, after } = Tag::parse(tag)?;
     match name {

@@ -1,11 +1,11 @@
-//! JSON as Python's `json.dumps` writes it.
+//! Writes JSON as Python's `json.dumps` does.
 
 use std::fmt::Write;
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// The layout of a document.
+/// The layout of a JSON document.
 struct Style {
     indent: Option<String>,
     item_separator: String,
@@ -14,7 +14,7 @@ struct Style {
     sort_keys: bool,
 }
 
-/// The filter `tojson` of transformers: no HTML escapes, and the keys in their order.
+/// Implements the filter `tojson` of transformers. The filter escapes no HTML, and keeps the order of keys.
 pub(crate) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent = match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
         Some(indent) => Some(indent.as_str().map_or_else(|| spaces(&indent), |text| Ok(text.to_owned()))?),
@@ -123,12 +123,12 @@ impl Style {
     }
 }
 
-/// A number as Python's `repr` writes it: the shortest digits, with an exponent for large and small numbers.
+/// Writes a number as Python's `repr` does: with the shortest digits, and with an exponent for large and small numbers.
 fn float(number: f64) -> String {
     if number.is_finite() { scientific(number) } else { name(number) }
 }
 
-/// A finite number, see [`float`].
+/// Writes a finite number as [`float`] does.
 pub(crate) fn scientific(number: f64) -> String {
     let scientific = format!("{number:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
@@ -139,7 +139,7 @@ pub(crate) fn scientific(number: f64) -> String {
     }
 }
 
-/// A number that is not finite, as Python's JSON names it.
+/// Returns the name of a number that is not finite, as in Python's JSON.
 fn name(number: f64) -> String {
     let sign = if number.is_sign_negative() && !number.is_nan() { "-" } else { "" };
     format!("{sign}{}", if number.is_nan() { "NaN" } else { "Infinity" })

@@ -1,8 +1,8 @@
-//! Conversations as token ids with a loss mask. A Hugging Face chat template renders a conversation as transformers
-//! does. Special tokens come from the template alone: what a conversation spells stays text. A mask is proven, or the
-//! conversation is refused.
+//! Encodes conversations as token ids with a loss mask. This crate renders a Hugging Face chat template as transformers
+//! does. Only the template can write special tokens: a special token that a message spells stays text. The crate proves
+//! the mask of a conversation, or refuses the conversation.
 //!
-//! The crate is pure: it knows no files, no clock and no network.
+//! The crate is pure: it uses no files, no clock and no network.
 
 #![forbid(unsafe_code)]
 
@@ -19,8 +19,8 @@ mod shield;
 mod template;
 mod vocabulary;
 
-pub use chat::{Chat, Tokens, Wanted};
+pub use chat::{Chat, RequestedTokens, Tokens};
 pub use conversation::{Conversation, KNOWN_ROLES};
-pub use error::{ConversationError, ReservedCharacter, SetupError, Turn};
-pub use template::{ChatTemplate, Settings};
+pub use error::{ConversationError, MessageRef, ReservedCharacter, SetupError};
+pub use template::{ChatTemplate, TemplateSettings};
 pub use vocabulary::Vocabulary;

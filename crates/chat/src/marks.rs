@@ -1,5 +1,5 @@
-//! Characters that mark text while a template is rendered. They are private-use characters of the last plane, which
-//! templates, settings and conversations must not contain.
+//! Characters that mark text while a template is rendered. The marks are private-use characters of the last plane of
+//! Unicode. Templates, settings and conversations must not contain these characters.
 
 use std::ops::RangeInclusive;
 
@@ -8,25 +8,26 @@ use serde_json::Value;
 use crate::error::ReservedCharacter;
 
 const RESERVED: RangeInclusive<char> = '\u{100000}'..='\u{10FFFD}';
-/// The first byte of a mark in UTF-8, with which no character before U+100000 begins.
+/// The first byte of a mark in UTF-8. No character before U+100000 begins with this byte.
 const FIRST_BYTE: u8 = 0xF4;
 const FIRST_TWIN: u32 = 0x10_0000;
 const FIRST_PLACEHOLDER: u32 = 0x10_8000;
 
 /// The mark before a text that a generation block writes.
 pub(crate) const OPEN: char = '\u{10FFFC}';
-/// The mark after it.
+/// The mark after a text that a generation block writes.
 pub(crate) const CLOSE: char = '\u{10FFFD}';
-/// The number of twins, and of placeholders.
+/// The largest number of twins, and the largest number of placeholders.
 pub(crate) const CAPACITY: usize = 0x7FF0;
 
-/// Refuses the mark that was found in `place`.
+/// Returns an error if a mark was found in `place`.
 pub(crate) fn check(place: &str, found: Option<char>) -> Result<(), ReservedCharacter> {
     found.map_or(Ok(()), |character| Err(ReservedCharacter { place: place.into(), character }))
 }
 
-/// The text before the first character that may be a mark, the character, and the text after it. A proof renders a
-/// conversation once for each turn, so that most time would go into the decoding of characters that are no marks.
+/// Splits a text at the first character that may be a mark. Returns the text before the character, the character, and
+/// the text after it. The search compares bytes. A search by characters would take most of the time of a proof, which
+/// renders the conversation once for each turn.
 pub(crate) fn split_at_first(text: &str) -> Option<(&str, char, &str)> {
     let at = text.bytes().position(|byte| byte == FIRST_BYTE)?;
     let (before, rest) = text.split_at(at);
@@ -39,12 +40,12 @@ pub(crate) fn is_mark(character: char) -> bool {
     RESERVED.contains(&character)
 }
 
-/// A mark in `text`.
+/// Returns the first mark in `text`.
 pub(crate) fn find(text: &str) -> Option<char> {
     text.chars().find(|&character| is_mark(character))
 }
 
-/// A mark in a text or a key of `value`.
+/// Returns the first mark in a text or a key of `value`.
 pub(crate) fn find_in(value: &Value) -> Option<char> {
     match value {
         Value::String(text) => find(text),
@@ -54,17 +55,19 @@ pub(crate) fn find_in(value: &Value) -> Option<char> {
     }
 }
 
-/// The character that stands for the special character with this index where a conversation has written it.
+/// Returns the twin of a character, by the character's index among the characters of special tokens. The twin replaces
+/// the character where a conversation has written it.
 pub(crate) fn twin(index: usize) -> Option<char> {
     nth(FIRST_TWIN, index)
 }
 
-/// The character that stands for the special token with this index in a text to be encoded.
+/// Returns the placeholder of the special token with this index. The placeholder replaces the token in a text for the
+/// tokenizer.
 pub(crate) fn placeholder(index: usize) -> Option<char> {
     nth(FIRST_PLACEHOLDER, index)
 }
 
-/// The index of a special token by its placeholder.
+/// Returns the index of a special token by its placeholder.
 pub(crate) fn index_of_placeholder(character: char) -> Option<usize> {
     let index = usize::try_from(u32::from(character).checked_sub(FIRST_PLACEHOLDER)?).ok()?;
     (index < CAPACITY).then_some(index)

@@ -1,11 +1,11 @@
-//! The tokens of a conversation that are trained on, each with a proof.
+//! Finds the tokens of a conversation that are trained on, and proves the result.
 
 use std::ops::Range;
 
 use crate::conversation::Messages;
 use crate::error::ConversationError;
-use crate::template::{ChatTemplate, Variables};
-use crate::vocabulary::{Encoded, Found, Vocabulary};
+use crate::template::{ChatTemplate, RenderContext};
+use crate::vocabulary::{Encoded, FoundToken, Vocabulary};
 
 const HINT: &str = "a template that marks by {% generation %} what the assistant writes needs no \
                     such proof";
@@ -13,10 +13,10 @@ const HINT: &str = "a template that marks by {% generation %} what the assistant
 /// A rendered conversation.
 pub(crate) struct Rendering {
     pub(crate) text: String,
-    /// The bytes that generation blocks have written.
+    /// The byte ranges that generation blocks have written.
     pub(crate) spans: Vec<Range<usize>>,
-    /// The special tokens of the template.
-    pub(crate) special: Vec<Found>,
+    /// The special tokens that the template has written.
+    pub(crate) special: Vec<FoundToken>,
 }
 
 /// A rendered conversation with its tokens.
@@ -24,26 +24,26 @@ pub(crate) struct Whole<'a> {
     vocabulary: &'a Vocabulary,
     rendering: &'a Rendering,
     encoded: &'a Encoded,
-    borders: Borders,
+    borders: TokenBoundaries,
 }
 
-/// The places at which no token has bytes on both sides. No tokenizer promises that the ranges of tokens are in order.
-struct Borders {
-    /// For each token the largest end of it and of all tokens before it.
+/// Finds the places at which no token has bytes on both sides. The ranges of tokens may be in any order.
+struct TokenBoundaries {
+    /// For each token, the largest end of the token and all tokens before it.
     ends: Vec<usize>,
-    /// For each token the smallest start of it and of all tokens after it.
+    /// For each token, the smallest start of the token and all tokens after it.
     starts: Vec<usize>,
 }
 
 /// A place in a rendered conversation, in bytes and in tokens.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct TokenPlace {
     bytes: usize,
     pub(crate) tokens: usize,
 }
 
-impl Borders {
-    fn of(ranges: &[Range<usize>]) -> Borders {
+impl TokenBoundaries {
+    fn of(ranges: &[Range<usize>]) -> TokenBoundaries {
         let ends = ranges.iter().scan(0, |largest, range| {
             *largest = range.end.max(*largest);
             Some(*largest)
@@ -55,10 +55,11 @@ impl Borders {
         });
         let mut starts: Vec<usize> = starts.collect();
         starts.reverse();
-        Borders { ends, starts }
+        TokenBoundaries { ends, starts }
     }
 
-    /// The number of tokens before the first that ends after `bytes`. An error if a token from there on begins before.
+    /// Returns the number of tokens before the first token that ends after `bytes`. Returns the same number as an error
+    /// if that token or a later token begins before `bytes`.
     fn tokens_before(&self, bytes: usize) -> Result<usize, usize> {
         let count = self.ends.partition_point(|&end| end <= bytes);
         if self.starts.get(count).is_none_or(|&start| start >= bytes) { Ok(count) } else { Err(count) }
@@ -67,22 +68,22 @@ impl Borders {
 
 impl<'a> Whole<'a> {
     pub(crate) fn new(vocabulary: &'a Vocabulary, rendering: &'a Rendering, encoded: &'a Encoded) -> Whole<'a> {
-        Whole { vocabulary, rendering, encoded, borders: Borders::of(&encoded.ranges) }
+        Whole { vocabulary, rendering, encoded, borders: TokenBoundaries::of(&encoded.ranges) }
     }
 
-    /// The number of tokens of the first `bytes`.
+    /// Returns the number of tokens in the first `bytes` bytes of the text.
     ///
     /// # Errors
-    /// Names the token that has bytes on both sides.
+    /// The error names the token that has bytes on both sides of this position.
     fn tokens_before(&self, bytes: usize) -> Result<usize, String> {
         self.borders.tokens_before(bytes).map_err(|count| {
             let range = self.encoded.ranges.iter().skip(count).find(|range| range.start < bytes);
             let token = range.and_then(|range| self.rendering.text.get(range.clone())).unwrap_or_default();
-            format!("the token {token:?} is partly of the turn and partly not")
+            format!("the token {token:?} crosses the border of the turn")
         })
     }
 
-    /// Refuses a text with which this conversation does not begin.
+    /// Checks that this conversation begins with `text`.
     fn check_begins_with(&self, text: &str) -> Result<(), String> {
         let whole = &self.rendering.text;
         if whole.starts_with(text) {
@@ -92,18 +93,19 @@ impl<'a> Whole<'a> {
         Err(format!("the template changes earlier text at later turns, from byte {same} on"))
     }
 
-    /// The end of `text` in this conversation, which begins with it in bytes and in tokens.
+    /// Returns the end of `text` in this conversation. The conversation must begin with `text`, in bytes and in tokens.
     ///
     /// # Errors
-    /// Names the difference.
-    pub(crate) fn end_of(&self, text: &str) -> Result<Place, String> {
+    /// The error names the difference between `text` and the beginning of the conversation.
+    pub(crate) fn end_of(&self, text: &str) -> Result<TokenPlace, String> {
         self.check_begins_with(text)?;
         let tokens = self.tokens_before(text.len())?;
-        // the library splits a text at special tokens first: only the text from the last one on could have other tokens
+        // the library first splits a text at special tokens: only the text from the last special token on could have
+        // other tokens
         let before = self.rendering.special.partition_point(|found| found.range.end <= text.len());
         let special = before.checked_sub(1).and_then(|last| self.rendering.special.get(last));
         let start = special.map_or(0, |found| found.range.start);
-        let special: Vec<Found> = special.iter().map(|found| found.before_are_cut(start)).collect();
+        let special: Vec<FoundToken> = special.iter().map(|found| found.before_are_cut(start)).collect();
         let alone = self
             .vocabulary
             .encode(text.get(start..).unwrap_or_default(), &special)
@@ -112,44 +114,44 @@ impl<'a> Whole<'a> {
         if self.encoded.ids.get(from..tokens) != Some(&alone.ids) {
             return Err("the text up to here has other tokens without the text after it".into());
         }
-        Ok(Place { bytes: text.len(), tokens })
+        Ok(TokenPlace { bytes: text.len(), tokens })
     }
 }
 
-/// A template with a conversation whose mask is looked for.
+/// The proof of a conversation's mask.
 pub(crate) struct Proof<'a> {
     template: &'a ChatTemplate,
     conversation: &'a Messages,
-    variables: Variables,
+    variables: RenderContext,
     whole: Whole<'a>,
-    /// For each message the place at which it ends, or the reason why it has no such place; `None` before somebody
-    /// asks.
-    ends: Vec<Option<Result<Place, String>>>,
+    /// For each message, the place at which it ends, or the reason why there is no such place. `None` until
+    /// [`Proof::end`] has determined the place.
+    ends: Vec<Option<Result<TokenPlace, String>>>,
 }
 
 impl<'a> Proof<'a> {
     pub(crate) fn new(
         template: &'a ChatTemplate,
         conversation: &'a Messages,
-        variables: Variables,
+        variables: RenderContext,
         whole: Whole<'a>,
     ) -> Proof<'a> {
         let ends = vec![None; variables.count()];
         Proof { template, conversation, variables, whole, ends }
     }
 
-    /// For each message the number of tokens up to its end, if it has such a place.
+    /// Returns the number of tokens up to the end of each message; `None` for a message without such a place.
     pub(crate) fn ends(&mut self) -> Vec<Option<usize>> {
         (0..self.ends.len()).map(|index| self.end(index).ok().map(|place| place.tokens)).collect()
     }
 
-    /// The place at which a message ends.
-    fn end(&mut self, index: usize) -> Result<Place, String> {
+    /// Returns the place at which a message ends.
+    fn end(&mut self, index: usize) -> Result<TokenPlace, String> {
         if let Some(Some(known)) = self.ends.get(index) {
             return known.clone();
         }
         let end = match index + 1 == self.variables.count() {
-            true => Ok(Place { bytes: self.whole.rendering.text.len(), tokens: self.whole.encoded.ids.len() }),
+            true => Ok(TokenPlace { bytes: self.whole.rendering.text.len(), tokens: self.whole.encoded.ids.len() }),
             false => self.text_of_first(index + 1, false).and_then(|text| self.whole.end_of(&text)),
         };
         if let Some(slot) = self.ends.get_mut(index) {
@@ -164,15 +166,15 @@ impl<'a> Proof<'a> {
         marked.map(|marked| marked.text).ok_or_else(|| "a generation block lacks its end".into())
     }
 
-    /// The tokens to train on.
+    /// Returns the ranges of tokens to train on.
     ///
     /// # Errors
-    /// Names the turn whose tokens can't be proven.
+    /// The error names the turn whose tokens can't be proven.
     pub(crate) fn trained(&mut self) -> Result<Vec<Range<usize>>, ConversationError> {
         if self.template.has_generation() { self.of_blocks() } else { self.of_turns() }
     }
 
-    /// The tokens of the texts that generation blocks write.
+    /// Returns the tokens of the texts that generation blocks write.
     fn of_blocks(&self) -> Result<Vec<Range<usize>>, ConversationError> {
         let from = self.start_of_training()?;
         let spans =
@@ -188,7 +190,7 @@ impl<'a> Proof<'a> {
         spans.map(tokens).collect()
     }
 
-    /// The byte at which the completion begins.
+    /// Returns the byte at which the completion begins; 0 without a prompt.
     fn start_of_training(&self) -> Result<usize, ConversationError> {
         let Some(last) = self.conversation.trained_from.checked_sub(1) else { return Ok(0) };
         let prompt = self.text_of_first(last + 1, false).and_then(|prompt| {
@@ -201,7 +203,7 @@ impl<'a> Proof<'a> {
         })
     }
 
-    /// The tokens from the header of each assistant's turn to its end.
+    /// Returns the tokens of each assistant's turn, from the end of the header to the end of the turn.
     fn of_turns(&mut self) -> Result<Vec<Range<usize>>, ConversationError> {
         let Messages { trained_from, .. } = *self.conversation;
         let turns = self.conversation.of_assistant().filter(|&index| index >= trained_from);
@@ -226,7 +228,8 @@ impl<'a> Proof<'a> {
         Ok(start.tokens..end.tokens)
     }
 
-    /// Whether a turn begins with its content. A content that the turn has twice may be a part of a header.
+    /// Whether a turn begins with its content. A turn that contains its content twice does not count: the first
+    /// occurrence may be a part of a header.
     fn begins_with_content(&self, index: usize, turn: Range<usize>) -> bool {
         let content = self.conversation.messages.get(index).and_then(|message| message["content"].as_str());
         let content = content.unwrap_or_default().trim();
@@ -239,7 +242,7 @@ impl<'a> Proof<'a> {
         ConversationError::Unproven { turn: self.conversation.turn(index), problem }
     }
 
-    /// The refusal of a generation block, with its turn if each turn of the assistant has one block.
+    /// Returns the error for a generation block. The error names the turn if each turn of the assistant has one block.
     fn refused_block(&self, index: usize, problem: String) -> ConversationError {
         let turns: Vec<usize> = self.conversation.of_assistant().collect();
         match turns.get(index) {
@@ -258,11 +261,11 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Tokens of one character share its range, and a normaliser may change the order of ranges.
+        /// Several tokens of one character have the same range, and a normaliser may change the order of ranges.
         #[test]
         fn borders_are_those_that_a_search_finds(starts in prop::collection::vec((0usize..9, 0usize..4), 0..9)) {
             let ranges: Vec<Range<usize>> = starts.into_iter().map(|(start, length)| start..start + length).collect();
-            let borders = Borders::of(&ranges);
+            let borders = TokenBoundaries::of(&ranges);
             for bytes in 0..14 {
                 let count = ranges.iter().position(|range| range.end > bytes).unwrap_or(ranges.len());
                 let crosses = ranges.iter().skip(count).any(|range| range.start < bytes);

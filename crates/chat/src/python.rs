@@ -1,4 +1,5 @@
-//! Python as Hugging Face templates expect it: methods of strings, tests and filters, where minijinja differs.
+//! Implements methods of strings, tests and filters as in Python, where minijinja differs. Hugging Face templates rely
+//! on Python's results.
 
 use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};
@@ -31,7 +32,7 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     }
 }
 
-/// A method of strings whose result differs between Python and minijinja's own version; `None` for other methods.
+/// Calls a method of strings whose result in Python differs from the result in minijinja; `None` for other methods.
 fn of_text(text: &str, name: &str, arguments: &[Value]) -> Option<Result<Value, Error>> {
     let stripped = |start, end| {
         let (set,): (Option<&str>,) = from_args(arguments)?;
@@ -54,12 +55,12 @@ fn of_text(text: &str, name: &str, arguments: &[Value]) -> Option<Result<Value, 
     })
 }
 
-/// White space of Python, which includes four separators that are none in Unicode.
+/// Whether Python counts the character as white space. Python also counts four separators that Unicode does not count.
 fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
 }
 
-/// The text without characters of `set`, or white space, at its ends.
+/// Removes characters of `set`, or white space, at the ends of a text.
 fn strip<'a>(text: &'a str, set: Option<&str>, start: bool, end: bool) -> &'a str {
     let is_in = |character: char| set.map_or_else(|| is_space(character), |set| set.contains(character));
     let text = if start { text.trim_start_matches(is_in) } else { text };

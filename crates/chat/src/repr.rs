@@ -1,4 +1,4 @@
-//! Values as Python's `str` writes them, for templates that write a list or an object as it is.
+//! Writes values as Python's `str` does, for templates that write a whole list or object.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, Output, State, escape_formatter};
 use crate::json::scientific;
 use crate::marks;
 
-/// Makes expressions and the filter `string` write values in this way.
+/// Makes expressions and the filter `string` write values as Python does.
 pub(crate) fn extend(environment: &mut Environment<'_>) {
     environment.set_formatter(|out: &mut Output, state: &mut State, value: &Value| match is_python(value) {
         true => out.write_str(&text(value)).map_err(Error::from),
@@ -17,7 +17,7 @@ pub(crate) fn extend(environment: &mut Environment<'_>) {
     environment.add_filter("string", |value: Value| if is_python(&value) { Value::from(text(&value)) } else { value });
 }
 
-/// The value as Python's `str` writes it.
+/// Returns the value as Python's `str` writes it.
 pub(crate) fn text(value: &Value) -> String {
     match value.as_str() {
         Some(text) => text.to_owned(),
@@ -43,7 +43,7 @@ fn write(out: &mut String, value: &Value) {
         ValueKind::String => write_text(out, value.as_str().unwrap_or_default()),
         ValueKind::Number if !value.is_integer() => out.push_str(&float(value)),
         ValueKind::Seq => {
-            // minijinja has tuples, which are lists with other signs
+            // minijinja has the same kind for tuples and lists, but writes a tuple in parentheses
             let is_tuple = value.to_string().starts_with('(');
             let items: Vec<Value> = value.try_iter().into_iter().flatten().collect();
             out.push(if is_tuple { '(' } else { '[' });
@@ -86,7 +86,7 @@ fn float(value: &Value) -> String {
     }
 }
 
-/// A text in quotes. Python takes double ones for a text that has single ones alone.
+/// Writes a text in quotes. Python uses double quotes for a text that contains single quotes and no double quotes.
 fn write_text(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -108,9 +108,10 @@ fn write_text(out: &mut String, text: &str) {
     out.push(quote);
 }
 
-/// Whether Python writes the character as it is. A twin stands for a character that it does.
+/// Whether Python writes the character without an escape. A mark counts as such a character.
 fn is_printable(character: char) -> bool {
-    // the standard library has Python's rule. A character at the start is escaped if it joins the one before
+    // `escape_debug` has Python's rule, except that it escapes a combining character at the start of a text. The text
+    // therefore begins with another character
     let mut text = String::from("a");
     text.push(character);
     matches!(character, '\'' | '"' | '\\') || marks::is_mark(character) || text.escape_debug().count() == 2

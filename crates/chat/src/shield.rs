@@ -1,9 +1,11 @@
-//! Special tokens that a conversation spells. While a template is rendered, twins stand for their characters. The text
-//! that the template itself writes has no twins.
+//! Distinguishes special tokens that a conversation spells from special tokens that a template writes. While a template
+//! is rendered, twins replace the characters of the conversation's special tokens. The text that the template itself
+//! writes has no twins.
 //!
-//! A twin replaces one character. Lengths stay as they are, and so does white space, which has no twins. A template
-//! that inspects the replaced text may write something else. The caller compares, and tries a smaller [`Reach`]. Roles,
-//! types and keys that are plain names are never replaced, because templates compare them.
+//! A twin replaces one character, and so the lengths of texts stay the same. White space has no twins. A template that
+//! inspects the replaced text may write a different text. The caller compares the text with a rendering without twins.
+//! If the texts differ, the caller tries a smaller [`Reach`]. Roles, types and keys that are plain names are never
+//! replaced, because templates compare them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -14,55 +16,56 @@ use serde_json::{Map, Value};
 
 use crate::marks::{self, CLOSE, OPEN};
 
-/// The byte of a shadow that stands for the bytes of a twin's character. UTF-8 has no such byte.
+/// The byte in a shadow for each byte of a character that was a twin. UTF-8 has no such byte.
 const HIDDEN: u8 = 0xFF;
 
-/// The characters of a conversation that are replaced.
+/// The characters of a conversation that twins replace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// All characters that a special token has, so that no template can join texts to a token.
+    /// All characters that occur in special tokens. No template can then join texts to a special token.
     All,
-    /// Special tokens, and the ends of texts with which a token may begin or end. A template that looks for
-    /// `</think>` needs this.
+    /// Only special tokens, and the ends of texts with which a special token may begin or end. A template that searches
+    /// for `</think>` needs this reach.
     Tokens,
 }
 
 /// The special tokens of a vocabulary, and the twins of their characters.
-pub(crate) struct Shield {
+pub(crate) struct SpecialTokenEscaper {
     tokens: Vec<String>,
     occurrences: AhoCorasick,
     twins: BTreeMap<char, char>,
     characters: BTreeMap<char, char>,
 }
 
-/// A rendered text, and what its marks say.
+/// A rendered text without its marks, and the information of the marks.
 pub(crate) struct Marked {
     pub(crate) text: String,
-    /// The text's bytes, without those that twins stand for.
+    /// The bytes of the text. Each byte of a character that was a twin is `HIDDEN`.
     pub(crate) shadow: Vec<u8>,
-    /// The bytes that generation blocks have written, by their starts.
+    /// The byte ranges that generation blocks have written, sorted by their starts.
     pub(crate) spans: Vec<Range<usize>>,
 }
 
-impl Shield {
-    /// `None` if the tokens are too large or have too many characters.
-    pub(crate) fn new(tokens: Vec<String>) -> Option<Shield> {
+impl SpecialTokenEscaper {
+    /// Creates the shield of special tokens. Returns `None` if the tokens are too large or have too many different
+    /// characters.
+    pub(crate) fn new(tokens: Vec<String>) -> Option<SpecialTokenEscaper> {
         let occurrences = AhoCorasick::new(&tokens).ok()?;
         let characters: BTreeSet<char> = tokens.iter().flat_map(|token| token.chars()).collect();
         let visible = characters.into_iter().filter(|character| !character.is_whitespace());
         let twins = visible.enumerate().map(|(index, character)| Some((character, marks::twin(index)?)));
         let twins: BTreeMap<char, char> = twins.collect::<Option<_>>()?;
         let characters = twins.iter().map(|(&character, &twin)| (twin, character)).collect();
-        Some(Shield { tokens, occurrences, twins, characters })
+        Some(SpecialTokenEscaper { tokens, occurrences, twins, characters })
     }
 
-    /// A special token that `text` contains.
+    /// Returns a special token that `text` contains.
     pub(crate) fn token_in(&self, text: &str) -> Option<&str> {
         let found = self.occurrences.find(text)?;
         self.tokens.get(found.pattern().as_usize()).map(String::as_str)
     }
 
-    /// A special token of which a text or a key in `value` has at least a part.
+    /// Returns a special token of which a text or a key in `value` has at least a part.
     pub(crate) fn part_in(&self, value: &Value) -> Option<&str> {
         match value {
             Value::String(text) => self.token_in(text).or_else(|| self.token_at_ends(text)),
@@ -74,7 +77,7 @@ impl Shield {
         }
     }
 
-    /// The messages with twins. Roles stay as they are.
+    /// Returns the messages with twins. Roles stay as they are.
     pub(crate) fn messages(&self, messages: &[Value], reach: Reach) -> Vec<Value> {
         let shielded = |message: &Value| {
             let mut shielded = self.value(message, reach);
@@ -86,7 +89,8 @@ impl Shield {
         messages.iter().map(shielded).collect()
     }
 
-    /// The value with twins. Templates compare types and look up keys: these stay as they are if they are plain names.
+    /// Returns the value with twins. Types and keys that are plain names stay as they are, because templates compare
+    /// types and look up keys.
     pub(crate) fn value(&self, value: &Value, reach: Reach) -> Value {
         let entry = |(key, value): (&String, &Value)| match value {
             Value::String(name) if key == "type" && self.is_plain_name(name) => (key.clone(), value.clone()),
@@ -126,8 +130,9 @@ impl Shield {
         text.char_indices().map(replaced).collect()
     }
 
-    /// The bytes of special tokens, of the longest end of `text` with which a token begins, and of the longest start
-    /// with which a token ends. A text that is the middle of a token counts whole.
+    /// Returns byte ranges in `text` of three kinds: the special tokens, the longest end of `text` that is the
+    /// beginning of a token, and the longest start of `text` that is the end of a token. If `text` is the middle of a
+    /// token, one range is the whole text.
     fn tokens_and_ends(&self, text: &str) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> =
             self.occurrences.find_overlapping_iter(text).map(|found| found.range()).collect();
@@ -141,7 +146,8 @@ impl Shield {
         ranges
     }
 
-    /// A special token with whose beginning `text` ends, or with whose end it starts.
+    /// Returns a special token of which `text` has a part at one of its ends: the beginning of the token at the end, or
+    /// the end of the token at the start. Also returns a token that contains the whole `text`.
     fn token_at_ends(&self, text: &str) -> Option<&str> {
         let touches = |token: &&String| {
             parts(token).any(|(start, end)| text.ends_with(start) || text.starts_with(end))
@@ -150,7 +156,7 @@ impl Shield {
         self.tokens.iter().find(touches).map(String::as_str)
     }
 
-    /// The rendered text without marks; `None` if a generation block's marks are no pair.
+    /// Separates a rendered text from its marks; `None` if the marks of a generation block are not a pair.
     pub(crate) fn read(&self, rendered: &str) -> Option<Marked> {
         let mut marked = Marked { text: String::with_capacity(rendered.len()), shadow: Vec::new(), spans: Vec::new() };
         let mut open = Vec::new();
@@ -179,7 +185,7 @@ impl Shield {
     }
 }
 
-/// The ways to split a token into two parts.
+/// Returns all ways to split a token into two parts.
 fn parts(token: &str) -> impl Iterator<Item = (&str, &str)> {
     token.char_indices().skip(1).map(|(position, _)| token.split_at(position))
 }

@@ -1,4 +1,4 @@
-//! A chat template as transformers compiles it.
+//! Compiles and renders a chat template as transformers does.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use crate::error::{ConversationError, SetupError};
 use crate::{generation, marks, python, repr};
 
 const NAME: &str = "chat template";
-/// Steps of the engine for one rendering, by which a template that never ends is stopped.
+/// The largest number of steps of the template engine for one rendering. The limit stops a template that never ends.
 const FUEL: u64 = 100_000_000;
 
-/// The values that a template needs beside a conversation.
+/// The values that a template needs in addition to a conversation.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct TemplateSettings {
     /// The date that `strftime_now` formats, at midnight.
     pub date: Option<Date>,
-    /// Texts of special tokens by the names of their variables, such as `bos_token`.
+    /// The texts of special tokens, by the names of their variables, such as `bos_token`.
     pub special_tokens: BTreeMap<String, String>,
     /// Further variables, such as `enable_thinking`.
     pub variables: Map<String, Value>,
@@ -35,26 +35,30 @@ pub struct ChatTemplate {
     has_generation: bool,
 }
 
-/// A conversation as the engine's values, which all renderings of it share.
-pub(crate) struct Variables {
+/// A conversation as values of the template engine. All renderings of the conversation share these values.
+pub(crate) struct RenderContext {
     messages: Vec<EngineValue>,
     tools: EngineValue,
     documents: EngineValue,
 }
 
-impl Variables {
-    pub(crate) fn new(messages: &[Value], tools: &Value, documents: &Value) -> Variables {
+impl RenderContext {
+    pub(crate) fn new(messages: &[Value], tools: &Value, documents: &Value) -> RenderContext {
         let value = |value: &Value| EngineValue::from(Serde(value));
-        Variables { messages: messages.iter().map(value).collect(), tools: value(tools), documents: value(documents) }
+        RenderContext {
+            messages: messages.iter().map(value).collect(),
+            tools: value(tools),
+            documents: value(documents),
+        }
     }
 
-    /// The number of messages.
+    /// Returns the number of messages.
     pub(crate) fn count(&self) -> usize {
         self.messages.len()
     }
 }
 
-/// The cause of an error of `strftime_now` without a date.
+/// The error of `strftime_now` if the settings have no date.
 #[derive(Debug, thiserror::Error)]
 #[error("no date")]
 struct NoDate;
@@ -63,8 +67,8 @@ impl ChatTemplate {
     /// Compiles the template `source`.
     ///
     /// # Errors
-    /// Fails if `source` is no Jinja, or if it or a setting has a character of those that mark text.
-    pub fn new(source: &str, settings: Settings) -> Result<ChatTemplate, SetupError> {
+    /// Fails if `source` is not valid Jinja, or if `source` or a setting contains a reserved character.
+    pub fn new(source: &str, settings: TemplateSettings) -> Result<ChatTemplate, SetupError> {
         let mut variables: Map<String, Value> =
             settings.special_tokens.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
         variables.extend(settings.variables);
@@ -79,22 +83,22 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, variables, has_generation })
     }
 
-    /// Whether the template marks by `{% generation %}` the text that an assistant writes.
+    /// Whether the template has `{% generation %}` blocks, which mark the text that an assistant writes.
     pub fn has_generation(&self) -> bool {
         self.has_generation
     }
 
-    /// The rendered text of the first `count` messages, with marks around what generation blocks write.
+    /// Renders the first `count` messages. The result has marks around the texts that generation blocks write.
     ///
     /// # Errors
     /// Fails if the template refuses the conversation, or needs a date that the settings lack.
     pub(crate) fn render(
         &self,
-        variables: &Variables,
+        variables: &RenderContext,
         count: usize,
         add_generation_prompt: bool,
     ) -> Result<String, ConversationError> {
-        let Variables { messages, tools, documents } = variables;
+        let RenderContext { messages, tools, documents } = variables;
         let messages = messages.get(..count).unwrap_or(messages).to_vec();
         let mut all = self.variables.clone();
         all.insert("messages".into(), messages.into());
@@ -134,7 +138,7 @@ fn refusal(error: &Error) -> ConversationError {
     ConversationError::Template { problem: description(error) }
 }
 
-/// The message of the innermost error, with the line of the template.
+/// Returns the message of the innermost error, with the line of the template.
 fn description(error: &Error) -> String {
     let innermost = sources(error).filter_map(|source| source.downcast_ref::<Error>()).last().unwrap_or(error);
     let line = innermost.line().map_or_else(String::new, |line| format!(" (line {line})"));

@@ -1,9 +1,9 @@
-//! A tokenizer that takes special tokens from the places where a template has written them, and from nowhere else.
+//! A tokenizer that produces special tokens only at the places where a template has written them.
 //!
-//! A placeholder, one private-use character, stands for each special token. The library splits a text at placeholders
-//! as it splits at special tokens, with the same flags, so that the text between them has the ids that it has beside
-//! the tokens themselves. Special tokens as characters stay text. Other added tokens, such as `<think>`, keep their
-//! meaning everywhere.
+//! A placeholder, one private-use character, replaces each special token of the template. The tokenizers library splits
+//! a text at placeholders as it splits at special tokens, with the same flags. The text between placeholders therefore
+//! has the same ids as between special tokens. A special token that a message spells stays text. Added tokens that are
+//! not special, such as `<think>`, are found everywhere.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use crate::error::{ConversationError, SetupError};
 use crate::marks;
-use crate::shield::Shield;
+use crate::shield::SpecialTokenEscaper;
 
 /// A tokenizer with placeholders for its special tokens.
 pub struct Vocabulary {
@@ -21,9 +21,10 @@ pub struct Vocabulary {
     special: Vec<Special>,
     /// The indices of special tokens by their ids.
     by_id: BTreeMap<u32, usize>,
-    /// The library looks for tokens in a text, and then for others in the normalised text between them.
-    added: [Added; 2],
-    pub(crate) shield: Shield,
+    /// The added tokens. The library first searches a text for the tokens of the first item. It then searches the
+    /// normalised text between these tokens for the tokens of the second item.
+    added: [AddedTokenMatcher; 2],
+    pub(crate) shield: SpecialTokenEscaper,
 }
 
 struct Special {
@@ -33,21 +34,21 @@ struct Special {
     placeholder_id: u32,
 }
 
-/// Added tokens that are looked for together.
-struct Added {
+/// Added tokens for which the library searches at the same time.
+struct AddedTokenMatcher {
     matcher: AhoCorasick,
-    /// The indices of the tokens that are special.
+    /// For each token, its index among the special tokens; `None` for a token that is not special.
     special: Vec<Option<usize>>,
 }
 
 /// A special token in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundToken {
     pub(crate) range: Range<usize>,
     index: usize,
 }
 
-/// Token ids, with the range of bytes in the text for each.
+/// Token ids, and the byte range of each token in the text.
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub(crate) ids: Vec<u32>,
@@ -55,16 +56,16 @@ pub(crate) struct Encoded {
 }
 
 impl Vocabulary {
-    /// Copies a tokenizer.
+    /// Creates a vocabulary from a copy of a tokenizer.
     ///
     /// # Errors
-    /// Fails if the place of a special token in a text can't be followed.
+    /// Fails if the places of a special token in a text can't be determined.
     pub fn new(tokenizer: &Tokenizer) -> Result<Vocabulary, SetupError> {
         let mut tokenizer = tokenizer.clone();
         let failed = |problem: tokenizers::Error| SetupError::Tokenizer { problem: problem.to_string() };
         tokenizer.set_encode_special_tokens(true);
         tokenizer.with_padding(None).with_truncation(None).map_err(failed)?;
-        // it adds nothing to a part of a text, and may take white space from a token's range
+        // the copy has no post-processor, because a post-processor may take white space from the range of a token
         tokenizer.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let tokens: BTreeMap<u32, AddedToken> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         let special: Vec<(u32, &AddedToken)> =
@@ -73,16 +74,16 @@ impl Vocabulary {
             check(token, tokenizer.get_normalizer().is_some())?;
         }
         let contents = special.iter().map(|(_, token)| token.content.clone()).collect();
-        let shield = Shield::new(contents).ok_or_else(too_many)?;
-        let added = [false, true].map(|normalized| Added::new(&tokens, normalized));
+        let shield = SpecialTokenEscaper::new(contents).ok_or_else(too_many)?;
+        let added = [false, true].map(|normalized| AddedTokenMatcher::new(&tokens, normalized));
         let special = with_placeholders(&mut tokenizer, &special)?;
         let by_id = special.iter().enumerate().map(|(index, special)| (special.id, index)).collect();
         let [plain, normalized] = added;
         Ok(Vocabulary { tokenizer, special, by_id, added: [plain?, normalized?], shield })
     }
 
-    /// The special tokens in `shadow`, a text's bytes without those that a conversation has written.
-    pub(crate) fn find(&self, shadow: &[u8]) -> Vec<Found> {
+    /// Returns the special tokens in `shadow`, which has the bytes of a text except for the characters that were twins.
+    pub(crate) fn find(&self, shadow: &[u8]) -> Vec<FoundToken> {
         let [plain, normalized] = &self.added;
         let mut all = Vec::new();
         let mut from = 0;
@@ -91,14 +92,14 @@ impl Vocabulary {
             from = range.end;
             all.push((range, special));
         }
-        all.into_iter().filter_map(|(range, special)| Some(Found { range, index: special? })).collect()
+        all.into_iter().filter_map(|(range, special)| Some(FoundToken { range, index: special? })).collect()
     }
 
-    /// The ids of a text in which `special` are all special tokens.
+    /// Encodes a text. `special` has all special tokens of the text.
     ///
     /// # Errors
-    /// Fails if the tokenizer fails, or makes a special token of other text.
-    pub(crate) fn encode(&self, text: &str, special: &[Found]) -> Result<Encoded, ConversationError> {
+    /// Fails if the tokenizer fails, or encodes other text as a special token.
+    pub(crate) fn encode(&self, text: &str, special: &[FoundToken]) -> Result<Encoded, ConversationError> {
         let (input, ends) = self.with_placeholders(text, special);
         let failed = |problem: tokenizers::Error| ConversationError::Tokenizer { problem: problem.to_string() };
         let encoding = self.tokenizer.encode(input.as_str(), false).map_err(failed)?;
@@ -110,12 +111,13 @@ impl Vocabulary {
         Ok(encoded)
     }
 
-    /// The text with placeholders, and for each the positions after it here and in the text.
-    fn with_placeholders(&self, text: &str, special: &[Found]) -> (String, Vec<(usize, usize)>) {
+    /// Returns the text with placeholders. For each placeholder, also returns the position after it in that text, and
+    /// the position after the special token in `text`.
+    fn with_placeholders(&self, text: &str, special: &[FoundToken]) -> (String, Vec<(usize, usize)>) {
         let mut input = String::with_capacity(text.len());
         let mut ends = Vec::new();
         let mut from = 0;
-        for Found { range, index } in special {
+        for FoundToken { range, index } in special {
             input.push_str(text.get(from..range.start).unwrap_or_default());
             input.extend(self.special.get(*index).map(|special| special.placeholder));
             ends.push((input.len(), range.end));
@@ -125,7 +127,7 @@ impl Vocabulary {
         (input, ends)
     }
 
-    /// The id of a token of this tokenizer in the tokenizer that was copied. `covered` is the token's text.
+    /// Converts a token's id in the copy to the id in the original tokenizer. `covered` is the text of the token.
     fn id(&self, id: u32, covered: &str) -> Result<u32, ConversationError> {
         let placeholder = covered.chars().find_map(marks::index_of_placeholder);
         match (placeholder.and_then(|index| self.special.get(index)), self.by_id.get(&id)) {
@@ -137,7 +139,7 @@ impl Vocabulary {
                 Some(special) if covered.contains(&special.content) => {
                     Err(ConversationError::Forged { token: special.content.clone() })
                 }
-                // for example the token of unknown characters
+                // the model may use a special token for other text, for example for unknown characters
                 _ => Ok(id),
             },
             (None, None) => Ok(id),
@@ -145,8 +147,8 @@ impl Vocabulary {
     }
 }
 
-impl Added {
-    fn new(tokens: &BTreeMap<u32, AddedToken>, normalized: bool) -> Result<Added, SetupError> {
+impl AddedTokenMatcher {
+    fn new(tokens: &BTreeMap<u32, AddedToken>, normalized: bool) -> Result<AddedTokenMatcher, SetupError> {
         let mut special = 0..;
         let indices = tokens.values().map(|token| if token.special { special.next() } else { None });
         let chosen = tokens.values().zip(indices).filter(|(token, _)| token.normalized == normalized);
@@ -154,10 +156,10 @@ impl Added {
             chosen.map(|(token, index)| (token.content.as_str(), index)).unzip();
         let matcher = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents);
         let problem = |error: aho_corasick::BuildError| SetupError::Tokenizer { problem: error.to_string() };
-        Ok(Added { matcher: matcher.map_err(problem)?, special })
+        Ok(AddedTokenMatcher { matcher: matcher.map_err(problem)?, special })
     }
 
-    /// The tokens in a range of `shadow`.
+    /// Returns the tokens in a range of `shadow`.
     fn find(&self, shadow: &[u8], range: Range<usize>) -> impl Iterator<Item = (Range<usize>, Option<usize>)> {
         let start = range.start;
         self.matcher.find_iter(shadow.get(range).unwrap_or_default()).map(move |found| {
@@ -167,15 +169,15 @@ impl Added {
     }
 }
 
-impl Found {
-    /// The token's place in a text that lacks the first `bytes`.
-    pub(crate) fn before_are_cut(&self, bytes: usize) -> Found {
-        Found { range: self.range.start - bytes..self.range.end - bytes, index: self.index }
+impl FoundToken {
+    /// Returns the token in the text without its first `bytes` bytes.
+    pub(crate) fn before_are_cut(&self, bytes: usize) -> FoundToken {
+        FoundToken { range: self.range.start - bytes..self.range.end - bytes, index: self.index }
     }
 }
 
-/// Adds the placeholders of special tokens, with the tokens' flags. For the library they are not special, since special
-/// tokens stay text.
+/// Adds a placeholder for each special token, with the flags of the token. The placeholders are not special tokens for
+/// the library, because the copy encodes special tokens as text.
 fn with_placeholders(tokenizer: &mut Tokenizer, special: &[(u32, &AddedToken)]) -> Result<Vec<Special>, SetupError> {
     let placeholders = (0..special.len()).map(|index| marks::placeholder(index).ok_or_else(too_many));
     let placeholders = placeholders.collect::<Result<Vec<char>, SetupError>>()?;
@@ -211,7 +213,7 @@ fn check(token: &AddedToken, has_normalizer: bool) -> Result<(), SetupError> {
     Err(SetupError::SpecialToken { token: token.content.clone(), problem: problem.into() })
 }
 
-/// The position in the text of a position in the text with placeholders.
+/// Converts a position in the text with placeholders to the position in the original text.
 fn in_text(ends: &[(usize, usize)], position: usize) -> usize {
     let count = ends.partition_point(|(end, _)| *end <= position);
     match count.checked_sub(1).and_then(|last| ends.get(last)) {

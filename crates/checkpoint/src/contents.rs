@@ -1,28 +1,29 @@
-//! The folders that groups have made in a job's folder, recognised by their names; other entries are ignored.
+//! Lists and removes the folders that groups create in a job's folder. The module recognises these folders by their
+//! names and ignores all other entries.
 
 use std::io::ErrorKind;
 
 use crate::error::CheckpointError;
 use crate::paths::{self, CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR, MANIFEST_FILE};
-use crate::volume::{DirEntry, Volume, remove_tree, volume_io};
+use crate::volume::{DirEntry, Volume, io_error_on, remove_tree};
 
-/// The folders that groups have made in a job's folder.
+/// The folders of checkpoints, damaged checkpoints and fences in a job's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeContents {
-    /// Steps of committed checkpoints, newest first.
+    /// The steps of the committed checkpoints, newest first.
     pub checkpoints: Vec<u64>,
-    /// Paths of checkpoints that were set aside as damaged.
+    /// The paths of the checkpoints in `damaged/`.
     pub damaged: Vec<String>,
-    /// Paths of fences, both held and fenced off.
+    /// The paths of the fences, both held and fenced off.
     pub fences: Vec<String>,
 }
 
 impl VolumeContents {
-    /// Lists the folders on `volume`.
+    /// Lists the folders of checkpoints, damaged checkpoints and fences on `volume`.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn find(volume: &dyn Volume) -> Result<VolumeContents, CheckpointError> {
         let folders = |folder: &str| -> Result<Vec<String>, CheckpointError> {
             let entries = list(volume, folder)?.unwrap_or_default();
@@ -41,13 +42,13 @@ impl VolumeContents {
         })
     }
 
-    /// Keeps only the fences, which the next group removes.
+    /// Returns the fences alone. The next group removes them.
     pub fn fences_only(self) -> VolumeContents {
         VolumeContents { fences: self.fences, ..VolumeContents::default() }
     }
 
-    /// The bytes that can be written below `checkpoints/` once these folders are removed; `None` if the volume does not
-    /// report them.
+    /// Returns the number of bytes that can be written below `checkpoints/` once these folders are removed, or `None`
+    /// if the volume does not report its available bytes.
     pub fn available_bytes_without(&self, volume: &dyn Volume) -> Option<u64> {
         let available = volume.available_bytes(CHECKPOINTS_DIR).or_else(|| volume.available_bytes(""))?;
         Some(self.paths().map(|path| tree_bytes(volume, &path)).fold(available, u64::saturating_add))
@@ -58,23 +59,23 @@ impl VolumeContents {
         checkpoints.chain(self.damaged.iter().cloned()).chain(self.fences.iter().cloned())
     }
 
-    /// Removes the folders, and their parent folders if those are then empty.
+    /// Removes the folders. Also removes `checkpoints/`, `damaged/` and `fences/` if they are empty afterwards.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn remove(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
         for path in self.paths() {
-            remove_tree(volume, &path).map_err(volume_io(volume, "remove", &path))?;
+            remove_tree(volume, &path).map_err(io_error_on(volume, "remove", &path))?;
         }
         for folder in [CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR] {
-            // fails if the folder is a link, or still contains other entries
+            // the call fails, and the folder stays, if the folder is a link or is not empty
             let _ = volume.remove_dir(folder);
         }
         Ok(())
     }
 }
 
-/// The size of all files below a folder, as far as they can be read.
+/// Returns the total size of the files below a folder in bytes. An unreadable file or folder counts as 0 bytes.
 fn tree_bytes(volume: &dyn Volume, path: &str) -> u64 {
     let size = |entry: DirEntry| {
         let inner = format!("{path}/{}", entry.name);
@@ -86,10 +87,11 @@ fn tree_bytes(volume: &dyn Volume, path: &str) -> u64 {
     volume.list(path).unwrap_or_default().into_iter().map(size).sum()
 }
 
-/// Whether a group has run on `volume`, or checkpoints were copied there. A group creates the folder of fences first.
+/// Whether a group has run on `volume`, or someone has copied checkpoints to it. A group creates `fences/` before any
+/// other folder, so an empty `fences/` also counts.
 ///
 /// # Errors
-/// If the volume fails.
+/// Returns an error if the volume fails.
 pub fn is_used(volume: &dyn Volume) -> Result<bool, CheckpointError> {
     let fences = list(volume, FENCES_DIR)?;
     if fences
@@ -101,11 +103,11 @@ pub fn is_used(volume: &dyn Volume) -> Result<bool, CheckpointError> {
     Ok(steps.iter().any(|&step| volume.open(&format!("{}/{MANIFEST_FILE}", paths::checkpoint_path(step))).is_ok()))
 }
 
-/// The entries of a folder; `None` if there is no such folder.
+/// Returns the entries of a folder, or `None` if `folder` is not a folder.
 fn list(volume: &dyn Volume, folder: &str) -> Result<Option<Vec<DirEntry>>, CheckpointError> {
     match volume.list(folder) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        listed => listed.map(Some).map_err(volume_io(volume, "list", folder)),
+        listed => listed.map(Some).map_err(io_error_on(volume, "list", folder)),
     }
 }
 

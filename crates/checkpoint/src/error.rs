@@ -1,4 +1,4 @@
-//! Errors of this crate.
+//! Defines the errors of this crate.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::fence_owner::FenceOwner;
 use crate::identity::IdentityDifference;
 
-/// Why a checkpoint could not be written or read.
+/// An error that occurs while a checkpoint is written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -25,9 +25,9 @@ pub enum CheckpointError {
     /// The content of a file is not as expected.
     #[error("{}: {problem}", .path.display())]
     Content {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The value found and the expected one.
+        /// The problem: the content of the file and the expected content.
         problem: String,
     },
     /// A newer group holds the fence. This group can neither commit nor remove anything, and must exit.
@@ -35,9 +35,9 @@ pub enum CheckpointError {
     FencedOff {
         /// This group's fence.
         fence: u64,
-        /// The newest fence; `None` if the volume has no newer one.
+        /// The newest fence, or `None` if no fence on the volume is newer than `fence`.
         newest: Option<u64>,
-        /// The job that holds the newest fence, if that job is known to be another one.
+        /// The job that holds the newest fence, or `None` if the holder is this job or is unknown.
         by: Option<FenceOwner>,
     },
     /// The volume can't rename folders, or copies a folder instead of renaming it.
@@ -49,15 +49,15 @@ pub enum CheckpointError {
     NoFolderRename {
         /// The job's folder.
         path: PathBuf,
-        /// The result of the attempt.
+        /// The result of the attempted rename.
         problem: String,
     },
     /// The initial weights are not finite.
     #[error("{} has a value in {tensor} that is not finite (NaN or infinity): no job can start from these weights", .path.display())]
     NonFinite {
-        /// The file.
+        /// The file of weights.
         path: PathBuf,
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
     },
     /// The folder of checkpoints is on another file system than the job's folder.
@@ -72,7 +72,7 @@ pub enum CheckpointError {
         /// The folder of fences.
         fences: PathBuf,
     },
-    /// A link has the name of a checkpoint that is newer than all others.
+    /// A symbolic link has the name of a step that is newer than all checkpoints.
     #[error(
         "{} is a link, and no newer checkpoint is there: put the folder of the checkpoint in its place, or \
          remove it to start without", .path.display()
@@ -81,15 +81,15 @@ pub enum CheckpointError {
         /// The link.
         path: PathBuf,
     },
-    /// The path of this step has a checkpoint of another identity.
+    /// The path of the new checkpoint holds a checkpoint of another identity.
     #[error("{} was written by a run of another identity ({}): give this job another storage.path", .path.display(), list(.differences))]
     IdentityConflict {
-        /// The folder.
+        /// The folder of the existing checkpoint.
         path: PathBuf,
-        /// The fields that differ.
+        /// The fields in which the two identities differ.
         differences: Vec<IdentityDifference>,
     },
-    /// A checkpoint can't be used.
+    /// A file of a checkpoint is missing or damaged.
     #[error("{0}")]
     Damaged(Damage),
     /// The volume has checkpoints, but none of them can be used. Only the user can decide to start from step 0.
@@ -117,7 +117,7 @@ pub struct Damage {
     pub step: u64,
     /// The file, relative to the job's folder.
     pub file: String,
-    /// The value found and the expected one.
+    /// The message. `Display` writes it after `file`, such as `is missing`.
     pub reason: String,
 }
 
@@ -132,7 +132,7 @@ impl fmt::Display for Damage {
 pub struct Warning {
     /// The file or folder, relative to the job's folder.
     pub path: String,
-    /// The message, as the rest of a sentence that begins with the path.
+    /// The message. `Display` writes it after `path`.
     pub reason: String,
 }
 
@@ -142,12 +142,12 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Context for `map_err`: the operation and its path.
+/// Returns a function for `map_err` that adds an operation and its path to an I/O error.
 pub(crate) fn io(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CheckpointError {
     move |source| CheckpointError::Io { operation, path: path.to_owned(), source }
 }
 
-/// The consequence for a group that is fenced off.
+/// Returns the last part of the message of [`CheckpointError::FencedOff`].
 fn fenced_off_by(by: Option<&FenceOwner>) -> String {
     match by {
         Some(job) => format!("{job} holds it, and a folder is of one job: give each its own spec.storage.path"),

@@ -1,7 +1,7 @@
-//! The owner of a fence. The name of the holder's folder contains the job's name and UID, so that the owner is known as
-//! soon as the fence is held. A fence of an earlier version or of a command has no owner.
+//! Defines the owner of a fence. The name of the holder's folder contains the job's name and UID, so that another group
+//! can read the owner as soon as the fence is held. Fences of earlier versions and of commands have no owner.
 
-/// Maximum number of characters of a UID in a folder's name, so that the name also has room for the job's name.
+/// The maximum number of characters of a UID in a folder's name. The limit leaves room for the job's name.
 const MAX_UID: usize = 64;
 
 /// The job whose group holds a fence.
@@ -15,18 +15,19 @@ pub struct FenceOwner {
 }
 
 impl FenceOwner {
-    /// A job with a name and a UID. Characters that may have a meaning in a path become `_`.
+    /// Returns the owner with a job's name and UID. Every character other than an ASCII letter, a digit and `-` becomes
+    /// `_`.
     pub fn new(job: &str, uid: &str) -> FenceOwner {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         FenceOwner { job: job.chars().map(plain).collect(), uid: uid.chars().map(plain).take(MAX_UID).collect() }
     }
 
-    /// A new name for a holder's folder of this owner.
+    /// Returns a new name for a holder's folder of this job.
     pub(crate) fn new_holder(&self) -> String {
         format!("{},{},{}", stagecoach_files::random_hex(), self.job, self.uid)
     }
 
-    /// The owner in a holder's name; `None` if the name has no owner.
+    /// Returns the owner in the name of a holder's folder, or `None` if the name has no owner.
     pub(crate) fn of_holder(name: &str) -> Option<FenceOwner> {
         match name.split(',').collect::<Vec<_>>()[..] {
             [_, job, uid] => Some(FenceOwner::new(job, uid)),

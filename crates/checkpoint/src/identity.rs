@@ -1,18 +1,18 @@
-//! Comparison of two identities by field.
+//! Compares two identities field by field.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One field that differs.
+/// A field in which two identities differ.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IdentityDifference {
-    /// Path of the field, such as `model.llama.hiddenSize`.
+    /// The path of the field, such as `model.llama.hiddenSize`.
     pub path: String,
-    /// Value in this run's identity; `None` if absent.
+    /// The value in this run's identity, or `None` if the field is absent.
     pub current: Option<Value>,
-    /// Value in the checkpoint; `None` if absent.
+    /// The value in the checkpoint's identity, or `None` if the field is absent.
     pub recorded: Option<Value>,
 }
 
@@ -24,8 +24,8 @@ impl fmt::Display for IdentityDifference {
     }
 }
 
-/// The fields in which this run's identity differs from a checkpoint's. Objects and arrays are compared element by
-/// element.
+/// Returns the fields in which a run's identity `current` differs from a checkpoint's identity `recorded`. Objects, and
+/// arrays of equal length, are compared element by element.
 pub fn differences(current: &Value, recorded: &Value) -> Vec<IdentityDifference> {
     let mut found = Vec::new();
     compare("", Some(current), Some(recorded), &mut found);

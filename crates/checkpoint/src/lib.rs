@@ -27,7 +27,7 @@ pub use error::{CheckpointError, Damage, Warning};
 pub use fence::{Fence, last_published, newest_fence, newest_owner, newest_published, remove_stale_fences};
 pub use fence_owner::FenceOwner;
 pub use hugging_face::{
-    ExportFormat, ExportOptions, ExportSummary, ExportType, ExportedWeights, ModelFiles, TensorType, export,
+    ExportDtype, ExportFormat, ExportOptions, ExportSummary, ExportedWeights, ModelFiles, TensorType, export,
     export_weights, import, refuse_adapter,
 };
 pub use identity::{IdentityDifference, differences};

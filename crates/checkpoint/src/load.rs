@@ -1,4 +1,4 @@
-//! Finding the newest intact checkpoint, and opening it.
+//! Finds the newest intact checkpoint and opens it.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -6,50 +6,50 @@ use std::io::ErrorKind;
 use crate::error::{CheckpointError, Damage, Warning};
 use crate::paths::{self, CHECKPOINTS_DIR};
 use crate::reader::{CheckpointReader, open_files};
-use crate::volume::{Volume, volume_io};
+use crate::volume::{Volume, io_error_on};
 
 /// The entries of `checkpoints/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listing {
-    /// Committed steps, newest first; their content is not checked.
+    /// The steps of the committed checkpoints, newest first. Their contents are not checked.
     pub steps: Vec<u64>,
-    /// Steps whose name belongs to a link, newest first. No checkpoint is loaded through a link.
+    /// The steps whose name belongs to a symbolic link, newest first. This crate loads no checkpoint through a link.
     pub links: Vec<u64>,
-    /// Entries that do not belong to this crate. The crate leaves them unchanged.
+    /// A warning for each entry that is not a checkpoint. This crate does not change such entries.
     pub foreign: Vec<Warning>,
 }
 
-/// The thoroughness of a check.
+/// The parts of a checkpoint that a check covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerifyLevel {
-    /// The manifest and the size of every file. Damaged content is found only when a tensor is read.
+    /// The manifest and the size of every file. Only the read of a tensor detects damaged content.
     Sizes,
     /// The manifest, and the size and hash of every file.
     Contents,
 }
 
-/// The newest intact checkpoint, and the skipped ones.
+/// The newest intact checkpoint, and the damage of the skipped checkpoints.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NewestCheckpoint {
-    /// `None` if there is no checkpoint at all.
+    /// The checkpoint, or `None` if the volume has no checkpoint.
     pub checkpoint: Option<CheckpointReader>,
     /// The damage of newer checkpoints, for [`crate::quarantine`].
     pub damage: Vec<Damage>,
-    /// Entries that do not belong to this crate. The crate leaves them unchanged.
+    /// A warning for each entry that is not a checkpoint. This crate does not change such entries.
     pub foreign: Vec<Warning>,
 }
 
-/// Lists the committed steps.
+/// Lists the entries of `checkpoints/`.
 ///
 /// # Errors
-/// If the volume fails. A missing folder of checkpoints is not an error.
+/// Returns an error if the volume fails. A missing folder of checkpoints is not an error.
 pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
     let entries = match volume.list(CHECKPOINTS_DIR) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Listing::default()),
-        listed => listed.map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?,
+        listed => listed.map_err(io_error_on(volume, "list", CHECKPOINTS_DIR))?,
     };
     let mut listing = Listing::default();
     for entry in entries.into_iter().filter(|entry| paths::parse_probe_dir_name(&entry.name).is_none()) {
@@ -63,7 +63,7 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
                 listing.links.push(step);
                 "is a link, not the folder of a checkpoint, and was left alone"
             }
-            _ => "is no checkpoint of this job and was left alone",
+            _ => "is not a checkpoint of this job and was not changed",
         };
         listing.foreign.push(Warning { path: format!("{CHECKPOINTS_DIR}/{}", entry.name), reason: reason.into() });
     }
@@ -73,12 +73,13 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
 }
 
 /// Opens the newest checkpoint that is intact at `level` and is not in `known_damage`, the damage that stages found
-/// while they read. The volume is not changed: a damaged checkpoint is set aside only once another one has been loaded,
-/// so that the next start reports `NoneIntact` again.
+/// while they read. This function does not change the volume. The caller sets a damaged checkpoint aside only after it
+/// has loaded another one. If no checkpoint can be loaded, the next start thus reports `NoneIntact` again.
 ///
 /// # Errors
-/// `NoneIntact` if there are checkpoints but none can be used; `StepIsLink` if a link has the name of a newer
-/// checkpoint; or if the volume fails.
+/// Returns [`CheckpointError::NoneIntact`] if there are checkpoints but none can be used. Returns
+/// [`CheckpointError::StepIsLink`] if a link has the name of a newer step than all checkpoints, or another error if the
+/// volume fails.
 pub fn open_newest(
     volume: &dyn Volume,
     level: VerifyLevel,
@@ -98,7 +99,7 @@ pub fn open_newest(
             Ok(checkpoint) => return Ok(NewestCheckpoint { checkpoint: Some(checkpoint), damage, foreign }),
             Err(CheckpointError::Damaged(found)) => {
                 if volume.list(&paths::checkpoint_path(step)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-                    return open_newest(volume, level, known_damage); // pruned since the listing: a newer one exists
+                    return open_newest(volume, level, known_damage); // pruned: a newer checkpoint exists
                 }
                 damage.push(found);
             }
@@ -119,19 +120,19 @@ fn open_at(volume: &dyn Volume, step: u64, level: VerifyLevel) -> Result<Checkpo
     Ok(checkpoint)
 }
 
-/// Opens one checkpoint after checking its manifest and the size of every file.
+/// Opens the checkpoint of `step` after checking its manifest and the size of every file.
 ///
 /// # Errors
-/// `Damaged`, or if the volume fails.
+/// Returns [`CheckpointError::Damaged`] if a check fails, or another error if the volume fails.
 pub fn open(volume: &dyn Volume, step: u64) -> Result<CheckpointReader, CheckpointError> {
     open_files(volume, step, None)
 }
 
-/// Opens only the files of a checkpoint that hold the tensors `names`, and checks their sizes. The state of the other
-/// files does not matter.
+/// Opens only the files of a checkpoint that hold the tensors `names`, and checks their sizes. The other files may be
+/// missing or damaged.
 ///
 /// # Errors
-/// Like [`open`].
+/// Returns the errors of [`open`].
 pub fn open_tensors(
     volume: &dyn Volume,
     step: u64,

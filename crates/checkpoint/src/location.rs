@@ -1,4 +1,4 @@
-//! A path from the user: a job's folder, or one checkpoint in it.
+//! Resolves a path from the user to a job's folder or to one checkpoint.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,21 +13,20 @@ use crate::volume::FileSystemVolume;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckpointLocation {
-    /// The job's folder, absolute.
+    /// The absolute path of the job's folder.
     pub job_folder: PathBuf,
-    /// Step of the checkpoint; `None` means the newest.
+    /// The step of the checkpoint, or `None` for the newest one.
     pub step: Option<u64>,
-    /// Whether the checkpoint was copied out of a job's folder. `job_folder` is then the checkpoint's own folder, and
-    /// contains nothing else.
+    /// Whether the checkpoint is a copy outside a job's folder. If so, `job_folder` is the folder of the copy itself.
     pub is_copy: bool,
 }
 
 impl CheckpointLocation {
     /// Resolves `path` to a checkpoint if it is `.../checkpoints/step-<N>` or contains a manifest, and to a job's
-    /// folder otherwise. Links are followed.
+    /// folder otherwise. Follows symbolic links.
     ///
     /// # Errors
-    /// If `path` is not a folder, or if it is a copied checkpoint whose manifest can't be used.
+    /// Returns an error if `path` is not a folder, or if it is a copied checkpoint whose manifest can't be used.
     pub fn resolve(path: &Path) -> Result<CheckpointLocation, CheckpointError> {
         let wrong = |problem: &str| CheckpointError::Content { path: path.to_owned(), problem: problem.into() };
         let folder = fs::canonicalize(path).map_err(|e| match e.kind() {
@@ -50,7 +49,7 @@ impl CheckpointLocation {
         }
     }
 
-    /// The volume that contains the checkpoint, or all checkpoints of the job.
+    /// Returns the volume that contains the checkpoint, or all checkpoints of the job.
     pub fn volume(&self) -> FileSystemVolume {
         match self.step.filter(|_| self.is_copy) {
             Some(step) => FileSystemVolume::of_checkpoint(&self.job_folder, step),
@@ -59,7 +58,7 @@ impl CheckpointLocation {
     }
 }
 
-/// The step of the checkpoint in `folder`; `None` if `folder` has no manifest.
+/// Returns the step of the checkpoint in `folder`, or `None` if `folder` has no manifest.
 fn copied_step(folder: &Path) -> Result<Option<u64>, CheckpointError> {
     let path = folder.join(MANIFEST_FILE);
     let Some(bytes) = stagecoach_files::read_if_exists(&path).map_err(io("read", &path))? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! `manifest.json`: the contents of a committed checkpoint and their hashes.
+//! Reads and writes `manifest.json`, which lists the contents of a committed checkpoint and their hashes.
 //!
 //! The file begins with the BLAKE3 digest of all bytes after the digest, so that a flipped bit in a step or an identity
 //! is detected like a flipped bit in a weight. Every format version begins this way.
@@ -20,13 +20,14 @@ const DIGEST_CHARS: usize = 64;
 /// Metadata from the trainer. This crate compares `identity`, and only stores the other fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointMetadata {
-    /// The attempt of the group.
+    /// The number of the attempt that wrote the checkpoint.
     pub attempt: u64,
-    /// All settings that determine the result. A run can resume only if they match.
+    /// The settings that determine the result of a run. A run resumes only from a checkpoint with the same settings.
     pub identity: Value,
-    /// The partition and schedule. A resumed run may use others.
+    /// The partition and schedule. A resumed run may use another plan.
     pub plan: Value,
-    /// The version, instruction set, device and threads. Results may differ in single bits between environments.
+    /// The trainer's version, the instruction set, the device and the threads. Results may differ in single bits
+    /// between environments.
     pub environment: Value,
     /// The numbers of sequences and tokens seen, and other counters.
     pub progress: Value,
@@ -38,13 +39,13 @@ pub struct CheckpointMetadata {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
-    /// See [`FORMAT_VERSION`]. A version may gain fields.
+    /// The format version of the file, at most [`FORMAT_VERSION`]. A version may gain fields.
     pub format_version: u32,
     /// The number of completed steps.
     pub step: u64,
-    /// The fence under which the checkpoint was written.
+    /// The number of the fence under which the checkpoint was written.
     pub fence: u64,
-    /// The holder of that fence.
+    /// The name of the fence's holder.
     pub holder: String,
     /// Metadata from the trainer.
     #[serde(flatten)]
@@ -59,42 +60,42 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FileEntry {
-    /// Name of the file in the folder.
+    /// The name of the file in the folder.
     pub name: String,
-    /// Size, bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the content, hexadecimal.
+    /// The BLAKE3 hash of the content, in hexadecimal.
     pub blake3: String,
 }
 
-/// A tensor of a checkpoint. The entry has the location and hash of the tensor's bytes, so that a part of a file can be
-/// read and verified.
+/// A tensor of a checkpoint. The entry has the location and hash of the tensor's bytes, so that a reader can read and
+/// verify a part of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorEntry {
-    /// Global name of the tensor.
+    /// The name of the tensor, which is unique among all stages.
     pub name: String,
     /// The file that holds the tensor.
     pub file: String,
-    /// Element type, as safetensors spells it.
+    /// The element type, as safetensors spells it.
     pub dtype: Dtype,
-    /// Dimensions.
+    /// The dimensions.
     pub shape: Vec<usize>,
-    /// Offset of the first byte, from the start of the file.
+    /// The offset of the first byte from the start of the file.
     pub offset: u64,
-    /// Size, bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the bytes, hexadecimal.
+    /// The BLAKE3 hash of the bytes, in hexadecimal.
     pub blake3: String,
 }
 
-/// Why a manifest can't be used, as the rest of a sentence that begins with the file's name.
+/// The reason why a manifest can't be used. The message continues a sentence that begins with the file's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ManifestError(String);
 
 impl Manifest {
-    /// Size of all files except the manifest, bytes.
+    /// Returns the size of all files except the manifest, in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -102,10 +103,10 @@ impl Manifest {
     /// Serialises the manifest.
     ///
     /// # Errors
-    /// If a value has no JSON form.
+    /// Returns an error if a value has no JSON form.
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let mut body = String::from("\"");
-        // one line per field, file and tensor: readable, and still small with thousands of tensors
+        // each field, file and tensor has one line, so that the file is readable, and small with thousands of tensors
         if let Value::Object(fields) = serde_json::to_value(self)? {
             for (key, value) in &fields {
                 let value = match value {
@@ -126,7 +127,8 @@ impl Manifest {
     /// Parses and validates a manifest.
     ///
     /// # Errors
-    /// If the bytes do not match their digest, a newer version wrote them, or the entries contradict each other.
+    /// Returns an error if the bytes do not match their digest, a newer version wrote them, or the entries contradict
+    /// each other.
     pub fn parse(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         Manifest::read(bytes).map_err(ManifestError)
     }
@@ -139,7 +141,7 @@ impl Manifest {
         let (digest, body) = bytes
             .strip_prefix(DIGEST_PREFIX.as_bytes())
             .and_then(|rest| rest.split_at_checked(DIGEST_CHARS))
-            .ok_or("does not open with its BLAKE3, as every manifest does")?;
+            .ok_or("does not begin with its BLAKE3 digest, as every manifest does")?;
         if digest != blake3::hash(body).to_hex().as_bytes() {
             return Err("does not match its own BLAKE3: bits have changed since it was written".into());
         }
@@ -212,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The manifest as another version would write it.
+    /// Returns the bytes of a changed manifest, with a valid digest.
     fn rewritten(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Vec<u8> {
         let mut value = serde_json::to_value(manifest()).unwrap();
         change(value.as_object_mut().unwrap());

@@ -1,4 +1,4 @@
-//! Names of files and folders on the volume. No other module defines such names.
+//! Defines the names of all files and folders on the volume.
 //!
 //! ```text
 //! fences/0007/<holder>/step-00000100/    unfinished work of the current group
@@ -8,56 +8,56 @@
 //! damaged/step-00000100/                 set aside, with reason.txt
 //! ```
 
-/// Folder of committed checkpoints.
+/// The folder of committed checkpoints.
 pub const CHECKPOINTS_DIR: &str = "checkpoints";
-/// Folder of damaged checkpoints.
+/// The folder of damaged checkpoints.
 pub const DAMAGED_DIR: &str = "damaged";
-/// Folder of fences, held and fenced off.
+/// The folder of fences, held and fenced off.
 pub const FENCES_DIR: &str = "fences";
 /// The file that describes a checkpoint.
 pub const MANIFEST_FILE: &str = "manifest.json";
-/// Hugging Face's index: the shard of each tensor.
+/// The index of a Hugging Face model directory, which names the shard of each tensor.
 pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
-/// The weights of a model directory without shards.
+/// The file of weights in a model directory without shards.
 pub(crate) const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
-/// PEFT's configuration of an adapter. A directory with this file holds weights that are added to those of another
+/// PEFT's configuration file of an adapter. The weights in a directory with this file are changes to the weights of a
 /// model.
 pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
-/// PEFT's weights of an adapter.
+/// PEFT's file of an adapter's weights.
 pub(crate) const ADAPTER_WEIGHTS_FILE: &str = "adapter_model.safetensors";
-/// Why a checkpoint was set aside.
+/// The file with the reason why a checkpoint was set aside.
 pub const REASON_FILE: &str = "reason.txt";
 
-/// Prefix of the folder names that [`probe_path`] returns.
+/// The prefix of the folder names that [`probe_path`] returns.
 const PROBE: &str = ".probe-";
 
-/// Suffix of the folder names that [`retired_path`] returns.
+/// The suffix of the folder names that [`retired_path`] returns.
 const RETIRED: &str = ".retired";
 
-/// Name of a checkpoint's folder.
+/// Returns the name of a checkpoint's folder.
 pub fn step_dir_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// The step in the name of a checkpoint's folder; `None` if the name has another form.
+/// Returns the step in the name of a checkpoint's folder, or `None` if the name has another form.
 pub fn parse_step_dir_name(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_dir_name(step) == name).then_some(step)
 }
 
-/// The step in the name of a folder in `damaged/`; `None` if the name has another form.
+/// Returns the step in the name of a folder in `damaged/`, or `None` if the name has another form.
 pub(crate) fn parse_damaged_dir_name(name: &str) -> Option<u64> {
     let (step, again) = name.split_once('.').unwrap_or((name, "2"));
     let is_count = again.parse::<u64>().is_ok_and(|count| count > 1 && count.to_string() == again);
     parse_step_dir_name(step).filter(|_| is_count)
 }
 
-/// Path of a committed checkpoint.
+/// Returns the path of a committed checkpoint.
 pub fn checkpoint_path(step: u64) -> String {
     format!("{CHECKPOINTS_DIR}/{}", step_dir_name(step))
 }
 
-/// Name of stage `rank`'s file of weights.
+/// Returns the name of the file with stage `rank`'s weights.
 pub fn weights_file(rank: usize) -> String {
     format!("stage-{rank}.model.safetensors")
 }
@@ -67,17 +67,17 @@ pub fn is_weights_file(name: &str) -> bool {
     name.starts_with("stage-") && name.ends_with(".model.safetensors")
 }
 
-/// Name of stage `rank`'s file of optimizer state.
+/// Returns the name of the file with stage `rank`'s optimizer state.
 pub fn optimizer_file(rank: usize) -> String {
     format!("stage-{rank}.optimizer.safetensors")
 }
 
-/// Path of a held fence.
+/// Returns the path of a held fence.
 pub(crate) fn fence_path(number: u64) -> String {
     format!("{FENCES_DIR}/{number:04}")
 }
 
-/// Path of a fence that is fenced off. `again` counts up while the name is taken.
+/// Returns the path of a fenced-off fence. The caller increments `again` until the name is unused.
 pub(crate) fn fenced_path(number: u64, again: u32) -> String {
     match again {
         0 => format!("{FENCES_DIR}/{number:04}.fenced"),
@@ -85,7 +85,8 @@ pub(crate) fn fenced_path(number: u64, again: u32) -> String {
     }
 }
 
-/// Path of the folder for the contents of a fenced-off holder's folder. `again` counts up while the name is taken.
+/// Returns the path to which the contents of a fenced-off holder's folder move. The caller increments `again` until the
+/// name is unused.
 pub(crate) fn retired_path(holder: &str, again: u32) -> String {
     format!("{holder}.{again}{RETIRED}")
 }
@@ -95,18 +96,18 @@ pub(crate) fn is_retired(name: &str) -> bool {
     name.ends_with(RETIRED)
 }
 
-/// Path of the folder that a holder renames into the folder of checkpoints before anything is trained.
+/// Returns the path in `checkpoints/` to which a holder renames a folder as a probe of the volume.
 pub(crate) fn probe_path(holder: &str) -> String {
     format!("{CHECKPOINTS_DIR}/{PROBE}{holder}")
 }
 
-/// The holder in the name of a [`probe_path`] folder; `None` if the name has another form.
+/// Returns the holder in the name of a [`probe_path`] folder, or `None` if the name has another form.
 pub(crate) fn parse_probe_dir_name(name: &str) -> Option<&str> {
     name.strip_prefix(PROBE)
 }
 
-/// The number in the name of a folder in `fences/`, and whether that fence is still held; `None` if the name has
-/// another form.
+/// Returns the number in the name of a folder in `fences/`, and whether that fence is held. Returns `None` if the name
+/// has another form.
 pub(crate) fn parse_fence_dir_name(name: &str) -> Option<(u64, bool)> {
     let path = format!("{FENCES_DIR}/{name}");
     let Some(rest) = name.strip_suffix(".fenced") else {
@@ -118,7 +119,7 @@ pub(crate) fn parse_fence_dir_name(name: &str) -> Option<(u64, bool)> {
     (fenced_path(number, again) == path).then_some((number, false))
 }
 
-/// Whether `name`, from a manifest or an index, names a file of the same folder.
+/// Whether `name` is a file name without a folder. Names in manifests and indexes must not lead to another folder.
 pub(crate) fn is_plain_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }

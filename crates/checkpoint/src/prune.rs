@@ -1,4 +1,4 @@
-//! Removing old checkpoints.
+//! Removes old checkpoints.
 
 use std::io::ErrorKind;
 
@@ -6,21 +6,21 @@ use crate::error::CheckpointError;
 use crate::fence::Fence;
 use crate::load::list;
 use crate::paths::{self, CHECKPOINTS_DIR};
-use crate::volume::{Volume, remove_tree, rename_idempotent, sync_dir, volume_io};
+use crate::volume::{Volume, io_error_on, remove_tree, rename_idempotent, sync_dir};
 
 /// The rule that decides which checkpoints are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// The number of newest checkpoints to keep. At least one is always kept.
+    /// The number of newest checkpoints to keep. The newest checkpoint is always kept.
     pub keep_last: usize,
-    /// The interval, in steps, of further checkpoints to keep: the first one at or after every multiple, because a
-    /// deferred save is not at a multiple. 0 disables the rule.
+    /// The interval, in steps, of further checkpoints to keep. 0 disables the rule. For every multiple of the interval,
+    /// the policy keeps the first checkpoint at or after the multiple, because a deferred save is not at a multiple.
     pub keep_every: u64,
-    /// The step of a further checkpoint to keep.
+    /// The step of the best checkpoint, which the policy also keeps.
     pub best: Option<u64>,
 }
 
-/// The steps of `steps` to remove, oldest first. The newest step is always kept.
+/// Returns the elements of `steps` to remove, oldest first. The newest step is always kept.
 pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
     let mut steps = steps.to_vec();
     steps.sort_unstable();
@@ -35,12 +35,13 @@ pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
     steps.into_iter().zip(kept).take(old).filter(|(_, kept)| !kept).map(|(step, _)| step).collect()
 }
 
-/// Removes the checkpoints that `policy` does not keep. Each is first moved into the fence's folder. Returns the
-/// removed steps. `intact` is the newest checkpoint that is known to be intact (loaded or committed by this group).
-/// This checkpoint is kept, and newer checkpoints do not count towards the policy.
+/// Removes the checkpoints that `policy` does not keep, and returns their steps. The function moves all of them into
+/// the fence's folder before it removes their files. `intact` is the newest checkpoint that this group has loaded or
+/// committed. This checkpoint is kept. Newer checkpoints are kept and do not count towards the policy.
 ///
 /// # Errors
-/// `FencedOff`, or if the volume fails. The next save removes the checkpoints that were already moved.
+/// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails. The
+/// next save removes the checkpoints that this call has moved.
 pub fn prune(
     volume: &dyn Volume,
     fence: &Fence,
@@ -50,7 +51,7 @@ pub fn prune(
     let mut steps = list(volume)?.steps;
     steps.retain(|&step| step <= intact);
     if !steps.contains(&intact) {
-        return Ok(Vec::new()); // no checkpoint is then known to be intact
+        return Ok(Vec::new()); // no checkpoint is known to be intact
     }
     let steps = to_prune(&steps, policy);
     if !steps.is_empty() {
@@ -63,9 +64,9 @@ pub fn prune(
         let to = format!("{work}/pruned-{}", paths::step_dir_name(step));
         match rename_idempotent(volume, &from, &to) {
             Ok(()) => moved.push(to),
-            // already removed, or this group is fenced off
+            // another process removed the checkpoint, or this group is fenced off
             Err(e) if e.kind() == ErrorKind::NotFound => fence.check(volume)?,
-            Err(e) => return Err(volume_io(volume, "prune", &from)(e)),
+            Err(e) => return Err(io_error_on(volume, "prune", &from)(e)),
         }
     }
     if !moved.is_empty() {
@@ -75,7 +76,7 @@ pub fn prune(
             .map_err(|e| fence.or_fenced_off(volume, e))?;
     }
     for path in moved {
-        remove_tree(volume, &path).map_err(|e| fence.or_fenced_off(volume, volume_io(volume, "remove", &path)(e)))?;
+        remove_tree(volume, &path).map_err(|e| fence.or_fenced_off(volume, io_error_on(volume, "remove", &path)(e)))?;
     }
     Ok(steps)
 }

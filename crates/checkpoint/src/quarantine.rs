@@ -1,4 +1,4 @@
-//! Moving damaged checkpoints to `damaged/`, each with its reason.
+//! Moves damaged checkpoints to `damaged/`, each with the reason.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -8,13 +8,13 @@ use crate::error::{CheckpointError, Damage, Warning};
 use crate::fence::Fence;
 use crate::paths::{self, CHECKPOINTS_DIR, REASON_FILE};
 use crate::safetensors::write_file;
-use crate::volume::{Volume, rename_idempotent, sync_dir, volume_io};
+use crate::volume::{Volume, io_error_on, rename_idempotent, sync_dir};
 
 /// Moves each damaged checkpoint to `damaged/` through the fence's folder, so that a fenced-off group can't move a
 /// newer group's checkpoint.
 ///
 /// # Errors
-/// `FencedOff`, or if the volume fails.
+/// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.
 pub fn quarantine(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Result<Vec<Warning>, CheckpointError> {
     let mut steps: BTreeMap<u64, Vec<&Damage>> = BTreeMap::new();
     for one in damage {
@@ -24,15 +24,16 @@ pub fn quarantine(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Resu
     for (step, damage) in steps {
         let from = paths::checkpoint_path(step);
         let entry = format!("{}/{}", fence.work_dir(), damaged_entry_name(step));
-        // The reason is written beside the checkpoint and moved in, because an open file would outlive the fence. A
-        // full disk must not keep the damaged checkpoint in place, so errors while writing the reason are ignored.
+        // The reason is written in the work directory and moved into the checkpoint's folder. A file that is opened in
+        // the checkpoint's folder would stay writable after the loss of the fence. Errors of the write are ignored,
+        // because a full disk must not prevent the move of the checkpoint.
         let reason = format!("{}/{}.{REASON_FILE}", fence.work_dir(), paths::step_dir_name(step));
         let reasons: String = damage.iter().map(|d| format!("{d}\n")).collect();
         let _ = write_file(volume, &reason, reasons.as_bytes());
         if let Err(error) = rename_idempotent(volume, &from, &entry) {
             let missing = error.kind() == ErrorKind::NotFound;
-            match fence.or_fenced_off(volume, volume_io(volume, "set aside", &from)(error)) {
-                CheckpointError::Io { .. } if missing => continue, // removed concurrently
+            match fence.or_fenced_off(volume, io_error_on(volume, "set aside", &from)(error)) {
+                CheckpointError::Io { .. } if missing => continue, // another process removed the checkpoint
                 error => return Err(error),
             }
         }

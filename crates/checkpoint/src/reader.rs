@@ -1,4 +1,4 @@
-//! Reading from a checkpoint. Every byte is verified by its hash before it is used.
+//! Reads checkpoints. The reader verifies the hash of all bytes before it returns them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, ErrorKind};
@@ -6,9 +6,9 @@ use std::io::{self, ErrorKind};
 use crate::error::{CheckpointError, Damage, io};
 use crate::manifest::{FileEntry, Manifest, TensorEntry};
 use crate::paths::{self, MANIFEST_FILE};
-use crate::volume::{FileReader, Volume, read_file, volume_io};
+use crate::volume::{FileReader, Volume, io_error_on, read_file};
 
-/// Bytes per read while hashing a file.
+/// The number of bytes per read while a file is hashed.
 const READ_CHUNK_BYTES: usize = 1 << 20;
 
 /// An open checkpoint, or a part of one. The reader holds its files open, so that they stay readable if the checkpoint
@@ -20,10 +20,10 @@ pub struct CheckpointReader {
     tensors: HashMap<String, usize>,
 }
 
-/// Reads a checkpoint's manifest and verifies its hash. The files are not checked.
+/// Reads a checkpoint's manifest and verifies its hash. The other files are not checked.
 ///
 /// # Errors
-/// `Damaged`, or if the volume fails.
+/// Returns [`CheckpointError::Damaged`] if the manifest is missing or invalid, or another error if the volume fails.
 pub fn read_manifest(volume: &dyn Volume, step: u64) -> Result<Manifest, CheckpointError> {
     let path = format!("{}/{MANIFEST_FILE}", paths::checkpoint_path(step));
     let bytes = read_file(volume, &path).map_err(|e| missing_as_damage(volume, step, &path, e))?;
@@ -32,7 +32,7 @@ pub fn read_manifest(volume: &dyn Volume, step: u64) -> Result<Manifest, Checkpo
     if manifest.step == step { Ok(manifest) } else { Err(damaged(format!("is of step {}", manifest.step))) }
 }
 
-/// Opens all files, or only the files of the tensors `names`.
+/// Opens all files of a checkpoint, or only the files that hold the tensors `names`.
 pub(crate) fn open_files(
     volume: &dyn Volume,
     step: u64,
@@ -69,41 +69,42 @@ pub(crate) fn open_file(
     Err(CheckpointError::Damaged(Damage { step, file: path, reason }))
 }
 
-/// The reason given for a stale file handle, which occurs only on NFS. On other file systems an open file stays
-/// readable.
+/// The reported damage for a stale file handle. Such handles occur only on NFS: on other file systems, an open file
+/// stays readable after its removal.
 const REMOVED_WHILE_OPEN: &str = "was removed while it was open";
 
-/// Reports a missing file as damage. Other errors come from the volume.
+/// Converts the error of a missing file to `Damaged`, and other errors to `Io`.
 fn missing_as_damage(volume: &dyn Volume, step: u64, path: &str, error: io::Error) -> CheckpointError {
     let reason = match error.kind() {
         ErrorKind::NotFound => "is missing",
         ErrorKind::StaleNetworkFileHandle => REMOVED_WHILE_OPEN,
         ErrorKind::IsADirectory => "is a folder",
-        _ => return volume_io(volume, "read", path)(error),
+        _ => return io_error_on(volume, "read", path)(error),
     };
     CheckpointError::Damaged(Damage { step, file: path.to_owned(), reason: reason.into() })
 }
 
 impl CheckpointReader {
-    /// The path of the checkpoint, for messages.
+    /// Returns the path of the checkpoint, for messages.
     pub fn folder(&self) -> &str {
         &self.folder
     }
 
-    /// The manifest.
+    /// Returns the manifest of the checkpoint.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The entry of a tensor; `None` if there is no such tensor.
+    /// Returns the manifest's entry of a tensor, or `None` if there is no such tensor.
     pub fn tensor(&self, name: &str) -> Option<&TensorEntry> {
         self.tensors.get(name).and_then(|&at| self.manifest.tensors.get(at))
     }
 
-    /// Reads one tensor's bytes, little-endian, into `buffer`, which must have the tensor's size.
+    /// Reads the little-endian bytes of one tensor into `buffer`, which must have the tensor's size.
     ///
     /// # Errors
-    /// `Damaged` if the bytes do not match their hash; or if the volume fails.
+    /// Returns [`CheckpointError::Damaged`] if the bytes do not match their hash, or another error if `buffer` has
+    /// another size or the volume fails.
     pub fn read_into(&self, tensor: &TensorEntry, buffer: &mut [u8]) -> Result<(), CheckpointError> {
         if buffer.len() as u64 != tensor.bytes {
             let reason = format!("{} has {} bytes, and {} were asked for", tensor.name, tensor.bytes, buffer.len());
@@ -119,16 +120,16 @@ impl CheckpointReader {
     /// Reads one tensor's bytes into a new buffer.
     ///
     /// # Errors
-    /// Like [`CheckpointReader::read_into`].
+    /// Returns the errors of [`CheckpointReader::read_into`].
     pub fn read(&self, tensor: &TensorEntry) -> Result<Vec<u8>, CheckpointError> {
         let mut bytes = vec![0; tensor.bytes as usize];
         self.read_into(tensor, &mut bytes).map(|()| bytes)
     }
 
-    /// Reads one of the checkpoint's small files; `None` if there is no such file.
+    /// Reads one of the checkpoint's small files. Returns `None` if there is no such file.
     ///
     /// # Errors
-    /// Like [`CheckpointReader::read_into`].
+    /// Returns the errors of [`CheckpointReader::read_into`].
     pub fn read_small_file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
         let Some(entry) = self.manifest.files.iter().find(|f| f.name == name) else { return Ok(None) };
         let mut bytes = vec![0; entry.bytes as usize];
@@ -139,7 +140,8 @@ impl CheckpointReader {
     /// Verifies the hash of every file.
     ///
     /// # Errors
-    /// `Damaged` with the first file that does not match its hash; or if the volume fails.
+    /// Returns [`CheckpointError::Damaged`] for the first file that does not match its hash, or another error if the
+    /// volume fails.
     pub fn verify(&self) -> Result<(), CheckpointError> {
         for entry in &self.manifest.files {
             let hash = hash_file(self.reader(&entry.name)?, entry.bytes, &mut |_| {});
@@ -161,7 +163,7 @@ impl CheckpointReader {
 
     fn reader(&self, file: &str) -> Result<&dyn FileReader, CheckpointError> {
         self.files.get(file).map(|reader| &**reader).ok_or_else(|| {
-            self.damage_error(file, "is not open: it is not in the manifest, or was not asked for".into())
+            self.damage_error(file, "is not open: the manifest lacks it, or the caller did not request it".into())
         })
     }
 
@@ -192,7 +194,7 @@ impl std::fmt::Debug for CheckpointReader {
     }
 }
 
-/// Hashes a file of `bytes` bytes. `on_read` receives the number of bytes of each read.
+/// Hashes the first `bytes` bytes of a file. Calls `on_read` with the number of bytes of each read.
 pub(crate) fn hash_file(reader: &dyn FileReader, bytes: u64, on_read: &mut dyn FnMut(u64)) -> io::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; READ_CHUNK_BYTES.min(bytes as usize)];

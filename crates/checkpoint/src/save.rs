@@ -1,9 +1,9 @@
-//! Saving: every stage writes into the fence's folder, and stage 0 commits the checkpoint by one rename.
+//! Saves checkpoints: every stage writes into the fence's folder, and stage 0 commits the checkpoint by one rename.
 //!
-//! 1. Stage 0: [`PendingCheckpoint::begin`]; the result is broadcast to all stages.
-//! 2. Every stage: [`PendingCheckpoint::write_stage`]; its [`StageFiles`] are sent to stage 0.
-//! 3. Stage 0, once all stages have answered: [`PendingCheckpoint::commit`], or nothing if a stage failed. The files of
-//!    a failed save stay until the next `begin` removes them. Stage 0 must therefore not call `begin` again before all
+//! 1. Stage 0 calls [`PendingCheckpoint::begin`] and broadcasts the result to all stages.
+//! 2. Every stage calls [`PendingCheckpoint::write_stage`] and sends its [`StageFiles`] to stage 0.
+//! 3. When all stages have answered, stage 0 calls [`PendingCheckpoint::commit`], unless a stage failed. The files of a
+//!    failed save stay until the next `begin` removes them. Stage 0 must therefore not call `begin` again before all
 //!    stages have answered.
 
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ use crate::identity::differences;
 use crate::manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest};
 use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE, WEIGHTS_INDEX_FILE};
 use crate::safetensors::{CancelCheck, WrittenShard, write_file, write_shard_cancellable};
-use crate::volume::{Volume, make_dir_idempotent, read_file, sync_dir, target_exists, volume_io};
+use crate::volume::{Volume, io_error_on, make_dir_idempotent, read_file, sync_dir, target_exists};
 
-/// A checkpoint that is being written; the same on every stage.
+/// A checkpoint that is being written. The value is the same on every stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingCheckpoint {
     fence: Fence,
@@ -31,43 +31,45 @@ pub struct PendingCheckpoint {
 /// The files that one stage wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageFiles {
-    /// Weights; `None` if the stage has no parameters.
+    /// The file of weights, or `None` if the stage has no parameters.
     pub weights: Option<WrittenShard>,
-    /// Optimizer state; `None` if the stage has no parameters.
+    /// The file of optimizer state, or `None` if the stage has no parameters.
     pub optimizer: Option<WrittenShard>,
 }
 
 impl Fence {
-    /// The checkpoint of `step` under this fence. This call does not access the volume.
+    /// Returns the pending checkpoint of `step` under this fence. This call does not access the volume.
     pub fn pending_checkpoint(&self, step: u64) -> PendingCheckpoint {
         PendingCheckpoint { fence: self.clone(), step }
     }
 }
 
 impl PendingCheckpoint {
-    /// On stage 0: removes the files of an unfinished save, and creates the folder. Returns false if a checkpoint of
-    /// this step and identity is already committed, so that there is nothing to save.
+    /// Removes the files of an unfinished save, and creates the checkpoint's folder. Only stage 0 calls this function.
+    /// Returns false if a checkpoint of this step and identity is already committed, so that there is nothing to save.
     ///
     /// # Errors
-    /// `FencedOff`; `IdentityConflict` if the committed checkpoint has another identity; or if the volume fails.
+    /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence. Returns
+    /// [`CheckpointError::IdentityConflict`] if the committed checkpoint has another identity, or another error if the
+    /// volume fails.
     pub fn begin(&self, volume: &dyn Volume, identity: &Value) -> Result<bool, CheckpointError> {
         if let Some(bytes) = self.committed_manifest(volume)? {
             self.check_same_identity(volume, &bytes, identity)?;
             sync_dir(volume, CHECKPOINTS_DIR)?;
-            self.fence.check(volume)?; // a newer group may have committed it
+            self.fence.check(volume)?; // a newer group may have committed the checkpoint
             return Ok(false);
         }
         self.fence.remove_unfinished(volume)?;
         let folder = self.folder();
         make_dir_idempotent(volume, &folder)
-            .map_err(|e| self.fence.or_fenced_off(volume, volume_io(volume, "create", &folder)(e)))?;
+            .map_err(|e| self.fence.or_fenced_off(volume, io_error_on(volume, "create", &folder)(e)))?;
         Ok(true)
     }
 
     /// Writes, syncs and hashes the tensors of stage `rank`. A stage without tensors writes nothing.
     ///
     /// # Errors
-    /// `FencedOff`, or if the volume fails.
+    /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.
     pub fn write_stage<W: View, O: View>(
         &self,
         volume: &dyn Volume,
@@ -78,11 +80,11 @@ impl PendingCheckpoint {
         self.write_stage_cancellable(volume, rank, weights, optimizer, &|| Ok(()))
     }
 
-    /// Like [`PendingCheckpoint::write_stage`], but `check_cancelled` is called before each write, and its error
-    /// cancels the remaining writes.
+    /// Like [`PendingCheckpoint::write_stage`], but calls `check_cancelled` before each write. An error of
+    /// `check_cancelled` cancels the remaining writes.
     ///
     /// # Errors
-    /// Like [`PendingCheckpoint::write_stage`].
+    /// Returns the errors of [`PendingCheckpoint::write_stage`] and of `check_cancelled`.
     pub fn write_stage_cancellable<W: View, O: View>(
         &self,
         volume: &dyn Volume,
@@ -110,12 +112,13 @@ impl PendingCheckpoint {
         write().map_err(|e| self.fence.or_fenced_off(volume, e))
     }
 
-    /// On stage 0: adds the small files (`config.json`, tokenizer; name and content), the index and the manifest, and
-    /// commits the folder by one rename.
+    /// Commits the checkpoint's folder by one rename. Only stage 0 calls this function. Before the rename, the call
+    /// adds `small_files` (name and content, such as `config.json` and the tokenizer), the index and the manifest.
     ///
     /// # Errors
-    /// `FencedOff`; `IdentityConflict`; if a stage's file is missing; or if the volume fails. Committed checkpoints are
-    /// never changed.
+    /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence. Returns
+    /// [`CheckpointError::IdentityConflict`] if a checkpoint of another identity exists, or another error if a stage's
+    /// file is missing or the volume fails. Committed checkpoints are never changed.
     pub fn commit(
         &self,
         volume: &dyn Volume,
@@ -174,7 +177,7 @@ impl PendingCheckpoint {
                 // NFS repeated a rename that had already succeeded
                 Some(there) if there == bytes => {}
                 Some(there) if taken => self.check_same_identity(volume, &there, &manifest.metadata.identity)?,
-                _ => return Err(volume_io(volume, "commit", &folder)(error)),
+                _ => return Err(io_error_on(volume, "commit", &folder)(error)),
             }
         }
         sync_dir(volume, CHECKPOINTS_DIR)?;
@@ -186,13 +189,13 @@ impl PendingCheckpoint {
         format!("{}/{}", self.fence.work_dir(), paths::step_dir_name(self.step))
     }
 
-    /// The manifest of the committed checkpoint of this step; `None` if there is none.
+    /// Returns the manifest of the committed checkpoint of this step, or `None` if the step is not committed.
     fn committed_manifest(&self, volume: &dyn Volume) -> Result<Option<Vec<u8>>, CheckpointError> {
         let path = format!("{}/{MANIFEST_FILE}", paths::checkpoint_path(self.step));
         match read_file(volume, &path) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(volume_io(volume, "read", &path)(e)),
+            Err(e) => Err(io_error_on(volume, "read", &path)(e)),
         }
     }
 
@@ -215,7 +218,7 @@ impl PendingCheckpoint {
 
     fn check_stage_file(&self, volume: &dyn Volume, file: &FileEntry) -> Result<(), CheckpointError> {
         let path = format!("{}/{}", self.folder(), file.name);
-        let size = volume.open(&path).and_then(|f| f.size()).map_err(volume_io(volume, "find", &path))?;
+        let size = volume.open(&path).and_then(|f| f.size()).map_err(io_error_on(volume, "find", &path))?;
         if size == file.bytes {
             return Ok(());
         }
@@ -237,7 +240,7 @@ fn shard<V: View>(
     }
 }
 
-/// Hugging Face's index for the weights of all stages.
+/// Returns Hugging Face's index of the weights of all stages.
 pub(crate) fn weights_index_json(stages: &[StageFiles]) -> String {
     let tensors = || stages.iter().filter_map(|s| s.weights.as_ref()).flat_map(|w| &w.tensors);
     let map: BTreeMap<&str, &str> = tensors().map(|t| (t.name.as_str(), t.file.as_str())).collect();

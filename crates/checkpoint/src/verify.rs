@@ -1,5 +1,5 @@
-//! Verification of every byte of a checkpoint, with a result per file. Unlike a resume, verification continues after
-//! damage.
+//! Verifies every byte of a checkpoint and reports a result for each file. Unlike a resume, the verification continues
+//! after damage.
 
 use std::io::ErrorKind;
 
@@ -7,7 +7,7 @@ use crate::error::CheckpointError;
 use crate::manifest::FileEntry;
 use crate::paths;
 use crate::reader::{hash_file, open_file, read_manifest};
-use crate::volume::{Volume, volume_io};
+use crate::volume::{Volume, io_error_on};
 
 /// A progress event of [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,15 +15,15 @@ use crate::volume::{Volume, volume_io};
 pub enum VerifyEvent<'a> {
     /// The number of bytes that were read since the last event.
     BytesRead(u64),
-    /// A file was checked. If the file is damaged, the reason follows, as the rest of a sentence that begins with the
-    /// file's name.
+    /// The entry of a checked file, and its damage if the file is damaged. The text of the damage continues a sentence
+    /// that begins with the file's name.
     FileChecked(&'a FileEntry, Option<String>),
 }
 
 /// Compares every file of a checkpoint with the manifest. Returns true if all files are intact.
 ///
 /// # Errors
-/// `Damaged` if the manifest can't be used; or if the volume fails.
+/// Returns [`CheckpointError::Damaged`] if the manifest can't be used, or another error if the volume fails.
 pub fn verify(volume: &dyn Volume, step: u64, on_event: &mut dyn FnMut(VerifyEvent)) -> Result<bool, CheckpointError> {
     let mut intact = true;
     for entry in &read_manifest(volume, step)?.files {
@@ -49,6 +49,6 @@ fn verify_file(
         Ok(hash) if hash.to_hex().as_str() == entry.blake3 => Ok(None),
         Ok(_) => Ok(Some("holds other bytes than were written".into())),
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(Some("has become shorter".into())),
-        Err(e) => Err(volume_io(volume, "read", &format!("{}/{}", paths::checkpoint_path(step), entry.name))(e)),
+        Err(e) => Err(io_error_on(volume, "read", &format!("{}/{}", paths::checkpoint_path(step), entry.name))(e)),
     }
 }

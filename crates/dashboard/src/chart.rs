@@ -1,4 +1,4 @@
-//! A chart as SVG without style. The page provides the style. Pure.
+//! Draws a chart as SVG without style. The page provides the style. The module is pure.
 
 use std::fmt::Write;
 
@@ -16,31 +16,31 @@ const MARGIN: f64 = 14.0;
 /// The width of a label of the steps' axis, in pixels.
 const LABEL: f64 = 64.0;
 
-/// Values by step: a line through the means of columns, a band from their lowest to their highest values, and single
-/// points.
+/// A chart of values by step. The chart has a line through the means of the columns, a band from the lowest to the
+/// highest value of each column, and single points.
 pub(super) struct Chart<'a> {
-    /// The description for readers who can't see the chart.
+    /// The description of the chart, for readers who can't see the chart.
     pub(super) description: &'a str,
     /// The first and the last step.
     pub(super) steps: (u64, u64),
-    /// The width, in pixels.
+    /// The width of the chart, in pixels.
     pub(super) width: u32,
     pub(super) columns: &'a [Column],
-    /// Lines beside the main one, such as the losses of sources and held-out sets. Their classes are `other` and
-    /// [`other_class`].
+    /// The columns of further lines, such as the losses of sources and held-out sets. Each of these lines has the class
+    /// `other` and its [`other_class`].
     pub(super) others: &'a [Vec<Column>],
-    /// Values with few measured steps.
+    /// The values of a quantity that few steps measure. Each value is drawn as a point.
     pub(super) points: &'a [Column],
-    /// A value for comparison.
+    /// A value for comparison, drawn as a horizontal line.
     pub(super) reference: Option<f64>,
-    /// Whether the axis begins at 0.
+    /// Whether the axis of the values begins at 0.
     pub(super) from_zero: bool,
     /// Parameters for the page's script, as names and values of `data-` attributes.
     pub(super) zooms: &'a [(&'static str, String)],
 }
 
 impl Chart<'_> {
-    /// The picture, or a sentence without values.
+    /// Returns the picture, or a sentence if there are no values.
     pub(super) fn draw(&self) -> Markup {
         let Some(values) = self.values() else {
             return html! { p.empty { "Nothing was measured in these steps." } };
@@ -69,7 +69,7 @@ impl Chart<'_> {
         }
     }
 
-    /// The range of the values, with a margin; `None` without values.
+    /// Returns the range of the values, with a margin; `None` without values.
     fn values(&self) -> Option<(f64, f64)> {
         let all = || self.columns.iter().chain(self.points).chain(self.others.iter().flatten());
         let low = all().map(|column| column.low).chain(self.reference).reduce(f64::min)?;
@@ -81,7 +81,7 @@ impl Chart<'_> {
     }
 }
 
-/// The class of a line beside the main one, which has its colour. There are five colours.
+/// Returns the class of the further line with this index. The class has one of five colours.
 pub(super) fn other_class(index: usize) -> String {
     format!("other-{}", index % 5)
 }
@@ -89,7 +89,7 @@ pub(super) fn other_class(index: usize) -> String {
 struct Plot {
     steps: (u64, u64),
     values: (f64, f64),
-    /// The right edge, in pixels.
+    /// The right edge of the plot, in pixels.
     right: f64,
 }
 
@@ -119,12 +119,12 @@ impl Plot {
         }
     }
 
-    /// A path through the means.
+    /// Returns a path through the means.
     fn line(&self, columns: &[Column]) -> String {
         path(columns.iter().map(|column| (self.x(column.step), self.y(column.mean))))
     }
 
-    /// An area from the highest values, and back along the lowest.
+    /// Returns an area whose outline follows the highest values forward and the lowest values back.
     fn band(&self, columns: &[Column]) -> String {
         let high = columns.iter().map(|column| (self.x(column.step), self.y(column.high)));
         let low = columns.iter().rev().map(|column| (self.x(column.step), self.y(column.low)));

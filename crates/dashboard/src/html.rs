@@ -1,5 +1,5 @@
-//! The page and its fragments, which a script replaces while the job runs. Pure. `maud` escapes all data from files as
-//! text. Only the timeline is markup, from `pipeline`, which also escapes its texts.
+//! Draws the page and its fragments. A script replaces the fragments while the job runs. The module is pure. `maud`
+//! escapes all data from files as text. Only the timeline is markup: `pipeline` draws it, and escapes its texts.
 
 mod parts;
 
@@ -14,7 +14,7 @@ use super::view::{View, Zoom};
 
 type Fragment = fn(&PageModel, &View) -> Markup;
 
-/// The parts of the page that change, by the id of the element that they fill.
+/// The parts of the page that change. Each part has the id of the element that it fills.
 const FRAGMENTS: [(&str, Fragment); 9] = [
     ("standing", parts::standing),
     ("figures", parts::figures),
@@ -27,12 +27,12 @@ const FRAGMENTS: [(&str, Fragment); 9] = [
     ("recoveries", parts::recoveries),
 ];
 
-/// All fragments by their ids.
+/// Returns all fragments by their ids.
 pub(super) fn fragments(model: &PageModel, view: &View) -> impl Iterator<Item = (&'static str, String)> {
     FRAGMENTS.into_iter().map(|(id, fragment)| (id, text(fragment(model, view))))
 }
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn page(model: &PageModel, view: &View) -> String {
     let fill = |id: &str| {
         let fragment = FRAGMENTS.into_iter().find(|(known, _)| *known == id);
@@ -85,7 +85,8 @@ pub(super) fn page(model: &PageModel, view: &View) -> String {
     document(&model.job, "page.js", body)
 }
 
-/// A document with the pages' style and one script. The document's addresses are relative, so they keep the token.
+/// Returns a document with the style of the pages and one script. The addresses in the document are relative. A link
+/// therefore keeps the token of the page's address.
 pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
     let document = html! {
         (DOCTYPE)
@@ -105,8 +106,8 @@ pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
     text(document)
 }
 
-/// The HTML of a part of a page. It may contain foreign names and messages, so [`visible`] replaces invisible
-/// characters.
+/// Returns the HTML of a part of a page. The part may contain names and messages from outside, and so [`visible`]
+/// replaces invisible characters.
 pub(super) fn text(part: Markup) -> String {
     let html = part.into_string();
     match visible(&html) {
@@ -116,12 +117,12 @@ pub(super) fn text(part: Markup) -> String {
     }
 }
 
-/// A value with its name, for a list of the class `figures`.
+/// Returns a value with its name, for a list of the class `figures`.
 pub(super) fn figure(name: &str, value: &str, note: &str) -> Markup {
     html! { div { dt { (name) } dd { (value) } @if !note.is_empty() { dd.note { (note) } } } }
 }
 
-/// A bar of the bytes that a stage holds, relative to the limit, or to the largest stage without a limit.
+/// Returns a bar of the bytes that a stage holds. The full bar is the limit, or the largest stage if there is no limit.
 pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: u64) -> Markup {
     let full = limit.unwrap_or(largest).max(1);
     html! {
@@ -130,7 +131,7 @@ pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: 
     }
 }
 
-/// A part that may be wider than a phone's screen. It scrolls separately, also with the keyboard.
+/// Returns a part that may be wider than a phone's screen. The part scrolls separately, also with the keyboard.
 pub(super) fn scrolled(label: &str, content: Markup) -> Markup {
     html! { div.scroll tabindex="0" role="group" aria-label=(label) { (content) } }
 }

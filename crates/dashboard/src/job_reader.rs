@@ -1,4 +1,4 @@
-//! The reader of a job's folder into a [`PageModel`]. It writes nothing, and reads each part of the metrics only once.
+//! Reads a job's folder into a [`PageModel`]. The reader writes nothing, and reads each part of the metrics only once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::metrics_tail::MetricsTail;
 use super::model::{Checkpoint, Checkpoints, FailureRow, PageModel, phases};
 use super::step_timeline::StepTimeline;
 
-/// The minimum age of a model at the next read. For slow folders the age is longer, so that reading takes less than a
-/// tenth of the time.
+/// The shortest time between two reads of the folder. A slow folder is read less often: reads take at most a tenth of
+/// the time.
 const MIN_MODEL_AGE: Duration = Duration::from_millis(500);
-/// The interval between checks of the checkpoints' files, unless there is a new checkpoint.
+/// The interval between checks of the checkpoints' files. A new checkpoint causes an earlier check.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of shown checkpoints.
 const MAX_CHECKPOINTS: usize = 10;
@@ -30,7 +30,7 @@ const MAX_CHECKPOINTS: usize = 10;
 pub enum StatusSource {
     /// The launcher's records in the folder.
     Folder,
-    /// Stage 0 in a pod, with its job.
+    /// The telemetry of stage 0 in a pod, and the job.
     Stage(StageTelemetry, Box<PipelineJob>),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct JobReader {
     checkpoints: Checkpoints,
     checkpoints_read: Option<(Instant, Vec<u64>)>,
     current: Option<Arc<PageModel>>,
-    /// The time at which `current` becomes too old.
+    /// The time from which a request reads the folder again.
     next: Instant,
 }
 
@@ -62,13 +62,13 @@ impl JobReader {
         }
     }
 
-    /// The current model of the job, or a recent one.
+    /// Returns the model of the job: the last one if it is recent, otherwise a new one.
     pub(super) fn current(&mut self) -> Arc<PageModel> {
         let started = Instant::now();
         if let Some(current) = self.current.as_ref().filter(|_| started < self.next) {
             return current.clone();
         }
-        // the curves change in place if no other reference to them exists
+        // the old model is dropped before the read: the curves change in place if no other reference to them exists
         self.current = None;
         let model = Arc::new(self.read());
         self.next = Instant::now() + MIN_MODEL_AGE.max(9 * started.elapsed());
@@ -149,7 +149,7 @@ impl JobReader {
         Ok(())
     }
 
-    /// A checkpoint; `None` if it was pruned meanwhile.
+    /// Returns the checkpoint of `step`; `None` if the job has pruned the checkpoint during the read.
     fn checkpoint(&self, step: u64) -> Option<Checkpoint> {
         let opened = open(&self.folder.volume(), step);
         let folder = self.folder.root().join(paths::checkpoint_path(step));
@@ -166,7 +166,7 @@ impl JobReader {
     }
 }
 
-/// The failures that the launcher has recorded.
+/// Returns the failures that the launcher has recorded.
 fn launcher_failures(history: &History) -> Vec<FailureRow> {
     let failures = history.failures().map(|(failure, recovery)| FailureRow {
         failed_at: failure.failed_at,
@@ -187,7 +187,7 @@ fn launcher_failures(history: &History) -> Vec<FailureRow> {
     failures.collect()
 }
 
-/// A failure that stage 0 has observed.
+/// Returns a failure that stage 0 has observed.
 fn stage_failure(recovery: &GroupRecovery) -> FailureRow {
     let at = |millis: u64| (millis > 0).then_some(UnixMillis(millis));
     let failed_at = UnixMillis(recovery.lost_at);

@@ -1,11 +1,11 @@
-//! Pages for a browser on this machine. `server` serves them at an address that contains a token. The pages only read
-//! files, and do no work without a reader.
+//! Pages for a browser on this machine. `server` serves the pages at an address that contains a token. The pages only
+//! read files, and do no work without a reader.
 //!
-//! The live page of a job: `job_reader` reads the job's folder into a `model`, `html` and `chart` draw the model, and
-//! `live` keeps the page up to date. The `planner` plans a job with the changes of its reader.
+//! The live page shows a job: `job_reader` reads the job's folder into a `model`, `html` and `chart` draw the model,
+//! and `live` keeps the page up to date. The `planner` plans a job with the changes that its reader chooses.
 //!
-//! `metrics_tail` reads `metrics.jsonl` as it grows into `metrics`, whose curves are a `series` each, in bounded
-//! memory. `view` is the part of the run that a reader looks at.
+//! `metrics_tail` reads `metrics.jsonl` into `metrics` while the file grows. Each curve of `metrics` is a `series`, in
+//! bounded memory. `view` is the part of the run that a reader views.
 
 mod chart;
 mod html;

@@ -1,4 +1,4 @@
-//! The live page's addresses: the page, and the event streams that keep it up to date.
+//! Serves the live page, and the event streams that keep the page up to date.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -23,22 +23,22 @@ use super::model::PageModel;
 use super::server::{LIMITS, Site, file, serve_site};
 use super::view::{View, ViewQuery};
 
-/// Interval between polls of the job, for a stream.
+/// The interval at which a stream polls the job.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
-/// The largest number of concurrent event streams. It is below the number of connections, so that the server can still
-/// answer requests for pages.
+/// The largest number of concurrent event streams. The number is below the number of connections, so that the server
+/// can still answer requests for pages.
 const MAX_STREAMS: usize = 32;
 
-/// Serves the page of the job in `folder` at a port of 127.0.0.1, any free port if it is 0, until the process exits.
+/// Serves the page of the job in `folder` at a port of 127.0.0.1 until the process exits. Port 0 selects any free port.
 /// Returns the address, with the token.
 ///
 /// # Errors
-/// If the port is taken, or the system has no thread or no randomness.
+/// Fails if the port is taken, or the system has no thread or no randomness.
 pub fn serve(folder: JobFolder, status: StatusSource, port: u16) -> io::Result<String> {
     serve_site(site(folder, status, MAX_STREAMS), port, LIMITS)
 }
 
-/// The live page, with at most `streams` concurrent event streams.
+/// Returns the live page, with at most `streams` concurrent event streams.
 pub(super) fn site(folder: JobFolder, status: StatusSource, streams: usize) -> Site {
     let page =
         PageState { reader: Mutex::new(JobReader::new(folder, status)), streams: Arc::new(Semaphore::new(streams)) };
@@ -50,15 +50,15 @@ pub(super) fn site(folder: JobFolder, status: StatusSource, streams: usize) -> S
     Site { router, form_action: "'none'" }
 }
 
-/// The shared state of requests.
+/// The state that all requests share.
 struct PageState {
     reader: Mutex<JobReader>,
     streams: Arc<Semaphore>,
 }
 
 impl PageState {
-    /// The current model of the job. A worker thread, which may wait for the volume, reads it; `None` if that thread
-    /// panicked.
+    /// Returns the current model of the job; `None` if the read panicked. A worker thread reads the model, because the
+    /// read may wait for the volume.
     async fn model(self: &Arc<PageState>) -> Option<Arc<PageModel>> {
         let page = self.clone();
         let read = move || page.reader.lock().unwrap_or_else(PoisonError::into_inner).current();
@@ -75,7 +75,7 @@ async fn show(State(served): State<Arc<PageState>>, Query(query): Query<ViewQuer
 
 async fn events(State(page): State<Arc<PageState>>, Query(query): Query<ViewQuery>) -> Response {
     let Ok(permit) = page.streams.clone().try_acquire_owned() else {
-        let reported = "as many readers as can follow this job do so already\n";
+        let reported = "the limit of concurrent readers is reached\n";
         return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], reported).into_response();
     };
     let updates =
@@ -83,14 +83,14 @@ async fn events(State(page): State<Arc<PageState>>, Query(query): Query<ViewQuer
     Sse::new(updates.stream()).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// The updates for one reader. The stream makes an update once the reader has accepted the previous ones, so a slow
-/// reader gets fewer updates.
+/// The updates for one reader. The stream makes an update only after the reader has accepted the previous updates. A
+/// slow reader therefore gets fewer updates.
 struct Updates {
     page: Arc<PageState>,
     view: View,
     /// The hash of each fragment as it was last sent.
     sent: HashMap<&'static str, blake3::Hash>,
-    /// Events to be sent.
+    /// The events that are not sent yet.
     waiting: VecDeque<Event>,
     _permit: OwnedSemaphorePermit,
 }

@@ -1,5 +1,5 @@
 //! The part of `metrics.jsonl` that a page keeps: curves in bounded memory, the last step, and the newest timelines.
-//! Pure.
+//! The module is pure.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,21 +9,21 @@ use stagecoach_telemetry::{DataWait, TimelineRecord};
 
 use super::series::Series;
 
-/// The number of stored timelines, the newest ones, on which the advice is based.
+/// The number of the newest timelines that are stored. The advice is based on them.
 const MAX_TIMELINES: usize = 10;
-/// The number of sources with a stored curve, which is the most that a job can have.
+/// The largest number of sources with a stored curve. A job has no more sources.
 const MAX_SOURCES: usize = 32;
-/// The number of held-out sets with a stored curve.
+/// The largest number of held-out sets with a stored curve.
 const MAX_SETS: usize = 16;
-/// The number of recent steps in the mean time of a step and the mean wait for data.
+/// The number of the last steps over which the time of a step and the wait for data are averaged.
 const RECENT_STEPS: usize = 20;
 
-/// The fields of a line of `metrics.jsonl` that a page needs. The timeline, which is most of the line, is parsed only
-/// when the page shows it.
+/// The fields of a line of `metrics.jsonl` that a page needs. The timeline is the largest part of the line, and is
+/// parsed only when the page shows it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct StepLine {
-    /// The step, from 1.
+    /// The number of the step, from 1.
     pub(super) step: u64,
     /// The training loss, in nats per token.
     pub(super) loss: Option<f64>,
@@ -40,7 +40,7 @@ pub(super) struct StepLine {
     pub(super) tokens_per_second: f64,
     /// Wall seconds of the step.
     pub(super) seconds: f64,
-    /// Wall seconds for which stage 0 waited for the step's data.
+    /// Wall seconds that stage 0 waited for the step's data.
     pub(super) data_wait_seconds: Option<f64>,
     /// The bubble by stage, 0 to 1.
     pub(super) bubble: Vec<f64>,
@@ -51,7 +51,7 @@ pub(super) struct StepLine {
     timeline: Option<Box<RawValue>>,
 }
 
-/// The metrics of a run, as far as they have been read.
+/// The metrics of a run up to the last line that was read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Metrics {
     /// The training loss, in nats per token.
@@ -68,15 +68,15 @@ pub(super) struct Metrics {
     pub(super) last: Option<StepLine>,
     /// The last step that was evaluated, and its held-out loss.
     pub(super) last_held_out: Option<(u64, f64)>,
-    /// Steps whose update was skipped.
+    /// The number of steps whose update was skipped.
     pub(super) skipped: u64,
-    /// Number of lines that are not the record of a step.
+    /// The number of lines that are not the record of a step.
     pub(super) unreadable: u64,
-    /// Wall seconds of the last steps: the wait for data, if it was measured, and the whole step.
+    /// The wall seconds of each of the last steps: of the wait for data, if it was measured, and of the whole step.
     recent: VecDeque<(Option<f64>, f64)>,
-    /// The last steps that have a timeline, ascending.
+    /// The last steps that have a timeline, in ascending order.
     timelines: VecDeque<(u64, Box<RawValue>)>,
-    /// Wall seconds for which stage 0 waited for data in the step of the last timeline.
+    /// Wall seconds that stage 0 waited for data in the step of the last timeline.
     pub(super) timeline_wait: Option<f64>,
 }
 
@@ -108,30 +108,30 @@ impl Metrics {
         self.last = Some(record);
     }
 
-    /// The mean wall seconds of the last steps; `None` before the first.
+    /// Returns the mean wall seconds of the last steps; `None` before the first step.
     pub(super) fn seconds_per_step(&self) -> Option<f64> {
         let sum: f64 = self.recent.iter().map(|(_, seconds)| seconds).sum();
         (!self.recent.is_empty()).then(|| sum / self.recent.len() as f64)
     }
 
-    /// The wait of the last steps for their data; `None` if none of them measured it.
+    /// Returns the wait of the last steps for their data; `None` if no step measured its wait.
     pub(super) fn data_wait(&self) -> Option<DataWait> {
         DataWait::of_steps(self.recent.iter().copied())
     }
 
-    /// The last step that has a timeline.
+    /// Returns the last step that has a timeline.
     pub(super) fn timeline_step(&self) -> Option<u64> {
         self.timelines.back().map(|(step, _)| *step)
     }
 
-    /// The newest timelines that can be parsed, by ascending steps.
+    /// Returns the newest timelines that can be parsed, by ascending steps.
     pub(super) fn timelines(&self) -> Vec<(u64, TimelineRecord)> {
         let parse = |(step, raw): &(u64, Box<RawValue>)| Some((*step, serde_json::from_str(raw.get()).ok()?));
         self.timelines.iter().filter_map(parse).collect()
     }
 }
 
-/// Adds the losses of a step to the curves of their names, up to `most` curves.
+/// Adds each loss of a step to the curve of its name. A new name gets a curve only below `most` curves.
 fn push_named(curves: &mut BTreeMap<String, Series>, step: u64, losses: &BTreeMap<String, f64>, most: usize) {
     for (name, loss) in losses {
         if curves.contains_key(name) || curves.len() < most {

@@ -1,4 +1,4 @@
-//! A reader of `metrics.jsonl` as the file grows. It reads each byte once, unless the file is replaced.
+//! Reads `metrics.jsonl` while the file grows. The reader reads each byte once, unless the file is replaced.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::metrics::Metrics;
 
-/// The number of bytes per read.
+/// The largest number of bytes per read.
 const READ_BYTES: usize = 1 << 20;
 /// The longest line that can be a step's record.
 const MAX_LINE_BYTES: usize = 64 << 20;
@@ -17,11 +17,11 @@ const MAX_LINE_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct MetricsTail {
     path: PathBuf,
-    /// The file, kept open so that no other file gets its inode.
+    /// The open file. An open file keeps its inode, and so a new file at the path has another inode.
     file: Option<File>,
     /// The number of bytes read so far.
     read: u64,
-    /// The beginning of a line that is still incomplete.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
     metrics: Arc<Metrics>,
 }
@@ -32,10 +32,11 @@ impl MetricsTail {
         MetricsTail { path, file: None, read: 0, rest: Vec::new(), metrics: Arc::default() }
     }
 
-    /// Reads the lines since the last call. The metrics are empty if the file doesn't exist.
+    /// Reads the lines that were added since the last call, and returns the metrics. The metrics are empty if the file
+    /// doesn't exist.
     ///
     /// # Errors
-    /// If the file can't be read. The metrics from earlier calls remain.
+    /// Fails if the file can't be read. The metrics from earlier calls remain.
     pub(super) fn refresh(&mut self) -> io::Result<Arc<Metrics>> {
         let found = match fs::metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!((last(&mut tail), tail.read), (1, line(1).len() as u64 + 5));
         write!(file, "{}{}", &line(2)[5..], line(3)).unwrap();
         assert_eq!((last(&mut tail), tail.refresh().unwrap().unreadable), (3, 0));
-        // a group that resumes from a checkpoint renames a new file, of any length, to this one
+        // a group that resumes from a checkpoint replaces the file with a new one, of any length
         let new = folder.path().join("new");
         fs::write(&new, format!("{}{}", line(1), line(2))).unwrap();
         fs::rename(&new, &path).unwrap();

@@ -1,4 +1,4 @@
-//! The content of a job's page, without its presentation. Pure.
+//! The content of a job's page, without the presentation. The module is pure.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ pub(super) struct PageModel {
     pub(super) now: UnixMillis,
     /// The job's status, in a sentence or two.
     pub(super) status_text: String,
-    /// The files that could not be read, in sentences.
+    /// A sentence for each file that could not be read.
     pub(super) problems: Vec<String>,
-    /// The job's steps, unless it has epochs.
+    /// The number of the job's steps; `None` if the job's length is in epochs.
     pub(super) steps: Option<u64>,
     pub(super) metrics: Arc<Metrics>,
-    /// Unigram entropy of the held-out tokens, in nats per token; known for a finished run.
+    /// Unigram entropy of the held-out tokens, in nats per token; `None` before the run is finished.
     pub(super) unigram_entropy: Option<f64>,
-    /// The last step that has a timeline.
+    /// The timeline of the last step that has one.
     pub(super) timeline: Option<Arc<StepTimeline>>,
     /// `pipeline.memoryLimit`, in bytes.
     pub(super) memory_limit: Option<u64>,
@@ -37,7 +37,7 @@ pub(super) struct PageModel {
 pub(super) struct Checkpoints {
     /// The newest checkpoints, by descending steps.
     pub(super) newest: Vec<Checkpoint>,
-    /// The number of further checkpoints.
+    /// The number of checkpoints that are older than `newest`.
     pub(super) older: usize,
 }
 
@@ -47,18 +47,18 @@ pub(super) struct Checkpoint {
     pub(super) step: u64,
     /// The time of the commit by the file system's clock, if it is known.
     pub(super) committed_at: Option<UnixMillis>,
-    /// The size of all files except the manifest, if the manifest can be read.
+    /// The size of all files except the manifest, in bytes; `None` if the manifest can't be read.
     pub(super) bytes: Option<u64>,
     /// The reason why the checkpoint can't be used; `None` if the manifest matches its hash and each file has the size
     /// in the manifest.
     pub(super) problem: Option<String>,
 }
 
-/// A failure, and the recovery from it.
+/// A failure, and the recovery from the failure.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct FailureRow {
     pub(super) failed_at: UnixMillis,
-    /// The root cause.
+    /// The root cause of the failure.
     pub(super) cause: String,
     /// The finished phases in their order, each with its seconds.
     pub(super) phases: Vec<(&'static str, f64)>,
@@ -67,13 +67,13 @@ pub(super) struct FailureRow {
 }
 
 impl FailureRow {
-    /// Seconds from the failure to the end of the last phase.
+    /// Returns the seconds from the failure to the end of the last phase.
     pub(super) fn seconds(&self) -> f64 {
         self.phases.iter().map(|(_, seconds)| seconds).sum()
     }
 }
 
-/// The finished phases: each name with the seconds since the end of the previous phase.
+/// Returns the finished phases, each with the seconds since the end of the previous phase.
 pub(super) fn phases(
     failed_at: UnixMillis,
     ends: impl IntoIterator<Item = (&'static str, Option<UnixMillis>)>,

@@ -1,12 +1,13 @@
-//! A quantity by step in bounded memory. For a run of any length, its curve is a limited number of buckets. Each bucket
-//! has the lowest, the highest and the mean value of a number of steps that is a power of two. Pure.
+//! A quantity by step in bounded memory. For a run of any length, the curve has a limited number of buckets. Each
+//! bucket has the lowest, the highest and the mean value of its steps. The number of steps in a bucket is a power of
+//! two. The module is pure.
 
 /// The largest number of buckets. A run with at most this number of steps has a bucket for each step.
 const MAX_BUCKETS: usize = 1 << 16;
 
 /// A summary of the values of consecutive steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Bucket {
+struct SeriesBin {
     low: f32,
     high: f32,
     sum: f64,
@@ -14,11 +15,11 @@ struct Bucket {
     count: u32,
 }
 
-const EMPTY: Bucket = Bucket { low: f32::INFINITY, high: f32::NEG_INFINITY, sum: 0.0, count: 0 };
+const EMPTY: SeriesBin = SeriesBin { low: f32::INFINITY, high: f32::NEG_INFINITY, sum: 0.0, count: 0 };
 
-impl Bucket {
-    fn merged(self, other: Bucket) -> Bucket {
-        Bucket {
+impl SeriesBin {
+    fn merged(self, other: SeriesBin) -> SeriesBin {
+        SeriesBin {
             low: self.low.min(other.low),
             high: self.high.max(other.high),
             sum: self.sum + other.sum,
@@ -30,10 +31,10 @@ impl Bucket {
 /// A quantity by step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Series {
-    /// Steps in a bucket, a power of two.
+    /// The number of steps in a bucket, a power of two.
     steps_per_bucket: u64,
-    /// The buckets. The bucket at index i has the steps from `i * steps_per_bucket` on.
-    buckets: Vec<Bucket>,
+    /// The buckets. The first step of the bucket at index i is `i * steps_per_bucket`.
+    buckets: Vec<SeriesBin>,
 }
 
 impl Default for Series {
@@ -42,7 +43,7 @@ impl Default for Series {
     }
 }
 
-/// The values of consecutive steps in a picture.
+/// The values of consecutive steps, as one column of a picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Column {
     /// The middle of the column's steps.
@@ -69,7 +70,7 @@ impl Series {
         if index >= self.buckets.len() {
             self.buckets.resize(index + 1, EMPTY);
         }
-        let added = Bucket { low: value_f32, high: value_f32, sum: value, count: 1 };
+        let added = SeriesBin { low: value_f32, high: value_f32, sum: value, count: 1 };
         self.buckets[index] = self.buckets[index].merged(added);
     }
 
@@ -79,9 +80,9 @@ impl Series {
         self.steps_per_bucket *= 2;
     }
 
-    /// The steps from `first` to `last` in at most `most + 1` columns, by ascending steps, without empty columns.
-    /// Columns begin at multiples of their size, so the columns of a growing curve stay stable until their size
-    /// doubles.
+    /// Returns the steps from `first` to `last` in at most `most + 1` columns, by ascending steps, without empty
+    /// columns. Columns begin at multiples of their size. The columns of a growing curve therefore stay the same until
+    /// their size doubles.
     pub(super) fn columns(&self, first: u64, last: u64, most: usize) -> Vec<Column> {
         let end = self.buckets.len();
         let from = usize::try_from(first / self.steps_per_bucket).unwrap_or(end).min(end);
@@ -98,7 +99,7 @@ impl Series {
         columns
     }
 
-    /// The buckets from `from` to before `to` as one column; `None` if they have no value.
+    /// Returns the buckets `from..to` as one column; `None` if the buckets have no value.
     fn column(&self, from: usize, to: usize) -> Option<Column> {
         let merged = self.buckets[from..to].iter().fold(EMPTY, |merged, bucket| merged.merged(*bucket));
         let start = |bucket: usize| (bucket as u64).saturating_mul(self.steps_per_bucket);
@@ -174,7 +175,7 @@ mod tests {
 
         #[test]
         fn a_growing_curve_keeps_its_columns(values in proptest::collection::vec(0.0..9.0f64, 66..128)) {
-            // 65 to 127 steps make columns of two
+            // 65 to 127 steps make columns of two steps
             let before = series(&values[..values.len() - 1]).columns(1, values.len() as u64 - 1, 64);
             let after = series(&values).columns(1, values.len() as u64, 64);
             prop_assert_eq!(&before[..before.len() - 1], &after[..before.len() - 1]);

@@ -1,6 +1,6 @@
-//! The server of a page on this machine's loopback, on a thread of low priority. The resources for readers are bounded:
-//! the number of connections, the time for a request's head and for a reader that accepts no data, and the number of
-//! threads that compute answers. A panic in one of these threads ends only a connection.
+//! Serves a page on the loopback interface of this machine, from threads of low priority. The resources for readers
+//! have limits: the number of connections, the time for the head of a request, the time for which a reader may accept
+//! no data, and the number of threads that compute answers. A panic in one of these threads ends only a connection.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -19,11 +19,11 @@ use hyper_util::service::TowerToHyperService;
 use stagecoach_pipeline::timeline_css;
 use tokio::sync::Semaphore;
 
-use super::token::Token;
+use super::token::PageToken;
 
 /// The name of the threads that serve the page.
 pub const THREAD: &str = "page";
-/// The nice value of these threads: a lower priority than training.
+/// The nice value of these threads. They have a lower priority than training.
 const NICE: i32 = 10;
 /// The delay after a failure to accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
@@ -33,13 +33,13 @@ const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 /// The limits of the resources of all readers together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerLimits {
-    /// Concurrent connections. Further connections wait in the kernel.
+    /// The largest number of concurrent connections. Further connections wait in the kernel.
     pub(super) connections: usize,
-    /// The time limit for the head of a request, including later requests of a connection.
+    /// The time limit for the head of each request of a connection.
     pub(super) head_timeout: Duration,
     /// The time after which the kernel closes the connection of a reader that accepts no data.
     pub(super) stalled_reader: Duration,
-    /// Threads that may wait for the volume, or compute.
+    /// The number of threads that compute answers. They may wait for the volume.
     pub(super) workers: usize,
 }
 
@@ -58,11 +58,11 @@ const SECURITY_HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
 ];
 
-/// The content served below the token.
+/// The content that the server serves below the token.
 pub(super) struct Site {
-    /// The addresses of the site, each below `/{token}/`. All sites share style sheet and icon.
+    /// The addresses of the site, each below `/{token}/`. All sites have the same style sheet and icon.
     pub(super) router: Router,
-    /// The addresses that may receive the site's forms, as in a content security policy.
+    /// The addresses to which the site's forms may be sent, in the form of a content security policy.
     pub(super) form_action: &'static str,
 }
 
@@ -76,7 +76,7 @@ impl Site {
     }
 }
 
-/// A file of a site.
+/// Returns the handler of a file of a site.
 pub(super) fn file<S: Clone + Send + Sync + 'static>(
     kind: &'static str,
     content: impl Into<String>,
@@ -85,14 +85,14 @@ pub(super) fn file<S: Clone + Send + Sync + 'static>(
     get(move || async move { ([(CONTENT_TYPE, kind)], content) })
 }
 
-/// Serves a site at a port of 127.0.0.1, any free port if it is 0, until the process exits. Returns the address, with
-/// the token.
+/// Serves a site at a port of 127.0.0.1 until the process exits. Port 0 selects any free port. Returns the address,
+/// with the token.
 ///
 /// # Errors
-/// If the port is taken, or the system has no thread or no randomness.
+/// Fails if the port is taken, or the system has no thread or no randomness.
 pub(super) fn serve_site(site: Site, port: u16, limits: ServerLimits) -> io::Result<String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
-    let (address, token) = (listener.local_addr()?, Token::draw()?);
+    let (address, token) = (listener.local_addr()?, PageToken::draw()?);
     let url = format!("http://{address}/{}/", token.reveal());
     start(listener, router(site, token)?, limits)?;
     Ok(url)
@@ -118,7 +118,8 @@ fn start(listener: TcpListener, router: Router, limits: ServerLimits) -> io::Res
     Ok(())
 }
 
-/// Lowers the priority of the calling thread, and of the threads that it starts. If that fails, priorities stay equal.
+/// Lowers the priority of the calling thread, and of the threads that it starts. If the system refuses the change, the
+/// priority stays the same.
 fn lower_priority() {
     let _ = rustix::process::nice(NICE);
 }
@@ -131,7 +132,7 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Serve
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(_) => {
-                // the usual cause: no file descriptor is left
+                // the usual cause is that the process has no free file descriptor
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
@@ -148,8 +149,8 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Serve
     }
 }
 
-/// The router for requests: `site` below the token, and health.
-fn router(site: Site, token: Token) -> io::Result<Router> {
+/// Returns the router for requests: `site` below the token, and the health check without a token.
+fn router(site: Site, token: PageToken) -> io::Result<Router> {
     let css = format!("{}\n.timeline {{{}.paper{{fill:none}}}}\n", include_str!("page.css"), timeline_css());
     let policy = HeaderValue::from_str(&site.content_security_policy()).map_err(io::Error::other)?;
     let with_token = site
@@ -166,7 +167,7 @@ fn router(site: Site, token: Token) -> io::Result<Router> {
 }
 
 /// Accepts only requests whose path begins with the token.
-async fn check_token(State(token): State<Token>, request: Request, next: Next) -> Response {
+async fn check_token(State(token): State<PageToken>, request: Request, next: Next) -> Response {
     let guess = request.uri().path().split('/').nth(1).unwrap_or_default();
     match token.is(guess) {
         true => next.run(request).await,
@@ -174,13 +175,13 @@ async fn check_token(State(token): State<Token>, request: Request, next: Next) -
     }
 }
 
-/// Redirects an address without its last `/`, which the page's relative addresses require.
+/// Redirects an address without its last `/`. The relative addresses of the page need that `/`.
 async fn to_page(Path(token): Path<String>) -> Redirect {
     Redirect::permanent(&format!("/{token}/"))
 }
 
 async fn unknown() -> impl IntoResponse {
-    (StatusCode::NOT_FOUND, "nothing is shown without the whole address, which was printed with its token\n")
+    (StatusCode::NOT_FOUND, "not found: open the complete address, with its token, as the command printed it\n")
 }
 
 async fn add_headers(State(policy): State<HeaderValue>, request: Request, next: Next) -> Response {

@@ -1,12 +1,12 @@
-//! A measured step above its simulation, with the shares of each stage's time. Pure.
+//! Draws a measured step above its simulation, with the shares of each stage's time. The module is pure.
 
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
 use stagecoach_telemetry::{DataWait, TimelineRecord, advice};
 
-/// The largest number of bars in a picture. For larger pipelines, a page has only the table.
+/// The largest number of bars in a picture. For a larger pipeline, a page has only the table.
 const MAX_BARS: usize = 1500;
 
-/// The timelines as SVG without style; `None` if the picture would have more than `max_bars` bars.
+/// Returns the timelines as SVG without style; `None` if the picture would have more than `max_bars` bars.
 pub(super) fn picture(panels: &[Panel], title: &str, max_bars: usize) -> Option<String> {
     let bars: usize = panels.iter().flat_map(|panel| &panel.timeline.spans).map(Vec::len).sum();
     (bars <= max_bars).then(|| timeline_svg_unstyled(panels, title))
@@ -16,10 +16,11 @@ pub(super) fn picture(panels: &[Panel], title: &str, max_bars: usize) -> Option<
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StepTimeline {
     pub(super) step: u64,
-    /// The measured above the simulated timeline, as SVG without style; `None` if it would have too many bars.
+    /// The measured timeline above the simulated timeline, as SVG without style; `None` if the picture would have too
+    /// many bars.
     pub(super) picture: Option<String>,
     pub(super) stages: Vec<StageShare>,
-    /// The sentence about the wait for data, if it was measured.
+    /// The sentence about the wait for data, if the wait was measured.
     pub(super) data_wait: Option<String>,
     /// The sentence about the slowest stage.
     pub(super) advice: Option<String>,
@@ -27,7 +28,7 @@ pub(super) struct StepTimeline {
     pub(super) problem: Option<String>,
 }
 
-/// The parts of a stage's time, in shares of the step.
+/// The parts of a stage's time, as shares of the step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StageShare {
     /// The number of layers of each chunk.
@@ -41,8 +42,8 @@ pub(super) struct StageShare {
 }
 
 impl StepTimeline {
-    /// The timeline of the last of `records`, which are in the order of their steps; `None` without records.
-    /// `data_wait` is in seconds.
+    /// Returns the timeline of the last of `records`; `None` if there are no records. `records` are in the order of
+    /// their steps. `data_wait` is in seconds.
     pub(super) fn new(records: &[(u64, TimelineRecord)], data_wait: Option<f64>) -> Option<StepTimeline> {
         let (step, record) = records.last()?;
         let empty = StepTimeline {
@@ -91,17 +92,7 @@ mod tests {
     use super::*;
 
     fn module(work: f64) -> ModuleCost {
-        ModuleCost {
-            name: String::new(),
-            forward: work,
-            backward_input: work,
-            backward_weight: work,
-            parameter_bytes: 0,
-            copied_bytes: 0,
-            activation_bytes: 0,
-            weight_gradient_bytes: 0,
-            temporary_bytes: 0,
-        }
+        ModuleCost { forward: work, backward_input: work, backward_weight: work, ..ModuleCost::default() }
     }
 
     fn record(stages: usize, microbatches: usize) -> TimelineRecord {
@@ -112,8 +103,7 @@ mod tests {
             embedding: module(0.0),
             layers: vec![module(1.0); 2 * stages],
             head: module(1.0),
-            boundary_bytes: 0,
-            ranks: Vec::new(),
+            ..ModelCost::default()
         };
         let timeline = Timeline::new(timeline.spans, Vec::new());
         TimelineRecord::new(&timeline, &Partition { layers: vec![2; stages] }, &model)

@@ -1,13 +1,13 @@
-//! The part of a run that a reader views, as the query of the page's address. Pure.
+//! The part of a run that a reader views. The query of the page's address contains this part. The module is pure.
 
 use serde::Deserialize;
 
 /// The allowed widths of charts, in pixels.
 const WIDTHS: std::ops::RangeInclusive<u32> = 280..=1600;
-/// The default width, for a browser without scripts, which scales the charts.
+/// The default width, for a browser without scripts. Such a browser scales the charts.
 const DEFAULT_WIDTH: u32 = 900;
 
-/// The query as received. The page ignores invalid fields, because a form may have empty fields.
+/// The query as received. The page ignores an invalid field, such as an empty field of a form.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ViewQuery {
@@ -23,7 +23,7 @@ pub(super) struct View {
     from: Option<u64>,
     /// The last step; `None` for the newest step, which changes.
     to: Option<u64>,
-    /// The width, in pixels.
+    /// The width of the charts, in pixels.
     pub(super) width: u32,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Zoom {
 }
 
 impl Zoom {
-    /// All zooms, with the name in the page's script, and a label.
+    /// All zooms. Each has its name in the page's script, and a label.
     pub(super) const ALL: [(Zoom, &str, &str); 5] = [
         (Zoom::Earlier, "earlier", "Earlier"),
         (Zoom::Later, "later", "Later"),
@@ -59,19 +59,20 @@ impl Zoom {
 }
 
 impl View {
-    /// The first and the last shown step, for a run whose newest step is `newest`. The last step is above the first.
+    /// Returns the first and the last shown step, for a run whose newest step is `newest`. The last step is after the
+    /// first.
     pub(super) fn range(&self, newest: u64) -> (u64, u64) {
         let newest = newest.max(2);
         let last = self.to.unwrap_or(newest).clamp(2, newest);
         (self.from.unwrap_or(1).clamp(1, last - 1), last)
     }
 
-    /// The query of the view after `zoom`, with its question mark.
+    /// Returns the query of the view after `zoom`, with the question mark.
     pub(super) fn query_after(&self, zoom: Zoom, newest: u64) -> String {
         let (first, last) = self.range(newest);
         let (span, half) = (last - first, (last - first).div_ceil(2));
         let (first, last) = match zoom {
-            // the newer half of a view that follows the run, the middle of any other view
+            // the zoom selects the newer half of a view that follows the run, and the middle of any other view
             Zoom::In if self.to.is_none() => (first + half, last),
             Zoom::In => (first + span / 4, (first + span / 4).saturating_add(half)),
             Zoom::Out => (first.saturating_sub(half), last.saturating_add(half)),

@@ -1,4 +1,4 @@
-//! Atomic creation of files, with this crate's errors.
+//! Functions that replace a file atomically and fail with a [`DataError`].
 
 use std::io::{self, BufWriter};
 use std::path::Path;
@@ -7,7 +7,7 @@ use stagecoach_files::AtomicFile;
 
 use crate::error::DataError;
 
-/// Replaces `path` with the bytes that `write` writes, once they are on disk.
+/// Writes a file through `write`. The new file replaces `path` after its bytes are on disk.
 pub(crate) fn write_atomically(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> Result<(), DataError>,
@@ -19,7 +19,7 @@ pub(crate) fn write_atomically(
     file.commit().map(drop).map_err(DataError::io("write", path))
 }
 
-/// [`write_atomically`] for bytes in memory.
+/// Replaces the file at `path` atomically with `bytes`.
 pub(crate) fn write_bytes_atomically(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     stagecoach_files::write_atomically(path, bytes).map_err(DataError::io("write", path))
 }

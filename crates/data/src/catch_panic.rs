@@ -1,4 +1,4 @@
-//! The conversion of panics of libraries on damaged files into errors.
+//! Turns panics of libraries, which damaged files can cause, into errors.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -8,8 +8,8 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The result of a library's `call`; `None` if it panics. After a panic, the values that `call` borrowed may only be
-/// dropped.
+/// Returns the result of a library's `call`, or `None` if the call panics. After a panic, the caller may only drop the
+/// values that `call` borrowed.
 pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
     IS_CATCHING.set(true);
     let returned = catch_unwind(AssertUnwindSafe(call));
@@ -17,8 +17,8 @@ pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
     returned.ok()
 }
 
-/// Hides panics that become a [`DataError`](crate::DataError) from the currently installed hook, which may print them
-/// or end the process.
+/// Wraps the installed panic hook, so that the hook does not see panics that become a [`DataError`](crate::DataError).
+/// Such a hook may print a panic or end the process.
 pub fn hide_caught_panics() {
     let hook = take_hook();
     set_hook(Box::new(move |info| {

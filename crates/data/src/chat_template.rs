@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::civil::Date;
 use serde_json::Value;
-use stagecoach_chat::{Chat, ChatTemplate, Settings, SetupError, Vocabulary};
+use stagecoach_chat::{Chat, ChatTemplate, SetupError, TemplateSettings, Vocabulary};
 use stagecoach_files::read_if_exists;
 
 use crate::config::{ConversationConfig, DataConfig, DocumentFormat};
@@ -15,13 +15,13 @@ use crate::error::DataError;
 use crate::template_parts::{TOKEN_NAMES, TemplateParts};
 use crate::tokenizer::{TOKENIZER_CONFIG_FILE, Tokenizer, read_config};
 
-/// The file of the template beside a tokenizer.
+/// The name of the template's file beside a tokenizer.
 pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
 
-/// The version of what a template makes of a conversation. Caches of other versions have other tokens for some.
+/// The version of the rendering of conversations. Caches of other versions have other tokens for some conversations.
 const RENDERING_VERSION: u32 = 2;
 
-/// Whether a tokenizer has a chat template beside it, as [`read_chat`] finds it.
+/// Whether [`read_chat`] finds a chat template beside the tokenizer file.
 ///
 /// # Errors
 /// Fails if a file can't be read.
@@ -30,8 +30,9 @@ pub fn has_chat_template(tokenizer: &Path) -> Result<bool, DataError> {
     Ok(template_source(tokenizer, &config)?.is_some())
 }
 
-/// A tokenizer with the chat template of its model: `chat_template.jinja`, or `chat_template` of
-/// `tokenizer_config.json`. `date` is the date for templates that write one. `None` for a model without a template.
+/// Returns a tokenizer with the chat template of its model, or `None` if the model has no template. The template is in
+/// `chat_template.jinja`, or in the field `chat_template` of `tokenizer_config.json`. Templates that write a date use
+/// `date`.
 ///
 /// # Errors
 /// Fails if a file can't be read, or if the template or the tokenizer can't be used for conversations.
@@ -41,11 +42,11 @@ pub fn read_chat(tokenizer: &Tokenizer, date: Option<Date>) -> Result<Option<Cha
     chat(tokenizer, Some((&source, &place)), special_tokens(tokenizer, &config), date).map(Some)
 }
 
-/// The tokenizer, with an encoder if the corpus has conversations.
+/// Returns the tokenizer, with an encoder of conversations if the corpus has conversations.
 ///
 /// # Errors
-/// Fails if a file can't be read, if there is no template for conversations, or if the template or the tokenizer can't
-/// be used for them.
+/// Fails if a file can't be read, if conversations need a template and none exists, or if the template or the tokenizer
+/// can't be used for conversations.
 pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) -> Result<Tokenizer, DataError> {
     if config.formats().all(|format| format == DocumentFormat::Text) {
         return Ok(tokenizer);
@@ -84,7 +85,7 @@ pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) 
     Ok(tokenizer)
 }
 
-/// The encoder with a template, which is a source and the file that has it.
+/// Returns the encoder with a template. `template` is the template's source text and the file that contains it.
 fn chat(
     tokenizer: &Tokenizer,
     template: Option<(&str, &Path)>,
@@ -93,7 +94,7 @@ fn chat(
 ) -> Result<Chat, DataError> {
     let failed =
         |error: SetupError| DataError::Tokenizer { path: tokenizer.path().to_owned(), problem: error.to_string() };
-    let settings = Settings { date, special_tokens, ..Settings::default() };
+    let settings = TemplateSettings { date, special_tokens, ..TemplateSettings::default() };
     let compiled = |(source, place): (&str, &Path)| {
         ChatTemplate::new(source, settings)
             .map_err(|error| DataError::Invalid { problem: format!("{}: {error}", place.display()) })
@@ -103,7 +104,7 @@ fn chat(
     Ok(Chat::new(template, vocabulary))
 }
 
-/// The template in the file that the job names.
+/// Reads the template from the file that the job names.
 ///
 /// # Errors
 /// Fails if the file can't be read or is not UTF-8.
@@ -114,8 +115,8 @@ pub(crate) fn read_template(path: &Path) -> Result<String, DataError> {
     String::from_utf8(bytes).map_err(|_| problem("is not UTF-8: write it again"))
 }
 
-/// The source of the template, and the file that has it; `None` if the model has none. A model with several templates
-/// uses the template named `default`.
+/// Returns the source text of the model's template and the file that contains it, or `None` if the model has no
+/// template. A model with several templates uses the template named `default`.
 fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<(String, PathBuf)>, DataError> {
     let path = tokenizer.with_file_name(CHAT_TEMPLATE_FILE);
     let problem = |problem: &str| DataError::Tokenizer { path: path.clone(), problem: problem.to_owned() };
@@ -134,8 +135,8 @@ fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<(String, P
     Ok(source.map(|source| (source.to_owned(), tokenizer.with_file_name(TOKENIZER_CONFIG_FILE))))
 }
 
-/// The texts of special tokens by the names of their variables. The tokenizer supplies the names that the configuration
-/// lacks, and the job's own names come before all.
+/// Returns the texts of special tokens by the names of the template's variables. A token that the job names overrides
+/// the token of the configuration, which overrides the token of the tokenizer.
 fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, String> {
     let own = tokenizer.special_tokens().by_name();
     let own = own.filter_map(|(name, id)| Some((name.to_owned(), tokenizer.library().id_to_token(id)?)));

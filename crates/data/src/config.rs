@@ -5,22 +5,22 @@ use std::path::PathBuf;
 use jiff::civil::Date;
 
 use crate::named_tokens::NamedTokens;
-use crate::sequences::Cut;
-use crate::surroundings::{OnWait, Variables};
+use crate::sequences::Packing;
+use crate::surroundings::{EnvironmentVariables, OnWait};
 
-/// Data configuration of a job.
+/// The data configuration of a job.
 #[derive(Clone, Debug)]
 pub struct DataConfig {
     /// The root of the volume. Relative paths start here.
     pub volume_root: PathBuf,
-    /// The folder of the token caches, with one folder per corpus and tokenizer. Jobs share it.
+    /// The folder of the token caches, with one folder per corpus and tokenizer. Jobs share this folder.
     pub cache_root: PathBuf,
-    /// The sources of the corpus. At least one.
+    /// The sources of the corpus, at least one.
     pub sources: Vec<CorpusSource>,
     /// The largest number of input tokens of a sequence. The target of each input is the token after it.
     pub sequence_length: usize,
-    /// True: documents are concatenated and split every `sequence_length` tokens. False: a row holds one document, or a
-    /// window of it, padded on the right.
+    /// If true, documents are concatenated and split every `sequence_length` tokens. If false, a row holds one
+    /// document, or a window of one document, padded on the right.
     pub packing: bool,
     /// The part of each source that is held out for evaluation.
     pub held_out: HeldOut,
@@ -28,33 +28,36 @@ pub struct DataConfig {
     pub held_out_files: Vec<HeldOutFiles>,
     /// The largest number of sequences of a held-out set that an evaluation reads; `None` for all.
     pub evaluation_max_sequences: Option<u64>,
-    /// The seed by which documents and sequences are drawn for evaluation.
+    /// The seed by which documents and sequences are drawn for evaluation, and by which a streamed corpus is permuted.
     pub seed: u64,
     /// The source of the tokenizer.
     pub tokenizer: TokenizerSource,
-    /// The tokens that a job names for a tokenizer in a file.
+    /// The special tokens that the job names for a tokenizer file.
     pub named_tokens: NamedTokens,
-    /// Set if training reads the corpus while it trains.
+    /// The settings of a streamed corpus. `None` for a corpus that is tokenised before training.
     pub streaming: Option<Streaming>,
-    /// True: text that looks like a special token is encoded as that token. False: it stays text.
+    /// If true, text that looks like a special token is encoded as that token. If false, such text stays text.
     pub parse_special_tokens: bool,
-    /// The encoding of conversations, for sources and held-out files that hold some.
+    /// The encoding of conversations, for sources and held-out files with conversations.
     pub conversations: ConversationConfig,
     /// The treatment of a record that holds no document.
     pub on_bad_record: OnBadRecord,
-    /// True: a link may lead to a file outside of the volume, as on a machine whose user owns both.
+    /// If true, a link may lead to a file outside of the volume. The trainer sets this outside of a cluster, where the
+    /// user owns the volume and the file.
     pub follow_links_out: bool,
-    /// The file that records the job's remote files when it begins. `None`: each call lists the sources.
+    /// The file that records the list of the job's remote files at its beginning. If `None`, each call lists the
+    /// sources.
     pub remote_files: Option<PathBuf>,
     /// The environment variables with which users configure the clients of remote sources, such as `HF_TOKEN`.
-    pub variables: Variables,
-    /// Receives a sentence when a remote source makes its reader wait.
+    pub variables: EnvironmentVariables,
+    /// The receiver of a sentence when a remote source makes its reader wait.
     pub on_wait: OnWait,
 }
 
 impl DataConfig {
-    /// A configuration with the defaults of a job file: the text is in the field `text`, sequences of `sequence_length`
-    /// tokens are packed, and nothing is held out. The token caches are in the folder `cache` of the volume.
+    /// Returns a configuration with the defaults of a job file: the text is in the field `text`, sequences of
+    /// `sequence_length` tokens are packed, and nothing is held out. The token caches are in the folder `cache` of the
+    /// volume.
     pub fn new(
         volume_root: impl Into<PathBuf>,
         pattern: &str,
@@ -80,55 +83,55 @@ impl DataConfig {
             on_bad_record: OnBadRecord::Fail,
             follow_links_out: false,
             remote_files: None,
-            variables: Variables::default(),
+            variables: EnvironmentVariables::default(),
             on_wait: OnWait::default(),
         }
     }
 }
 
 impl DataConfig {
-    /// The fewest tokens that are held out of a source with such documents.
+    /// Returns the smallest number of tokens that may be held out of a source with documents of this format.
     pub(crate) fn least_held_out_tokens(&self, format: DocumentFormat) -> u64 {
         match self.cut(format) {
-            // a packed sequence has a target for its last input
-            Cut::Packed => self.sequence_length as u64 + 1,
-            Cut::Unpacked | Cut::WholeDocuments => 2,
+            // the last input of a packed sequence needs a target
+            Packing::Packed => self.sequence_length as u64 + 1,
+            Packing::Unpacked | Packing::WholeDocuments => 2,
         }
     }
 
-    /// The rule by which documents of this format become sequences.
-    pub(crate) fn cut(&self, format: DocumentFormat) -> Cut {
+    /// Returns the rule by which documents of this format become sequences.
+    pub(crate) fn cut(&self, format: DocumentFormat) -> Packing {
         match (self.packing, format) {
-            (false, _) => Cut::Unpacked,
-            (true, DocumentFormat::Text) => Cut::Packed,
-            (true, DocumentFormat::PromptCompletion | DocumentFormat::Chat) => Cut::WholeDocuments,
+            (false, _) => Packing::Unpacked,
+            (true, DocumentFormat::Text) => Packing::Packed,
+            (true, DocumentFormat::PromptCompletion | DocumentFormat::Chat) => Packing::WholeDocuments,
         }
     }
 
-    /// The formats of all sources and held-out files.
+    /// Returns the formats of all sources and held-out files.
     pub(crate) fn formats(&self) -> impl Iterator<Item = DocumentFormat> {
         let sources = self.sources.iter().map(|source| source.format);
         sources.chain(self.held_out_files.iter().map(|files| files.format))
     }
 }
 
-/// The windows of a streamed corpus.
+/// The settings of a streamed corpus, which training reads in windows.
 #[derive(Clone, Debug)]
 pub struct Streaming {
-    /// The folder of the windows on the volume, which all stages see. A job has its own.
+    /// The folder of the windows on the volume, which all stages can read. Each job has a separate folder.
     pub folder: PathBuf,
-    /// Sequences of a window. They are permuted within it.
+    /// The number of sequences of a window. The sequences are permuted within their window.
     pub window_sequences: u64,
-    /// Bytes of a block, in files that can be divided.
+    /// The number of bytes of a block, in files that can be divided.
     pub block_bytes: u64,
-    /// The largest size of the windows in `folder`, in bytes. Windows in use stay even if they exceed it.
+    /// The largest size of all windows in `folder`, in bytes. Windows in use are kept even if they exceed this size.
     pub max_bytes: u64,
 }
 
 /// A source: files of the corpus, with a weight that sets their share of the training sequences.
 #[derive(Clone, Debug)]
 pub struct CorpusSource {
-    /// The name, for messages; empty for a corpus that has no other source.
+    /// The name of the source in messages; empty for the only source of a corpus.
     pub name: String,
     /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the files: paths below [`DataConfig::volume_root`], or URIs. Hidden
     /// files match only a pattern that names the dot.
@@ -137,21 +140,21 @@ pub struct CorpusSource {
     pub format: DocumentFormat,
     /// The field or column that holds the text, in files of formats that have fields.
     pub text_field: String,
-    /// Weights, each with the position from which it applies, in ascending order and from 0 on. A source's share of the
-    /// sequences is its weight divided by the sum of all sources' weights.
+    /// Pairs of a position and the weight that applies from it. The positions ascend, and the first is 0. A source's
+    /// share of the sequences is its weight divided by the sum of all sources' weights.
     pub weights: Vec<(u64, u64)>,
-    /// True: training ends before it would read a sequence of this source a second time. False: the source repeats, in
-    /// another order.
+    /// If true, training ends before it would read a sequence of this source a second time. If false, the source
+    /// repeats, in another order.
     pub stops: bool,
 }
 
 impl CorpusSource {
-    /// The source in a message.
+    /// Returns the words for the source in a message.
     pub(crate) fn subject(&self) -> String {
         if self.name.is_empty() { "the corpus".to_owned() } else { format!("the source {}", self.name) }
     }
 
-    /// The one source of a corpus with the defaults of a job file.
+    /// Returns the only source of a corpus, with the defaults of a job file.
     pub fn new(pattern: &str) -> CorpusSource {
         CorpusSource {
             name: String::new(),
@@ -167,16 +170,16 @@ impl CorpusSource {
 /// The part of each source that is held out. Fractions lie above 0 and below 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum HeldOut {
-    /// Nothing.
+    /// Nothing is held out.
     Nothing,
     /// This share of the documents, drawn by seed and content. A source with few documents holds out this share of its
-    /// tokens instead, and so only a part of the last drawn document.
+    /// tokens instead. Then only the end of the last drawn document is held out.
     Documents(f64),
-    /// This share of the sequences, from the end of the source: the rule of jobs that older versions began.
+    /// This share of the sequences, from the end of the source. Jobs that an older version began have this rule.
     LastSequences(f64),
 }
 
-/// Files that are held out as a whole, as a set with a separate loss.
+/// A set of files that are held out as a whole, with a separate loss.
 #[derive(Clone, Debug)]
 pub struct HeldOutFiles {
     /// The name of the set; empty for the set whose loss is the job's held-out loss.
@@ -190,7 +193,7 @@ pub struct HeldOutFiles {
 }
 
 impl HeldOutFiles {
-    /// The set in a message.
+    /// Returns the words for the set in a message.
     pub(crate) fn subject(&self) -> String {
         if self.name.is_empty() {
             "data.evaluation.paths".to_owned()
@@ -200,7 +203,7 @@ impl HeldOutFiles {
     }
 }
 
-/// The content of records.
+/// The content of the records of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DocumentFormat {
     /// A text in a field, or the text of a whole file.
@@ -208,15 +211,15 @@ pub enum DocumentFormat {
     Text,
     /// A `prompt` with its `completion`, both of them texts or both of them lists of messages.
     PromptCompletion,
-    /// A conversation in `messages`.
+    /// A conversation in the field `messages`.
     Chat,
 }
 
 impl DocumentFormat {
-    /// The fields that a record may lack.
+    /// The fields that a record of a conversation may lack.
     pub(crate) const OPTIONAL: [&str; 2] = ["tools", "documents"];
 
-    /// The fields of a record that are read; none for a text, whose field the job names.
+    /// Returns the fields that are read from a record. There are none for a text, whose field the job names.
     pub(crate) fn fields(self) -> &'static [&'static str] {
         match self {
             DocumentFormat::Text => &[],
@@ -225,7 +228,7 @@ impl DocumentFormat {
         }
     }
 
-    /// The name in a job.
+    /// Returns the format's name in a job.
     pub(crate) fn name(self) -> &'static str {
         match self {
             DocumentFormat::Text => "Text",
@@ -238,10 +241,10 @@ impl DocumentFormat {
 /// The encoding of conversations.
 #[derive(Clone, Debug, Default)]
 pub struct ConversationConfig {
-    /// The file of a chat template that replaces the one of the tokenizer's model. Relative paths start at
+    /// The file of a chat template that replaces the template of the tokenizer's model. Relative paths start at
     /// [`DataConfig::volume_root`].
     pub template: Option<PathBuf>,
-    /// The date for templates that write one.
+    /// The date for templates that write a date.
     pub date: Option<Date>,
     /// The treatment of a conversation that is longer than a sequence.
     pub on_long: OnLongConversation,
@@ -289,7 +292,7 @@ pub enum TokenizerSource {
 /// Progress of one pass of [`prepare`](crate::prepare) over the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrepareProgress {
-    /// The pass: "hashing the corpus", "training the tokenizer" or "tokenising".
+    /// The pass, such as "hashing the corpus", "training the tokenizer" or "tokenising".
     pub phase: &'static str,
     /// Bytes of the corpus that the pass has processed.
     pub bytes_done: u64,

@@ -1,10 +1,10 @@
-//! Conversations as tokens: the limit of their length, and the treatment of those that can't be encoded.
+//! Encodes conversations as tokens. Limits their length, and treats conversations that can't be encoded.
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::thread;
 
-use stagecoach_chat::{Chat, Conversation, ConversationError, Tokens, Wanted};
+use stagecoach_chat::{Chat, Conversation, ConversationError, RequestedTokens, Tokens};
 
 use crate::config::{OnBadRecord, OnLongConversation};
 use crate::corpus::{BadRecordReason, ConversationRecord};
@@ -13,10 +13,10 @@ use crate::findings::{Findings, LossyEncoding};
 use crate::loss_mask::marked;
 use crate::template_parts::TemplateParts;
 
-/// The tokens of a conversation, or the reason why it is left out.
+/// The tokens of a conversation, or the reason why the conversation is left out.
 #[derive(Debug)]
 pub(crate) enum EncodedConversation {
-    /// Ids with their marks, see [`crate::loss_mask`]. At least one target is trained on.
+    /// The ids with their marks, see [`crate::loss_mask`]. At least one target is trained on.
     Tokens {
         tokens: Vec<u32>,
         findings: Findings,
@@ -24,13 +24,13 @@ pub(crate) enum EncodedConversation {
     LeftOut(BadRecordReason),
 }
 
-/// An encoder of a job's conversations.
+/// The encoder of a job's conversations.
 pub(crate) struct ConversationEncoder {
     pub(crate) chat: Chat,
-    /// The tokens that frame a prompt with its completion, if both are texts.
+    /// The token before a prompt if the prompt and its completion are texts. `eos` follows the completion.
     pub(crate) bos: Option<u32>,
     pub(crate) eos: u32,
-    /// The largest number of tokens: a sequence, and the target of its last input.
+    /// The largest number of tokens of a conversation: the inputs of a sequence, and the target of the last input.
     pub(crate) max_tokens: usize,
     pub(crate) on_long: OnLongConversation,
     pub(crate) on_bad: OnBadRecord,
@@ -38,12 +38,12 @@ pub(crate) struct ConversationEncoder {
     /// The hash of the template and its variables.
     pub(crate) template_hash: String,
     pub(crate) template_parts: TemplateParts,
-    /// Everything that decides the tokens of a conversation.
+    /// A text with everything that determines the tokens of a conversation.
     pub(crate) key: String,
 }
 
 impl ConversationEncoder {
-    /// The tokens of each conversation, computed on all processors.
+    /// Returns the tokens of each conversation, computed on all processors.
     pub(crate) fn encode_all(&self, records: &[ConversationRecord]) -> Vec<Result<EncodedConversation, DataError>> {
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
         let encode = |records: &[ConversationRecord]| records.iter().map(|record| self.encode(record)).collect();
@@ -54,11 +54,11 @@ impl ConversationEncoder {
         })
     }
 
-    /// The tokens of a conversation.
+    /// Returns the tokens of a conversation.
     ///
     /// # Errors
-    /// Fails if the job's settings can't encode any conversation, or if the job refuses bad records and long
-    /// conversations and this is one.
+    /// Fails if the job's settings can't encode any conversation. Also fails for a bad record or a long conversation if
+    /// the job refuses it.
     pub(crate) fn encode(&self, record: &ConversationRecord) -> Result<EncodedConversation, DataError> {
         let refused = |problem| DataError::Record {
             path: record.path.clone(),
@@ -90,7 +90,7 @@ impl ConversationEncoder {
                     findings.cut_conversations = 1;
                     tokens.ids.truncate(end);
                     tokens.ranges.truncate(end);
-                    // what is cut off has lost nothing
+                    // characters after the cut do not count as dropped
                     tokens.text.truncate(tokens.ranges.iter().map(|range| range.end).max().unwrap_or_default());
                 }
                 (OnLongConversation::Truncate | OnLongConversation::Skip, _) => {
@@ -111,8 +111,8 @@ impl ConversationEncoder {
         Ok(EncodedConversation::Tokens { tokens, findings })
     }
 
-    /// The tokens of a conversation, or `None` if it is left out for its length. A prompt with its completion is framed
-    /// as a document if both are texts.
+    /// Returns the tokens of a conversation, or `None` if the conversation is left out because of its length. If a
+    /// prompt and its completion are texts, the function adds `bos` and `eos`.
     fn framed(&self, conversation: &Conversation) -> Result<Option<Tokens>, ConversationError> {
         let frame = if conversation.is_of_texts() { 1 + usize::from(self.bos.is_some()) } else { 0 };
         let Some(mut tokens) = self.chat.wanted_tokens(conversation, |count| self.wanted(count + frame))? else {
@@ -135,14 +135,15 @@ impl ConversationEncoder {
         Ok(Some(tokens))
     }
 
-    /// The part of a conversation of `count` tokens that its treatment needs. Ends of turns serve a cut alone.
-    fn wanted(&self, count: usize) -> Wanted {
+    /// Returns the parts of an encoding that a conversation of `count` tokens needs. Only a cut needs the ends of
+    /// turns.
+    fn wanted(&self, count: usize) -> RequestedTokens {
         match self.on_long {
-            _ if count <= self.max_tokens => Wanted::Mask,
-            OnLongConversation::Skip => Wanted::Nothing,
-            OnLongConversation::Truncate => Wanted::MaskAndEnds,
-            // a conversation that has nothing to train on, or no proof, may be left out for that
-            OnLongConversation::Fail => Wanted::Mask,
+            _ if count <= self.max_tokens => RequestedTokens::Mask,
+            OnLongConversation::Skip => RequestedTokens::Nothing,
+            OnLongConversation::Truncate => RequestedTokens::MaskAndEnds,
+            // the mask may show that the conversation is left out, because it has nothing to train on or no proof
+            OnLongConversation::Fail => RequestedTokens::Mask,
         }
     }
 
@@ -157,7 +158,7 @@ impl ConversationEncoder {
         }
     }
 
-    /// The end of the last turn that fits, if a target before it is trained on.
+    /// Returns the end of the last turn that fits, if a target before this end is trained on.
     fn last_end(&self, tokens: &Tokens) -> Option<usize> {
         let ends = tokens.turn_ends.iter().flatten().copied();
         ends.filter(|&end| end <= self.max_tokens && has_target(&tokens.trained[..end])).max()
@@ -172,7 +173,7 @@ impl ConversationEncoder {
     }
 }
 
-/// The reason of a refusal, for the counts of records that are left out.
+/// Returns the reason under which a refusal is counted.
 pub(crate) fn reason(refusal: &ConversationError) -> BadRecordReason {
     match refusal {
         ConversationError::Malformed { .. }
@@ -188,7 +189,7 @@ pub(crate) fn reason(refusal: &ConversationError) -> BadRecordReason {
     }
 }
 
-/// Whether a token that has one before it is trained on: the first token is no target.
+/// Whether a token after the first is trained on. The first token is no target, because no token is before it.
 fn has_target(trained: &[bool]) -> bool {
     trained.iter().skip(1).any(|&trained| trained)
 }

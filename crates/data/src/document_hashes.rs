@@ -1,4 +1,4 @@
-//! A hash of the contents of each document, in a file of the token cache: copies of a document have one hash.
+//! A hash of the contents of each document, in a file of the token cache. Copies of a document have the same hash.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,8 +15,8 @@ use memmap2::Mmap;
 const HASHES_FILE: &str = "hashes.bin";
 const HASH_BYTES: usize = 8;
 
-/// The hash of a document: the first bytes of BLAKE3 over its ids, each as four little-endian bytes. Marks of a mask
-/// have no effect.
+/// Returns the hash of a document: the first bytes of BLAKE3 over its ids, each as four little-endian bytes. The marks
+/// of a loss mask have no effect.
 pub(crate) fn document_hash(ids: &[u32]) -> u64 {
     let bytes: Vec<u8> = ids.iter().flat_map(|&token| id_of(token).to_le_bytes()).collect();
     let mut hash = [0; HASH_BYTES];

@@ -1,4 +1,4 @@
-//! Documents as token ids, with the tokens that begin and end them.
+//! Builds documents as token ids, with the tokens that begin and end the documents.
 
 use crate::conversations::EncodedConversation;
 use crate::corpus::{Content, ConversationRecord};
@@ -7,31 +7,31 @@ use crate::findings::Findings;
 use crate::mapped::TokenForm;
 use crate::tokenizer::Tokenizer;
 
-/// The form on disk of the tokens of a tokenizer.
-pub(crate) fn form_of(tokenizer: &Tokenizer) -> TokenForm {
+/// Returns the form in which the tokens of a tokenizer are stored.
+pub(crate) fn token_form(tokenizer: &Tokenizer) -> TokenForm {
     let id_bytes = if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 };
     TokenForm { id_bytes, has_mask: tokenizer.conversations.is_some() }
 }
 
-/// A builder of documents from the ids of their pieces.
+/// Builds documents from the ids of their pieces.
 pub(crate) struct DocumentTokens<'a> {
     tokenizer: &'a Tokenizer,
     eos_token_id: u32,
     /// Whether a document has begun and not ended.
     inside: bool,
-    /// Whether the document has had any text so far.
+    /// Whether a piece of the current document has had text.
     has_text: bool,
-    /// Ids with their marks, see [`crate::loss_mask`].
+    /// The ids with their marks, see [`crate::loss_mask`].
     pub(crate) ids: Vec<u32>,
     /// The positions in `ids` at which documents start.
     pub(crate) starts: Vec<u64>,
-    /// Documents without tokens, which are left out.
+    /// The number of documents without tokens, which are left out.
     pub(crate) empty: u64,
     pub(crate) findings: Findings,
 }
 
 impl<'a> DocumentTokens<'a> {
-    /// A builder without tokens. With `inside`, the first piece continues a document.
+    /// Returns a builder without tokens. If `inside` is true, the first piece continues a document.
     ///
     /// # Errors
     /// Fails if the tokenizer has no end-of-text token.
@@ -48,7 +48,7 @@ impl<'a> DocumentTokens<'a> {
         })
     }
 
-    /// The tokenizer of the ids.
+    /// Returns the tokenizer that made the ids.
     pub(crate) fn tokenizer(&self) -> &'a Tokenizer {
         self.tokenizer
     }
@@ -58,13 +58,14 @@ impl<'a> DocumentTokens<'a> {
         self.inside
     }
 
-    /// Adds all ids of a piece of a document's text. With `has_text`, the piece has characters other than white space.
+    /// Adds all ids of a piece of a document's text. `has_text` is true if the piece has characters other than white
+    /// space.
     pub(crate) fn push_text(&mut self, ids: &[u32], has_text: bool) {
         self.has_text |= has_text;
         self.push(ids);
     }
 
-    /// Adds ids of a document; a new document begins if none is open.
+    /// Adds ids to the open document. If no document is open, a new document begins.
     fn push(&mut self, ids: &[u32]) {
         if !self.inside && !ids.is_empty() {
             self.inside = true;
@@ -88,7 +89,7 @@ impl<'a> DocumentTokens<'a> {
     /// Adds a conversation, which is a whole document. A conversation that is left out is only counted.
     ///
     /// # Errors
-    /// The error of a conversation that the job refuses.
+    /// Fails if the job refuses the conversation.
     pub(crate) fn push_conversation(
         &mut self,
         record: &ConversationRecord,
@@ -105,11 +106,11 @@ impl<'a> DocumentTokens<'a> {
         Ok(())
     }
 
-    /// Adds the contents of a token file. A document ends after an end-of-text token, which stays as it is, or before a
+    /// Adds the contents of a token file. A document ends after an end-of-text token, which is kept, or before a
     /// begin-of-text token.
     ///
     /// # Errors
-    /// `IdOutOfRange` for an id that the tokenizer does not have.
+    /// Fails with `IdOutOfRange` for an id that the tokenizer does not have.
     pub(crate) fn push_token_ids(&mut self, content: &Content) -> Result<(), DataError> {
         let Content::Ids { ids, file, first_index, .. } = content else { return Ok(()) };
         let vocab_size = self.tokenizer.vocab_size();
@@ -132,7 +133,8 @@ impl<'a> DocumentTokens<'a> {
         self.end_open_document(self.eos_token_id);
     }
 
-    /// Ends the document with the end-of-text token `eos` if one is open.
+    /// Ends the open document, if there is one. The function adds the end-of-text token `eos`, unless the document has
+    /// one.
     fn end_open_document(&mut self, eos: u32) {
         if std::mem::take(&mut self.inside) && !self.tokenizer.is_ended_by(self.ids.last()) {
             self.ids.push(eos);

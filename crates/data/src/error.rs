@@ -1,4 +1,4 @@
-//! Errors of the data pipeline. Each message names the place, what was expected and what to do.
+//! Errors of the data pipeline. Each message names the place, the expectation and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub enum DataError {
     FileOfTwoSets {
         /// The name of the file.
         file: String,
-        /// The sets.
+        /// The two sets.
         sets: [String; 2],
     },
     /// A pattern is a URI with a scheme that no source has.
@@ -56,7 +56,7 @@ pub enum DataError {
         path.display()
     )]
     RemoteFiles {
-        /// The record.
+        /// The file of the record.
         path: PathBuf,
         /// The problem.
         problem: String,
@@ -69,7 +69,7 @@ pub enum DataError {
     NoMatch {
         /// The pattern as written in the job.
         pattern: String,
-        /// Folder at which relative patterns start.
+        /// The folder at which relative patterns start.
         root: PathBuf,
     },
     /// A matched file has an extension that is not one of the known formats.
@@ -115,7 +115,7 @@ pub enum DataError {
         target.display()
     )]
     LeavesVolume {
-        /// The link, or a path through it.
+        /// The link, or a path that contains the link.
         path: PathBuf,
         /// The target of the link.
         target: PathBuf,
@@ -170,14 +170,14 @@ pub enum DataError {
     NoConversationColumn {
         /// The file.
         path: PathBuf,
-        /// The column.
+        /// The missing column.
         column: &'static str,
         /// The format in the job.
         format: &'static str,
-        /// Existing columns.
+        /// The names of the existing columns.
         columns: Vec<String>,
     },
-    /// Bytes that are not UTF-8.
+    /// A file has bytes that are not UTF-8.
     #[error(
         "{} is not valid UTF-8 at byte {offset}: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths",
         path.display()
@@ -185,7 +185,7 @@ pub enum DataError {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// Bytes from the start of the file, decompressed.
+        /// The number of decompressed bytes before the invalid byte.
         offset: u64,
     },
     /// A file is in UTF-16 or UTF-32 according to its byte order mark.
@@ -211,7 +211,7 @@ pub enum DataError {
         location: String,
         /// The limit in bytes.
         limit: usize,
-        /// The property of the tokenizer.
+        /// The reason why the text must be in one piece.
         reason: &'static str,
     },
     /// A record that must be held in memory is too long.
@@ -222,7 +222,7 @@ pub enum DataError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// A record of a file holds no text.
+    /// A record of a file holds no document that can be used.
     #[error("{}, {unit} {number}: {problem}", path.display())]
     Record {
         /// The file.
@@ -243,9 +243,9 @@ pub enum DataError {
     NoColumn {
         /// The file.
         path: PathBuf,
-        /// Requested column.
+        /// The requested column.
         column: String,
-        /// Existing columns.
+        /// The names of the existing columns.
         columns: Vec<String>,
     },
     /// A `.parquet` file can't be read, or its text column isn't text.
@@ -256,7 +256,7 @@ pub enum DataError {
         /// The problem.
         problem: String,
     },
-    /// A token file whose size is not a multiple of the size of an id.
+    /// The size of a token file is not a multiple of the size of an id.
     #[error(
         "{} has {size} bytes, which is no whole number of {width}-byte token ids: is it cut off, or of another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
         path.display()
@@ -264,9 +264,9 @@ pub enum DataError {
     TruncatedIds {
         /// The file.
         path: PathBuf,
-        /// Size of the file in bytes.
+        /// The size of the file in bytes.
         size: u64,
-        /// Bytes per id.
+        /// The number of bytes per id.
         width: u64,
     },
     /// A token file holds an id that the tokenizer doesn't have.
@@ -278,20 +278,20 @@ pub enum DataError {
     IdOutOfRange {
         /// The file.
         path: PathBuf,
-        /// Tokens from the start of the file.
+        /// The number of tokens before the id in the file.
         index: u64,
-        /// The id found.
+        /// The id.
         id: u32,
-        /// Size of the tokenizer's vocabulary.
+        /// The size of the tokenizer's vocabulary.
         vocab_size: usize,
     },
-    /// Token files whose tokenizer the job doesn't name.
+    /// The corpus has token files, but the job names no tokenizer file.
     #[error(
         "{} holds token ids, which a tokenizer still to be trained can't have made: give theirs with data.tokenizer {{type: File, file: {{path: ...}}}}",
         path.display()
     )]
     IdsWithoutTokenizer {
-        /// The first such file.
+        /// The first token file.
         path: PathBuf,
     },
     /// The vocabulary is too small. A byte-level vocabulary has at least the 256 bytes and the special tokens.
@@ -299,12 +299,12 @@ pub enum DataError {
         "data.tokenizer.train.vocabSize is {found}: a byte-level tokenizer needs at least {least} (256 bytes and 3 special tokens)"
     )]
     VocabularyTooSmall {
-        /// Requested size.
+        /// The requested size.
         found: usize,
-        /// Smallest possible size.
+        /// The smallest possible size.
         least: usize,
     },
-    /// A tokenizer that can't be read, trained or used.
+    /// A tokenizer can't be read, trained or used.
     #[error("the tokenizer {}: {problem}", path.display())]
     Tokenizer {
         /// The tokenizer's file.
@@ -312,7 +312,7 @@ pub enum DataError {
         /// The problem.
         problem: String,
     },
-    /// A tokenizer without an end-of-text token.
+    /// A tokenizer has no end-of-text token.
     #[error(
         "the tokenizer {} has no end-of-text token, so the end of a document could not be learned: name it as data.tokenizer.file.eos or as eos_token in tokenizer_config.json, or add one of {} to its added_tokens as a special token",
         path.display(),
@@ -324,22 +324,22 @@ pub enum DataError {
         /// The known names of such a token.
         known: Vec<String>,
     },
-    /// The corpus, or one of its sources, has too little text for a training sequence beside the held-out part.
+    /// The corpus, or one of its sources, has too little text for a training sequence in addition to the held-out part.
     #[error(
         "{subject} is too short: {tokens} tokens in {documents} documents make {sequences} sequences of {sequence_length} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction"
     )]
     TooShort {
         /// The corpus or the source.
         subject: String,
-        /// Tokens of the corpus.
+        /// The number of tokens of the corpus or the source.
         tokens: u64,
-        /// Documents of the corpus.
+        /// The number of documents of the corpus or the source.
         documents: u64,
-        /// Sequences that the corpus makes.
+        /// The number of sequences that these documents make.
         sequences: u64,
-        /// Tokens per sequence.
+        /// The number of tokens per sequence.
         sequence_length: usize,
-        /// Sequences kept for evaluation.
+        /// The number of sequences that are held out.
         held_out: u64,
     },
     /// A held-out set has too little text for a sequence.
@@ -349,9 +349,9 @@ pub enum DataError {
     HeldOutTooShort {
         /// The set.
         subject: String,
-        /// The tokens of the set.
+        /// The number of tokens of the set.
         tokens: u64,
-        /// Tokens per sequence.
+        /// The number of tokens per sequence.
         sequence_length: usize,
     },
     /// All files of a source are held out.
@@ -360,12 +360,12 @@ pub enum DataError {
         /// The source.
         subject: String,
     },
-    /// A document that the corpus doesn't have.
+    /// The corpus does not have a named document.
     #[error("{name} is no document of the corpus: {problem}")]
     NoDocument {
         /// The name as it was given.
         name: String,
-        /// The documents or files that exist instead.
+        /// The problem, such as the documents that exist.
         problem: String,
     },
     /// The token ids of a document's text differ from its ids in the cache.
@@ -373,7 +373,7 @@ pub enum DataError {
         "{name} has other token ids now than in the token cache: its tokenizer depends on more than the text of a document, and so where a token is in it can't be told"
     )]
     OtherTokens {
-        /// The document.
+        /// The name of the document.
         name: String,
     },
     /// A setting is out of range.
@@ -396,9 +396,9 @@ pub enum DataError {
     WrongSize {
         /// The file.
         path: PathBuf,
-        /// Size in bytes that stage 0 wrote.
+        /// The size in bytes that stage 0 wrote.
         expected: u64,
-        /// Size in bytes that was found.
+        /// The size in bytes that was found.
         found: u64,
     },
     /// A window of a stream has another number of sequences than the job's windows.
@@ -407,15 +407,15 @@ pub enum DataError {
         /// The window's folder.
         path: PathBuf,
     },
-    /// A rebuilt window has other tokens than before.
+    /// A rebuilt window has other tokens than the window on which the job trained.
     #[error(
-        "window {window} of the streamed corpus has other tokens than when the job trained on it: bytes of a file were damaged on their way, then or now. Another attempt reads them again. If this message stays, the job trained on damaged bytes: start a new one, from an earlier checkpoint (checkpoint.initFrom) or from the beginning"
+        "window {window} of the streamed corpus has other tokens than when the job trained on it: bytes of a file were damaged in transfer, in the earlier attempt or in this one. Another attempt reads them again. If this message stays, the job trained on damaged bytes: start a new one, from an earlier checkpoint (checkpoint.initFrom) or from the beginning"
     )]
     WindowDiffers {
         /// The number of the window, from 0.
         window: u64,
     },
-    /// The documents of a stream are too few to draw held-out ones.
+    /// A stream has too few documents to draw held-out documents from.
     #[error(
         "data.evaluation.fraction is {fraction}, and no sequence is drawn from the {documents} documents of {subject}: name files in data.evaluation.paths, or set data.streaming.mode to Never"
     )]
@@ -424,26 +424,26 @@ pub enum DataError {
         subject: String,
         /// The fraction.
         fraction: f64,
-        /// The documents of the source.
+        /// The number of documents of the source.
         documents: u64,
     },
     /// The caller ended its wait for data.
     #[error("the wait for the data was ended")]
     WaitEnded,
-    /// The hub refuses a request or can't be reached, or its files are not the listed ones.
+    /// The hub refuses a request or can't be reached, or its files differ from the listed files.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// An object store refuses a request or can't be reached, or its objects are not the listed ones.
+    /// An object store refuses a request or can't be reached, or its objects differ from the listed objects.
     #[error(transparent)]
     Objects(#[from] ObjectError),
     /// A file-system call failed.
     #[error("can't {action} {}: {source}", path.display())]
     Io {
-        /// "read", "write" and the like.
+        /// The action that failed, such as "read" or "write".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Error of the system call.
+        /// The error of the system call.
         source: io::Error,
     },
 }
@@ -461,7 +461,8 @@ impl DataError {
         }
     }
 
-    /// For `map_err`: wraps the error of `action` on `path`. An error of a remote source already names its file.
+    /// Returns a function for `map_err` that wraps an error of `action` on `path`. An error of a remote source is not
+    /// wrapped, because it already names its file.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DataError {
         let path = path.into();
         move |source| match (HubError::within(&source), ObjectError::within(&source)) {
@@ -472,7 +473,7 @@ impl DataError {
     }
 }
 
-/// The command that prints a text in UTF-8.
+/// Returns the command that prints a text in UTF-8.
 fn conversion(path: &Path, encoding: &str, decompress: Option<&str>) -> String {
     match decompress {
         Some(command) => format!("{command} {} | iconv -f {encoding} -t utf-8", path.display()),

@@ -1,5 +1,5 @@
-//! Findings about the texts of a corpus: the parts that their ids do not represent. The tokenisation counts them, so
-//! that no text is lost silently.
+//! Findings about the texts of a corpus: the parts of texts that token ids do not represent. The tokenisation counts
+//! these parts, so that no text is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ const EXAMPLES: usize = 3;
 const MAX_ROLE: usize = 40;
 
 /// The largest number of pairs of file and reason with a separate count of bad records. Positions of streams contain
-/// the findings, so their size must not grow with the corpus.
+/// the findings, so the size of the findings must not grow with the corpus.
 const MAX_BAD_RECORDS: usize = 100;
 
 /// The parts of texts that their tokens do not represent.
@@ -25,25 +25,25 @@ const MAX_BAD_RECORDS: usize = 100;
 pub struct Findings {
     /// Special tokens that a text spells and that were encoded as text, with their counts.
     special_as_text: BTreeMap<String, u64>,
-    /// Characters that have no token and were left out.
+    /// The number of characters that have no token and were left out.
     dropped: u64,
     dropped_examples: BTreeSet<char>,
-    /// Tokens that stand for characters outside of the vocabulary.
+    /// The number of tokens that stand for characters outside of the vocabulary.
     pub(crate) unknown: u64,
-    /// Documents that have text but no token at all.
+    /// The number of documents that have text but no token.
     pub(crate) without_tokens: u64,
-    /// Lone surrogates in JSON, each of which became U+FFFD.
+    /// The number of lone surrogates in JSON, each of which became U+FFFD.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) lone_surrogates: u64,
-    /// Conversations that were cut at the end of a turn.
+    /// The number of conversations that were cut at the end of a turn.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) cut_conversations: u64,
-    /// Messages whose role is no known one.
+    /// The number of messages with an unknown role.
     #[serde(skip_serializing_if = "is_zero")]
     unknown_roles: u64,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     unknown_role_examples: BTreeSet<String>,
-    /// Records that are left out, in the order of the files and reasons.
+    /// The records that are left out, in the order of the files and reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_records: Vec<BadRecords>,
 }
@@ -51,7 +51,7 @@ pub struct Findings {
 /// The ways in which the ids of a tokenizer may lose a part of a text.
 #[derive(Clone)]
 pub(crate) struct LossyEncoding {
-    /// The names of special tokens that are encoded as text.
+    /// The matcher of the names of special tokens that are encoded as text.
     pub(crate) special_names: Option<AhoCorasick>,
     /// The id that stands for characters outside of the vocabulary.
     pub(crate) unknown_id: Option<u32>,
@@ -68,17 +68,18 @@ impl LossyEncoding {
     }
 }
 
-/// The bad records of a file that have the same reason. Corpora with the same contents share a cache, so an index
-/// identifies the file, not a name.
+/// The bad records of a file that have the same reason. The file is identified by its index, not by its name, because
+/// corpora with the same contents share a cache.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 struct BadRecords {
-    /// `None` for further files, after [`MAX_BAD_RECORDS`].
+    /// The index of the file; `None` for all files beyond the limit [`MAX_BAD_RECORDS`].
     file: Option<usize>,
     reason: BadRecordReason,
     count: u64,
 }
 
-/// A cache without these findings has the bytes that older versions wrote.
+/// Whether a count is 0 and therefore not serialised. A cache without these findings has the bytes that older versions
+/// wrote.
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
@@ -98,7 +99,7 @@ impl Findings {
         }
     }
 
-    /// Counts messages whose role is no known one.
+    /// Counts messages with unknown roles.
     pub(crate) fn unknown_roles<'a>(&mut self, roles: impl Iterator<Item = &'a str>) {
         for role in roles {
             self.unknown_roles += 1;
@@ -126,7 +127,7 @@ impl Findings {
         }
     }
 
-    /// Counts a record of the file with index `file`.
+    /// Counts a bad record of the file with index `file`.
     pub(crate) fn bad_record(&mut self, file: usize, reason: BadRecordReason) {
         self.add_bad_records(&BadRecords { file: Some(file), reason, count: 1 });
     }
@@ -156,7 +157,8 @@ impl Findings {
         other.bad_records.iter().for_each(|records| self.add_bad_records(records));
     }
 
-    /// Sentences for people about the findings; empty if nothing was lost. `files` are the names of the corpus's files.
+    /// Returns sentences for the user about the findings. The list is empty if nothing was lost. `files` are the names
+    /// of the corpus's files.
     pub(crate) fn notes(&self, files: &[&str]) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.special_as_text.is_empty() {
@@ -196,7 +198,7 @@ impl Findings {
         }
         if self.lone_surrogates > 0 {
             notes.push(format!(
-                "the texts have {} whose other half is missing: U+FFFD stands for each",
+                "the texts have {} without the second half: U+FFFD replaces each",
                 count(self.lone_surrogates, "half of a surrogate pair", "halves of surrogate pairs")
             ));
         }
@@ -221,7 +223,8 @@ impl Findings {
         notes
     }
 
-    /// The most frequent reason for which records are left out, and the number of all of them; `None` without any.
+    /// Returns the most frequent reason for which records are left out, and the number of all records that are left
+    /// out. Returns `None` if no record is left out.
     pub(crate) fn most_frequent_reason(&self) -> Option<(BadRecordReason, u64)> {
         let mut by_reason: BTreeMap<BadRecordReason, u64> = BTreeMap::new();
         for BadRecords { reason, count, .. } in &self.bad_records {
@@ -260,13 +263,13 @@ impl Findings {
 }
 
 impl BadRecords {
-    /// Further files come last.
+    /// Returns the key of the order. The records of further files come last.
     fn key(&self) -> (bool, Option<usize>, BadRecordReason) {
         (self.file.is_none(), self.file, self.reason)
     }
 }
 
-/// A number with its noun.
+/// Returns a number with its noun.
 pub(crate) fn count(count: u64, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
@@ -275,7 +278,8 @@ pub(crate) fn count(count: u64, one: &str, several: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The findings are in the headers of parts and in `meta.json`, which older versions wrote too.
+    /// The headers of parts and `meta.json` contain the findings. Without losses, they must have the bytes that older
+    /// versions wrote.
     #[test]
     fn caches_without_losses_are_as_before() {
         let json = r#"{"specialAsText":{},"dropped":0,"droppedExamples":[],"unknown":0,"withoutTokens":0}"#;

@@ -1,10 +1,10 @@
-//! The selection of the documents of a source that are held out.
+//! Selects the documents of a source that are held out.
 //!
-//! A document's key is a hash of the seed and the content, so the names and the order of files have no effect, and
-//! copies of a document are on the same side. A document whose key is below the fraction of all keys is held out. A
-//! source with few documents has too few to draw from. Its documents are held out in the order of their keys until they
-//! have the fraction of the tokens, and only the end of the last one is held out. A conversation is held out as a
-//! whole.
+//! A document's key is a hash of the seed and the content. So the names and the order of files have no effect, and all
+//! copies of a document are treated alike. A document is held out if its key is below the fraction of all keys. If a
+//! source has too few documents for a draw, its documents are held out in the order of their keys until they have the
+//! fraction of the tokens. In this case, only the end of the last document is held out. A conversation is always held
+//! out as a whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::mapped::{DocumentOffsets, TokenFiles};
 use crate::order::splitmix64;
 use crate::stream::TokenStream;
 
-/// The documents of a source to train on, and the held-out ones.
+/// The training documents and the held-out documents of a source.
 pub(crate) struct Split {
     pub(crate) training: TokenStream,
     pub(crate) held_out: TokenStream,
@@ -23,26 +23,26 @@ pub(crate) struct Split {
 /// The held-out share of a source's documents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
-    /// Above 0 and below 1.
+    /// The fraction, above 0 and below 1.
     pub(crate) fraction: f64,
     pub(crate) seed: u64,
-    /// The fewest tokens that are held out.
+    /// The smallest number of tokens that are held out.
     pub(crate) least_tokens: u64,
-    /// Whether a document is held out as a whole, also if there are few.
+    /// Whether a document is held out as a whole, even if the source has few documents.
     pub(crate) whole_documents: bool,
 }
 
-/// The draw of held-out documents by their hashes.
+/// Draws the held-out documents by their hashes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Draw {
+pub(crate) struct HeldOutSampler {
     seed: u64,
     threshold: u64,
 }
 
-impl Draw {
-    /// The draw of this fraction of the documents.
-    pub(crate) fn new(fraction: f64, seed: u64) -> Draw {
-        Draw { seed: splitmix64(seed), threshold: (fraction * 2f64.powi(64)) as u64 }
+impl HeldOutSampler {
+    /// Returns the draw of a fraction of the documents.
+    pub(crate) fn new(fraction: f64, seed: u64) -> HeldOutSampler {
+        HeldOutSampler { seed: splitmix64(seed), threshold: (fraction * 2f64.powi(64)) as u64 }
     }
 
     /// Whether the document with this hash is held out.
@@ -55,10 +55,10 @@ impl Draw {
     }
 }
 
-/// Splits the `documents` of a source.
+/// Splits the `documents` of a source into training documents and held-out documents.
 pub(crate) fn split(files: &Arc<TokenFiles>, hashes: &DocumentHashes, documents: Range<u64>, share: Share) -> Split {
     let offsets = &files.offsets;
-    let draw = Draw::new(share.fraction, share.seed);
+    let draw = HeldOutSampler::new(share.fraction, share.seed);
     let key = |document: u64| draw.key(hashes.get(document));
     let mut held_out: Vec<(u64, Range<u64>)> = documents
         .clone()
@@ -82,9 +82,9 @@ pub(crate) fn split(files: &Arc<TokenFiles>, hashes: &DocumentHashes, documents:
     split
 }
 
-/// The held-out tokens of each document, in ascending order of the documents. The function takes documents in the order
-/// of their keys until they have the share of the tokens, and only the end of the last one, unless documents stay
-/// whole. Copies of a document have one key, and are held out alike.
+/// Returns the held-out tokens of each document, in ascending order of the documents. The function takes documents in
+/// the order of their keys until they have the share of the tokens. Of the last document, it takes only the end, unless
+/// documents stay whole. Copies of a document have the same key, and the function takes the same tokens from each copy.
 fn by_tokens(
     offsets: &DocumentOffsets,
     documents: Range<u64>,
@@ -129,7 +129,8 @@ mod tests {
     use super::*;
     use crate::mapped::tests::mapped;
 
-    /// The documents of a stream, each with its tokens before the stream's part, and the part's length.
+    /// Returns the documents of a stream, each with the number of its tokens before the stream's part, and the length
+    /// of the part.
     fn parts(stream: &TokenStream) -> Vec<(u64, u64, u64)> {
         let part = |index| {
             let (document, before) = stream.in_corpus(index);
@@ -167,7 +168,7 @@ mod tests {
                 let before = held_out.first().unwrap().0;
                 prop_assert_eq!(kept.get(content).cloned().unwrap_or_default(), BTreeSet::from_iter((before > 0).then_some(before)));
             }
-            // the order of the files decides nothing
+            // the order of the files has no effect
             let reversed: Vec<u64> = contents.iter().rev().copied().collect();
             let files = mapped(&lengths.iter().rev().copied().collect::<Vec<_>>());
             let other = split(&Arc::new(files), &DocumentHashes::of(&reversed), 0..count, share);

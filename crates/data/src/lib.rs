@@ -1,6 +1,6 @@
-//! Data pipeline: from text files to batches of token ids. `prepare` finds the corpus, trains or reads the tokenizer
-//! and fills the token cache; only stage 0 calls it. `Dataset` maps the cache and gives the ids of each microbatch of
-//! each step. Nothing depends on folder order, threads or time. The crate uses no tensors.
+//! The data pipeline: from text files to batches of token ids. `prepare` finds the corpus, trains or reads the
+//! tokenizer, and fills the token cache. Only stage 0 calls `prepare`. `Dataset` maps the cache and returns the ids of
+//! each microbatch of each step. No result depends on folder order, threads or time. The crate uses no tensors.
 
 #![deny(unsafe_code)]
 
@@ -62,7 +62,7 @@ pub use prepared::{PreparedCorpus, PreparedSource};
 pub use shown_documents::{ShownDocument, ShownToken, show_documents};
 pub use source::hub_client;
 pub use streaming::StreamPosition;
-pub use surroundings::{OnWait, Variables};
+pub use surroundings::{EnvironmentVariables, OnWait};
 pub use template_parts::TemplateParts;
 pub use texts::{RecordForm, Texts, find_texts};
 pub use tokenizer::{SpecialTokenIds, Tokenizer};

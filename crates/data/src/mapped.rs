@@ -15,16 +15,16 @@ pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
 /// The file of the document offsets in a folder of tokens.
 pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
 
-/// The form of the tokens on disk.
+/// The form in which tokens are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenForm {
-    /// Bytes per id.
+    /// The number of bytes per id.
     pub(crate) id_bytes: usize,
-    /// Whether a bitmap has the tokens that are trained on. All are without one.
+    /// Whether a bitmap shows the tokens that are trained on. Without a bitmap, all tokens are trained on.
     pub(crate) has_mask: bool,
 }
 
-/// Documents as token ids.
+/// The memory-mapped files of documents.
 pub(crate) struct TokenFiles {
     pub(crate) ids: TokenIds,
     pub(crate) offsets: DocumentOffsets,
@@ -32,7 +32,7 @@ pub(crate) struct TokenFiles {
 }
 
 impl TokenFiles {
-    /// Maps the files of a folder, which hold these numbers of tokens and documents.
+    /// Maps the files of a folder, which hold `tokens` tokens and `documents` documents.
     pub(crate) fn open(folder: &Path, tokens: u64, documents: u64, form: TokenForm) -> Result<TokenFiles, DataError> {
         Ok(TokenFiles {
             ids: TokenIds::open(&folder.join(TOKEN_IDS_FILE), tokens, form.id_bytes)?,
@@ -42,7 +42,7 @@ impl TokenFiles {
     }
 }
 
-/// Token ids, 2 or 4 bytes each.
+/// Memory-mapped token ids of 2 or 4 bytes.
 pub(crate) struct TokenIds {
     map: Mmap,
     width: usize,
@@ -59,13 +59,13 @@ impl TokenIds {
         Ok(TokenIds { map: map_file(path, count * width as u64)?, width })
     }
 
-    /// The ids `start..start + count`.
+    /// Returns the ids `start..start + count`.
     pub(crate) fn range(&self, start: u64, count: usize) -> impl Iterator<Item = u32> + '_ {
         let from = start as usize * self.width;
         self.map[from..from + count * self.width].chunks_exact(self.width).map(|bytes| match *bytes {
             [a, b] => u32::from(u16::from_le_bytes([a, b])),
             [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
-            _ => 0, // no other width is ever written
+            _ => 0, // ids have no other width
         })
     }
 }
@@ -76,12 +76,12 @@ impl DocumentOffsets {
         Ok(DocumentOffsets { map: map_file(path, (count + 1) * 8)? })
     }
 
-    /// Number of documents.
+    /// Returns the number of documents.
     pub(crate) fn count(&self) -> u64 {
         self.map.len() as u64 / 8 - 1
     }
 
-    /// First token of document `index`; for `count()`, the end of the last one.
+    /// Returns the first token of document `index`. For `count()`, returns the end of the last document.
     pub(crate) fn start(&self, index: u64) -> u64 {
         let from = index as usize * 8;
         let mut bytes = [0; 8];
@@ -89,12 +89,12 @@ impl DocumentOffsets {
         u64::from_le_bytes(bytes)
     }
 
-    /// Index of the document that contains `token`.
+    /// Returns the index of the document that contains `token`.
     pub(crate) fn containing(&self, token: u64) -> u64 {
         self.first_from(token + 1) - 1
     }
 
-    /// The first document that starts at `token` or later; `count()` if there is none.
+    /// Returns the first document that starts at `token` or later, or `count()` if there is none.
     fn first_from(&self, token: u64) -> u64 {
         let (mut low, mut high) = (0, self.count());
         while low < high {
@@ -109,7 +109,7 @@ impl DocumentOffsets {
 pub(crate) mod tests {
     use super::*;
 
-    /// Documents of these lengths, whose ids count from 0.
+    /// Returns documents of the given lengths, whose ids count from 0.
     pub(crate) fn mapped(lengths: &[u64]) -> TokenFiles {
         let mut ends = lengths.iter().scan(0, |end, length| {
             *end += length;
@@ -120,7 +120,7 @@ pub(crate) mod tests {
         files(&(0..tokens).collect::<Vec<_>>(), &starts[..lengths.len()])
     }
 
-    /// Documents that start at these positions of `ids`.
+    /// Returns documents that start at the positions `starts` of `ids`.
     pub(crate) fn files(ids: &[u32], starts: &[u64]) -> TokenFiles {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();

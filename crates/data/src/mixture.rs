@@ -1,11 +1,11 @@
-//! The division of a job's positions among its sources. After any number of positions, each source has had its share of
-//! them to within one sequence, also across changes of the weights.
+//! Divides a job's positions among its sources. After any number of positions, a source's number of sequences differs
+//! from its share of the positions by less than one, also across changes of the weights.
 //!
-//! A source has a target: the integral of its share over the positions. A source with n sequences may have its next
-//! sequence only after the target exceeds n, and must have it by the time the target reaches n + 1. The position goes
-//! to the source with the earliest such deadline. This schedule misses no deadline, because the shares add up to one
-//! (proportionate fairness; Baruah, Cohen, Plaxton and Varvel, 1996). All arithmetic is exact on integers, but for a
-//! rounding by 2^-32 where weights change.
+//! The target of a source is the integral of its share over the positions. A source with n sequences may get its next
+//! sequence only if the target exceeds n, and must get it by the time the target reaches n + 1. Of the sources that may
+//! get a position, the source with the earliest deadline gets it. This schedule misses no deadline, because the shares
+//! add up to one (proportionate fairness; Baruah, Cohen, Plaxton and Varvel, 1996). All arithmetic is exact on
+//! integers, except for a rounding by 2^-32 where weights change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -18,9 +18,9 @@ const SCALE: u32 = 32;
 /// The distance between two stored states, in positions. Stored states make any position quick to find.
 const STRIDE: u64 = 1 << 14;
 
-/// Weights that apply from a position on.
+/// The weights that apply from the position `from` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Phase {
+pub(crate) struct MixturePhase {
     pub(crate) from: u64,
     /// The weight of each source. At least one weight is not 0, and their sum is below 2^30.
     pub(crate) weights: Vec<u64>,
@@ -37,19 +37,19 @@ pub(crate) struct Mixture {
 #[derive(Debug)]
 struct PhaseTargets {
     from: u64,
-    /// Units of one sequence.
+    /// The number of units in one sequence.
     unit: u128,
-    /// The targets at `from`: whole sequences, and units of a further one.
+    /// The targets at `from`, each as whole sequences and units of a further sequence.
     bases: Vec<(u64, u128)>,
-    /// Units by which the targets grow with each position.
+    /// The number of units by which each target grows with a position.
     growth: Vec<u128>,
-    /// Positions after which the targets have grown by whole sequences.
+    /// The number of positions after which the targets have grown by whole sequences.
     period: u64,
     /// The growth of each target in a period, in sequences.
     per_period: Vec<u64>,
 }
 
-/// The sources' numbers of sequences before a position.
+/// The number of sequences of each source before a position.
 #[derive(Clone, Debug)]
 struct State {
     position: u64,
@@ -59,25 +59,25 @@ struct State {
 
 #[derive(Debug)]
 struct States {
-    /// States by position: at multiples of [`STRIDE`], and after skipped periods.
+    /// The stored states by position: at multiples of [`STRIDE`], and after skipped periods.
     kept: BTreeMap<u64, State>,
     current: State,
 }
 
 impl Mixture {
-    /// The division among `sources` by their weights.
+    /// Returns the division among `sources` by their weights.
     pub(crate) fn of(sources: &[CorpusSource]) -> Mixture {
         let changes: BTreeSet<u64> = sources.iter().flat_map(|source| &source.weights).map(|(from, _)| *from).collect();
         let weight = |source: &CorpusSource, from: u64| {
             let latest = source.weights.iter().rev().find(|(of_weight, _)| *of_weight <= from);
             latest.map_or(0, |(_, weight)| *weight)
         };
-        let phase = |from| Phase { from, weights: sources.iter().map(|source| weight(source, from)).collect() };
+        let phase = |from| MixturePhase { from, weights: sources.iter().map(|source| weight(source, from)).collect() };
         Mixture::new(&changes.into_iter().map(phase).collect::<Vec<_>>())
     }
 
-    /// The division by `phases`, of which the first begins at 0, in ascending order.
-    pub(crate) fn new(phases: &[Phase]) -> Mixture {
+    /// Returns the division by `phases`, which are in ascending order. The first phase begins at 0.
+    pub(crate) fn new(phases: &[MixturePhase]) -> Mixture {
         let mut targets: Vec<PhaseTargets> = Vec::new();
         for phase in phases {
             targets.push(PhaseTargets::new(phase, targets.last()));
@@ -89,7 +89,7 @@ impl Mixture {
         Mixture { targets, states: Mutex::new(states) }
     }
 
-    /// The source of the sequence at `position`, and the number of sequences of that source before it.
+    /// Returns the source of the sequence at `position`, and the number of sequences of that source before it.
     pub(crate) fn at(&self, position: u64) -> (usize, u64) {
         self.with_state(position, |state| {
             let source = self.next_source(state);
@@ -97,12 +97,13 @@ impl Mixture {
         })
     }
 
-    /// The sources' numbers of sequences before `position`.
+    /// Returns the number of sequences of each source before `position`.
     pub(crate) fn counts(&self, position: u64) -> Vec<u64> {
         self.with_state(position, |state| state.counts.clone())
     }
 
-    /// A position before which `source` has more than `count` sequences; `u64::MAX` if no such position is certain.
+    /// Returns a position before which `source` has more than `count` sequences, or `u64::MAX` if no such position is
+    /// certain.
     pub(crate) fn exceeds_before(&self, source: usize, count: u64) -> u64 {
         deadline(&self.targets, source, count)
     }
@@ -131,9 +132,9 @@ impl Mixture {
         state.position += 1;
     }
 
-    /// Skips whole periods, up to `position`, if `state` is one period after `anchor` and the counts have grown by as
-    /// much as the targets: the division then repeats. The new state becomes the next anchor. Returns whether it
-    /// skipped a period.
+    /// Skips whole periods, up to `position`, if the division repeats. The division repeats if `state` is one period
+    /// after `anchor` and the counts have grown by as much as the targets. The new state becomes the next anchor.
+    /// Returns whether the function skipped a period.
     fn skip_periods(&self, anchor: &mut State, state: &mut State, position: u64) -> bool {
         let phase = self.phase(anchor.position);
         let PhaseTargets { period, per_period, .. } = &self.targets[phase];
@@ -143,7 +144,7 @@ impl Mixture {
         }
         let mut grown = anchor.counts.iter().zip(per_period).zip(&state.counts);
         let repeats = state.position <= end && grown.all(|((before, growth), now)| before + growth == *now);
-        // deadlines after the phase don't repeat, so the last period of a phase is walked
+        // deadlines after the phase don't repeat, so the last period of a phase is not skipped
         let periods = position.min(end.saturating_sub(*period)).saturating_sub(state.position) / period;
         if repeats && periods > 0 {
             state.position += periods * period;
@@ -155,12 +156,13 @@ impl Mixture {
         repeats && periods > 0
     }
 
-    /// Index of the phase of a position.
+    /// Returns the index of the phase of a position.
     fn phase(&self, position: u64) -> usize {
         self.targets.partition_point(|phase| phase.from <= position).saturating_sub(1)
     }
 
-    /// The source with the earliest deadline among those that may have a sequence at the state's position.
+    /// Returns the source with the earliest deadline among the sources that may have a sequence at the state's
+    /// position.
     fn next_source(&self, state: &State) -> usize {
         let targets = &self.targets[self.phase(state.position)];
         let may = |&source: &usize| targets.exceeds(source, state.position + 1, state.counts[source]);
@@ -169,7 +171,7 @@ impl Mixture {
 }
 
 impl PhaseTargets {
-    fn new(phase: &Phase, before: Option<&PhaseTargets>) -> PhaseTargets {
+    fn new(phase: &MixturePhase, before: Option<&PhaseTargets>) -> PhaseTargets {
         let unit = u128::from(phase.weights.iter().sum::<u64>()) << SCALE;
         let growth: Vec<u128> = phase.weights.iter().map(|&weight| u128::from(weight) << SCALE).collect();
         let divisor = phase.weights.iter().fold(0, |divisor, &weight| greatest_common_divisor(divisor, weight)).max(1);
@@ -181,8 +183,8 @@ impl PhaseTargets {
         let exact: Vec<(u64, u128)> = (0..growth.len()).map(|source| before.target(source, phase.from)).collect();
         let mut bases: Vec<(u64, u128)> =
             exact.iter().map(|(whole, units)| (*whole, units * unit / before.unit)).collect();
-        // rounding down loses less than a unit of each rounded source, so a unit for some of them restores the sum of
-        // the targets
+        // rounding down takes less than a unit from each rounded source, so a unit for some of these sources restores
+        // the sum of the targets
         let lost = (unit - bases.iter().map(|(_, units)| units).sum::<u128>() % unit) % unit;
         let rounded =
             bases.iter_mut().zip(&exact).filter(|(_, (_, units))| !(units * unit).is_multiple_of(before.unit));
@@ -190,7 +192,7 @@ impl PhaseTargets {
         PhaseTargets { from: phase.from, unit, bases, growth, period, per_period }
     }
 
-    /// The target of a source at `position`: whole sequences, and units of a further one.
+    /// Returns the target of a source at `position`, as whole sequences and units of a further sequence.
     fn target(&self, source: usize, position: u64) -> (u64, u128) {
         let (whole, units) = self.bases[source];
         let units = units + self.growth[source] * u128::from(position - self.from);
@@ -208,7 +210,7 @@ fn greatest_common_divisor(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { greatest_common_divisor(other, one % other) }
 }
 
-/// The first position at which the target of `source` is above `count` by one. `u64::MAX` if that never happens.
+/// Returns the first position at which the target of `source` is at least `count + 1`, or `u64::MAX` if there is none.
 fn deadline(targets: &[PhaseTargets], source: usize, count: u64) -> u64 {
     for (index, phase) in targets.iter().enumerate() {
         let end = targets.get(index + 1).map_or(u64::MAX, |next| next.from);
@@ -232,11 +234,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn mixture(phases: &[(u64, Vec<u64>)]) -> Mixture {
-        let phases = phases.iter().map(|(from, weights)| Phase { from: *from, weights: weights.clone() });
+        let phases = phases.iter().map(|(from, weights)| MixturePhase { from: *from, weights: weights.clone() });
         Mixture::new(&phases.collect::<Vec<_>>())
     }
 
-    /// Phases of up to 12 sources.
+    /// Returns a strategy for phases of up to 11 sources.
     fn phases() -> impl Strategy<Value = Vec<(u64, Vec<u64>)>> {
         let weight = || prop_oneof![Just(0u64), 1u64..5, 1u64..1000, 1u64..1_000_000];
         (1usize..12).prop_flat_map(move |sources| {
@@ -281,7 +283,7 @@ mod tests {
 
         #[test]
         fn any_position_is_found_without_the_others(phases in phases(), positions in prop::collection::vec(0usize..3000, 8)) {
-            // a walk that asks for every position never skips any
+            // requests for all positions in order never skip a period
             let walked = mixture(&phases);
             let walked: Vec<_> = (0..3000).map(|position| walked.at(position)).collect();
             let jumped = mixture(&phases);

@@ -1,4 +1,4 @@
-//! The tokenizer's files that belong to a model, as Hugging Face's libraries expect them beside its weights.
+//! The files of a tokenizer that Hugging Face's libraries expect beside a model's weights.
 
 use std::fs;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::tokenizer::{TOKENIZER_CONFIG_FILE, parse_config};
 
 const SPECIAL_TOKENS_FILE: &str = "special_tokens_map.json";
 
-/// Names of a tokenizer's files in a model directory. All but `tokenizer.json` may be absent.
+/// The names of a tokenizer's files in a model directory. All files but `tokenizer.json` may be absent.
 pub const TOKENIZER_FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, CHAT_TEMPLATE_FILE];
 
-/// Names and contents of the tokenizer's files: `tokenizer.json`, and the files beside the job's own tokenizer. Jobs
-/// share the cache, so the cache does not hold those files. The template of `data.chatTemplate` replaces the one beside
-/// it.
+/// Returns the names and contents of the tokenizer's files: `tokenizer.json`, and the files beside the tokenizer that
+/// the job names. The cache does not hold the files beside the tokenizer, because jobs share the cache. The template of
+/// `data.chatTemplate` replaces the template beside the tokenizer.
 ///
 /// # Errors
 /// Fails if a file can't be read.
@@ -47,7 +47,7 @@ pub fn tokenizer_files(config: &DataConfig, prepared: &PreparedCorpus) -> Result
     Ok(files)
 }
 
-/// The file `name` with the tokens that the job names; its bytes if the job names none, or if the file names no tokens.
+/// Returns the file `name` with the tokens that the job names. Returns `bytes` if the job or the file names no tokens.
 fn with_named_tokens(named: &NamedTokens, name: &str, path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, DataError> {
     let has_tokens = [TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE].contains(&name);
     if !has_tokens || named.by_name().next().is_none() {
@@ -57,7 +57,7 @@ fn with_named_tokens(named: &NamedTokens, name: &str, path: &Path, bytes: Vec<u8
     for (key, text) in named.by_name() {
         config.insert(key.to_owned(), text.into());
     }
-    // the token begins documents, whatever the source says
+    // a token that the job names begins documents, even if the file turns this off
     if let (Some(_), Some(begins)) = (&named.bos, config.get_mut("add_bos_token")) {
         *begins = true.into();
     }

@@ -1,12 +1,12 @@
-//! The tokens that begin, end and pad documents, by their names in Hugging Face's files, and those that a job names.
+//! The tokens that begin, end and pad documents: their names in Hugging Face's files, and the tokens that a job names.
 
-/// The names of the tokens that begin, end and pad.
+/// The names of the tokens that begin, end and pad documents.
 pub(crate) const BOS_KEY: &str = "bos_token";
 pub(crate) const EOS_KEY: &str = "eos_token";
 pub(crate) const PAD_KEY: &str = "pad_token";
 
-/// The tokens, by their text, with which documents begin, end and are padded. They take the place of the tokens that
-/// the files beside the tokenizer name.
+/// The texts of the tokens that begin, end and pad documents. They override the tokens that the files beside the
+/// tokenizer name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedTokens {
     /// The token that begins each document.
@@ -18,7 +18,7 @@ pub struct NamedTokens {
 }
 
 impl NamedTokens {
-    /// The texts of the named tokens by the names that Hugging Face uses, such as `bos_token`.
+    /// Returns the texts of the named tokens by the names that Hugging Face uses, such as `bos_token`.
     pub fn by_name(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let NamedTokens { bos, eos, pad } = self;
         [(BOS_KEY, bos), (EOS_KEY, eos), (PAD_KEY, pad)]

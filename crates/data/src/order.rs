@@ -1,15 +1,14 @@
-//! The order of the training sequences: for every epoch a permutation keyed by (seed, epoch), computed per index.
+//! The order of the training sequences. Every epoch has a permutation with the key (seed, epoch), computed per index.
 //!
 //! A Feistel network permutes a power of four that covers the sequences. An index outside the range is permuted again
 //! until it is inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). The sequence
 //! at a position therefore depends on the position alone: there is no state to save and nothing to replay on resume.
 
-/// Enough rounds for a random-looking order: four already make a strong pseudorandom permutation (Luby and Rackoff,
-/// 1988).
+/// The number of rounds. Four rounds already make a strong pseudorandom permutation (Luby and Rackoff, 1988).
 const FEISTEL_ROUNDS: u64 = 6;
 
-/// The index of the sequence at `position`, which is the number of sequences seen before it. `count` is the number of
-/// sequences, at least one.
+/// Returns the index of the sequence at `position`, which is the number of sequences before it. `count` is the number
+/// of sequences, at least one.
 pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
     let (epoch, index) = (position / count, position % count);
     let key = splitmix64(splitmix64(seed) ^ epoch);
@@ -21,7 +20,7 @@ pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
     index
 }
 
-/// The seed of a source's order, by the index of the source. The first source has the seed of the job.
+/// Returns the seed of the order of the source with the index `source`. The first source has the seed of the job.
 pub(crate) fn seed_of_source(seed: u64, source: usize) -> u64 {
     match source {
         0 => seed,
@@ -29,7 +28,7 @@ pub(crate) fn seed_of_source(seed: u64, source: usize) -> u64 {
     }
 }
 
-/// A bijection on `0..4^half_bits`.
+/// Applies a bijection on `0..4^half_bits`.
 fn permute(index: u64, key: u64, half_bits: u32) -> u64 {
     let mask = (1 << half_bits) - 1;
     let (mut left, mut right) = (index >> half_bits, index & mask);

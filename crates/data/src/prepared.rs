@@ -15,48 +15,49 @@ use crate::tokenizer::{SpecialTokenIds, Tokenizer};
 
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// A tokenised corpus. Any process that sees the volume can open the corpus with this data. Stored in `meta.json`, so
-/// its field names are part of the cache's format.
+/// A tokenised corpus. Any process that can read the volume can open the corpus with this data. The file `meta.json`
+/// stores this data, so the names of the fields are part of the cache's format.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedCorpus {
     /// The cache's folder, relative to [`DataConfig::cache_root`](crate::DataConfig::cache_root).
     pub folder: PathBuf,
-    /// BLAKE3 over the files' contents in order, in hexadecimal. It identifies the data that a model was trained on.
+    /// The BLAKE3 hash of the files' formats and contents in order, in hexadecimal. It identifies the data that a model
+    /// was trained on.
     pub corpus_hash: String,
-    /// BLAKE3 of `tokenizer.json`, in hexadecimal.
+    /// The BLAKE3 hash of `tokenizer.json`, in hexadecimal.
     pub tokenizer_hash: String,
-    /// Tokens of the corpus, including the tokens that begin and end documents.
+    /// The number of tokens of the corpus, including the tokens that begin and end documents.
     pub tokens: u64,
-    /// Documents with at least one token of text.
+    /// The number of documents with at least one token of text.
     pub documents: u64,
-    /// The part of each source, in the order of the sources, and then of each set of held-out files. Empty in the cache
-    /// of a corpus with one source and no such files.
+    /// The parts of all sources, followed by the parts of all sets of held-out files. The list is empty for a corpus
+    /// with one source and no held-out files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_source: Vec<PreparedSource>,
-    /// Documents left out because they are empty.
+    /// The number of documents that are left out because they are empty.
     pub empty_documents: u64,
     /// The actual size of the tokenizer's vocabulary. A small corpus does not fill the requested size.
     pub vocab_size: usize,
-    /// Bytes per id in the cache: 2 up to a vocabulary of 65,536, else 4.
+    /// The number of bytes per id in the cache: 2 up to a vocabulary of 65,536, otherwise 4.
     pub id_bytes: usize,
     /// The id that pads rows: the tokenizer's padding token, or its end-of-text token if it has no padding token.
     pub padding: u32,
     /// The tokens that begin, end and pad documents.
     #[serde(default)]
     pub special_tokens: SpecialTokenIds,
-    /// The hash of the chat template and its variables; `None` for a corpus of texts. With conversations, a bitmap has
-    /// the tokens that are trained on.
+    /// The hash of the chat template and its variables; `None` for a corpus of texts. A corpus with conversations has a
+    /// bitmap of the tokens that are trained on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
-    /// The parts of that hash; `None` in caches of older versions.
+    /// The parts of the hash `chat_template`; `None` in caches of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_parts: Option<TemplateParts>,
     /// The parts of texts that their tokens do not represent.
     #[serde(default)]
     pub findings: Findings,
-    /// Sentences for people about the corpus: files without text, and findings. Each call of
-    /// [`prepare`](crate::prepare) writes them.
+    /// Sentences for the user about the corpus: files without text, and findings. Each call of
+    /// [`prepare`](crate::prepare) writes the sentences.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
@@ -65,14 +66,14 @@ pub struct PreparedCorpus {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedSource {
-    /// Documents with at least one token of text.
+    /// The number of documents with at least one token of text.
     pub documents: u64,
-    /// Tokens, including the tokens that begin and end documents.
+    /// The number of tokens, including the tokens that begin and end documents.
     pub tokens: u64,
 }
 
 impl PreparedCorpus {
-    /// The range of documents of each source, and of each set of held-out files.
+    /// Returns the range of documents of each source, and of each set of held-out files.
     pub(crate) fn documents_of_parts(&self) -> Vec<Range<u64>> {
         let only_source = PreparedSource { documents: self.documents, tokens: self.tokens };
         let sources = if self.by_source.is_empty() { &[only_source][..] } else { &self.by_source };
@@ -85,20 +86,21 @@ impl PreparedCorpus {
         ranges.collect()
     }
 
-    /// The form of the tokens on disk.
+    /// Returns the form in which the tokens are stored.
     pub(crate) fn form(&self) -> TokenForm {
         TokenForm { id_bytes: self.id_bytes, has_mask: self.chat_template.is_some() }
     }
 
-    /// The `tokenizer.json` in the cache.
+    /// Returns the path of `tokenizer.json` in the cache.
     pub fn tokenizer_file(&self, config: &DataConfig) -> PathBuf {
         config.cache_root.join(&self.folder).join(TOKENIZER_FILE)
     }
 
-    /// The tokenizer of the corpus.
+    /// Reads the tokenizer of the corpus.
     ///
     /// # Errors
-    /// Fails if the tokenizer's file can't be read any more, or is not the file that the corpus was tokenised with.
+    /// Fails if the tokenizer's file can't be read. Also fails if the tokenizer or the chat template differs from the
+    /// one of the tokenised corpus.
     pub(crate) fn tokenizer(&self, config: &DataConfig) -> Result<Tokenizer, DataError> {
         let path = match &config.tokenizer {
             TokenizerSource::File { path } => config.volume_root.join(path),
@@ -106,7 +108,7 @@ impl PreparedCorpus {
         };
         let (tokenizer, _) = Tokenizer::read(&path, config.parse_special_tokens, &config.named_tokens)?;
         if tokenizer.hash() != self.tokenizer_hash {
-            let problem = "it is another than the one that the corpus was tokenised with: put that one back".into();
+            let problem = "it differs from the tokenizer with which the corpus was tokenised: restore that file".into();
             return Err(DataError::Tokenizer { path, problem });
         }
         let tokenizer = with_conversations(tokenizer, config)?;

@@ -1,4 +1,4 @@
-//! The division of a stream of tokens into sequences.
+//! Divides a stream of tokens into sequences.
 
 use crate::stream::TokenStream;
 
@@ -11,34 +11,35 @@ pub(crate) struct TokenRange {
 
 /// The rule by which a stream becomes sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum Packing {
     /// Documents follow one another in full sequences.
     Packed,
-    /// Each document has sequences of its own.
+    /// Each sequence is one document, or a window of one document.
     Unpacked,
-    /// A sequence has whole documents, in their order, as many as fit.
+    /// Each sequence holds as many whole documents as fit, in their order.
     WholeDocuments,
 }
 
 /// All sequences of a stream.
 pub(crate) struct Sequences {
     pub(crate) stream: TokenStream,
-    /// Number of sequences.
+    /// The number of sequences.
     pub(crate) count: u64,
-    /// The largest number of inputs.
+    /// The largest number of inputs of a sequence.
     length: usize,
-    cut: SequenceCut,
+    cut: SequenceStarts,
 }
 
-enum SequenceCut {
-    /// Sequence i holds the inputs from i x length on. The remainder at the end is dropped.
+enum SequenceStarts {
+    /// Sequence i holds the inputs from i x length on. The tokens after the last full sequence are dropped.
     Packed,
-    /// Each document is split into consecutive windows. Its last token is never an input, because it has no target.
+    /// Each document is split into consecutive windows. The last token of a document is never an input, because it has
+    /// no target.
     Unpacked {
         /// The number of windows before each document, followed by the total number of windows.
         windows_before: Vec<u64>,
     },
-    /// Each sequence has whole documents. The last token of its last document is no input.
+    /// Each sequence holds whole documents. The last token of the last document of a sequence is not an input.
     WholeDocuments {
         /// The first document of each sequence, followed by the number of documents.
         first: Vec<u64>,
@@ -47,34 +48,35 @@ enum SequenceCut {
 
 impl Sequences {
     /// Splits `stream` into sequences of at most `length` inputs.
-    pub(crate) fn new(stream: TokenStream, length: usize, cut: Cut) -> Sequences {
+    pub(crate) fn new(stream: TokenStream, length: usize, cut: Packing) -> Sequences {
         let cut = match cut {
-            Cut::Packed => SequenceCut::Packed,
-            Cut::Unpacked => cut_per_document(&stream, length),
-            Cut::WholeDocuments => cut_between_documents(&stream, length),
+            Packing::Packed => SequenceStarts::Packed,
+            Packing::Unpacked => cut_per_document(&stream, length),
+            Packing::WholeDocuments => cut_between_documents(&stream, length),
         };
         let count = match &cut {
-            SequenceCut::Packed => stream.tokens().saturating_sub(1) / length as u64,
-            SequenceCut::Unpacked { windows_before } => windows_before.last().copied().unwrap_or(0),
-            SequenceCut::WholeDocuments { first } => first.len() as u64 - 1,
+            SequenceStarts::Packed => stream.tokens().saturating_sub(1) / length as u64,
+            SequenceStarts::Unpacked { windows_before } => windows_before.last().copied().unwrap_or(0),
+            SequenceStarts::WholeDocuments { first } => first.len() as u64 - 1,
         };
         Sequences { stream, count, length, cut }
     }
 
-    /// The inputs of sequence `index`.
+    /// Returns the inputs of sequence `index`.
     pub(crate) fn token_range(&self, index: u64) -> TokenRange {
         match &self.cut {
-            SequenceCut::Packed => TokenRange { start: index * self.length as u64, length: self.length },
-            SequenceCut::Unpacked { windows_before } => {
-                // The last document with at most `index` windows before it. This skips documents without windows.
+            SequenceStarts::Packed => TokenRange { start: index * self.length as u64, length: self.length },
+            SequenceStarts::Unpacked { windows_before } => {
+                // The last document with at most `index` windows before it holds the sequence. Documents without
+                // windows are skipped.
                 let document = windows_before.partition_point(|&before| before <= index) - 1;
                 let number = document as u64;
                 let start = self.stream.start(number) + (index - windows_before[document]) * self.length as u64;
                 let last = self.stream.start(number + 1) - 1;
                 TokenRange { start, length: ((last - start) as usize).min(self.length) }
             }
-            SequenceCut::WholeDocuments { first } => {
-                // `training_tokens` asks for the end of the last sequence too
+            SequenceStarts::WholeDocuments { first } => {
+                // `training_tokens` also passes the number of sequences, for the end of the last sequence
                 let [start, end] = [index, index + 1].map(|index| {
                     self.stream.start(first.get(index as usize).copied().unwrap_or(self.stream.documents()))
                 });
@@ -84,7 +86,7 @@ impl Sequences {
     }
 }
 
-/// The number of sequences of a document that is not packed with others. Its last token is no input.
+/// Returns the number of sequences of a document that is not packed. The last token of the document is not an input.
 pub(crate) fn sequences_of_document(tokens: u64, length: u64) -> u64 {
     tokens.saturating_sub(1).div_ceil(length)
 }
@@ -94,7 +96,7 @@ pub(crate) fn has_room(filled: u64, tokens: u64, length: u64) -> bool {
     filled + tokens <= length + 1
 }
 
-fn cut_between_documents(stream: &TokenStream, length: usize) -> SequenceCut {
+fn cut_between_documents(stream: &TokenStream, length: usize) -> SequenceStarts {
     let mut first = Vec::new();
     let (mut start, mut filled) = (0, 0);
     for document in 0..stream.documents() {
@@ -108,10 +110,10 @@ fn cut_between_documents(stream: &TokenStream, length: usize) -> SequenceCut {
         start = next;
     }
     first.push(stream.documents());
-    SequenceCut::WholeDocuments { first }
+    SequenceStarts::WholeDocuments { first }
 }
 
-fn cut_per_document(stream: &TokenStream, length: usize) -> SequenceCut {
+fn cut_per_document(stream: &TokenStream, length: usize) -> SequenceStarts {
     let mut windows_before = Vec::with_capacity(stream.documents() as usize + 1);
     let mut windows = 0;
     let mut start = 0;
@@ -122,5 +124,5 @@ fn cut_per_document(stream: &TokenStream, length: usize) -> SequenceCut {
         start = next;
     }
     windows_before.push(windows);
-    SequenceCut::Unpacked { windows_before }
+    SequenceStarts::Unpacked { windows_before }
 }

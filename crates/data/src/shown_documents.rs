@@ -1,6 +1,6 @@
-//! Documents as training reads them, with the tokens that are trained on.
+//! Shows documents as training reads them, with the tokens that are trained on.
 
-use crate::cache::find_tokens;
+use crate::cache::corpus_and_tokenizer;
 use crate::config::DataConfig;
 use crate::corpus::{Content, Cursor, Piece};
 use crate::document_tokens::DocumentTokens;
@@ -13,36 +13,37 @@ use crate::tokenizer::Tokenizer;
 /// A document as training reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownDocument {
-    /// The number among the documents of the corpus that have tokens, from 1.
+    /// The number of the document among the documents of the corpus that have tokens, from 1.
     pub number: u64,
-    /// The file and the record.
+    /// The file and the record of the document.
     pub name: DocumentName,
-    /// All tokens, including those that begin and end the document.
+    /// All tokens, including the tokens that begin and end the document.
     pub tokens: Vec<ShownToken>,
 }
 
 /// A token of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownToken {
-    /// The id.
+    /// The id of the token.
     pub id: u32,
-    /// The text that the token adds. Empty for a token that ends within a character.
+    /// The text that the token adds. The text is empty for a token that ends within a character.
     pub text: String,
-    /// Whether the token is the target of the token before it.
+    /// Whether the token is trained on, as the target of the token before it.
     pub is_trained: bool,
 }
 
-/// Passes the documents from number `first` on, in the order of the corpus's files, to `on_document` until it returns
-/// false. Only these documents and those before them are read. Returns the number of documents that were read.
+/// Passes the documents from number `first` on to `on_document`, in the order of the corpus's files, until
+/// `on_document` returns false. The function reads no further documents. Returns the number of documents that were
+/// read.
 ///
 /// # Errors
-/// Like [`prepare`](crate::prepare), for the part of the corpus that is read.
+/// Fails like [`prepare`](crate::prepare), for the part of the corpus that is read.
 pub fn show_documents(
     config: &DataConfig,
     first: u64,
     on_document: &mut dyn FnMut(ShownDocument) -> bool,
 ) -> Result<u64, DataError> {
-    let (corpus, tokenizer) = find_tokens(config)?;
+    let (corpus, tokenizer) = corpus_and_tokenizer(config)?;
     let mut number = 0;
     for (index, file) in corpus.files.iter().enumerate() {
         let mut open =
@@ -68,12 +69,12 @@ pub fn show_documents(
     Ok(number)
 }
 
-/// Documents of a file that were not taken yet.
+/// The documents of a file that [`OpenDocuments::take_closed`] has not returned.
 struct OpenDocuments<'a> {
     documents: DocumentTokens<'a>,
-    /// The number of each of them in the file.
+    /// The number of each of these documents in the file.
     numbers: Vec<u64>,
-    /// The number of documents of the file so far.
+    /// The number of documents of the file that have begun.
     of_file: u64,
 }
 
@@ -100,7 +101,7 @@ impl OpenDocuments<'_> {
         Ok(())
     }
 
-    /// The first document that is complete: its number in the file, and its tokens.
+    /// Takes the first document if it is complete. Returns the document's number in the file, and its tokens.
     fn take_closed(&mut self) -> Option<(u64, Vec<u32>)> {
         let documents = &mut self.documents;
         let is_closed = documents.starts.len() > 1 || !documents.is_inside();
@@ -118,7 +119,7 @@ impl OpenDocuments<'_> {
 fn shown(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<ShownToken> {
     let texts = tokenizer.texts_of(tokens.iter().map(|&token| id_of(token)));
     let shown = tokens.iter().zip(texts).enumerate();
-    // the first token of a document has none before it
+    // the first token of a document is no target, because no token is before it
     let token = |(index, (&token, text)): (usize, (&u32, String))| ShownToken {
         id: id_of(token),
         text,

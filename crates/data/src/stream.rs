@@ -1,4 +1,4 @@
-//! Documents of the corpus, or parts of them, as one stream of tokens without gaps.
+//! A stream of tokens without gaps, from documents of the corpus or parts of documents.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,42 +20,42 @@ pub(crate) struct TokenStream {
 pub(crate) struct Origins {
     /// The number of each document, see [`DocumentId::number`](crate::streaming::DocumentId::number).
     pub(crate) numbers: Vec<u64>,
-    /// Tokens of the first document before the window.
+    /// The number of tokens of the first document before the window.
     pub(crate) tokens_before: u64,
 }
 
 /// A run of tokens that are also consecutive in the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// The first token in the stream.
+    /// The first token as a position in the stream.
     token: u64,
-    /// The first token in the corpus.
+    /// The first token as a position in the corpus.
     corpus_token: u64,
-    /// The first token's document in the stream.
+    /// The index in the stream of the first token's document.
     document: u64,
-    /// The first token's document in the corpus.
+    /// The index in the corpus of the first token's document.
     corpus_document: u64,
 }
 
 impl TokenStream {
-    /// A stream of the whole `documents` of a corpus.
+    /// Returns a stream of whole documents of a corpus.
     pub(crate) fn of_documents(files: &Arc<TokenFiles>, documents: Range<u64>) -> TokenStream {
         let mut stream = TokenStream::empty(files);
         stream.push_documents(documents);
         stream
     }
 
-    /// A stream of all `documents` of a window.
+    /// Returns a stream of whole documents of a window.
     pub(crate) fn of_window(files: &Arc<TokenFiles>, documents: Range<u64>, origins: Origins) -> TokenStream {
         TokenStream { origins: Some(Arc::new(origins)), ..TokenStream::of_documents(files, documents) }
     }
 
-    /// A stream without tokens.
+    /// Returns a stream without tokens.
     pub(crate) fn empty(files: &Arc<TokenFiles>) -> TokenStream {
         TokenStream { files: Arc::clone(files), runs: Vec::new(), tokens: 0, documents: 0, origins: None }
     }
 
-    /// Appends whole documents of the corpus, which must come after those of the stream.
+    /// Appends whole documents of the corpus, which must come after the documents of the stream.
     pub(crate) fn push_documents(&mut self, documents: Range<u64>) {
         let tokens = self.files.offsets.start(documents.start)..self.files.offsets.start(documents.end);
         self.push(documents.start, documents.end - documents.start, tokens);
@@ -87,17 +87,17 @@ impl TokenStream {
         self.documents += documents;
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Number of documents.
+    /// Returns the number of documents.
     pub(crate) fn documents(&self) -> u64 {
         self.documents
     }
 
-    /// The first token of document `index`; for [`TokenStream::documents`], the end of the stream.
+    /// Returns the first token of document `index`. For [`TokenStream::documents`], returns the end of the stream.
     pub(crate) fn start(&self, index: u64) -> u64 {
         let run = self.runs.partition_point(|run| run.document <= index).checked_sub(1).map(|run| self.runs[run]);
         match run {
@@ -109,21 +109,22 @@ impl TokenStream {
         }
     }
 
-    /// The document that contains `token`.
+    /// Returns the document that contains `token`.
     pub(crate) fn containing(&self, token: u64) -> u64 {
         let run = self.run_of(token);
         run.document + self.files.offsets.containing(run.corpus_token + (token - run.token)) - run.corpus_document
     }
 
-    /// The starts of the documents within `first..=last`, in order.
+    /// Returns the starts of the documents within `first..=last`, in order.
     pub(crate) fn starts_within(&self, first: u64, last: u64) -> impl Iterator<Item = u64> + '_ {
         let document = if first < self.tokens { self.containing(first) } else { self.documents };
         let from = document + u64::from(self.start(document) < first);
         (from..self.documents).map(|index| self.start(index)).take_while(move |&start| start <= last)
     }
 
-    /// The corpus document that contains document `index`, and the number of its tokens before document `index`. The
-    /// corpus document is an index in the token cache, or the document's number in a streamed corpus.
+    /// Returns the corpus document that contains document `index` of the stream, and the number of tokens of the corpus
+    /// document before document `index`. The corpus document is an index in the token cache, or the document's number
+    /// in a streamed corpus.
     pub(crate) fn in_corpus(&self, index: u64) -> (u64, u64) {
         if let Some(origins) = &self.origins
             && let Some(&number) = origins.numbers.get(index as usize)
@@ -136,14 +137,15 @@ impl TokenStream {
         (document, run.corpus_token + (start - run.token) - self.files.offsets.start(document))
     }
 
-    /// The ids of the tokens `start..start + count`.
+    /// Returns the ids of the tokens `start..start + count`.
     pub(crate) fn ids(&self, start: u64, count: usize) -> Vec<u32> {
         let mut ids = Vec::with_capacity(count);
         self.for_runs(start, count, |first, count| ids.extend(self.files.ids.range(first, count)));
         ids
     }
 
-    /// Whether each of the tokens `start..start + count` is trained on; `None` if all tokens of the corpus are.
+    /// Returns whether each of the tokens `start..start + count` is trained on, or `None` if all tokens of the corpus
+    /// are trained on.
     pub(crate) fn trained(&self, start: u64, count: usize) -> Option<Vec<bool>> {
         let mask = self.files.mask.as_ref()?;
         let mut trained = Vec::with_capacity(count);
@@ -153,7 +155,8 @@ impl TokenStream {
         Some(trained)
     }
 
-    /// Passes the tokens `start..start + count` to `on_tokens`, as ranges of the corpus: first token and number.
+    /// Passes the tokens `start..start + count` to `on_tokens` as ranges of the corpus: the first token and the number
+    /// of tokens.
     fn for_runs(&self, start: u64, count: usize, mut on_tokens: impl FnMut(u64, usize)) {
         let mut done = 0;
         let first = self.runs.partition_point(|run| run.token <= start).saturating_sub(1);
@@ -169,7 +172,7 @@ impl TokenStream {
         }
     }
 
-    /// The run that contains `token`.
+    /// Returns the run that contains `token`.
     fn run_of(&self, token: u64) -> Run {
         self.runs[self.runs.partition_point(|run| run.token <= token) - 1]
     }
@@ -182,7 +185,8 @@ mod tests {
     use super::*;
     use crate::mapped::tests::mapped;
 
-    /// Parts of documents in ascending order: for each document, the range of its tokens in the stream.
+    /// Returns a strategy for parts of documents in ascending order: the length of each document, and the range of its
+    /// tokens in the stream.
     fn parts() -> impl Strategy<Value = Vec<(u64, Range<u64>)>> {
         let document = (1u64..9, 0u64..9, 0u64..9).prop_map(|(length, first, last)| {
             let (first, last) = (first.min(length), last.min(length));
@@ -197,7 +201,7 @@ mod tests {
             let lengths: Vec<u64> = parts.iter().map(|(length, _)| *length).collect();
             let files = Arc::new(mapped(&lengths));
             let mut stream = TokenStream::empty(&files);
-            // (corpus document, token of the document, id) of each token
+            // the corpus document, the index in the document, and the id of each token
             let mut expected: Vec<(u64, u64, u32)> = Vec::new();
             let mut starts = Vec::new();
             for (document, (length, tokens)) in (0..).zip(&parts) {

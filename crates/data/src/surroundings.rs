@@ -1,4 +1,4 @@
-//! The surroundings of a job that its sources need: variables of the user, and a receiver of reports about waits.
+//! The environment variables and the callback for waits that the sources of a job need.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,40 +10,40 @@ const REPEATED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Environment variables. Values may be secrets, so `Debug` shows only the names.
 #[derive(Clone, Default)]
-pub struct Variables(BTreeMap<String, String>);
+pub struct EnvironmentVariables(BTreeMap<String, String>);
 
-impl Variables {
-    /// The variables of this process. Variables that are not UTF-8 are left out.
-    pub fn of_process() -> Variables {
+impl EnvironmentVariables {
+    /// Returns the variables of this process. Variables that are not UTF-8 are left out.
+    pub fn of_process() -> EnvironmentVariables {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect()
     }
 
-    /// The value of a variable; `None` if it is not set or empty.
+    /// Returns the value of a variable, or `None` if the variable is not set or empty.
     pub fn get(&self, name: &str) -> Option<String> {
         self.0.get(name).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// All names and values.
+    /// Returns all names and values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (String, String)> {
         self.0.iter().map(|(name, value)| (name.clone(), value.clone()))
     }
 }
 
-impl FromIterator<(String, String)> for Variables {
-    fn from_iter<T: IntoIterator<Item = (String, String)>>(variables: T) -> Variables {
-        Variables(variables.into_iter().collect())
+impl FromIterator<(String, String)> for EnvironmentVariables {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(variables: T) -> EnvironmentVariables {
+        EnvironmentVariables(variables.into_iter().collect())
     }
 }
 
-impl fmt::Debug for Variables {
+impl fmt::Debug for EnvironmentVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// A receiver of sentences about waits that a remote source causes, such as for a rate limit.
+/// Receives sentences about waits that a remote source causes, such as a wait for a rate limit.
 #[derive(Clone)]
 pub struct OnWait(Arc<dyn Fn(&str) + Send + Sync>);
 
@@ -53,7 +53,7 @@ impl OnWait {
         OnWait(Arc::new(receive))
     }
 
-    /// Like [`OnWait::new`], but a sentence that is repeated within a minute is passed on once.
+    /// Like [`OnWait::new`], but calls `receive` only once for a sentence that is repeated within a minute.
     pub fn without_repetitions(receive: impl Fn(&str) + Send + Sync + 'static) -> OnWait {
         let last: Mutex<Option<(String, Instant)>> = Mutex::default();
         OnWait::new(move |sentence| {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The variables of special tokens that transformers gives a template.
+/// The names of the variables for special tokens that the library transformers passes to a template.
 pub(crate) const TOKEN_NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The parts of a template's hash, by which a refusal says which of them is another.
+/// The parts of a template's hash. A message about another hash names the parts that differ.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateParts {
@@ -24,27 +24,24 @@ impl TemplateParts {
         TemplateParts { source, special_tokens: special_tokens.clone() }
     }
 
-    /// The difference between the template here and the one that the corpus was tokenised with. Older caches have no
-    /// parts.
+    /// Returns a message about the difference between the template `now` and the template with which the corpus was
+    /// tokenised. Caches of older versions record no parts.
     pub(crate) fn difference(now: Option<&TemplateParts>, recorded: Option<&TemplateParts>) -> String {
-        const CORPUS: &str = "the one that the corpus was tokenised with: put that one back";
+        const OTHER: &str = "is not the one with which the corpus was tokenised: restore that one";
         match (now, recorded) {
             (Some(now), Some(recorded)) if now.source == recorded.source => {
                 let names = TOKEN_NAMES.iter().filter(|name| text(now, name) != text(recorded, name));
                 let changed =
                     names.map(|name| format!("its {name} is {}, and was {}", text(now, name), text(recorded, name)));
-                format!(
-                    "the chat template gets another special token than {CORPUS} ({})",
-                    changed.collect::<Vec<_>>().join("; ")
-                )
+                format!("a special token of the chat template {OTHER} ({})", changed.collect::<Vec<_>>().join("; "))
             }
-            (Some(_), None) => format!("its chat template, or a special token that it gets, is another than {CORPUS}"),
-            _ => format!("its chat template is another than {CORPUS}"),
+            (Some(_), None) => format!("its chat template, or a special token of the template, {OTHER}"),
+            _ => format!("its chat template {OTHER}"),
         }
     }
 }
 
-/// The text of a special token, for people.
+/// Returns the text of a special token as messages show it.
 fn text(parts: &TemplateParts, name: &str) -> String {
     parts.special_tokens.get(name).map_or_else(|| "missing".to_owned(), |text| format!("{text:?}"))
 }

@@ -1,11 +1,11 @@
-//! Texts that are tokenised together, spread over the processors.
+//! A batch of texts that is tokenised on all processors.
 
 use crate::corpus::ConversationRecord;
 use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
 
-/// Bytes of text that are tokenised together. A tokenizer's working memory is about a hundred times the size of its
-/// text.
+/// The number of bytes of text that are tokenised together. A tokenizer's working memory is about a hundred times the
+/// size of its text.
 pub(crate) const ENCODE_BATCH_BYTES: usize = 1 << 20;
 
 /// Whether a text has characters other than white space.
@@ -13,7 +13,8 @@ pub(crate) fn has_text(text: &str) -> bool {
     text.contains(|character: char| !character.is_whitespace())
 }
 
-/// Texts to tokenise together, each with a flag for whether it ends its document, or conversations. No source has both.
+/// Texts or conversations to tokenise together. Each text has a flag for whether it ends its document. No source has
+/// both texts and conversations.
 #[derive(Default)]
 pub(crate) struct TextBatch {
     texts: Vec<String>,
@@ -34,12 +35,12 @@ impl TextBatch {
         self.conversations.push(record.clone());
     }
 
-    /// Bytes of the texts.
+    /// Returns the size of the texts and conversations in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Moves the texts into `documents`, tokenised.
+    /// Tokenises the texts and conversations, and moves the tokens into `documents`.
     ///
     /// # Errors
     /// Fails if the tokenizer fails, or if the job refuses a conversation.

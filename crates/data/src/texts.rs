@@ -13,7 +13,7 @@ use crate::corpus::{Contents, CorpusFile, FieldBytes, Format, with_compression};
 use crate::error::DataError;
 use crate::source::{LocalFiles, Source};
 
-/// The depth of nested folders down to which files are searched.
+/// The largest depth of nested folders in which files are searched.
 const MAX_DEPTH: usize = 32;
 
 /// The form of the records of a corpus.
@@ -22,38 +22,38 @@ pub enum RecordForm {
     /// A document in a field of text, or a whole file.
     #[default]
     Text,
-    /// A conversation in the field of this name, which has more text than any field of text.
+    /// A conversation in the field of this name. The field has more text than any field of text.
     Conversation(String),
     /// A text in the field `prompt`, and the answer to it in the field `completion`.
     PromptAndCompletion,
 }
 
-/// Texts below a folder.
+/// The texts below a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
-    /// The `data.paths` that match these files and no others.
+    /// The `data.paths` that match these files and no other files.
     pub patterns: Vec<String>,
-    /// The field or column that holds the text, which is the one with the most bytes; `None` if all files are plain
+    /// The field or column that holds the text: the field of text with the most bytes. `None` if all files are plain
     /// text, or the records are conversations.
     pub field: Option<String>,
-    /// The other text fields of these files, each with its share of the files' text, between 0 and 1. The largest is
+    /// The text fields besides `field`, each with its share of the files' text, between 0 and 1. The largest share is
     /// first.
     pub other_fields: Vec<(String, f64)>,
-    /// Number of files.
+    /// The number of files.
     pub files: usize,
-    /// Bytes of the files' text. Only the text in the field counts, which is estimated from a sample.
+    /// The number of bytes of the texts that training reads. The bytes in a field are estimated from a sample.
     pub bytes: u64,
-    /// The form of the records. If there is a field of text, training reads that field alone.
+    /// The form of the records. If `field` is set, training reads only that field.
     pub form: RecordForm,
     /// A sentence about each file that looks like a text but can't be trained on.
     pub skipped: Vec<String>,
 }
 
-struct Found {
+struct FoundTexts {
     folder: PathBuf,
     name: String,
     extension: String,
-    /// Bytes of plain text.
+    /// The number of bytes of plain text.
     bytes: u64,
     /// Fields that may hold the text, each with an estimate of its bytes; `None` for plain text.
     fields: Option<BTreeMap<String, u64>>,
@@ -63,7 +63,7 @@ struct Found {
 
 struct Search {
     source: Arc<LocalFiles>,
-    found: Vec<Found>,
+    found: Vec<FoundTexts>,
     skipped: Vec<String>,
     /// The extensions of files that a pattern must not match. Patterns with these extensions name single files.
     left_out: BTreeSet<String>,
@@ -71,9 +71,10 @@ struct Search {
     has_left_out_folder: bool,
 }
 
-/// The texts, in files of the formats that hold text, below `folder`, a path relative to `volume_root`, which may be
-/// empty. Hidden files, links to folders, and folders for which `is_excluded` holds are skipped. With `conversations`,
-/// records may also be conversations, in the field `messages` or in `prompt` and `completion`.
+/// Finds the texts below `folder`, in files of the formats that hold text. `folder` is a path relative to
+/// `volume_root`, and may be empty. The search skips hidden files, links to folders, and folders for which
+/// `is_excluded` returns true. If `conversations` is true, records may also be conversations, in the field `messages`
+/// or in `prompt` and `completion`.
 ///
 /// # Errors
 /// Fails if a folder can't be listed.
@@ -144,7 +145,7 @@ impl Search {
         match text {
             Ok((bytes, fields, conversations)) => {
                 let (folder, extension) = (folder.to_owned(), with_compression(format.extension, compression));
-                self.found.push(Found { folder, name, extension, bytes, fields, conversations });
+                self.found.push(FoundTexts { folder, name, extension, bytes, fields, conversations });
             }
             Err(error) => self.leave_out_for(path, &error),
         }
@@ -165,13 +166,13 @@ impl Search {
         let form = form(&self.found, field.as_deref());
         let is_read_whole = conversations && form.has_format();
         let field = field.filter(|_| !is_read_whole);
-        let (found, others): (Vec<Found>, Vec<Found>) =
+        let (found, others): (Vec<FoundTexts>, Vec<FoundTexts>) =
             self.found.drain(..).partition(|file| match (&file.fields, is_read_whole) {
                 (_, true) => file.conversation_bytes(&form).is_some(),
                 (None, false) => true,
                 (Some(fields), false) => field.as_ref().is_some_and(|field| fields.contains_key(field)),
             });
-        for Found { folder, name, conversations, .. } in others {
+        for FoundTexts { folder, name, conversations, .. } in others {
             let problem = match (&field, conversations.keys().next()) {
                 (_, Some(conversation)) => format!("holds conversations in \"{conversation}\", and no text"),
                 (Some(field), None) => format!("has no text in \"{field}\""),
@@ -179,7 +180,7 @@ impl Search {
             };
             self.leave_out(&folder.join(name), &problem);
         }
-        let mut by_extension: BTreeMap<&str, Vec<&Found>> = BTreeMap::new();
+        let mut by_extension: BTreeMap<&str, Vec<&FoundTexts>> = BTreeMap::new();
         for file in &found {
             by_extension.entry(&file.extension).or_default().push(file);
         }
@@ -189,7 +190,7 @@ impl Search {
         let all: u64 = text_fields.iter().map(|(_, bytes)| bytes).sum();
         let others = text_fields.into_iter().filter(|(name, _)| field.as_ref() != Some(name));
         let other_fields = others.map(|(name, bytes)| (name, bytes as f64 / all.max(1) as f64)).collect();
-        let bytes = |file: &Found| match is_read_whole {
+        let bytes = |file: &FoundTexts| match is_read_whole {
             true => file.conversation_bytes(&form).unwrap_or(0),
             false => file.text_bytes(field.as_deref()),
         };
@@ -197,7 +198,7 @@ impl Search {
             patterns,
             files: found.len(),
             bytes: found.iter().fold(0, |sum, file| sum.saturating_add(bytes(file))),
-            // without a field of text, only plain files of text are read
+            // without a field of text, only files of plain text are read
             form: if is_read_whole || field.is_some() || found.is_empty() { form } else { RecordForm::Text },
             field,
             other_fields,
@@ -205,8 +206,8 @@ impl Search {
         }
     }
 
-    /// The patterns that match these files of one extension and no other files.
-    fn patterns(&self, folder: &Path, extension: &str, files: &[&Found]) -> Vec<String> {
+    /// Returns the patterns that match these files of one extension and no other files.
+    fn patterns(&self, folder: &Path, extension: &str, files: &[&FoundTexts]) -> Vec<String> {
         let escaped = |path: &Path| Pattern::escape(&path.to_string_lossy());
         if self.left_out.contains(extension) {
             return files.iter().map(|file| escaped(&file.folder.join(&file.name))).collect();
@@ -224,7 +225,7 @@ impl Search {
 }
 
 impl RecordForm {
-    /// Whether a job has a format for such records, besides texts.
+    /// Whether `data.format` has a value other than Text for these records.
     fn has_format(&self) -> bool {
         match self {
             RecordForm::Text => false,
@@ -234,8 +235,8 @@ impl RecordForm {
     }
 }
 
-impl Found {
-    /// The bytes of the records' conversations; `None` if the records have another form.
+impl FoundTexts {
+    /// Returns the number of bytes of the records' conversations, or `None` if the records have another form.
     fn conversation_bytes(&self, form: &RecordForm) -> Option<u64> {
         let fields = self.fields.as_ref()?;
         match form {
@@ -251,15 +252,15 @@ impl Found {
     }
 }
 
-/// The form of the records of `files`, whose field of text with the most bytes is `field`.
-fn form(files: &[Found], field: Option<&str>) -> RecordForm {
+/// Returns the form of the records of `files`. `field` is the field of text with the most bytes.
+fn form(files: &[FoundTexts], field: Option<&str>) -> RecordForm {
     let text = files.iter().fold(0, |bytes: u64, file| bytes.saturating_add(file.text_bytes(field)));
     if let Some((name, bytes)) = largest(files.iter().flat_map(|file| &file.conversations))
         && bytes > text
     {
         return RecordForm::Conversation(name);
     }
-    let is_pair = |file: &Found| {
+    let is_pair = |file: &FoundTexts| {
         let fields = file.fields.as_ref();
         fields.is_some_and(|fields| ["prompt", "completion"].iter().all(|name| fields.contains_key(*name)))
     };
@@ -269,16 +270,16 @@ fn form(files: &[Found], field: Option<&str>) -> RecordForm {
     }
 }
 
-fn texts_of(files: &[Found]) -> impl Iterator<Item = (&String, &u64)> {
+fn texts_of(files: &[FoundTexts]) -> impl Iterator<Item = (&String, &u64)> {
     files.iter().flat_map(|file| file.fields.iter().flatten())
 }
 
-/// The field with the most bytes, and its bytes.
+/// Returns the field with the most bytes, and the number of its bytes.
 fn largest<'a>(fields: impl Iterator<Item = (&'a String, &'a u64)>) -> Option<(String, u64)> {
     by_bytes(fields).into_iter().next()
 }
 
-/// Fields with the sums of their bytes, the largest first.
+/// Returns the fields with the sums of their bytes. The largest sum is first.
 fn by_bytes<'a>(fields: impl Iterator<Item = (&'a String, &'a u64)>) -> Vec<(String, u64)> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for (field, bytes) in fields {

@@ -1,4 +1,4 @@
-//! The training of a byte-level BPE tokenizer on the corpus.
+//! Trains a byte-level BPE tokenizer on the corpus.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -14,21 +14,22 @@ use tokenizers::{
 use crate::error::DataError;
 use crate::tokenizer::SPECIAL_TOKENS;
 
-/// The 256 bytes and the special tokens.
+/// The smallest vocabulary: the 256 bytes and the special tokens.
 pub(crate) const MIN_VOCAB_SIZE: usize = 256 + SPECIAL_TOKENS.len();
 
-/// Part of the cache key. Increment it when training gives a different tokenizer for the same corpus.
+/// The version of the training, which is part of the cache key. Increment the version when training returns another
+/// tokenizer for the same corpus.
 pub(crate) const TRAINING_VERSION: u32 = 1;
 
-/// Texts queued between the reader and the counting threads. The number bounds the memory.
+/// The number of texts in the queue between the reader and the counting threads. It bounds the memory.
 const QUEUED_TEXTS: usize = 64;
 
-/// The bytes of a `tokenizer.json`, trained on the texts that `read` passes on, with at most `vocab_size` tokens.
-/// `path`, the file's later place, appears in errors only. The same texts give the same bytes: pre-tokens are counted
-/// in any order, but pairs merge by count, then by the lower ids.
+/// Trains a tokenizer with at most `vocab_size` tokens on the texts from `read`. Returns the bytes of its
+/// `tokenizer.json`. `path` is the later path of the file, and appears only in errors. The same texts give the same
+/// bytes: the order of counting has no effect, because pairs merge by count, then by the lower ids.
 ///
 /// # Errors
-/// Fails if `read` fails, or if the tokenizers library does.
+/// Fails if `read` fails, or if the tokenizers library reports an error.
 pub(crate) fn train(
     vocab_size: usize,
     path: &Path,
@@ -42,7 +43,8 @@ pub(crate) fn train(
         let (sender, receiver) = mpsc::sync_channel::<String>(QUEUED_TEXTS);
         let counting = scope.spawn(move || train_bpe(vocab_size, receiver.into_iter()));
         read(&mut |text| {
-            // Fails only if the counting ended early. Its error is then returned below.
+            // This call fails only if the counting ended early. In this case, the error of the counting is returned
+            // below.
             sender.send(text.to_owned()).ok();
         })?;
         drop(sender);
@@ -50,7 +52,7 @@ pub(crate) fn train(
     })
 }
 
-/// The bytes of the `tokenizer.json` of a byte-level BPE.
+/// Returns the bytes of the `tokenizer.json` of a byte-level BPE.
 pub(crate) fn train_bpe(
     vocab_size: usize,
     texts: impl Iterator<Item = String> + Send,
@@ -71,8 +73,8 @@ pub(crate) fn train_bpe(
             .with_decoder(Some(bytes.into()))
             .build()?;
     tokenizer.train(&mut trainer, texts)?;
-    // Other programs that load the model use this: a prompt begins with the token that began every document in
-    // training.
+    // Other programs that load the model use this post-processor. It begins a prompt with the token that begins every
+    // document in training.
     let begin = TemplateProcessing::builder()
         .try_single(format!("{} $A", SPECIAL_TOKENS[0]))?
         .try_pair(format!("{} $A $B:1", SPECIAL_TOKENS[0]))?
@@ -89,8 +91,7 @@ mod tests {
     use tokenizers::utils::parallelism::set_parallelism;
 
     proptest! {
-        /// With few letters and short words, nearly every choice of a pair is a tie. Hash maps have a new seed each
-        /// time.
+        /// With few letters and short words, nearly every choice of a pair is a tie. Every hash map has a new seed.
         #[test]
         fn ties_and_threads_do_not_matter(texts in proptest::collection::vec("([abc]{1,9} ?){1,12}", 1..6)) {
             let trained = |texts: Vec<String>| train_bpe(MIN_VOCAB_SIZE + 60, texts.into_iter()).unwrap();

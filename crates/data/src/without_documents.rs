@@ -1,4 +1,4 @@
-//! The error of a corpus, or a source, none of whose records is a document to train on.
+//! The error for a corpus or a source without any document to train on.
 
 use std::ops::Range;
 
@@ -7,7 +7,8 @@ use crate::corpus::Corpus;
 use crate::error::DataError;
 use crate::findings::Findings;
 
-/// The error of these files of a corpus. It has the most frequent reason if they hold conversations.
+/// Returns the error for the given files of a corpus. If the files hold conversations, the error names the most
+/// frequent reason why records are left out.
 pub(crate) fn without_documents(corpus: &Corpus, files: Range<usize>, findings: &Findings) -> DataError {
     let first = corpus.files.get(files.start).filter(|file| file.documents != DocumentFormat::Text);
     match (first, findings.most_frequent_reason()) {

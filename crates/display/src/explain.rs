@@ -1,18 +1,19 @@
-//! The documentation of a field in the form of `kubectl explain`, with further facts from the schema.
+//! Writes the documentation of a field in the form of `kubectl explain`, with further facts from the schema.
 
 use stagecoach_api::explain::Field;
 use stagecoach_api::job::{API_VERSION, ChangeEffect, KIND};
 
-use crate::wrap::wrap;
+use crate::format::wrap;
 
-/// The text of `stagecoach explain`: the meaning and the values of a field, and the first sentence on each field below
-/// it, in lines of `width` columns.
+/// Returns the text of `stagecoach explain` in lines of `width` columns. The text has the meaning and the values of the
+/// field, and the first sentence about each of its subfields.
 pub fn explain(field: &Field, width: usize) -> String {
     let fields: Vec<String> = field.fields.iter().map(|below| summary(below, width)).collect();
     with_fields(field, &fields.join("\n\n"), width)
 }
 
-/// Like [`explain`], with the names and types of all fields below.
+/// Returns the text of [`explain`] with the names and types of all nested fields, instead of the sentences about
+/// subfields.
 pub fn explain_recursively(field: &Field, width: usize) -> String {
     let mut tree = Vec::new();
     add_tree(field, 2, width, &mut tree);
@@ -38,7 +39,7 @@ fn with_fields(field: &Field, fields: &str, width: usize) -> String {
     sections.join("\n\n")
 }
 
-/// Name and type, and the values that the field may have.
+/// Returns the name and the type of a field, and the values that the field may have.
 fn facts(field: &Field, width: usize) -> String {
     let mut facts = vec![format!("FIELD: {} {}", field.name(), kind(field))];
     if !field.choices.is_empty() {
@@ -53,10 +54,10 @@ fn facts(field: &Field, width: usize) -> String {
     facts.join("\n")
 }
 
-/// A field in the list of an object's fields.
+/// Returns a field as an entry in the list of an object's fields.
 fn summary(field: &Field, width: usize) -> String {
     let mut lines = named(field, 2, width);
-    // an object's default consists of the defaults of its fields
+    // the default of an object is not shown, because its fields show their defaults
     if let Some(default) = field.default.as_ref().filter(|_| field.fields.is_empty()) {
         lines.push(wrap(&format!("default: {default}"), 2, width));
     }
@@ -71,7 +72,7 @@ fn add_tree(field: &Field, indent: usize, width: usize, lines: &mut Vec<String>)
     }
 }
 
-/// A field's line, and the lines with its values, as kubectl writes them.
+/// Returns the line of a field, and the line of its values, in kubectl's form.
 fn named(field: &Field, indent: usize, width: usize) -> Vec<String> {
     let mut lines = vec![format!("{}{}\t{}", " ".repeat(indent), field.name(), kind(field))];
     if !field.choices.is_empty() {

@@ -1,14 +1,14 @@
-//! The end of a stage, and the end of its log.
+//! Describes the failure of a stage, and shows the end of its log.
 
 use stagecoach_api::visible;
 use stagecoach_lifecycle::AttemptFailure;
 
-/// The base of exit codes by a signal: 128 + signal number.
+/// The base of the exit code after a signal. The code is 128 plus the number of the signal.
 const SIGNAL_BASE: i32 = 128;
-/// The maximal number of log lines shown.
+/// The largest number of shown log lines.
 const LOG_TAIL_LINES: usize = 8;
 
-/// The end of the stage: reason, exit code, and the message if it adds information.
+/// Describes the end of the stage: the reason, the exit code, and the message if the message adds information.
 pub fn describe_failure(failure: &AttemptFailure) -> String {
     let mut text = failure.label();
     let message = visible(failure.message.trim_end());
@@ -22,7 +22,7 @@ pub fn describe_failure(failure: &AttemptFailure) -> String {
     format!("{text}: {message}")
 }
 
-/// The name of the signal that a shell's exit code encodes.
+/// Returns the name of the signal that a shell's exit code encodes.
 fn signal_name(code: i32) -> Option<&'static str> {
     Some(match code - SIGNAL_BASE {
         1 => "SIGHUP",
@@ -38,7 +38,7 @@ fn signal_name(code: i32) -> Option<&'static str> {
     })
 }
 
-/// The last lines of a log, made [`visible`]. Lines that only repeat the message are omitted.
+/// Returns the last lines of a log, made [`visible`]. Lines that only repeat the message are omitted.
 pub fn log_tail(log: &str, message: &str) -> Vec<String> {
     let is_new = |line: &String| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
     let shown = log.lines().rev().map(|line| visible(line).into_owned());

@@ -1,4 +1,4 @@
-//! A job's last failure from cause to consequence, in sentences.
+//! Describes a job's last failure from cause to consequence, in sentences.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use stagecoach_lifecycle::{AttemptFailure, JobOutcome, JobState, UnixMillis};
 use crate::failure::{describe_failure, log_tail};
 use crate::format::{duration, time};
 
-/// The last failure of a job; displayed as sentences: cause, consequence, state of the job, remedy.
+/// The last failure of a job. The summary is displayed as sentences: the cause, the consequence, the state of the job,
+/// and the remedy.
 #[derive(Clone, Debug)]
 pub struct FailureSummary<'a> {
     /// The name of the job.
@@ -16,13 +17,13 @@ pub struct FailureSummary<'a> {
     pub state: Option<&'a JobState>,
     /// The last step that finished before the failure.
     pub finished_step: Option<u64>,
-    /// The end of the failed stage's log, or the reason for its absence.
+    /// The end of the failed stage's log, or the reason why there is no log.
     pub log: Result<LogTail<'a>, &'a str>,
     /// The successor of the failed stage.
     pub successor: Option<Successor>,
     /// `restart.maxRestarts`.
     pub max_restarts: u32,
-    /// The point from which training continued; `None` until it continues.
+    /// The point from which training continued; `None` until training continues.
     pub resumption: Option<String>,
     /// The state of the job, in a sentence.
     pub status_text: String,
@@ -33,9 +34,9 @@ pub struct FailureSummary<'a> {
 /// The end of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTail<'a> {
-    /// The origin of the log.
+    /// The source of the log, such as a file or a pod.
     pub name: String,
-    /// The last lines of the log, or all of them.
+    /// The text of the log, or its last lines.
     pub text: &'a str,
 }
 
@@ -91,13 +92,13 @@ impl FailureSummary<'_> {
         };
         let tail = log_tail(log.text, &failure.message);
         if tail.is_empty() {
-            return writeln!(f, "  log:    {} says nothing more", log.name);
+            return writeln!(f, "  log:    {} has no further lines", log.name);
         }
         writeln!(f, "  log:    the end of {}:", log.name)?;
         tail.iter().try_for_each(|line| writeln!(f, "          | {line}"))
     }
 
-    /// The reaction of the other stages.
+    /// Describes how the other stages react to the failure.
     fn consequence(&self, state: &JobState, failure: &AttemptFailure) -> String {
         let remaining = state.budget.remaining(self.max_restarts);
         let left = format!("{remaining} of {} restarts are left", self.max_restarts);
@@ -124,7 +125,7 @@ impl FailureSummary<'_> {
         }
     }
 
-    /// Whether the stage is to be created again.
+    /// Whether the failed stage is still to be created again.
     fn is_starting(&self, state: &JobState, failure: &AttemptFailure) -> bool {
         self.successor.is_none() && failure.rank.is_some_and(|rank| state.ranks_to_create.contains(&rank))
     }

@@ -9,16 +9,13 @@ mod failure;
 mod failure_summary;
 mod format;
 mod replicas;
-mod table;
 mod top;
 mod watch;
-mod wrap;
 
 pub use explain::{explain, explain_recursively};
 pub use failure::{describe_failure, log_tail};
 pub use failure_summary::{FailureSummary, LogTail, Successor};
-pub use format::{duration, nats, percent, time};
+pub use format::{duration, nats, percent, table, time};
 pub use replicas::{Replicas, meanwhile};
-pub use table::table;
 pub use top::{Slowest, TopRow, top};
 pub use watch::watch;

@@ -1,20 +1,21 @@
-//! The number of replicas with which a job trains.
+//! Describes the number of replicas with which a job trains.
 
 use std::fmt;
 
 use stagecoach_api::contract::Mesh;
 
-/// The replicas of a job that has several.
+/// The replicas of a job that has several replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// The number of replicas that train; 0 while too few are ready.
+    /// The number of replicas that train. The number is 0 while too few replicas are ready.
     pub training: u32,
     /// The number of all replicas.
     pub all: u32,
 }
 
 impl Replicas {
-    /// The replicas of an attempt, of which `training` train; `None` if the attempt has a single replica.
+    /// Returns the replicas of an attempt; `None` if the attempt has a single replica. `training` is the number of
+    /// replicas that train.
     pub fn of(mesh: Mesh, training: u32) -> Option<Replicas> {
         mesh.if_replicated().map(|mesh| Replicas { training, all: mesh.data_parallel })
     }
@@ -24,22 +25,22 @@ impl Replicas {
         self.training > 0 && self.training < self.all
     }
 
-    /// A sentence that the job trains without some of its replicas; `None` if no replica is missing.
+    /// Returns a sentence that the job trains without some of its replicas; `None` if no replica is missing.
     pub fn missing(self) -> Option<String> {
-        self.are_missing().then(|| format!("training with {self} until all are back"))
+        self.are_missing().then(|| format!("training with {self} until the missing replicas return"))
     }
 }
 
-/// `1 of 2 replicas`
+/// Writes the replicas as `1 of 2 replicas`.
 impl fmt::Display for Replicas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} replicas", self.training, self.all)
     }
 }
 
-/// The state of the other stages until a lost stage is back.
+/// Describes the state of the other stages until a lost stage is back.
 pub const fn meanwhile(training_replicas: u32) -> &'static str {
-    if training_replicas > 0 { "the other replicas train on without its own" } else { "the others wait for it" }
+    if training_replicas > 0 { "the other replicas continue without this replica" } else { "the others wait for it" }
 }
 
 #[cfg(test)]
@@ -49,7 +50,7 @@ mod tests {
     #[test]
     fn only_missing_replicas_are_reported() {
         let of = |training| Replicas::of(Mesh { stages: 2, data_parallel: 3 }, training).unwrap();
-        assert_eq!(of(2).missing().as_deref(), Some("training with 2 of 3 replicas until all are back"));
+        assert_eq!(of(2).missing().as_deref(), Some("training with 2 of 3 replicas until the missing replicas return"));
         assert_eq!((of(0).missing(), of(3).missing()), (None, None));
         assert_eq!(Replicas::of(Mesh::pipeline(3), 1), None);
     }

@@ -3,8 +3,7 @@
 use stagecoach_api::visible;
 
 use crate::Replicas;
-use crate::format::{duration, nats};
-use crate::table::table;
+use crate::format::{duration, nats, table};
 
 /// A job's line. Unknown values are shown as `-`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,34 +12,34 @@ pub struct TopRow {
     pub name: String,
     /// The state of the job, in one word.
     pub phase: String,
-    /// Finished steps.
+    /// The number of finished steps.
     pub step: Option<u64>,
-    /// Total number of steps.
+    /// The total number of steps.
     pub steps: Option<u64>,
     /// Training loss of the last step, in nats per token.
     pub loss: Option<f64>,
-    /// Target tokens per second, of a job that trains.
+    /// Target tokens per second; `None` unless the job trains.
     pub tokens_per_second: Option<f64>,
-    /// Stages that are ready.
+    /// The number of ready stages.
     pub ready_stages: u32,
-    /// All stages.
+    /// The number of all stages.
     pub stages: u32,
-    /// The replicas, of a job that has several.
+    /// The replicas; `None` unless the job has several replicas.
     pub replicas: Option<Replicas>,
-    /// Restarts so far, of single stages as well as of the whole group.
+    /// The number of restarts so far, of single stages as well as of the whole group.
     pub restarts: u32,
     /// The step of the newest checkpoint.
     pub checkpoint: Option<u64>,
-    /// The slowest stage, of a job that trains.
+    /// The slowest stage; `None` unless the job trains.
     pub slowest: Option<Slowest>,
-    /// Seconds to the end, of a job that trains.
+    /// The estimated seconds to the last step; `None` unless the job trains.
     pub eta: Option<f64>,
 }
 
-/// The stage that computes the longest.
+/// The stage with the longest computation time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowest {
-    /// The stage's number, if known.
+    /// The number of the stage, if it is known.
     pub stage: Option<u32>,
     /// The stage's computation time divided by the mean of all stages.
     pub imbalance: f64,
@@ -49,7 +48,7 @@ pub struct Slowest {
 const HEADER: [&str; 11] =
     ["NAME", "PHASE", "STEP", "LOSS", "TOKENS/S", "STAGES", "REPLICAS", "RESTARTS", "CHECKPOINT", "SLOWEST", "ETA"];
 
-/// The table.
+/// Returns the table with a line for each of `rows`.
 pub fn top(rows: &[TopRow]) -> String {
     table(Some(&HEADER), &[2, 3, 4, 5, 6, 7, 8, 10], rows.iter().map(TopRow::cells).collect())
 }

@@ -1,4 +1,4 @@
-//! A text that is refreshed in place.
+//! Prints a text that is refreshed in place.
 
 use std::io::{self, IsTerminal, Write};
 use std::thread;
@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// the previous one.
 ///
 /// # Errors
-/// The first error of `text`.
+/// Returns the first error of `text`.
 pub fn watch<E>(mut text: impl FnMut() -> Result<String, E>) -> Result<(), E> {
     let mut out = io::stdout();
     // moves the cursor to the top left, and erases the rest of the screen

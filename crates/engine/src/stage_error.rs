@@ -1,4 +1,4 @@
-//! The error that ends a stage: a kind for the restart policy, a message for the user.
+//! The error that ends a stage: a kind for the restart policy, and a message for the user.
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::CheckpointError;
@@ -21,17 +21,17 @@ pub struct StageError {
 }
 
 impl StageError {
-    /// An error of any kind.
+    /// Creates an error of any kind.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> StageError {
         StageError { kind, message: message.into() }
     }
 
-    /// An invalid job or plan.
+    /// Creates the error of an invalid job or plan.
     pub fn invalid(message: impl Into<String>) -> StageError {
         StageError::new(FailureKind::InvalidConfig, message)
     }
 
-    /// A failed operation on the volume.
+    /// Creates the error of a failed operation on the volume.
     pub fn storage(operation: &str, path: &std::path::Path, error: impl std::fmt::Display) -> StageError {
         StageError::new(FailureKind::Storage, format!("could not {operation} {}: {error}", path.display()))
     }
@@ -89,7 +89,7 @@ impl From<DataError> for StageError {
 impl From<CheckpointError> for StageError {
     fn from(error: CheckpointError) -> StageError {
         let kind = match error {
-            // fenced off by a newer group of the job
+            // a newer group of the job has fenced this stage off
             CheckpointError::FencedOff { by: None, .. } => FailureKind::PeerLost,
             CheckpointError::FencedOff { by: Some(_), .. }
             | CheckpointError::NoFolderRename { .. }

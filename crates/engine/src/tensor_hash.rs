@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// BLAKE3 of one tensor's shape and bytes, with its name.
+/// The BLAKE3 hash of one tensor's shape and bytes, with the tensor's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TensorHash {
-    /// Hugging Face's name.
+    /// The tensor's name, as in Hugging Face's model.
     name: String,
     hash: String,
 }
 
 impl TensorHash {
-    /// The hash of one tensor.
+    /// Computes the hash of one tensor.
     pub fn of(name: &str, shape: &[usize], bytes: &[u8]) -> TensorHash {
         let mut hasher = blake3::Hasher::new();
         for dim in shape {
@@ -21,12 +21,12 @@ impl TensorHash {
         TensorHash { name: name.to_owned(), hash }
     }
 
-    /// The name of the tensor.
+    /// Returns the name of the tensor.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The hash of a model from the hashes of all its tensors, in hex.
+    /// Computes the hash of a model from the hashes of all its tensors, in hex.
     pub fn combine(mut tensors: Vec<TensorHash>) -> String {
         tensors.sort();
         let mut hasher = blake3::Hasher::new();

@@ -7,12 +7,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-pub use name::{is_key, key, random_hex, temporary_name, temporary_target};
+pub use name::{is_cache_key, key, random_hex, target_of_temporary_file, temporary_name};
 
-/// Reads a file; `None` if the file does not exist.
+/// Reads a file. Returns `None` if the file does not exist.
 ///
 /// # Errors
-/// If the file exists and can't be read.
+/// Returns an error if the file exists and can't be read.
 pub fn read_if_exists(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -20,11 +20,11 @@ pub fn read_if_exists(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// A file under a temporary name, until [`AtomicFile::commit`] renames it. Dropping it before the commit removes the
-/// file.
+/// A file that is written under a temporary name. [`AtomicFile::commit`] renames the file to its target. Dropping the
+/// value before the commit removes the file.
 #[derive(Debug)]
 pub struct AtomicFile {
-    /// `None` once committed.
+    /// The open file, or `None` after the commit.
     file: Option<File>,
     temporary: PathBuf,
     target: PathBuf,
@@ -34,26 +34,27 @@ impl AtomicFile {
     /// Creates the temporary file beside `target`.
     ///
     /// # Errors
-    /// If the folder can't be written.
+    /// Returns an error if the folder can't be written.
     pub fn create(target: &Path) -> io::Result<AtomicFile> {
         AtomicFile::create_in(target.parent().unwrap_or(Path::new("")), target)
     }
 
-    /// Creates the temporary file in `folder`, which is on the file system of `target`.
+    /// Creates the temporary file in `folder`, which must be on the file system of `target`.
     ///
     /// # Errors
-    /// If `folder` can't be written.
+    /// Returns an error if `folder` can't be written.
     pub fn create_in(folder: &Path, target: &Path) -> io::Result<AtomicFile> {
         let temporary = folder.join(temporary_name(&target.file_name().unwrap_or_default().to_string_lossy()));
         let file = OpenOptions::new().append(true).create_new(true).open(&temporary)?;
         Ok(AtomicFile { file: Some(file), temporary, target: target.to_owned() })
     }
 
-    /// Syncs the file, renames it to its target, replacing an existing file, and syncs the target's folder. Returns the
-    /// file, open for appending.
+    /// Syncs the file, renames it to its target, and syncs the target's folder. The rename replaces an existing file.
+    /// Returns the file, open for appending.
     ///
     /// # Errors
-    /// If the file or the folder can't be written. Unless the last sync failed, the old content is unchanged.
+    /// Returns an error if the file or the folder can't be written. After an error, the target has its old content,
+    /// unless the sync of the folder failed.
     pub fn commit(mut self) -> io::Result<File> {
         let file = self.open_file()?;
         file.sync_all()?;
@@ -63,8 +64,8 @@ impl AtomicFile {
         Ok(file)
     }
 
-    /// Locks the temporary file until this process has written it, so that other processes see that it is in use. No
-    /// effect on a file system without locks.
+    /// Locks the file until its handle is closed, so that other processes see that the file is in use. Has no effect on
+    /// a file system without locks.
     pub fn try_lock(&self) {
         if let Some(file) = &self.file {
             let _ = file.try_lock();
@@ -94,34 +95,34 @@ impl Drop for AtomicFile {
     }
 }
 
-/// Replaces the content of `path`, or creates it.
+/// Atomically replaces the content of the file `path`. Creates the file if it does not exist.
 ///
 /// # Errors
-/// Like [`AtomicFile::commit`].
+/// Returns the errors of [`AtomicFile::create`] and [`AtomicFile::commit`].
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(bytes)?;
     file.commit().map(drop)
 }
 
-/// Creates a folder and its missing parents, and makes the folder's entry durable. The entry of an existing folder is
-/// made durable too, because the creator of the folder may have crashed before.
+/// Creates a folder and its missing parents, and makes their entries durable. Also syncs the entry of an existing
+/// folder, because the creator of that folder may have crashed before its sync.
 ///
 /// # Errors
-/// If a folder can't be created, or the entry of a new one can't be made durable.
+/// Returns an error if a folder can't be created, or if the entry of a new folder can't be made durable.
 pub fn create_durable_dir(folder: &Path) -> io::Result<()> {
     let parent = folder.parent().unwrap_or(Path::new(""));
     match fs::create_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound && !parent.as_os_str().is_empty() => {
             create_durable_dir(parent)?;
             match fs::create_dir(folder) {
-                // another process has created it meanwhile
+                // another process has created the folder
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
                 created => created?,
             }
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {
-            // this user may lack access to a parent folder, and an entry that has existed for long is durable
+            // errors are ignored: the user may have no access to the parent, and the entry of an old folder is durable
             let _ = sync_dir(parent);
             return Ok(());
         }
@@ -130,10 +131,10 @@ pub fn create_durable_dir(folder: &Path) -> io::Result<()> {
     sync_dir(parent)
 }
 
-/// Makes the entries of a folder durable, but not the content of its files. `""` is the current folder.
+/// Makes the entries of a folder durable, but not the content of its files. The path `""` means the current folder.
 ///
 /// # Errors
-/// Fails with the error of the device. It is then unknown which entries are durable.
+/// Returns the error of the device. After an error, it is unknown which entries are durable.
 pub fn sync_dir(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
@@ -162,9 +163,9 @@ mod tests {
         let mut file = AtomicFile::create(&path).unwrap();
         file.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        // the files that would remain if the process were killed now
+        // the files that a killed process would leave
         let left: Vec<_> = names(folder.path()).into_iter().filter(|name| name != "state.json").collect();
-        assert_eq!(left.iter().filter_map(|name| temporary_target(name)).collect::<Vec<_>>(), ["state.json"]);
+        assert_eq!(left.iter().filter_map(|name| target_of_temporary_file(name)).collect::<Vec<_>>(), ["state.json"]);
         let mut committed = file.commit().unwrap();
         assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["state.json".to_owned()]));
         committed.write_all(b"er").unwrap();
@@ -177,7 +178,7 @@ mod tests {
         let path = folder.path().join("state.json");
         AtomicFile::create(&path).unwrap().write_all(b"half").unwrap();
         assert_eq!(names(folder.path()), [""; 0]);
-        // a folder in its place: the rename fails
+        // the rename fails if the target is a folder
         fs::create_dir(&path).unwrap();
         write_atomically(&path, b"new").unwrap_err();
         assert_eq!(names(folder.path()), ["state.json"]);
@@ -206,7 +207,7 @@ mod tests {
             write!(file, "{number}").unwrap();
         }
         assert_eq!((names(&aside).len(), path.exists()), (9, false));
-        // the folder moves away: its remaining writers can't replace the file any more
+        // after a rename of the folder, its remaining writers can't replace the file
         files.remove(4).commit().unwrap();
         fs::rename(&aside, folder.path().join("fenced")).unwrap();
         assert_eq!(files.pop().unwrap().commit().unwrap_err().kind(), ErrorKind::NotFound);

@@ -1,4 +1,4 @@
-//! Names of temporary files, and of folders for files that derive from contents.
+//! Defines the names of temporary files, and of folders for files that derive from hashed contents.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -7,38 +7,39 @@ const SUFFIX: &str = ".partial";
 /// The suffix that earlier versions appended to a file of the token cache.
 const OLDER_SUFFIX: &str = ".unfinished";
 
-/// Hexadecimal digits in a temporary name.
+/// The number of random hexadecimal digits in a temporary name.
 const RANDOM_DIGITS: usize = 16;
 
-/// Hexadecimal digits in a key.
+/// The number of hexadecimal digits in a key.
 const KEY_DIGITS: usize = 32;
 
-/// The key of contents with this hash: the first hexadecimal digits of `hash`. A folder with this name holds the files
-/// that derive from the contents.
+/// Returns the key of contents with this hash: the first hexadecimal digits of `hash`. A folder with this name holds
+/// the files that derive from the contents.
 pub fn key(hash: &str) -> String {
     hash.chars().take(KEY_DIGITS).collect()
 }
 
-/// Whether `name` is a [`key`].
-pub fn is_key(name: &str) -> bool {
+/// Whether `name` has the form of a [`key`].
+pub fn is_cache_key(name: &str) -> bool {
     name.len() == KEY_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// 64 random bits, as 16 hexadecimal digits.
+/// Returns 64 random bits as 16 hexadecimal digits.
 pub fn random_hex() -> String {
-    // the standard library's hashers have random keys: no dependency on a random number generator
+    // the standard library's hashers have random keys, so that no random number generator is needed
     format!("{:0RANDOM_DIGITS$x}", RandomState::new().build_hasher().finish())
 }
 
-/// A unique temporary name for the file `target`. The name contains random digits instead of the process id: processes
-/// in different pods share a volume, and each has process id 1 in its own pod.
+/// Returns a unique temporary name for the file `target`. The name contains random digits instead of the process id.
+/// Processes in different pods share a volume, and each of them has process id 1 in its pod.
 pub fn temporary_name(target: &str) -> String {
     format!("{target}.{}{SUFFIX}", random_hex())
 }
 
-/// The target of a temporary file; `None` if `name` is not a temporary name. A process that is killed during a write
-/// leaves such a file. The function also recognises temporary names of earlier versions, some with a process id.
-pub fn temporary_target(name: &str) -> Option<&str> {
+/// Returns the target of a temporary file, or `None` if `name` is not a temporary name. A process that is killed during
+/// a write leaves a temporary file. The function also recognises temporary names of earlier versions, some with a
+/// process id.
+pub fn target_of_temporary_file(name: &str) -> Option<&str> {
     let is_random = |unique: &str| unique.len() == RANDOM_DIGITS && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_process_id = |unique: &str| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit());
     let stem = name.strip_suffix(SUFFIX).or_else(|| name.strip_suffix(OLDER_SUFFIX))?;
@@ -55,7 +56,7 @@ mod tests {
         let [one, other] = [(); 2].map(|()| temporary_name("state.json"));
         assert_ne!(one, other);
         for name in [&*one, "state.json.17.partial", "state.json.0123456789abcdef.unfinished"] {
-            assert_eq!(temporary_target(name), Some("state.json"), "{name}");
+            assert_eq!(target_of_temporary_file(name), Some("state.json"), "{name}");
         }
         for other in [
             "state.json",
@@ -66,7 +67,7 @@ mod tests {
             "state.json.0123456789abcdef0.partial",
             ".partial",
         ] {
-            assert_eq!(temporary_target(other), None, "{other}");
+            assert_eq!(target_of_temporary_file(other), None, "{other}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The current activity of a stage. The trainer sets it at each action, and the heartbeats carry it. The activity is
-//! also the name of the thread (`top -H`). With a device, the trainer runs ahead of the device's work, and an activity
-//! becomes current only when the device reaches it.
+//! The current activity of a stage. The trainer sets the activity at each action, heartbeats report it to the
+//! coordinator, and the thread carries its name (`top -H`). With a device, the trainer queues work ahead of the device,
+//! and an activity becomes current only when the device reaches it.
 
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -9,44 +9,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::sync::{lock, spawn};
 
-/// A stage's current activity. Cheap to clone; all clones share it.
+/// The handle of a stage's current activity. All clones share one activity.
 #[derive(Debug, Clone)]
 pub struct Activity(Arc<Mutex<ActivityState>>);
 
 #[derive(Debug)]
 struct ActivityState {
-    current: Named,
+    current: NamedActivity,
     sequence: u64,
     since: Instant,
     /// The number of activities that are set but not yet current.
     ahead: usize,
-    /// The text of the last activity that is not yet current.
+    /// The text of the most recently queued activity.
     last: String,
     /// The queue of the thread that waits for the device. The first queued activity starts the thread.
     waiting: Option<mpsc::Sender<Ahead>>,
 }
 
 #[derive(Debug)]
-struct Named {
+struct NamedActivity {
     text: String,
     waits_for: Option<usize>,
 }
 
 /// An entry of the queue of activities that the device has not reached.
 struct Ahead {
-    /// The activity that begins when `wait` returns; `None` if the entry only holds back the entries behind it.
-    named: Option<Named>,
+    /// The activity that becomes current when `wait` returns true; `None` for an entry that only delays the entries
+    /// behind it.
+    named: Option<NamedActivity>,
     wait: Box<dyn FnOnce() -> bool + Send>,
 }
 
 impl ActivityState {
-    fn begin(&mut self, named: Named) {
+    fn begin(&mut self, named: NamedActivity) {
         (self.current, self.sequence, self.since) = (named, self.sequence + 1, Instant::now());
     }
 
-    /// Queues `ahead` for the waiting thread. If the thread can't be started, the activity becomes current at once. The
-    /// caller does not wait for the returned entry, and drops it without holding the lock, because the drop may call
-    /// the driver.
+    /// Queues `ahead` for the waiting thread. If the system can't start the thread, the activity becomes current at
+    /// once. Returns the entry that could not be queued. The caller drops this entry without holding the lock, because
+    /// the drop may call the driver.
     fn queue(&mut self, ahead: Ahead, state: &Arc<Mutex<ActivityState>>) -> Option<Ahead> {
         let waiting = match self.waiting.take().or_else(|| start(Arc::downgrade(state))) {
             Some(waiting) => self.waiting.insert(waiting),
@@ -70,8 +71,8 @@ fn start(state: Weak<Mutex<ActivityState>>) -> Option<mpsc::Sender<Ahead>> {
     spawn("activity", move || wait_for_each(queue, &state)).ok().map(|_| waiting)
 }
 
-/// Makes each activity current when the device reaches it. Only this thread queries the device: the driver may hang
-/// together with the work that it reports on, and heartbeats and an exit must never wait for it.
+/// Makes each activity current when the device reaches it. Only this thread queries the device, because the driver may
+/// hang together with the device's work, and neither a heartbeat nor an exit of the process may wait for the driver.
 fn wait_for_each(queue: mpsc::Receiver<Ahead>, state: &Weak<Mutex<ActivityState>>) {
     for Ahead { named, wait } in queue {
         let is_reached = wait();
@@ -95,9 +96,9 @@ pub fn name_thread(what: &str) {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Heartbeat {
     pub(crate) text: String,
-    /// A group rank.
+    /// The group rank of the member that the stage waits for, if any.
     pub(crate) waits_for: Option<usize>,
-    /// The number of changes of the current activity; distinguishes a new `F 5` from an earlier one.
+    /// The number of changes of the current activity. The number distinguishes a new `F 5` from an earlier one.
     pub(crate) sequence: u64,
     /// The time since this activity became the current one.
     pub(crate) age: Duration,
@@ -106,7 +107,7 @@ pub(crate) struct Heartbeat {
 impl Activity {
     pub(crate) fn new(text: &str) -> Self {
         Activity(Arc::new(Mutex::new(ActivityState {
-            current: Named { text: text.to_owned(), waits_for: None },
+            current: NamedActivity { text: text.to_owned(), waits_for: None },
             sequence: 0,
             since: Instant::now(),
             ahead: 0,
@@ -115,11 +116,11 @@ impl Activity {
         })))
     }
 
-    /// Sets the activity to `text`, for example `F 5`; or to waiting for `text`, for example `RECV_B of microbatch 3`,
-    /// from the member with the group rank `waits_for`. The activity becomes current at once, or after all activities
-    /// that were set before it.
+    /// Sets the activity to `text`, for example `F 5`. With `waits_for`, the stage waits for `text`, for example
+    /// `RECV_B of microbatch 3`, from the member with that group rank. The activity becomes current after all
+    /// activities that were set before it.
     pub fn set(&self, text: impl Into<String>, waits_for: Option<usize>) {
-        let named = Named { text: text.into(), waits_for };
+        let named = NamedActivity { text: text.into(), waits_for };
         name_thread(&named.text);
         let mut state = lock(&self.0);
         if state.ahead == 0 {
@@ -129,21 +130,22 @@ impl Activity {
         }
     }
 
-    /// Sets an activity that becomes current once `wait` returns true on another thread. `wait` returns true when the
-    /// device has finished the preceding work, and false if that can't be determined; the activity is then skipped.
+    /// Sets an activity that becomes current once `wait` returns true on another thread. `wait` must return true when
+    /// the device has finished the preceding work. If the device's progress can't be determined, `wait` must return
+    /// false, and the activity is skipped.
     pub fn set_after(
         &self,
         text: impl Into<String>,
         waits_for: Option<usize>,
         wait: impl FnOnce() -> bool + Send + 'static,
     ) {
-        let named = Named { text: text.into(), waits_for };
+        let named = NamedActivity { text: text.into(), waits_for };
         name_thread(&named.text);
         self.queue(Ahead { named: Some(named), wait: Box::new(wait) });
     }
 
-    /// Holds back all activities that are set from now on until `wait` returns on another thread: the device is still
-    /// busy with the preceding activity.
+    /// Delays all activities that are set later until `wait` returns on another thread. The caller uses this method
+    /// while the device is busy with the preceding activity.
     pub fn hold_until(&self, wait: impl FnOnce() -> bool + Send + 'static) {
         self.queue(Ahead { named: None, wait: Box::new(wait) });
     }
@@ -153,13 +155,13 @@ impl Activity {
         drop(refused);
     }
 
-    /// The current activity, for the termination message.
+    /// Returns the text of the current activity, for the termination message.
     pub fn text(&self) -> String {
         lock(&self.0).current.text.clone()
     }
 
-    /// The activity that was set last, for the termination message of a stage that runs out of memory: memory is
-    /// allocated ahead of the device.
+    /// Returns the text of the activity that was set last, for the termination message of a stage that runs out of
+    /// memory. The trainer allocates memory when it queues work, ahead of the device.
     pub fn last_set(&self) -> String {
         let state = lock(&self.0);
         if state.ahead == 0 { state.current.text.clone() } else { state.last.clone() }
@@ -180,7 +182,7 @@ impl Activity {
 mod tests {
     use super::*;
 
-    /// Waits until a heartbeat has this text; returns its `waits_for` and its `sequence`.
+    /// Waits until a heartbeat has `text`. Returns the `waits_for` and the `sequence` of this heartbeat.
     fn until(activity: &Activity, text: &str) -> (Option<usize>, u64) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -196,7 +198,8 @@ mod tests {
     #[test]
     fn what_a_device_has_not_reached_is_not_current() {
         let activity = Activity::new("joining");
-        // a device finishes a piece of work when the test sends to its channel, and fails when the sender is dropped
+        // each piece of work has a channel: the work finishes when the test sends, and fails when the test drops the
+        // sender
         let set = |text: &str, waits_for| {
             let (done, wait) = mpsc::channel::<()>();
             activity.set_after(text, waits_for, move || wait.recv().is_ok());

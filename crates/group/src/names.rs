@@ -2,11 +2,11 @@
 
 use stagecoach_api::contract::Mesh;
 
-/// The number of stages that a message names.
+/// The maximum number of stages that a message names.
 const MAX_NAMED_STAGES: usize = 16;
 
-/// `stage 2`, or `stages 1, 2` (`stages 1 of replica 0, 2 of replica 0` if there are several replicas). A long list has
-/// the first names and the number of the others.
+/// Returns `stage 2`, or `stages 1, 2` (`stages 1 of replica 0, 2 of replica 0` if there are several replicas). A long
+/// list has the first names and the number of omitted names.
 pub(crate) fn names(mesh: Mesh, ranks: &[usize]) -> String {
     let numbers = numbers(mesh, &ranks[..ranks.len().min(MAX_NAMED_STAGES)]);
     let more = match ranks.len().saturating_sub(MAX_NAMED_STAGES) {
@@ -16,12 +16,12 @@ pub(crate) fn names(mesh: Mesh, ranks: &[usize]) -> String {
     format!("stage{} {numbers}{more}", if ranks.len() == 1 { "" } else { "s" })
 }
 
-/// `1, 2`, without the word stage.
+/// Returns `1, 2`, without the word stage.
 pub(crate) fn numbers(mesh: Mesh, ranks: &[usize]) -> String {
     ranks.iter().map(|&rank| mesh.number(rank as u32)).collect::<Vec<_>>().join(", ")
 }
 
-/// `2`, or `2 of replica 1`.
+/// Returns `2`, or `2 of replica 1`, from the name of a stage.
 pub(crate) fn without_noun(name: &str) -> &str {
     name.trim_start_matches("stage ")
 }

@@ -1,4 +1,5 @@
-//! The hub's cache, as `huggingface_hub` writes it: `datasets--OWNER--NAME/{refs/REVISION, snapshots/COMMIT/PATH}`.
+//! Reads the hub's cache, which `huggingface_hub` writes as `datasets--OWNER--NAME/{refs/REVISION,
+//! snapshots/COMMIT/PATH}`.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -16,7 +17,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The commit of a revision when a client last resolved it; `None` if the cache does not record it.
+    /// Returns the commit to which a client last resolved a revision; `None` if the cache has no record of the
+    /// revision.
     pub(crate) fn commit(&self, repo: &Repo, revision: &str) -> Result<Option<String>, HubError> {
         if !is_inside(revision) {
             return Ok(None);
@@ -29,7 +31,7 @@ impl Cache {
         }
     }
 
-    /// The path of a file; `None` if the cache lacks it or has it with another size.
+    /// Returns the path of a file in the cache; `None` if the cache lacks the file or has the file with another size.
     pub(crate) fn file(&self, repo: &Repo, commit: &str, file: &HubFile) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(&file.path);
         let is_same =
@@ -37,7 +39,8 @@ impl Cache {
         is_same.then_some(path)
     }
 
-    /// The cached files of a commit, as paths within the repository; `None` if the cache does not have the commit.
+    /// Returns the cached files of a commit, as paths within the repository; `None` if the cache does not have the
+    /// commit.
     pub(crate) fn paths(&self, repo: &Repo, commit: &str) -> Result<Option<Vec<String>>, HubError> {
         let root = self.snapshot(repo, commit);
         if !root.is_dir() {
@@ -59,8 +62,8 @@ impl Cache {
         Ok(Some(paths))
     }
 
-    /// The file at a path from [`Cache::paths`]. The digest is the name of the blob that the file links to. A file that
-    /// is not a link is read to compute its SHA-256.
+    /// Returns the file at a path from [`Cache::paths`]. If the file is a link, its digest is the name of the blob to
+    /// which it links. Otherwise this function reads the file to compute its SHA-256.
     pub(crate) fn describe(&self, repo: &Repo, commit: &str, path: &str) -> Result<HubFile, HubError> {
         let real = self.snapshot(repo, commit).join(path);
         let failed = |error: io::Error| HubError::file("read", &real, &error);

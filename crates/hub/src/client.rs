@@ -1,10 +1,9 @@
-//! The client.
+//! The client of a Hugging Face hub.
 
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 
 use stagecoach_files::AtomicFile;
 
@@ -15,11 +14,11 @@ use crate::file::{CommitFile, HubFile};
 use crate::hub::Hub;
 use crate::listing::Revision;
 use crate::pattern::FilePattern;
-use crate::reader::FileReader;
+use crate::reader::HubReader;
 use crate::repo::{Repo, encode_segment};
-use crate::retry::{Limits, Notice, Patience, Pause};
-use crate::status::Subject;
-use crate::verified::Verified;
+use crate::retry::{Notice, Pause, RetryContext, RetryPolicy};
+use crate::status::RequestSubject;
+use crate::verified::DigestReader;
 
 /// A client of one hub. Clones share connections.
 #[derive(Clone, Debug)]
@@ -28,24 +27,22 @@ pub struct HubClient {
 }
 
 impl HubClient {
-    /// The client that the process's environment describes. `notice` receives sentences about waits.
+    /// Returns a client that retries within `limits`. The client waits by calling `pause`, and announces each wait to
+    /// `notice`.
     ///
     /// # Errors
-    /// `HubError::Environment` or `HubError::File` if the environment can't be used.
-    pub fn from_environment(notice: Notice) -> Result<HubClient, HubError> {
-        let environment = Environment::read(|name| std::env::var(name).ok())?;
-        HubClient::new(environment, Limits::default(), Arc::new(thread::sleep), notice)
+    /// Returns `HubError::Environment` if the endpoint is not a URL.
+    pub fn new(
+        environment: Environment,
+        limits: RetryPolicy,
+        pause: Pause,
+        notice: Notice,
+    ) -> Result<HubClient, HubError> {
+        Ok(HubClient { hub: Arc::new(Hub::new(environment, RetryContext { limits, pause, notice })?) })
     }
 
-    /// A client with its own limits, which waits by `pause`.
-    ///
-    /// # Errors
-    /// `HubError::Environment` if the endpoint is not a URL.
-    pub fn new(environment: Environment, limits: Limits, pause: Pause, notice: Notice) -> Result<HubClient, HubError> {
-        Ok(HubClient { hub: Arc::new(Hub::new(environment, Patience { limits, pause, notice })?) })
-    }
-
-    /// The current commit of a branch, a tag, a reference or a commit. Offline, the cache resolves the revision.
+    /// Returns the current commit of a revision: a branch, a tag, a reference or a commit. Offline, the cache resolves
+    /// the revision.
     ///
     /// # Errors
     /// Fails if the revision does not exist, or if the hub can't be reached.
@@ -55,19 +52,19 @@ impl HubClient {
             return cached.ok_or_else(|| self.hub.not_cached(format!("revision \"{revision}\" of the {repo}")));
         }
         let url = self.hub.http.url(&format!("{}/revision/{}", repo.api_path(), encode_segment(revision)))?;
-        let (Revision { sha }, _) = self.hub.ask(&url, Subject { repo, revision, path: "" })?;
+        let (Revision { sha }, _) = self.hub.ask(&url, RequestSubject { repo, revision, path: "" })?;
         match sha.bytes().all(|byte| byte.is_ascii_hexdigit()) && !sha.is_empty() {
             true => Ok(sha),
             false => Err(HubError::Protocol { url: url.public(), reason: "its commit is not one".to_owned() }),
         }
     }
 
-    /// The files of a commit that a pattern matches, by path. The pattern is a path within the repository, with `*`,
-    /// `?`, `[a-z]` and `**`. An empty pattern matches all files without a leading dot. Offline, only cached files can
-    /// match.
+    /// Returns the files of a commit that a pattern matches, sorted by path. The pattern is a path within the
+    /// repository, with `*`, `?`, `[a-z]` and `**`. An empty pattern matches all files without a leading dot. Offline,
+    /// only cached files can match.
     ///
     /// # Errors
-    /// `HubError::NoMatch` if no file matches. Also fails if the listing can't be read.
+    /// Returns `HubError::NoMatch` if no file matches. Also fails if the listing can't be read.
     pub fn files(&self, repo: &Repo, commit: &str, pattern: &str) -> Result<Vec<HubFile>, HubError> {
         let glob = FilePattern::parse(pattern)?;
         let mut found = self.hub.find(repo, commit, &glob)?;
@@ -79,29 +76,31 @@ impl HubClient {
         Ok(found.files)
     }
 
-    /// A reader of a range of a file's bytes. It sends no request before the first read, resumes after a broken
-    /// connection, and reads from the cache if the cache has the file.
+    /// Returns a reader of a range of a file's bytes. The reader sends no request before the first read, resumes after
+    /// a broken connection, and reads from the cache if the cache has the file.
     ///
-    /// The reader verifies the bytes of a whole file: if their digest differs, it returns `HubError::Differs` in place
-    /// of the last bytes. It can't verify a part of a file: the hub only confirms that its file has the listed digest.
+    /// The reader verifies the bytes of a whole file. If their digest differs, the reader returns `HubError::Differs`
+    /// instead of the last bytes. The reader can't verify a part of a file: the hub only confirms that its file has the
+    /// listed digest.
     ///
     /// [`HubError::within`] finds the [`HubError`] in an error of the reader.
     pub fn open(&self, repo: &Repo, commit: &str, file: &HubFile, bytes: Range<u64>) -> Box<dyn Read + Send> {
         let range = bytes.start.min(file.size)..bytes.end.min(file.size);
         let is_whole = range == (0..file.size);
         let source = CommitFile { repo: repo.clone(), commit: commit.to_owned(), file: file.clone() };
-        let reader = FileReader::new(self.hub.clone(), source.clone(), range);
+        let reader = HubReader::new(self.hub.clone(), source.clone(), range);
         if !is_whole {
             return Box::new(reader);
         }
-        let differs = move |reader: &FileReader, found: &Digest| {
+        let differs = move |reader: &HubReader, found: &Digest| {
             let (file, place, found) = (Box::new(source.clone()), reader.place(), found.clone());
             HubError::Differs { file, place, found }.into()
         };
-        Box::new(Verified::new(reader, &file.digest, file.size, differs))
+        Box::new(DigestReader::new(reader, &file.digest, file.size, differs))
     }
 
-    /// Downloads a file to `to`, which is replaced once all bytes are verified. The folder of `to` must exist.
+    /// Downloads a file to `to`. An older file at `to` is replaced after all bytes are verified. The folder of `to`
+    /// must exist.
     ///
     /// # Errors
     /// Fails if the file can't be read or written.

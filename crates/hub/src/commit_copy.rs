@@ -1,5 +1,5 @@
-//! The copy of a commit's model or tokenizer in a folder that processes share. Each file is complete and verified, or
-//! absent, because a download has a temporary name.
+//! The copy of a commit's model or tokenizer in a folder that processes share. A download has a temporary name until
+//! all its bytes are verified. Each file of the copy is therefore complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, TryLockError};
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
-use stagecoach_files::{AtomicFile, create_durable_dir, temporary_target, write_atomically};
+use stagecoach_files::{AtomicFile, create_durable_dir, target_of_temporary_file, write_atomically};
 
 use crate::client::HubClient;
 use crate::error::HubError;
@@ -20,8 +20,8 @@ const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
 const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// The files of a model without its weights. The reader of a tokenizer needs the files beside it, because they name its
-/// special tokens. `adapter_config.json` is in the list so that the reader of the model can refuse an adapter.
+/// The files of a model without its weights. The reader of a tokenizer needs the settings in the tokenizer's folder,
+/// because they name its special tokens. The reader of a model needs `adapter_config.json` to refuse an adapter.
 const SETTINGS: [&str; 7] = [
     CONFIG_FILE,
     "generation_config.json",
@@ -32,7 +32,7 @@ const SETTINGS: [&str; 7] = [
     "adapter_config.json",
 ];
 
-/// Endings of weight files, which an error names first.
+/// The endings of weight files. An error about a missing file names the weight files first.
 const WEIGHTS: [&str; 8] = [".safetensors", ".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack", ".onnx"];
 
 /// The largest number of files that an error names.
@@ -40,32 +40,33 @@ const NAMED_FILES: usize = 3;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The age at which a temporary file counts as abandoned on a volume without locks.
+/// The age from which a temporary file counts as abandoned, on a volume without locks.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
-/// The time within which a process locks a temporary file that it has created.
+/// The longest time between the creation of a temporary file and its lock.
 const LOCKED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The part of a repository that a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum RepoPart<'a> {
     /// A model without its weights.
     Settings,
     /// A model with weights in safetensors.
     Model,
-    /// The tokenizer in the file at this path, and the settings beside it.
+    /// The tokenizer in the file at this path, and the settings in the same folder.
     Tokenizer(&'a str),
 }
 
-/// The progress of a download, in bytes. Files that existed before count as downloaded.
+/// The progress of a download, in bytes. Files that the copy already has count as downloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchProgress {
     /// Bytes downloaded so far.
     pub bytes_done: u64,
-    /// Bytes of all files of the part, as far as they are known yet.
+    /// The bytes of all files of the part that are known so far. The shards of a model are known after the download of
+    /// their index.
     pub bytes_total: u64,
 }
 
-/// The copy of a commit. Several processes may fetch its files at the same time.
+/// The copy of a commit in a folder. Several processes may fetch its files at the same time.
 #[derive(Clone, Debug)]
 pub struct CommitCopy {
     repo: Repo,
@@ -73,50 +74,51 @@ pub struct CommitCopy {
     folder: PathBuf,
 }
 
-/// The marker of a complete part, written last: the part's files, with their sizes.
+/// The marker of a complete part. The marker has the files of the part with their sizes, and is written after the
+/// files.
 #[derive(Serialize, Deserialize)]
 struct Marker {
     files: BTreeMap<String, u64>,
 }
 
 impl CommitCopy {
-    /// The copy of a commit in the folder `OWNER--NAME/COMMIT` of `root`.
+    /// Returns the copy of a commit in the folder `OWNER--NAME/COMMIT` of `root`.
     pub fn new(root: &Path, repo: &Repo, commit: &str) -> CommitCopy {
         let folder = root.join(repo.id.replace('/', "--")).join(commit);
         CommitCopy { repo: repo.clone(), commit: commit.to_owned(), folder }
     }
 
-    /// The folder of the copy, in which files have their paths in the repository.
+    /// Returns the folder of the copy, in which files have their paths in the repository.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Whether the copy has all files of a part.
-    pub fn has(&self, part: Part<'_>) -> bool {
-        self.has_marked(part) || part == Part::Settings && self.has_marked(Part::Model)
+    pub fn has(&self, part: RepoPart<'_>) -> bool {
+        self.has_marked(part) || part == RepoPart::Settings && self.has_marked(RepoPart::Model)
     }
 
-    fn has_marked(&self, part: Part<'_>) -> bool {
+    fn has_marked(&self, part: RepoPart<'_>) -> bool {
         let Ok(bytes) = fs::read(self.marker(part)) else { return false };
         let Ok(Marker { files }) = serde_json::from_slice(&bytes) else { return false };
         files.iter().all(|(path, size)| has_size(&self.folder.join(path), *size))
     }
 
-    /// The path of the marker of a part.
-    fn marker(&self, part: Part<'_>) -> PathBuf {
+    /// Returns the path of the marker of a part.
+    fn marker(&self, part: RepoPart<'_>) -> PathBuf {
         match part {
-            Part::Settings => self.folder.join(".settings.complete"),
-            Part::Model => self.folder.join(".model.complete"),
-            Part::Tokenizer(path) => {
+            RepoPart::Settings => self.folder.join(".settings.complete"),
+            RepoPart::Model => self.folder.join(".model.complete"),
+            RepoPart::Tokenizer(path) => {
                 let (folder, name) = split(path);
                 self.folder.join(folder).join(format!(".{name}.complete"))
             }
         }
     }
 
-    /// The bytes of all files in the folder of a part, including unfinished ones. The number grows while a process
-    /// fetches.
-    pub fn bytes(&self, part: Part<'_>) -> u64 {
+    /// Returns the number of bytes in the folder of a part, including unfinished files. The number grows while a
+    /// process fetches.
+    pub fn bytes(&self, part: RepoPart<'_>) -> u64 {
         let entries = fs::read_dir(self.folder.join(folder_of(part))).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum()
     }
@@ -125,11 +127,11 @@ impl CommitCopy {
     /// interrupted file.
     ///
     /// # Errors
-    /// `HubError::Lacks` if the commit does not have the part. Also fails if a file can't be read or written.
+    /// Returns `HubError::Lacks` if the commit does not have the part. Also fails if a file can't be read or written.
     pub fn fetch(
         &self,
         client: &HubClient,
-        part: Part<'_>,
+        part: RepoPart<'_>,
         progress: &mut dyn FnMut(FetchProgress),
     ) -> Result<(), HubError> {
         if self.has(part) {
@@ -141,8 +143,8 @@ impl CommitCopy {
         let path_of = |name: &str| if from.is_empty() { name.to_owned() } else { format!("{from}/{name}") };
         let find = |path: &str| listed.iter().find(|file| file.path == path);
         let required = match part {
-            Part::Settings | Part::Model => CONFIG_FILE,
-            Part::Tokenizer(path) => path,
+            RepoPart::Settings | RepoPart::Model => CONFIG_FILE,
+            RepoPart::Tokenizer(path) => path,
         };
         if find(required).is_none() {
             return Err(self.lacks(required, &listed));
@@ -153,7 +155,7 @@ impl CommitCopy {
         let folder = if from.is_empty() { self.folder.clone() } else { self.folder.join(from) };
         create_durable_dir(&folder).map_err(|error| HubError::file("make the folder", &folder, &error))?;
         remove_abandoned(&folder);
-        if part == Part::Model {
+        if part == RepoPart::Model {
             if let Some(single) = find(WEIGHTS_FILE) {
                 files.push(single);
             } else if let Some(index) = find(WEIGHTS_INDEX_FILE) {
@@ -168,7 +170,8 @@ impl CommitCopy {
             }
         }
         self.fetch_files(client, &files, progress)?;
-        // by now, the files of a process killed just before this call are old enough
+        // the download took time: temporary files of a process that was killed just before this call may be old enough
+        // for a removal
         remove_abandoned(&folder);
         let files = files.iter().map(|file| (file.path.clone(), file.size)).collect();
         let marker = self.marker(part);
@@ -189,7 +192,7 @@ impl CommitCopy {
                 bytes_done += count;
                 progress(FetchProgress { bytes_done, bytes_total });
             };
-            // another process may have fetched the file meanwhile
+            // another process may have fetched the file since the check of the part
             match has_size(&self.folder.join(&file.path), file.size) {
                 true => add(file.size),
                 false => self.fetch_file(client, file, &mut add)?,
@@ -219,7 +222,8 @@ impl CommitCopy {
         writer.commit().map(drop).map_err(failed)
     }
 
-    /// The shards that the index names; empty for an invalid index, which the reader of the model reports.
+    /// Returns the shards that the index names. Returns an empty list for an invalid index: the reader of the model
+    /// reports the error.
     fn shards(&self) -> Result<Vec<String>, HubError> {
         #[derive(Deserialize)]
         struct Index {
@@ -247,15 +251,15 @@ impl CommitCopy {
     }
 }
 
-/// The folder of a part within the repository. The root is empty.
-fn folder_of(part: Part<'_>) -> &str {
+/// Returns the folder of a part within the repository. The root folder is empty.
+fn folder_of(part: RepoPart<'_>) -> &str {
     match part {
-        Part::Settings | Part::Model => "",
-        Part::Tokenizer(path) => split(path).0,
+        RepoPart::Settings | RepoPart::Model => "",
+        RepoPart::Tokenizer(path) => split(path).0,
     }
 }
 
-/// The folder and the name of a file.
+/// Splits a path into the folder and the name of the file.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
@@ -264,19 +268,20 @@ fn has_size(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == size)
 }
 
-/// Removes the temporary files of killed processes. A failure does not stop the fetch.
+/// Removes the temporary files of killed processes. An error in a removal does not stop the fetch.
 fn remove_abandoned(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let is_temporary = entry.file_name().to_str().is_some_and(|name| temporary_target(name).is_some());
+        let is_temporary = entry.file_name().to_str().is_some_and(|name| target_of_temporary_file(name).is_some());
         if is_temporary && is_abandoned(&entry.path()) {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// Whether no process writes a temporary file any more. The lock of a killed process is released.
+/// Whether the process that created a temporary file has ended. The operating system releases the lock of a killed
+/// process.
 fn is_abandoned(path: &Path) -> bool {
-    // NFS locks only files that are open for writing
+    // NFS can lock only a file that is open for writing
     let Ok(file) = fs::File::options().read(true).write(true).open(path) else { return false };
     let modified = file.metadata().and_then(|metadata| metadata.modified());
     let Some(age) = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok()) else {

@@ -1,4 +1,4 @@
-//! Digests by which the hub names the bytes of files.
+//! The digests that the hub lists for the bytes of files.
 
 use std::fmt::{self, Display};
 
@@ -8,20 +8,21 @@ use sha2::{Digest as _, Sha256};
 /// The digest of a file's bytes, in lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Digest {
-    /// The SHA-256 of the bytes. Large files have it.
+    /// The SHA-256 of the bytes. The hub lists this digest for large files.
     Sha256(String),
-    /// The SHA-1 of a git blob: of "blob SIZE\0" and the bytes. Files within git have it.
+    /// The SHA-1 of a git blob: of "blob SIZE\0" and the bytes. The hub lists this digest for files within git.
     GitBlob(String),
 }
 
 impl Digest {
-    /// The inverse of `Display`; `None` if the text is not a digest.
+    /// Parses the text that `Display` writes; `None` if the text is not a digest.
     pub fn parse(text: &str) -> Option<Digest> {
         let digest = text.split_once(':').and_then(|(_, hex)| Digest::from_hex(hex));
         digest.filter(|digest| digest.to_string() == text)
     }
 
-    /// The digest with these digits, whose number determines the kind.
+    /// Returns the digest with these hexadecimal digits; `None` if they are not a digest. The number of digits
+    /// determines the kind of digest.
     pub(crate) fn from_hex(hex: &str) -> Option<Digest> {
         let is_hex = hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         match hex.len() {
@@ -41,14 +42,14 @@ impl Display for Digest {
     }
 }
 
-/// A digest in computation.
+/// The state of a digest while it is computed.
 pub(crate) enum Hasher {
     Sha256(Sha256),
     GitBlob(Sha1),
 }
 
 impl Hasher {
-    /// A hasher of the same kind as `expected`, for a file of `size` bytes.
+    /// Returns a hasher for the kind of digest that `expected` is, for a file of `size` bytes.
     pub(crate) fn like(expected: &Digest, size: u64) -> Hasher {
         match expected {
             Digest::Sha256(_) => Hasher::Sha256(Sha256::new()),
@@ -83,7 +84,7 @@ mod tests {
 
     #[test]
     fn digests_are_those_of_git_and_of_sha256sum() {
-        // printf 'hello\n' | git hash-object --stdin; printf 'hello\n' | sha256sum
+        // the commands for these digests: printf 'hello\n' | git hash-object --stdin; printf 'hello\n' | sha256sum
         for hex in [
             "ce013625030ba8dba906f756967f9e9ca394464a",
             "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03",

@@ -1,4 +1,4 @@
-//! The variables by which users of the hub configure its clients.
+//! Reads the environment variables by which users configure clients of the hub.
 
 use std::fmt;
 use std::fs;
@@ -10,28 +10,28 @@ use crate::url::Url;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// A user's token. Its debug output hides the secret.
+/// The token of a user. The debug output of the token hides the secret.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token {
+pub struct HubToken {
     secret: String,
-    /// The variable or file with the token, for messages.
+    /// The variable or file from which the token was read, for messages.
     source: String,
 }
 
-impl Token {
-    /// The token in `text`, without the white space around it; `None` for an empty token. `source` names the variable
-    /// or file with the text.
+impl HubToken {
+    /// Returns the token in `text`, without the white space around it; `None` for an empty token. `source` names the
+    /// variable or file that contains `text`.
     ///
     /// # Errors
-    /// `HubError::Environment` if the text can't be a token.
-    pub fn parse(text: &str, source: &str) -> Result<Option<Token>, HubError> {
+    /// Returns `HubError::Environment` if the text can't be a token.
+    pub fn parse(text: &str, source: &str) -> Result<Option<HubToken>, HubError> {
         let secret = text.trim();
         if !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
             let reason = "the token has spaces, control characters or letters outside of ASCII: copy it again from \
                           https://huggingface.co/settings/tokens";
             return Err(HubError::Environment { variable: source.to_owned(), reason: reason.to_owned() });
         }
-        let token = Token { secret: secret.to_owned(), source: source.to_owned() };
+        let token = HubToken { secret: secret.to_owned(), source: source.to_owned() };
         Ok((!secret.is_empty()).then_some(token))
     }
 
@@ -44,19 +44,19 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for HubToken {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Token(from {})", self.source)
     }
 }
 
-/// The configuration of a client, as `huggingface_hub` reads it.
+/// The configuration of a client, from the variables that `huggingface_hub` reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// The hub, without a slash at the end: `HF_ENDPOINT`, or `https://huggingface.co`.
+    /// The URL of the hub, without a slash at the end: `HF_ENDPOINT`, or `https://huggingface.co`.
     pub endpoint: String,
     /// The token: `HF_TOKEN`, or the content of the file `HF_TOKEN_PATH`, or of `$HF_HOME/token`.
-    pub token: Option<Token>,
+    pub token: Option<HubToken>,
     /// The folder of the hub's cache, which clients only read: `HF_HUB_CACHE`, or `$HF_HOME/hub`. `HF_HOME` is
     /// `$XDG_CACHE_HOME/huggingface` or `~/.cache/huggingface` by default.
     pub cache: Option<PathBuf>,
@@ -68,7 +68,7 @@ impl Environment {
     /// Reads the variables by `lookup`, and the token's file.
     ///
     /// # Errors
-    /// `HubError::Environment` if a variable or the token's file can't be used.
+    /// Returns `HubError::Environment` if a variable or the token's file can't be used.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Environment, HubError> {
         let variable = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         let user_home = variable("HOME").map(PathBuf::from);
@@ -85,7 +85,7 @@ impl Environment {
             return Err(HubError::Environment { variable: "HF_ENDPOINT".to_owned(), reason });
         }
         let token = match variable("HF_TOKEN") {
-            Some(token) => Token::parse(&token, "HF_TOKEN")?,
+            Some(token) => HubToken::parse(&token, "HF_TOKEN")?,
             None => match folder("HF_TOKEN_PATH").or_else(|| below_home("token")) {
                 Some(path) => token_in(&path)?,
                 None => None,
@@ -97,15 +97,15 @@ impl Environment {
     }
 }
 
-fn token_in(path: &Path) -> Result<Option<Token>, HubError> {
+fn token_in(path: &Path) -> Result<Option<HubToken>, HubError> {
     match fs::read_to_string(path) {
-        Ok(text) => Token::parse(&text, &path.display().to_string()),
+        Ok(text) => HubToken::parse(&text, &path.display().to_string()),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(HubError::file("read the token in", path, &error)),
     }
 }
 
-/// Messages must not show a password in the URL.
+/// Hides the user and the password of a URL. Messages must not show a password.
 fn without_user(endpoint: &str) -> String {
     match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://...@{host}"),
@@ -174,7 +174,7 @@ mod tests {
             let said = read(&[("HF_TOKEN", text)]).unwrap_err().to_string();
             assert!(said.starts_with("HF_TOKEN: the token has") && !said.contains("cret"), "{said}");
         }
-        let token = Token::parse("hf_secret", "HF_TOKEN").unwrap().unwrap();
+        let token = HubToken::parse("hf_secret", "HF_TOKEN").unwrap().unwrap();
         assert_eq!(format!("{token:?}"), "Token(from HF_TOKEN)");
     }
 

@@ -1,4 +1,4 @@
-//! Errors of reading from the hub. Each message names what was found and where, what was expected, and what to do.
+//! The errors of reads from the hub. Each message names the problem, its place, the expectation, and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::file::CommitFile;
 use crate::repo::{Repo, RepoKind};
 
-/// The reason why something can't be read from the hub.
+/// The reason why a client can't read from the hub.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum HubError {
     /// A URI doesn't name files of the hub.
@@ -35,7 +35,7 @@ pub enum HubError {
         /// The problem, and the remedy.
         reason: String,
     },
-    /// The repository does not exist, or the user has no access. The hub's answer is the same for both.
+    /// The repository does not exist, or the user has no access. The hub gives the same answer in both cases.
     #[error("{endpoint} has no {repo}, or it is private: check the spelling{}, or {}", other_kind(repo), match token {
         Some(token) => format!("use the token of an account that may read it (this one is from {token})"),
         None => "set HF_TOKEN to a token that may read it".to_owned(),
@@ -43,9 +43,9 @@ pub enum HubError {
     NoRepository {
         /// The repository.
         repo: Repo,
-        /// The hub.
+        /// The URL of the hub.
         endpoint: String,
-        /// The source of the token that the client sent.
+        /// The variable or file of the token that the client sent.
         token: Option<String>,
     },
     /// The repository is gated, and the user has not accepted its conditions.
@@ -58,17 +58,17 @@ pub enum HubError {
         repo: Repo,
         /// The page of the repository.
         page: String,
-        /// The source of the token that the client sent.
+        /// The variable or file of the token that the client sent.
         token: Option<String>,
     },
     /// The hub rejects the token as unknown.
     #[error(
-        "{endpoint} doesn't know the token from {token} (invalid credentials): set HF_TOKEN to a valid one, or to none for public repositories"
+        "{endpoint} doesn't know the token from {token} (invalid credentials): set HF_TOKEN to a valid token, or unset it for public repositories"
     )]
     WrongToken {
-        /// The hub.
+        /// The URL of the hub.
         endpoint: String,
-        /// The source of the token.
+        /// The variable or file of the token.
         token: String,
     },
     /// The hub accepts the token, but refuses access.
@@ -77,13 +77,13 @@ pub enum HubError {
         None => "HF_TOKEN (none is set)",
     })]
     Forbidden {
-        /// The hub.
+        /// The URL of the hub.
         endpoint: String,
         /// The repository.
         repo: Repo,
-        /// The message of the hub, or the status.
+        /// The message of the hub, or the HTTP status.
         reason: String,
-        /// The source of the token that the client sent.
+        /// The variable or file of the token that the client sent.
         token: Option<String>,
     },
     /// The repository has no such revision.
@@ -115,22 +115,22 @@ pub enum HubError {
         commit: String,
         /// The pattern.
         pattern: String,
-        /// The entries of the nearest folder, as a sentence.
+        /// A sentence with some entries of the listed folder.
         nearest: String,
     },
-    /// A commit lacks the needed part: a model, or a tokenizer.
+    /// A commit lacks the part that the caller needs: a model, or a tokenizer.
     #[error("the {repo} has no {what} at commit {commit}: it has {present}{}", remedy(what, present))]
     Lacks {
         /// The repository.
         repo: Repo,
         /// The commit.
         commit: String,
-        /// The missing item.
+        /// The missing part.
         what: String,
         /// Some files of the commit.
         present: String,
     },
-    /// An answer is about another file than the listed one.
+    /// The hub answers with a file that differs from the listing.
     #[error(
         "{file} is listed with {listed} and downloaded with {found}: check what HF_ENDPOINT and proxies do, and try again"
     )]
@@ -150,12 +150,12 @@ pub enum HubError {
     Differs {
         /// The file, with the expected digest.
         file: Box<CommitFile>,
-        /// The host or the cached file that the bytes come from.
+        /// The host or the cached file from which the bytes come.
         place: String,
         /// The digest of the bytes.
         found: Digest,
     },
-    /// The client is offline, and the cache lacks something.
+    /// The client is offline, and the cache lacks an item.
     #[error(
         "{what} is not in the cache {}, and HF_HUB_OFFLINE is set: download it on a machine that reaches the hub (hf download), or unset HF_HUB_OFFLINE",
         cache.display()
@@ -184,7 +184,7 @@ pub enum HubError {
         /// The problem.
         reason: String,
     },
-    /// A connection can't be established.
+    /// The client can't connect to a host.
     #[error(
         "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache",
         unreachable(host, reason)
@@ -203,7 +203,7 @@ pub enum HubError {
         /// The cause.
         reason: String,
     },
-    /// A server can't answer now.
+    /// A server can't answer at present.
     #[error("{}: try again later (https://status.huggingface.co tells of outages)", unavailable(url, *status))]
     Unavailable {
         /// The URL without its query.
@@ -211,7 +211,7 @@ pub enum HubError {
         /// The status.
         status: u16,
     },
-    /// The hub limits requests for too long.
+    /// The hub limits requests for longer than the client may wait.
     #[error(
         "{host} limits requests, and {} s of waiting were not enough: use fewer readers at a time, or set HF_TOKEN (its account has higher limits)",
         waited.as_secs()
@@ -219,7 +219,7 @@ pub enum HubError {
     RateLimited {
         /// The host.
         host: String,
-        /// The time spent waiting without any progress.
+        /// The time that the client waited without progress.
         waited: Duration,
     },
     /// The CDN refuses URLs that the hub has just signed.
@@ -247,12 +247,12 @@ impl HubError {
         )
     }
 
-    /// The `HubError` inside an I/O error of a reader.
+    /// Returns the `HubError` inside an I/O error of a reader.
     pub fn within(error: &io::Error) -> Option<&HubError> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// The cause, without the remedy.
+    /// Returns the message of the cause, without the remedy.
     pub(crate) fn cause(&self) -> String {
         match self {
             HubError::Unreachable { host, reason } => unreachable(host, reason),
@@ -285,7 +285,7 @@ fn unavailable(url: &str, status: u16) -> String {
     format!("{url} answered {status}")
 }
 
-/// The remedy for weights in another format.
+/// Returns the remedy for weights in another format.
 fn remedy(what: &str, present: &str) -> &'static str {
     match what.contains("safetensors") && [".bin", ".pth", ".pt"].iter().any(|ending| present.contains(ending)) {
         true => ": load it with transformers, and save it with save_pretrained",
@@ -293,7 +293,8 @@ fn remedy(what: &str, present: &str) -> &'static str {
     }
 }
 
-/// A hint for a URI without a kind, which names a model: the user may have meant a data set.
+/// Returns a hint for a URI that names a model. A URI without a kind names a model, but the user may have meant a data
+/// set.
 fn other_kind(repo: &Repo) -> String {
     match repo.kind {
         RepoKind::Model => format!(" (a dataset is written as hf://datasets/{})", repo.id),

@@ -1,4 +1,4 @@
-//! Files of repositories.
+//! The files of repositories.
 
 use std::fmt::{self, Display};
 
@@ -34,7 +34,7 @@ impl Display for CommitFile {
 }
 
 impl CommitFile {
-    /// The path of the file on the hub. For a large file, the hub redirects to the CDN.
+    /// Returns the path of the file on the hub. For a large file, the hub redirects the request to the CDN.
     pub(crate) fn url_path(&self) -> String {
         format!("{}/resolve/{}/{}", self.repo.path(), encode_segment(&self.commit), encode_path(&self.file.path))
     }

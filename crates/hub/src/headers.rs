@@ -1,11 +1,12 @@
-//! Values of headers, as the hub and its CDN write them.
+//! Parses the values of headers, as the hub and its CDN write them.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 
-/// The range of a 206 answer: its first byte, and the size of the whole file if the header states it.
+/// The range of a 206 answer. The range has its first byte, and the size of the whole file if the header states the
+/// size.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ContentRange {
     pub(crate) start: u64,
@@ -23,9 +24,9 @@ pub(crate) fn content_range(value: &str) -> Option<ContentRange> {
     Some(ContentRange { start, size })
 }
 
-/// The target of the link with `rel="next"`.
+/// Returns the target of the link with `rel="next"`.
 pub(crate) fn next_link(value: &str) -> Option<&str> {
-    // a URL may contain commas, so the list is split at `<`
+    // the list is split at `<`, because a URL may contain commas
     value.split('<').skip(1).find_map(|link| {
         let (target, parameters) = link.split_once('>')?;
         let is_next = |parameter: &str| matches!(parameter.trim().trim_end_matches(','), "rel=\"next\"" | "rel=next");
@@ -33,12 +34,12 @@ pub(crate) fn next_link(value: &str) -> Option<&str> {
     })
 }
 
-/// The text of an entity tag.
+/// Returns the text of an entity tag.
 pub(crate) fn etag(value: &str) -> &str {
     value.trim().trim_start_matches("W/").trim_matches('"')
 }
 
-/// The time to wait after `RateLimit: "api";r=0;t=55`: the longest time of all exhausted limits.
+/// Returns the time to wait after `RateLimit: "api";r=0;t=55`. This is the longest time of all exhausted limits.
 pub(crate) fn rate_limit(value: &str) -> Option<Duration> {
     let wait = |limit: &str| {
         let parameter = |name: &str| {
@@ -48,11 +49,11 @@ pub(crate) fn rate_limit(value: &str) -> Option<Duration> {
         (parameter("r")? == 0).then_some(())?;
         parameter("t")
     };
-    // the window ends within the second after t
+    // the limit ends within one second after `t` seconds
     value.split(',').filter_map(wait).max().map(|seconds| Duration::from_secs(seconds.saturating_add(1)))
 }
 
-/// The time to wait after `Retry-After`, which is a number of seconds or a date.
+/// Returns the time to wait after `Retry-After`. The header has a number of seconds or a date.
 pub(crate) fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {

@@ -1,4 +1,4 @@
-//! Requests to the hub and to its CDN.
+//! Sends requests to the hub and to its CDN.
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -10,9 +10,9 @@ use ureq::http::{HeaderMap, HeaderValue, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, Error, Timeout};
 
-use crate::environment::{Environment, Token};
+use crate::environment::{Environment, HubToken};
 use crate::error::HubError;
-use crate::retry::Limits;
+use crate::retry::RetryPolicy;
 use crate::url::Url;
 
 /// The largest answer of the API that a client reads. A page of a listing has some hundreds of kilobytes.
@@ -20,42 +20,43 @@ const LARGEST_DOCUMENT: u64 = 64 << 20;
 /// The largest body of a redirect that a client reads.
 const LARGEST_REDIRECT: u64 = 64 << 10;
 
-/// The connections to one hub.
+/// The HTTP client of one hub and its CDN.
 #[derive(Debug)]
 pub(crate) struct Http {
     agent: Agent,
     pub(crate) endpoint: String,
     origin: Url,
-    token: Option<Token>,
+    token: Option<HubToken>,
     redirects: u32,
 }
 
-/// An answer, after all redirects.
+/// The answer to a request, after all redirects.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HubResponse {
     pub(crate) url: Url,
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// Whether the hub answered, and not a server that it redirected to.
+    /// Whether the hub itself answered, and not a server to which the hub redirected the request.
     pub(crate) is_hub: bool,
-    /// The last headers of the hub, with its facts about a file. `None` if the hub got no request.
+    /// The last headers of the hub, which describe the file. `None` if the hub got no request.
     pub(crate) hub_headers: Option<HeaderMap>,
     pub(crate) body: Body,
 }
 
 impl Http {
-    pub(crate) fn new(environment: &Environment, limits: &Limits) -> Result<Http, HubError> {
+    pub(crate) fn new(environment: &Environment, limits: &RetryPolicy) -> Result<Http, HubError> {
         let endpoint = environment.endpoint.trim_end_matches('/').to_owned();
         let Some(url) = Url::parse(&endpoint) else {
             let reason = "it is not a URL".to_owned();
             return Err(HubError::Environment { variable: "HF_ENDPOINT".to_owned(), reason });
         };
-        // the machine's certificate store, as in its other programs
+        // the certificate store of the machine, which other programs on the machine use too
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::PlatformVerifier)
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .build();
-        // no timeout for a body that makes progress; `get` follows redirects, because only the hub may get the token
+        // a body that makes progress has no timeout; `get` follows the redirects, because only the hub may get the
+        // token
         let agent = Agent::config_builder()
             .tls_config(tls)
             .timeout_resolve(Some(limits.connect))
@@ -71,18 +72,18 @@ impl Http {
         Ok(Http { agent, endpoint, origin: url, token: environment.token.clone(), redirects: limits.redirects })
     }
 
-    /// The URL of a path on the hub. The path is already encoded.
+    /// Returns the URL of a path on the hub. The path is already encoded.
     pub(crate) fn url(&self, path: &str) -> Result<Url, HubError> {
         let text = format!("{}/{path}", self.endpoint);
         Url::parse(&text).ok_or_else(|| HubError::Protocol { url: text, reason: "it is not a URL".to_owned() })
     }
 
-    /// The source of the token: a variable or a file.
+    /// Returns the variable or file from which the token was read.
     pub(crate) fn token_source(&self) -> Option<String> {
         self.token.as_ref().map(|token| token.source().to_owned())
     }
 
-    /// The message of a server about a failure, unless it is too long or contains the token.
+    /// Returns a server's message about a failure; `None` if the message is too long or contains the token.
     pub(crate) fn words<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
         let words = header(headers, "x-error-message")?;
         let holds_token = self.token.as_ref().is_some_and(|token| words.contains(token.secret()));
@@ -92,8 +93,8 @@ impl Http {
     /// Requests a URL, and follows redirects.
     ///
     /// # Errors
-    /// Fails without an answer. An answer with an error status is not a failure.
-    pub(crate) fn get(&self, url: &Url, range: Option<&Range<u64>>) -> Result<Answer, HubError> {
+    /// Fails if no answer comes. An answer with an error status is not a failure.
+    pub(crate) fn get(&self, url: &Url, range: Option<&Range<u64>>) -> Result<HubResponse, HubError> {
         let mut url = url.clone();
         let mut hub_headers = None;
         for _ in 0..=self.redirects {
@@ -113,9 +114,9 @@ impl Http {
             }
             let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
             let Some(location) = headers.get(LOCATION).filter(|_| is_redirect) else {
-                return Ok(Answer { url, status, headers, is_hub, hub_headers, body });
+                return Ok(HubResponse { url, status, headers, is_hub, hub_headers, body });
             };
-            // reading the body frees the connection for the next request
+            // this read of the body frees the connection for the next request
             let _ = body.with_config().limit(LARGEST_REDIRECT).read_to_vec();
             let target = location.to_str().ok().and_then(|location| url.join(location));
             url = target.ok_or_else(|| odd(&url, "it redirects to something that is not a URL"))?;
@@ -123,7 +124,7 @@ impl Http {
         Err(odd(&url, "it redirects in circles"))
     }
 
-    /// Adds the proxy to an error about a host behind it.
+    /// Adds the proxy to an error about a host that the client reaches through the proxy.
     fn by_proxy(&self, url: &Url, error: HubError) -> HubError {
         let proxy = self.agent.config().proxy().filter(|proxy| {
             let target = url.to_string().parse::<Uri>();
@@ -145,8 +146,8 @@ impl Http {
     }
 }
 
-impl Answer {
-    /// The JSON document of the answer.
+impl HubResponse {
+    /// Returns the JSON document of the answer.
     ///
     /// # Errors
     /// Fails if the body ends early, or is not a JSON document of the type `T`.
@@ -157,12 +158,12 @@ impl Answer {
     }
 }
 
-/// The value of a header, if it is text.
+/// Returns the value of a header, if the value is text.
 pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<&'a str> {
     headers.get(HeaderName::from_static(name))?.to_str().ok()
 }
 
-/// The error for a body that breaks off.
+/// Returns the error for a body that breaks off.
 pub(crate) fn broken(url: &Url, error: io::Error) -> HubError {
     no_answer(url, &Error::from(error))
 }
@@ -171,7 +172,8 @@ fn odd(url: &Url, reason: &str) -> HubError {
     HubError::Protocol { url: url.public(), reason: reason.to_owned() }
 }
 
-/// The error for a failed exchange. It leaves out messages of `ureq` that may contain a URL.
+/// Returns the error for a failed exchange. The error leaves out messages of `ureq` that may contain a URL, because a
+/// signed URL is a secret.
 fn no_answer(url: &Url, error: &Error) -> HubError {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, UnexpectedEof};
     let host = url.host().to_owned();

@@ -11,19 +11,19 @@ use crate::environment::Environment;
 use crate::error::HubError;
 use crate::headers::next_link;
 use crate::http::{Http, header};
-use crate::retry::{Failure, Patience, Retry};
+use crate::retry::{RequestFailure, Retry, RetryContext};
 use crate::signed::SignedUrls;
-use crate::status::{self, Subject};
+use crate::status::{self, RequestSubject};
 use crate::url::Url;
 
-/// One hub.
+/// The HTTP client, the cache and the settings of one hub.
 pub(crate) struct Hub {
     pub(crate) http: Http,
     pub(crate) cache: Option<Cache>,
     /// Whether clients use only the cache.
     pub(crate) is_offline: bool,
     pub(crate) signed: SignedUrls,
-    patience: Arc<Patience>,
+    patience: Arc<RetryContext>,
 }
 
 impl fmt::Debug for Hub {
@@ -34,7 +34,7 @@ impl fmt::Debug for Hub {
 }
 
 impl Hub {
-    pub(crate) fn new(environment: Environment, patience: Patience) -> Result<Hub, HubError> {
+    pub(crate) fn new(environment: Environment, patience: RetryContext) -> Result<Hub, HubError> {
         let http = Http::new(&environment, &patience.limits)?;
         let cache = environment.cache.map(|root| Cache { root });
         let (is_offline, signed, patience) = (environment.offline, SignedUrls::default(), Arc::new(patience));
@@ -45,17 +45,17 @@ impl Hub {
         Retry::new(self.patience.clone())
     }
 
-    /// The error for a file that the cache lacks, in an offline client.
+    /// Returns the error of an offline client for `what`, which the cache lacks.
     pub(crate) fn not_cached(&self, what: String) -> HubError {
         let cache = self.cache.as_ref().map_or_else(PathBuf::new, |cache| cache.root.clone());
         HubError::NotCached { what, cache }
     }
 
-    /// A document of the API, and the URL of the next page.
+    /// Returns a document of the API, and the URL of the next page if there is one.
     pub(crate) fn ask<T: DeserializeOwned>(
         &self,
         url: &Url,
-        subject: Subject<'_>,
+        subject: RequestSubject<'_>,
     ) -> Result<(T, Option<Url>), HubError> {
         let mut retry = self.retry();
         loop {
@@ -66,7 +66,11 @@ impl Hub {
         }
     }
 
-    fn ask_once<T: DeserializeOwned>(&self, url: &Url, subject: Subject<'_>) -> Result<(T, Option<Url>), Failure> {
+    fn ask_once<T: DeserializeOwned>(
+        &self,
+        url: &Url,
+        subject: RequestSubject<'_>,
+    ) -> Result<(T, Option<Url>), RequestFailure> {
         let answer = self.http.get(url, None)?;
         if answer.status != 200 {
             return Err(status::failure(&self.http, &answer, subject));

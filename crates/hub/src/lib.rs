@@ -1,9 +1,9 @@
-//! Reading from the Hugging Face hub.
+//! Reads files from the Hugging Face hub.
 //!
-//! A [`HubUri`] names files of a repository. A [`HubClient`] resolves a revision to a commit, lists the files of the
-//! commit that a pattern matches, and reads them: as streams that resume after a broken connection, or into a file. A
-//! [`CommitCopy`] is a folder with the files of a model or tokenizer. Bytes of a whole file are verified against the
-//! digest in the listing.
+//! A [`HubUri`] names files of a repository. A [`HubClient`] resolves a revision to a commit, and lists the files of
+//! the commit that a pattern matches. The client reads a file as a stream that resumes after a broken connection, or
+//! downloads the file. A [`CommitCopy`] is a folder with the files of a model or tokenizer. The client verifies the
+//! bytes of a whole file against the digest in the listing.
 #![deny(unsafe_code)]
 
 mod cache;
@@ -30,11 +30,11 @@ mod url;
 mod verified;
 
 pub use client::HubClient;
-pub use commit_copy::{CommitCopy, FetchProgress, Part};
+pub use commit_copy::{CommitCopy, FetchProgress, RepoPart};
 pub use digest::Digest;
-pub use environment::{Environment, Token};
+pub use environment::{Environment, HubToken};
 pub use error::HubError;
 pub use file::{CommitFile, HubFile};
 pub use repo::{Repo, RepoKind};
-pub use retry::{Limits, Notice, Pause};
+pub use retry::{Notice, Pause, RetryPolicy};
 pub use uri::HubUri;

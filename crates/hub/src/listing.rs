@@ -1,4 +1,4 @@
-//! The hub's listing of a commit's files.
+//! Parses the hub's listing of a commit's files.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ pub(crate) struct Revision {
     pub(crate) sha: String,
 }
 
-/// An entry of a folder in the API.
+/// An entry of a folder, as the API lists it.
 #[derive(Deserialize)]
 pub(crate) struct Entry {
     #[serde(rename = "type")]
@@ -31,10 +31,10 @@ struct Lfs {
 }
 
 impl Entry {
-    /// The entry as a file; `None` if it is not a file.
+    /// Converts the entry to a file; `None` if the entry is not a file.
     ///
     /// # Errors
-    /// The problem.
+    /// The error describes the problem if the entry is not valid.
     pub(crate) fn into_file(self) -> Result<Option<HubFile>, String> {
         if self.kind != "file" {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Patterns of paths within a repository.
+//! Matches paths within a repository against patterns.
 
 use glob::{MatchOptions, Pattern};
 
@@ -7,21 +7,21 @@ use crate::error::HubError;
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
-/// A pattern, and the place of the files that it matches.
+/// A pattern, and the folder of the files that the pattern matches.
 #[derive(Debug)]
 pub(crate) struct FilePattern {
     pattern: Pattern,
-    /// The folder that holds all files that match. The root is empty.
+    /// The folder that contains all files that match. The root folder is empty.
     pub(crate) folder: String,
     /// Whether files in subfolders of `folder` may match.
     pub(crate) is_deep: bool,
 }
 
 impl FilePattern {
-    /// The pattern in `text`. An empty text matches every file without a leading dot.
+    /// Parses a pattern. An empty text matches every file without a leading dot.
     ///
     /// # Errors
-    /// `HubError::Pattern` if the text is not a valid pattern.
+    /// Returns `HubError::Pattern` if the text is not a valid pattern.
     pub(crate) fn parse(text: &str) -> Result<FilePattern, HubError> {
         let text = if text.is_empty() { "**/*" } else { text };
         let bad = |error: glob::PatternError| HubError::Pattern { pattern: text.into(), reason: error.msg.into() };

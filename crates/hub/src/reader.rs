@@ -1,4 +1,4 @@
-//! Readers of files, from the cache or from the hub.
+//! Reads files from the cache or from the hub.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,63 +9,63 @@ use std::sync::Arc;
 use crate::error::HubError;
 use crate::file::CommitFile;
 use crate::hub::Hub;
-use crate::remote::Remote;
+use crate::remote::RangeReader;
 
 /// A reader that selects the cache or the hub at its first read.
-pub(crate) struct FileReader {
+pub(crate) struct HubReader {
     hub: Arc<Hub>,
     source: CommitFile,
     range: Range<u64>,
-    place: Place,
+    place: ReadPlace,
 }
 
-enum Place {
+enum ReadPlace {
     Unknown,
     Cache(io::Take<File>, PathBuf),
-    // boxed, since it is much larger
-    Hub(Box<Remote>),
+    // the reader is in a box, because it is much larger than the other variants
+    Hub(Box<RangeReader>),
 }
 
-impl FileReader {
-    pub(crate) fn new(hub: Arc<Hub>, source: CommitFile, range: Range<u64>) -> FileReader {
-        FileReader { hub, source, range, place: Place::Unknown }
+impl HubReader {
+    pub(crate) fn new(hub: Arc<Hub>, source: CommitFile, range: Range<u64>) -> HubReader {
+        HubReader { hub, source, range, place: ReadPlace::Unknown }
     }
 
-    /// The file or the host that the bytes come from.
+    /// Returns the file or the host from which the bytes come.
     pub(crate) fn place(&self) -> String {
         match &self.place {
-            Place::Unknown => String::new(),
-            Place::Cache(_, path) => path.display().to_string(),
-            Place::Hub(remote) => remote.host().to_owned(),
+            ReadPlace::Unknown => String::new(),
+            ReadPlace::Cache(_, path) => path.display().to_string(),
+            ReadPlace::Hub(remote) => remote.host().to_owned(),
         }
     }
 
-    fn locate(&self) -> Result<Place, HubError> {
+    fn locate(&self) -> Result<ReadPlace, HubError> {
         let CommitFile { repo, commit, file } = &self.source;
         if let Some(path) = self.hub.cache.as_ref().and_then(|cache| cache.file(repo, commit, file)) {
             let bytes = open(&path, &self.range).map_err(|error| HubError::file("read", &path, &error))?;
-            return Ok(Place::Cache(bytes, path));
+            return Ok(ReadPlace::Cache(bytes, path));
         }
         if self.hub.is_offline {
             return Err(self.hub.not_cached(self.source.to_string()));
         }
-        Ok(Place::Hub(Box::new(Remote::new(self.hub.clone(), self.source.clone(), self.range.clone()))))
+        Ok(ReadPlace::Hub(Box::new(RangeReader::new(self.hub.clone(), self.source.clone(), self.range.clone()))))
     }
 }
 
-impl Read for FileReader {
+impl Read for HubReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // an empty range needs no request
+        // a read of an empty range sends no request
         if self.range.is_empty() {
             return Ok(0);
         }
-        if let Place::Unknown = self.place {
+        if let ReadPlace::Unknown = self.place {
             self.place = self.locate()?;
         }
         match &mut self.place {
-            Place::Unknown => Ok(0),
-            Place::Hub(remote) => remote.read(buffer),
-            Place::Cache(bytes, path) => match bytes.read(buffer) {
+            ReadPlace::Unknown => Ok(0),
+            ReadPlace::Hub(remote) => remote.read(buffer),
+            ReadPlace::Cache(bytes, path) => match bytes.read(buffer) {
                 Ok(0) if bytes.limit() > 0 && !buffer.is_empty() => {
                     Err(HubError::file("read", path, &io::ErrorKind::UnexpectedEof.into()).into())
                 }

@@ -1,4 +1,4 @@
-//! A range of a file on the hub, as a stream that resumes after a broken connection.
+//! Reads a range of a file on the hub, as a stream that resumes after a broken connection.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -11,14 +11,14 @@ use crate::digest::Digest;
 use crate::error::HubError;
 use crate::file::CommitFile;
 use crate::headers::{content_range, etag};
-use crate::http::{Answer, broken, header};
+use crate::http::{HubResponse, broken, header};
 use crate::hub::Hub;
-use crate::retry::{Failure, Retry};
-use crate::status::{self, Subject};
+use crate::retry::{RequestFailure, Retry};
+use crate::status::{self, RequestSubject};
 use crate::url::Url;
 
-/// The reader of a range.
-pub(crate) struct Remote {
+/// The reader of a range of a file.
+pub(crate) struct RangeReader {
     hub: Arc<Hub>,
     source: CommitFile,
     rest: Range<u64>,
@@ -28,29 +28,30 @@ pub(crate) struct Remote {
     retry: Retry,
 }
 
-/// A body in transfer.
+/// The body of an answer, while it is read.
 struct OpenBody {
     bytes: BodyReader<'static>,
     url: Url,
-    /// The bytes before the range, from a server that ignores ranges.
+    /// The number of bytes before the range that are still to be skipped. A server that ignores ranges sends the file
+    /// from its beginning.
     skip: u64,
-    /// Whether the body ends with the range.
+    /// Whether the body ends at the end of the range.
     ends: bool,
 }
 
-impl Remote {
-    pub(crate) fn new(hub: Arc<Hub>, source: CommitFile, range: Range<u64>) -> Remote {
+impl RangeReader {
+    pub(crate) fn new(hub: Arc<Hub>, source: CommitFile, range: Range<u64>) -> RangeReader {
         let retry = hub.retry();
-        Remote { hub, source, rest: range, body: None, host: String::new(), retry }
+        RangeReader { hub, source, rest: range, body: None, host: String::new(), retry }
     }
 
-    /// The server that sent the last bytes.
+    /// Returns the server that sent the last bytes.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Reads at least one byte.
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
+    /// Reads at least one byte of the range into `buffer`. Connects first if there is no body.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, RequestFailure> {
         let body = match &mut self.body {
             Some(body) => body,
             None => {
@@ -75,7 +76,7 @@ impl Remote {
         }
     }
 
-    /// Reads the end of the body, which frees the connection for the next range.
+    /// Reads the end of the body. The connection is then free for the next range.
     fn finish(&mut self) {
         if let Some(mut body) = self.body.take().filter(|body| body.ends) {
             let _ = body.bytes.read(&mut [0]);
@@ -83,7 +84,7 @@ impl Remote {
     }
 
     /// Requests the range from the CDN if a signed URL is known, and from the hub otherwise.
-    fn connect(&self) -> Result<OpenBody, Failure> {
+    fn connect(&self) -> Result<OpenBody, RequestFailure> {
         let path = self.source.url_path();
         let signed = self.hub.signed.get(&path);
         let url = match &signed {
@@ -110,19 +111,19 @@ impl Remote {
         self.body_of(answer)
     }
 
-    fn refused(&self, answer: &Answer) -> Failure {
+    fn refused(&self, answer: &HubResponse) -> RequestFailure {
         let CommitFile { repo, commit, file } = &self.source;
-        match status::failure(&self.hub.http, answer, Subject { repo, revision: commit, path: &file.path }) {
-            Failure::Final(_) if !answer.is_hub => {
+        match status::failure(&self.hub.http, answer, RequestSubject { repo, revision: commit, path: &file.path }) {
+            RequestFailure::Final(_) if !answer.is_hub => {
                 let host = answer.url.host().to_owned();
-                Failure::Expired(HubError::SignatureRefused { host, status: answer.status })
+                RequestFailure::Expired(HubError::SignatureRefused { host, status: answer.status })
             }
             failure => failure,
         }
     }
 
-    /// The body of an answer, after a check of its range.
-    fn body_of(&self, answer: Answer) -> Result<OpenBody, Failure> {
+    /// Checks the range of an answer, and returns the body.
+    fn body_of(&self, answer: HubResponse) -> Result<OpenBody, RequestFailure> {
         let size = self.source.file.size;
         let (listed, found) = match answer.status {
             206 => {
@@ -137,7 +138,7 @@ impl Remote {
                 let length = header(&answer.headers, "content-length").and_then(|length| length.parse().ok());
                 (size, length.unwrap_or(size))
             }
-            // the file ends before the range
+            // the status 416 means that the file ends before the range
             _ => (size, self.rest.start),
         };
         if listed != found {
@@ -148,7 +149,7 @@ impl Remote {
     }
 }
 
-impl Read for Remote {
+impl Read for RangeReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() || self.rest.is_empty() {
             return Ok(0);
@@ -181,7 +182,7 @@ fn check(source: &CommitFile, headers: &HeaderMap) -> Result<(), HubError> {
     if let Some(commit) = header(headers, "x-repo-commit") {
         compare("the commit", source.commit.clone(), commit)?;
     }
-    // a mirror may have other tags, which are not digests and prove nothing
+    // the tag of a mirror may not be a digest, and is then not compared
     let tag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag")).map(etag);
     if let Some(digest) = tag.and_then(Digest::from_hex) {
         compare("the digest", source.file.digest.to_string(), &digest.to_string())?;

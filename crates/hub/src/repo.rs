@@ -1,10 +1,10 @@
-//! Repositories of the hub.
+//! The repositories of the hub.
 
 use std::fmt::{self, Display};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// The characters that a segment of a URL's path must percent-encode.
+/// The characters that are percent-encoded in a segment of a URL's path.
 const OUTSIDE_A_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const LONGEST_NAME: usize = 96;
 
@@ -18,7 +18,7 @@ pub enum RepoKind {
 }
 
 impl RepoKind {
-    /// The plural name of the kind in URIs and in the API of the hub.
+    /// Returns the plural name of the kind in URIs and in the API of the hub.
     pub(crate) fn plural(self) -> &'static str {
         match self {
             RepoKind::Dataset => "datasets",
@@ -27,17 +27,17 @@ impl RepoKind {
     }
 }
 
-/// A repository of the hub. Its display is "dataset OWNER/NAME" or "model OWNER/NAME".
+/// A repository of the hub. The repository is displayed as "dataset OWNER/NAME" or "model OWNER/NAME".
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Repo {
     /// The kind of the repository.
     pub kind: RepoKind,
-    /// OWNER/NAME.
+    /// The ID of the repository: OWNER/NAME.
     pub id: String,
 }
 
 impl Repo {
-    /// The path of the repository's pages and files on the hub.
+    /// Returns the path of the repository's pages and files on the hub.
     pub(crate) fn path(&self) -> String {
         match self.kind {
             RepoKind::Dataset => format!("datasets/{}", encode_path(&self.id)),
@@ -45,12 +45,12 @@ impl Repo {
         }
     }
 
-    /// The path of the repository in the hub's API.
+    /// Returns the path of the repository in the hub's API.
     pub(crate) fn api_path(&self) -> String {
         format!("api/{}/{}", self.kind.plural(), encode_path(&self.id))
     }
 
-    /// The name of the repository's folder in the hub's cache.
+    /// Returns the name of the repository's folder in the hub's cache.
     pub(crate) fn cache_folder(&self) -> String {
         format!("{}--{}", self.kind.plural(), self.id.replace('/', "--"))
     }
@@ -80,12 +80,12 @@ pub(crate) fn is_id(id: &str) -> bool {
     !id.ends_with(".git") && id.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name))
 }
 
-/// `text` as one segment of a URL's path.
+/// Encodes `text` as one segment of a URL's path.
 pub(crate) fn encode_segment(text: &str) -> String {
     utf8_percent_encode(text, OUTSIDE_A_SEGMENT).to_string()
 }
 
-/// `path` as the path of a URL, with encoded segments and plain slashes.
+/// Encodes `path` as the path of a URL. The slashes stay as they are.
 pub(crate) fn encode_path(path: &str) -> String {
     path.split('/').map(encode_segment).collect::<Vec<_>>().join("/")
 }

@@ -1,4 +1,4 @@
-//! Retries of requests, and the waits before them.
+//! Decides whether a client retries a failed request, and waits before the retry.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,28 +12,28 @@ pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 /// A function that waits for a duration. Tests only add up the durations.
 pub type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
 
-/// The patience of a client.
+/// The limits of a client's retries and waits.
 #[derive(Clone, Debug)]
-pub struct Limits {
-    /// The number of consecutive failures, without a received byte, after which a request fails.
+pub struct RetryPolicy {
+    /// The number of consecutive failures without a received byte after which a request fails.
     pub attempts: u32,
-    /// The longest wait after the first failure. Each further failure doubles it.
+    /// The longest wait after the first failure. Each further failure doubles the wait.
     pub first_wait: Duration,
-    /// The longest wait after a failure.
+    /// The limit of the doubled wait after a failure.
     pub longest_wait: Duration,
-    /// The longest sum of waits without a received byte, including waits for rate limits.
+    /// The longest sum of consecutive waits without a received byte, including waits for rate limits.
     pub without_progress: Duration,
-    /// The timeout for a connection.
+    /// The timeout for the set-up of a connection.
     pub connect: Duration,
-    /// The longest time without a received byte, before or within an answer.
+    /// The longest time without a received byte, before and during an answer.
     pub silence: Duration,
-    /// The longest chain of redirects.
+    /// The largest number of consecutive redirects.
     pub redirects: u32,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy {
             attempts: 7,
             first_wait: Duration::from_secs(1),
             longest_wait: Duration::from_secs(60),
@@ -47,32 +47,32 @@ impl Default for Limits {
 
 /// The failure of a request.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// The same request would fail again.
     Final(HubError),
     /// The same request may succeed later.
     Temporary(HubError),
     /// The CDN refuses a signed URL, which may have expired.
     Expired(HubError),
-    /// The host limits requests, for the stated time.
+    /// The host limits requests. `wait` is the time that the host states.
     Limited { host: String, wait: Option<Duration> },
 }
 
-impl From<HubError> for Failure {
-    fn from(error: HubError) -> Failure {
-        if error.is_temporary() { Failure::Temporary(error) } else { Failure::Final(error) }
+impl From<HubError> for RequestFailure {
+    fn from(error: HubError) -> RequestFailure {
+        if error.is_temporary() { RequestFailure::Temporary(error) } else { RequestFailure::Final(error) }
     }
 }
 
-/// The settings that all requests of a client share.
+/// The settings of retries that all requests of a client share.
 #[derive(Clone)]
-pub(crate) struct Patience {
-    pub(crate) limits: Limits,
+pub(crate) struct RetryContext {
+    pub(crate) limits: RetryPolicy,
     pub(crate) pause: Pause,
     pub(crate) notice: Notice,
 }
 
-impl fmt::Debug for Patience {
+impl fmt::Debug for RetryContext {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.limits.fmt(formatter)
     }
@@ -81,7 +81,7 @@ impl fmt::Debug for Patience {
 /// The failures of an operation since its last progress.
 #[derive(Debug)]
 pub(crate) struct Retry {
-    patience: Arc<Patience>,
+    patience: Arc<RetryContext>,
     failures: u32,
     refusals: u32,
     limited: u32,
@@ -89,7 +89,7 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    pub(crate) fn new(patience: Arc<Patience>) -> Retry {
+    pub(crate) fn new(patience: Arc<RetryContext>) -> Retry {
         Retry { patience, failures: 0, refusals: 0, limited: 0, waited: Duration::ZERO }
     }
 
@@ -98,20 +98,20 @@ impl Retry {
         (self.failures, self.refusals, self.limited, self.waited) = (0, 0, 0, Duration::ZERO);
     }
 
-    /// Waits until the time of the next attempt.
+    /// Waits until the time of the next attempt, after `failure`.
     ///
     /// # Errors
-    /// The failure, if another attempt would not help.
-    pub(crate) fn wait(&mut self, failure: Failure) -> Result<(), HubError> {
+    /// Returns the error of `failure` if no further attempt is allowed.
+    pub(crate) fn wait(&mut self, failure: RequestFailure) -> Result<(), HubError> {
         let limits = &self.patience.limits;
         match failure {
-            Failure::Final(error) => Err(error),
-            Failure::Expired(error) => {
+            RequestFailure::Final(error) => Err(error),
+            RequestFailure::Expired(error) => {
                 self.refusals += 1;
-                // a new signature needs no wait
+                // the next attempt gets a new signature without a wait
                 if self.refusals < 2 { Ok(()) } else { Err(error) }
             }
-            Failure::Temporary(error) => {
+            RequestFailure::Temporary(error) => {
                 self.failures += 1;
                 let wait = backoff(limits, self.failures, random());
                 if self.failures >= limits.attempts || self.waited + wait > limits.without_progress {
@@ -122,14 +122,14 @@ impl Retry {
                 self.pause(&format!("{}: attempt {next} of {attempts} in {seconds} s", error.cause()), wait);
                 Ok(())
             }
-            Failure::Limited { host, wait } => {
+            RequestFailure::Limited { host, wait } => {
                 self.limited += 1;
                 let wait = wait.unwrap_or_else(|| backoff(limits, self.limited, random()));
                 if self.waited.saturating_add(wait) > limits.without_progress {
                     return Err(HubError::RateLimited { host, waited: self.waited });
                 }
                 let notice = format!("the hub limits requests: waiting {} s", wait.as_secs());
-                // jitter, so that waiting clients do not all retry at the same moment
+                // the jitter keeps waiting clients from a retry at the same moment
                 self.pause(&notice, wait + Duration::from_secs(1).mul_f64(random()));
                 Ok(())
             }
@@ -143,16 +143,16 @@ impl Retry {
     }
 }
 
-/// The wait after `failures` failures: exponential backoff, of which `chance`, from 0 to 1, selects between half and
-/// all.
-fn backoff(limits: &Limits, failures: u32, chance: f64) -> Duration {
+/// Returns the wait after `failures` consecutive failures. The wait grows exponentially. `chance`, from 0 to 1, selects
+/// a wait between half and all of that time.
+fn backoff(limits: &RetryPolicy, failures: u32, chance: f64) -> Duration {
     let doubled = limits.first_wait.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
     doubled.min(limits.longest_wait).mul_f64(0.5 + chance / 2.0)
 }
 
-/// A random number from 0 to 1.
+/// Returns a random number from 0 to 1.
 fn random() -> f64 {
-    // without randomness, each wait has its full length
+    // if the system has no randomness, each wait has its full length
     f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }
 
@@ -166,25 +166,25 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    fn retry(limits: Limits) -> (Retry, Log) {
+    fn retry(limits: RetryPolicy) -> (Retry, Log) {
         let log = Log::default();
         let (notices, pauses) = (log.clone(), log.clone());
         let notice: Notice = Arc::new(move |text| notices.lock().unwrap().push(text.to_owned()));
         let pause: Pause = Arc::new(move |wait| pauses.lock().unwrap().push(format!("{} s", wait.as_secs())));
-        (Retry::new(Arc::new(Patience { limits, pause, notice })), log)
+        (Retry::new(Arc::new(RetryContext { limits, pause, notice })), log)
     }
 
     fn unavailable() -> HubError {
         HubError::Unavailable { url: "https://hub/x".to_owned(), status: 503 }
     }
 
-    fn limited(seconds: u64) -> Failure {
-        Failure::Limited { host: "hub".to_owned(), wait: Some(Duration::from_secs(seconds)) }
+    fn limited(seconds: u64) -> RequestFailure {
+        RequestFailure::Limited { host: "hub".to_owned(), wait: Some(Duration::from_secs(seconds)) }
     }
 
     #[test]
     fn the_count_of_failures_restarts_after_progress() {
-        let (mut retry, log) = retry(Limits { attempts: 3, ..Limits::default() });
+        let (mut retry, log) = retry(RetryPolicy { attempts: 3, ..RetryPolicy::default() });
         for _ in 0..4 {
             retry.progressed();
             (0..2).for_each(|_| retry.wait(unavailable().into()).unwrap());
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn limited_requests_are_no_failures_and_end_after_an_hour() {
-        let (mut retry, log) = retry(Limits::default());
+        let (mut retry, log) = retry(RetryPolicy::default());
         for _ in 0..60 {
             retry.wait(limited(56)).unwrap();
         }
@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_signature_is_renewed_once_without_a_wait() {
-        let (mut retry, log) = retry(Limits::default());
-        let expired = || Failure::Expired(HubError::SignatureRefused { host: "cdn".to_owned(), status: 403 });
+        let (mut retry, log) = retry(RetryPolicy::default());
+        let expired = || RequestFailure::Expired(HubError::SignatureRefused { host: "cdn".to_owned(), status: 403 });
         for _ in 0..2 {
             retry.progressed();
             retry.wait(expired()).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     proptest! {
         #[test]
         fn waits_double_up_to_a_bound(failures in 1_u32..100, chance in 0.0..=1.0) {
-            let limits = Limits::default();
+            let limits = RetryPolicy::default();
             let wait = backoff(&limits, failures, chance);
             let longest = limits.longest_wait.min(Duration::from_secs(1 << (failures - 1).min(6)));
             prop_assert!(longest / 2 <= wait && wait <= longest);

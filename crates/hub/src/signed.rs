@@ -1,4 +1,4 @@
-//! URLs that the hub signs, with which the CDN serves files for a limited time.
+//! Stores the URLs that the hub has signed. The CDN serves the file of a signed URL for a limited time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,8 @@ use crate::url::Url;
 pub(crate) struct SignedUrls(Mutex<HashMap<String, Url>>);
 
 impl SignedUrls {
-    /// More than readers have open at a time. The hub signs a dropped URL again.
+    /// The largest number of stored URLs. The number is larger than the number of files that readers have open at a
+    /// time. The hub signs a dropped URL again.
     const MOST: usize = 256;
 
     pub(crate) fn get(&self, path: &str) -> Option<Url> {
@@ -30,7 +31,7 @@ impl SignedUrls {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Url>> {
-        // a panic leaves no partial change in a map
+        // a panic of another thread leaves no partial change in a map
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

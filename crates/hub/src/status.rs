@@ -1,4 +1,4 @@
-//! The meanings of the statuses of answers.
+//! Maps the HTTP status of an answer to a failure.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use ureq::http::header::RETRY_AFTER;
 
 use crate::error::HubError;
 use crate::headers;
-use crate::http::{Answer, Http, header};
+use crate::http::{Http, HubResponse, header};
 use crate::repo::Repo;
-use crate::retry::Failure;
+use crate::retry::RequestFailure;
 
-/// The subject of a request.
+/// The subject of a request, for messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct RequestSubject<'a> {
     pub(crate) repo: &'a Repo,
     pub(crate) revision: &'a str,
     /// The path within the repository.
     pub(crate) path: &'a str,
 }
 
-/// The failure that an answer with an error status means.
-pub(crate) fn failure(http: &Http, answer: &Answer, subject: Subject<'_>) -> Failure {
+/// Returns the failure that an answer with an error status means.
+pub(crate) fn failure(http: &Http, answer: &HubResponse, subject: RequestSubject<'_>) -> RequestFailure {
     let status = answer.status;
     match status {
-        429 => Failure::Limited { host: answer.url.host().to_owned(), wait: limit(&answer.headers) },
-        408 | 500.. => Failure::Temporary(HubError::Unavailable { url: answer.url.public(), status }),
-        _ => Failure::Final(refusal(http, answer, subject)),
+        429 => RequestFailure::Limited { host: answer.url.host().to_owned(), wait: limit(&answer.headers) },
+        408 | 500.. => RequestFailure::Temporary(HubError::Unavailable { url: answer.url.public(), status }),
+        _ => RequestFailure::Final(refusal(http, answer, subject)),
     }
 }
 
-fn refusal(http: &Http, answer: &Answer, Subject { repo, revision, path }: Subject<'_>) -> HubError {
+fn refusal(http: &Http, answer: &HubResponse, RequestSubject { repo, revision, path }: RequestSubject<'_>) -> HubError {
     let (repo, endpoint, token) = (repo.clone(), http.endpoint.clone(), http.token_source());
     let words = http.words(&answer.headers);
     match (header(&answer.headers, "x-error-code"), answer.status, &token) {
@@ -54,7 +54,7 @@ fn refusal(http: &Http, answer: &Answer, Subject { repo, revision, path }: Subje
     }
 }
 
-/// The wait that the host requests.
+/// Returns the wait that the host requests.
 fn limit(headers: &HeaderMap) -> Option<Duration> {
     let by_window = header(headers, "ratelimit").and_then(headers::rate_limit);
     let retry_after = || headers::retry_after(headers.get(RETRY_AFTER)?.to_str().ok()?, Timestamp::now());

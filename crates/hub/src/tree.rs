@@ -1,4 +1,4 @@
-//! The files of a commit that a pattern matches.
+//! Finds the files of a commit that a pattern matches.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use crate::hub::Hub;
 use crate::listing::Entry;
 use crate::pattern::FilePattern;
 use crate::repo::{Repo, encode_path, encode_segment};
-use crate::status::Subject;
+use crate::status::RequestSubject;
 
-/// The largest number of a folder's entries that an error names.
+/// The largest number of entries of a folder that an error names.
 const NAMED_ENTRIES: usize = 3;
 
-/// The matches of a pattern, and the entries of the listed folder.
+/// The files that match a pattern, and the entries of the listed folder.
 pub(crate) struct Found {
-    /// The listed folder. The root is empty.
+    /// The listed folder. The root folder is empty.
     pub(crate) folder: String,
     /// The paths of the folder's entries.
     pub(crate) paths: Vec<String>,
@@ -24,7 +24,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The entries of the folder, as a sentence for an error.
+    /// Describes the entries of the folder in a sentence, for an error.
     pub(crate) fn nearest(&self) -> String {
         let place = match self.folder.as_str() {
             "" => "the repository".to_owned(),
@@ -75,7 +75,7 @@ impl Hub {
         Ok(Found { folder, paths, files })
     }
 
-    /// The entries of a folder, from all pages of its listing.
+    /// Returns the entries of a folder, from all pages of the listing.
     fn entries(&self, repo: &Repo, commit: &str, folder: &str, is_deep: bool) -> Result<Vec<Entry>, HubError> {
         let slash = if folder.is_empty() { "" } else { "/" };
         let tree = format!("{}/tree/{}{slash}{}", repo.api_path(), encode_segment(commit), encode_path(folder));
@@ -85,7 +85,7 @@ impl Hub {
             if !seen.insert(url.to_string()) {
                 return Err(self.odd_listing(repo, "the pages of its listing go in circles".to_owned()));
             }
-            let (mut page, following) = self.ask(&url, Subject { repo, revision: commit, path: folder })?;
+            let (mut page, following) = self.ask(&url, RequestSubject { repo, revision: commit, path: folder })?;
             entries.append(&mut page);
             next = following;
         }

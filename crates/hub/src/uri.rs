@@ -1,4 +1,4 @@
-//! URIs that name files of the hub.
+//! Parses and writes URIs that name files of the hub.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -10,20 +10,20 @@ use crate::repo::{Repo, RepoKind, encode_segment, is_id};
 
 const SCHEME: &str = "hf://";
 
-/// `hf://datasets/OWNER/NAME[@REVISION][/PATH]` or `hf://[models/]OWNER/NAME[@REVISION][/PATH]`, with the rules of
-/// `huggingface_hub`:
+/// A URI `hf://datasets/OWNER/NAME[@REVISION][/PATH]` or `hf://[models/]OWNER/NAME[@REVISION][/PATH]`. The rules of
+/// `huggingface_hub` apply:
 ///
 /// - A repository has an owner. Old names without an owner (`squad`) are refused.
-/// - A slash in a revision is written as `%2F`. The references `refs/pr/N` and `refs/convert/NAME` may be written as
-///   they are.
-/// - The path is taken as it is written: `%20` is not a space. The text may be a pattern.
+/// - A slash in a revision is written as `%2F`. The slashes of the references `refs/pr/N` and `refs/convert/NAME` may
+///   stay as they are.
+/// - The path is not decoded: `%20` is not a space. The path may be a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HubUri {
     /// The repository.
     pub repo: Repo,
     /// A branch, a tag, a commit or a reference. `None` is the branch `main`.
     pub revision: Option<String>,
-    /// The path or pattern within the repository. It is empty if the URI names the whole repository.
+    /// The path or pattern within the repository. The path is empty if the URI names the whole repository.
     pub path: String,
 }
 
@@ -31,7 +31,7 @@ impl FromStr for HubUri {
     type Err = HubError;
 
     /// # Errors
-    /// `HubError::Uri` with the problem.
+    /// Returns `HubError::Uri` with the problem if the text is not such a URI.
     fn from_str(text: &str) -> Result<HubUri, HubError> {
         let bad = |reason: &str| HubError::Uri { uri: text.to_owned(), reason: reason.to_owned() };
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad("it does not begin with hf://"))?;
@@ -43,7 +43,7 @@ impl FromStr for HubUri {
             }
             _ => (RepoKind::Model, rest),
         };
-        // a later @ belongs to the name of a file
+        // an @ after the repository's name belongs to the path
         let at = location.find('@').filter(|&at| location[..at].matches('/').count() <= 1);
         let (id, revision, path) = match at {
             Some(at) => {
@@ -77,7 +77,7 @@ impl FromStr for HubUri {
 impl Display for HubUri {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(SCHEME)?;
-        // the parser would take an owner of this name for the kind
+        // the kind is written if the parser would read the owner's name as the kind
         let is_ambiguous = ["datasets/", "models/", "spaces/", "buckets/", "kernels/"];
         let is_ambiguous = is_ambiguous.iter().any(|kind| self.repo.id.starts_with(kind));
         match self.repo.kind {
@@ -97,7 +97,7 @@ impl Display for HubUri {
     }
 }
 
-/// The revision, as written, and the path after it.
+/// Splits a text into the revision, as written, and the path after the revision.
 fn split_revision(text: &str) -> (&str, &str) {
     let reference_end = text.match_indices('/').map(|(at, _)| at).nth(2).unwrap_or(text.len());
     let end = match is_reference(&text[..reference_end]) {

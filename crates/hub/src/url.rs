@@ -1,19 +1,19 @@
-//! The parts of URLs that the client needs.
+//! Parses the parts of URLs that the client needs.
 
 use std::fmt::{self, Display};
 
 /// An http or https URL, split where its path begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
-    /// Scheme and host with port, in lower case and without the scheme's default port. Equal origins are the same
-    /// server.
+    /// The scheme and the host with its port, in lower case and without the default port of the scheme. URLs of one
+    /// server have equal origins.
     origin: String,
-    /// Path and query. It begins with a slash.
+    /// The path and the query. The text begins with a slash.
     target: String,
 }
 
 impl Url {
-    /// The URL in `text`; `None` if the text is not an http or https URL, or has a user before its host.
+    /// Parses a URL; `None` if the text is not an http or https URL, or has a user before the host.
     pub(crate) fn parse(text: &str) -> Option<Url> {
         let (scheme, rest) = text.split_once("://")?;
         let (scheme, own_port) = match scheme.to_ascii_lowercase().as_str() {
@@ -33,7 +33,7 @@ impl Url {
         Some(Url { origin: format!("{scheme}://{host}"), target: format!("{slash}{target}") })
     }
 
-    /// The URL to which `location`, absolute or relative, leads from this one.
+    /// Returns the URL of `location`, which is absolute or relative to this URL.
     pub(crate) fn join(&self, location: &str) -> Option<Url> {
         if location.starts_with("//") {
             let scheme = self.origin.split("//").next()?;
@@ -50,17 +50,17 @@ impl Url {
         }
     }
 
-    /// Whether this is a URL of the same server as `origin`, and uses https if `origin` does.
+    /// Whether this URL has the same host as `origin`, and uses https if `origin` uses https.
     pub(crate) fn is_within(&self, origin: &Url) -> bool {
         self.host() == origin.host() && (self.origin.starts_with("https:") || origin.origin.starts_with("http:"))
     }
 
-    /// Host with port.
+    /// Returns the host with its port.
     pub(crate) fn host(&self) -> &str {
         self.origin.split("//").last().unwrap_or_default()
     }
 
-    /// The URL without its query, which may contain a secret signature.
+    /// Returns the URL without the query, which may contain a secret signature.
     pub(crate) fn public(&self) -> String {
         format!("{}{}", self.origin, self.path())
     }

@@ -4,27 +4,27 @@ use std::io::{self, ErrorKind, Read};
 
 use crate::digest::{Digest, Hasher};
 
-/// A reader of a whole file. It returns the last bytes only if all bytes have the digest of the file.
-pub(crate) struct Verified<R, F> {
+/// A reader of a whole file. The reader returns the last bytes only if all bytes have the digest of the file.
+pub(crate) struct DigestReader<R, F> {
     inner: R,
-    /// `None` once the digest is known.
+    /// The hasher of the bytes; `None` after all bytes are hashed.
     hasher: Option<Hasher>,
     expected: Digest,
     remaining: u64,
     /// The digest of all bytes, if it differs from `expected`.
     wrong: Option<Digest>,
-    /// The error for a wrong digest.
+    /// The function that makes the error for a wrong digest.
     differs: F,
 }
 
-impl<R: Read, F: Fn(&R, &Digest) -> io::Error> Verified<R, F> {
-    pub(crate) fn new(inner: R, expected: &Digest, size: u64, differs: F) -> Verified<R, F> {
+impl<R: Read, F: Fn(&R, &Digest) -> io::Error> DigestReader<R, F> {
+    pub(crate) fn new(inner: R, expected: &Digest, size: u64, differs: F) -> DigestReader<R, F> {
         let hasher = Some(Hasher::like(expected, size));
-        Verified { inner, hasher, expected: expected.clone(), remaining: size, wrong: None, differs }
+        DigestReader { inner, hasher, expected: expected.clone(), remaining: size, wrong: None, differs }
     }
 }
 
-impl<R: Read, F: Fn(&R, &Digest) -> io::Error> Read for Verified<R, F> {
+impl<R: Read, F: Fn(&R, &Digest) -> io::Error> Read for DigestReader<R, F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
@@ -59,7 +59,9 @@ mod tests {
     const HELLO: &str = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
 
     fn verified<'a>(bytes: &'a [u8], size: u64) -> impl Read + 'a {
-        Verified::new(bytes, &Digest::from_hex(HELLO).unwrap(), size, |_, found| io::Error::other(found.to_string()))
+        DigestReader::new(bytes, &Digest::from_hex(HELLO).unwrap(), size, |_, found| {
+            io::Error::other(found.to_string())
+        })
     }
 
     #[test]

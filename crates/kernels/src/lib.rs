@@ -1,8 +1,8 @@
-//! The operations of training, forward and backward, without autograd: the layers of models call them. Each operation
-//! has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or is composed of libtorch's operations
-//! (`reference`), which are also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous.
-//! Activations have the type of their input, fp32 or bf16; statistics, weights of norms and sums are fp32 either way.
-//! Losses and squared norms are f64 tensors on the device that computed them: a read waits for the GPU.
+//! The operations of training, forward and backward, without autograd. The layers of models call these operations. Each
+//! operation has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or is composed of libtorch's operations
+//! (`reference`). The kernels' tests use `reference` too. Matrices are `[rows, columns]` and contiguous. Activations
+//! have the type of their input, fp32 or bf16; statistics, weights of norms, and sums are always fp32. Losses and
+//! squared norms are f64 tensors on the device that computed them, so a read waits for the GPU.
 
 mod cuda;
 pub mod device;
@@ -21,13 +21,13 @@ pub use ffi::{
 };
 pub use tensor_bytes::bytes_of;
 
-/// Version of the kernels' results on a device. Every change of the results' bits increments it, so that a resume can
-/// report a change of version.
+/// Returns the version of the kernels' results on a device. Every change of the results' bits increments the version,
+/// so that a resume can report the change.
 pub fn version(device: Device) -> u32 {
     if device.is_cuda() { 3 } else { 1 }
 }
 
-/// Numbers of heads of one token, whose queries, keys and values are adjacent: `[(heads + 2 kv_heads) * head_dim]`.
+/// The numbers of heads of one token, whose queries, keys and values are adjacent: `[(heads + 2 kv_heads) * head_dim]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Heads {
@@ -40,7 +40,7 @@ pub struct Heads {
 }
 
 /// The bounds of sequences, `i64[sequences + 1]`: sequence i has the rows from bound i to bound i + 1. Kernels read the
-/// bounds on the device. Code that loops over sequences reads them on the host, and need not wait for the device.
+/// bounds on the device. Code that loops over sequences reads the bounds on the host, without a wait for the device.
 #[derive(Debug)]
 pub struct CuSeqlens {
     on_host: Vec<i64>,
@@ -53,15 +53,15 @@ impl CuSeqlens {
         CuSeqlens { on_host: bounds.to_vec(), on_device: upload(&Tensor::from_slice(bounds), device) }
     }
 
-    /// The same bounds, sharing the memory on the device.
+    /// Returns the same bounds, which share the memory on the device.
     pub fn shallow_clone(&self) -> CuSeqlens {
         CuSeqlens { on_host: self.on_host.clone(), on_device: self.on_device.shallow_clone() }
     }
 }
 
-/// The rows that attend to each other.
+/// The sequences of rows. The rows of a sequence attend to each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Sequences<'a> {
+pub struct VarlenSequences<'a> {
     /// The bounds of each sequence.
     pub cu_seqlens: &'a CuSeqlens,
     /// The length of the longest sequence, or more.
@@ -79,7 +79,7 @@ pub struct Rotation<'a> {
     pub length: i64,
 }
 
-/// A parameter for AdamW. All tensors have its shape and are fp32, except `compute`.
+/// A parameter that AdamW updates. All tensors have the parameter's shape, and all except `compute` are fp32.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWParameter<'a> {
     /// The weights.
@@ -90,7 +90,7 @@ pub struct AdamWParameter<'a> {
     pub exp_avg: &'a Tensor,
     /// Running average of the squared gradient.
     pub exp_avg_sq: &'a Tensor,
-    /// Receives a copy of the weights in bf16.
+    /// The tensor that receives a copy of the weights in bf16.
     pub compute: Option<&'a Tensor>,
     /// Decoupled weight decay.
     pub weight_decay: f64,
@@ -105,11 +105,11 @@ pub struct AdamWOptions {
     pub beta1: f64,
     /// Decay of the squared gradient's running average.
     pub beta2: f64,
-    /// Added to the denominator.
+    /// The constant that is added to the denominator.
     pub eps: f64,
-    /// Number of this update, from 1.
+    /// The number of this update, counted from 1.
     pub step: f64,
-    /// The factor by which the gradient is multiplied first.
+    /// The factor by which AdamW multiplies the gradient first.
     pub clip: f64,
 }
 
@@ -135,15 +135,15 @@ macro_rules! on_device {
     };
 }
 
-/// Like `on_device`, depending on the device of the first argument.
+/// Like `on_device`, but uses the device of the first argument.
 macro_rules! by_device {
     ($operation:ident($first:expr $(, $argument:expr)*)) => {
         on_device!($first.device(), $operation($first $(, $argument)*))
     };
 }
 
-/// Calls the kernel of a product with `weight[out, in]`, or the reference on other devices and where the processor has
-/// no products of this type or of these sizes.
+/// Calls the kernel of a matrix product with `weight[out, in]`. Calls the reference on other devices, and if the
+/// processor has no kernel for this type or these sizes.
 macro_rules! dispatch_gemm {
     ($operation:ident($($argument:expr),*), $rows:expr, $weight:expr) => {
         match multiplies($rows, $weight) {
@@ -153,26 +153,27 @@ macro_rules! dispatch_gemm {
     };
 }
 
-/// Whether there is a kernel that multiplies `rows` by `weight`, or by a matrix of its shape. Bf16 values are
-/// multiplied in pairs.
+/// Whether a kernel multiplies `rows` by `weight` or by a matrix of the same shape. The kernel multiplies bf16 values
+/// in pairs, so their sizes must be even.
 fn multiplies(rows: &Tensor, weight: &Tensor) -> bool {
     let kind = rows.kind();
     let sizes_fit = kind == Kind::Float || weight.size().iter().all(|size| size % 2 == 0);
     rows.device() == Device::Cpu && sizes_fit && rows.numel() > 0 && has_products(kind)
 }
 
-/// The sum of all rows of `x[rows, width]`, `f32[width]`: the gradient of a vector that is added to each row.
+/// Returns the sum of all rows of `x[rows, width]`, `f32[width]`: the gradient of a vector that is added to each row.
 pub fn column_sums(x: &Tensor) -> Tensor {
     by_device!(column_sums(x))
 }
 
-/// Root-mean-square norm of each row, times `weight`, `f32[width]` (Zhang and Sennrich 2019). Returns the result and,
-/// for the backward pass, the factor of each row, `f32[rows]`.
+/// Computes the root-mean-square norm of each row, times `weight`, `f32[width]` (Zhang and Sennrich 2019). Returns the
+/// result and, for the backward pass, the factor of each row, `f32[rows]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
     by_device!(rms_norm(x, weight, eps))
 }
 
-/// Gradients of [`rms_norm`]. `residual_gradient`, which flows around the norm, is added to the input's gradient.
+/// Returns the gradients of [`rms_norm`]. Adds `residual_gradient`, the gradient of the path around the norm, to the
+/// input's gradient.
 pub fn rms_norm_backward(
     dy: &Tensor,
     x: &Tensor,
@@ -183,36 +184,37 @@ pub fn rms_norm_backward(
     by_device!(rms_norm_backward(dy, x, weight, rstd, residual_gradient))
 }
 
-/// `silu(gate) * up` (Shazeer 2020) of `gate_up[rows, 2 width]`, which holds gate and up side by side.
+/// Returns `silu(gate) * up` (Shazeer 2020) of `gate_up[rows, 2 width]`, which holds gate and up side by side.
 pub fn swiglu(gate_up: &Tensor) -> Tensor {
     by_device!(swiglu(gate_up))
 }
 
-/// Gradient of [`swiglu`], and its recomputed output. The gradient reuses the memory of `gate_up`.
+/// Returns the gradient of [`swiglu`], and the recomputed output of `swiglu`. The gradient reuses the memory of
+/// `gate_up`.
 pub fn swiglu_backward(dout: &Tensor, gate_up: Tensor) -> (Tensor, Tensor) {
     let out = by_device!(swiglu_backward(dout, &gate_up));
     (gate_up, out)
 }
 
-/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021). The pairs are those
-/// of Hugging Face: `(x[i], x[i + head_dim / 2])`.
+/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021). The pairs are
+/// `(x[i], x[i + head_dim / 2])`, as in Hugging Face's models.
 pub fn rotary(qkv: &Tensor, rotation: Rotation, heads: Heads) {
     by_device!(rotary(qkv, rotation, heads, false));
 }
 
-/// Causal attention of every sequence to itself. Returns `[rows, heads * head_dim]` and the logarithms of the softmax's
-/// denominators, `f32[rows, heads]`. Memory is linear in the length of a sequence, except for fp32 on GPUs.
-pub fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
+/// Computes the causal attention within every sequence. Returns `[rows, heads * head_dim]` and the logarithms of the
+/// softmax's denominators, `f32[rows, heads]`. Memory is linear in the length of a sequence, except for fp32 on GPUs.
+pub fn attention(qkv: &Tensor, sequences: VarlenSequences, heads: Heads) -> (Tensor, Tensor) {
     by_device!(attention(qkv, sequences, heads))
 }
 
-/// Gradient through [`rotary`] and [`attention`], whose results were `qkv` and `saved`: of queries, keys and values
-/// before the rotation.
+/// Returns the gradient of queries, keys and values before their rotation, through [`attention`] and [`rotary`]. `qkv`
+/// is the result of `rotary`, and `saved` the result of `attention`.
 pub fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
     saved: (&Tensor, &Tensor),
-    sequences: Sequences,
+    sequences: VarlenSequences,
     heads: Heads,
     rotation: Rotation,
 ) -> Tensor {
@@ -224,17 +226,18 @@ pub fn attention_backward(
 pub struct CrossEntropy {
     /// The sum of the cross-entropies, `f64[]`.
     pub sum: Tensor,
-    /// The cross-entropy of each row, `f64[rows]`; 0 for a row that doesn't count.
+    /// The cross-entropy of each row, `f64[rows]`; 0 for a row that does not count.
     pub row_losses: Tensor,
 }
 
-/// The cross-entropies of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative.
+/// Returns the cross-entropies of `logits`, `f32[rows, vocab]`. Rows with a negative target in `targets[rows]` do not
+/// count.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> CrossEntropy {
     by_device!(cross_entropy(logits, targets, None, 1.0))
 }
 
-/// The [`cross_entropy`], and the gradient of its sum times `scale`, of type `kind`. An fp32 gradient reuses the memory
-/// of `logits`.
+/// Returns the [`cross_entropy`], and the gradient of its sum times `scale`, of type `kind`. An fp32 gradient reuses
+/// the memory of `logits`.
 pub fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64, kind: Kind) -> (CrossEntropy, Tensor) {
     let gradient = match kind {
         Kind::Float => logits.shallow_clone(),
@@ -244,7 +247,7 @@ pub fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64,
     (loss, gradient)
 }
 
-/// The sum of the squares of each tensor, `f64[tensors]`. The tensors are fp32 on `device`.
+/// Returns the sum of the squares of each tensor, `f64[tensors]`. The tensors are fp32 on `device`.
 pub fn squared_norms(tensors: &[&Tensor], device: Device) -> Tensor {
     on_device!(device, squared_norms(tensors))
 }
@@ -254,7 +257,7 @@ pub fn adamw(parameters: &[AdamWParameter], options: AdamWOptions, device: Devic
     on_device!(device, adamw(parameters, options));
 }
 
-/// `accumulator[token_ids[i]] += dy[i]`, summed in fp32: the gradient of an embedding's weight.
+/// Computes `accumulator[token_ids[i]] += dy[i]` with sums in fp32: the gradient of an embedding's weight.
 pub fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
     match accumulator.device() {
         Device::Cuda(index) => cuda::accumulate_embedding(cuda::loaded(index), accumulator, token_ids, dy),
@@ -262,8 +265,7 @@ pub fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy: &Tenso
     }
 }
 
-/// A copy of a host tensor on `device`, ordered after the work that the device has queued; the host does not wait for
-/// it.
+/// Copies a host tensor to `device`, after the work that the device has queued. The host does not wait for the copy.
 pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
     match device {
         // libtorch keeps the pinned memory until the copy is done
@@ -272,18 +274,18 @@ pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
     }
 }
 
-/// Bytes that a thread keeps for the operands of products with a weight `[outputs, inputs]` and its gradient: tiles of
-/// 64 columns of the weight, and 1,024 tokens of the input (`cpu/gemm.h`).
+/// Returns the bytes that a thread keeps for the operands of matrix products with a weight `[outputs, inputs]` and its
+/// gradient: tiles of 64 columns of the weight, and 1,024 tokens of the input (`cpu/gemm.h`).
 pub fn packed_bytes(inputs: usize, outputs: usize, element: usize) -> usize {
     (64 * inputs.max(outputs) + 1024 * (inputs + 64)) * element
 }
 
-/// `x[rows, in] weight[out, in]^T + residual[rows, out]`.
+/// Returns `x[rows, in] weight[out, in]^T + residual[rows, out]`.
 pub fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
     dispatch_gemm!(linear(x, weight, residual), x, weight)
 }
 
-/// Writes `x weight^T` to `y`, `f32[rows, out]`, for either type of the operands.
+/// Writes `x weight^T` to `y`, `f32[rows, out]`. The operands are fp32 or bf16.
 pub fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
     match x.device() {
         Device::Cuda(_) => cuda::linear_to_float(x, weight, y),
@@ -291,13 +293,13 @@ pub fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
     }
 }
 
-/// Gradient of a linear layer's input: `dy[rows, out] weight[out, in]`.
+/// Returns the gradient of a linear layer's input: `dy[rows, out] weight[out, in]`.
 pub fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
     dispatch_gemm!(linear_backward(dy, weight), dy, weight)
 }
 
-/// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`, summed in fp32 for either type of `dy` and `x`. This function
-/// sums every gradient of a linear layer's weight.
+/// Computes `accumulator[out, in] += dy[rows, out]^T x[rows, in]` with sums in fp32; `dy` and `x` are fp32 or bf16.
+/// This function sums every gradient of a linear layer's weight.
 pub fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
     match x.device() {
         Device::Cuda(_) => cuda::accumulate_linear(accumulator, dy, x),

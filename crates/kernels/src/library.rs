@@ -1,4 +1,4 @@
-//! Libraries that a machine may lack: opened when a stage needs them, not when the process starts.
+//! Libraries that a machine may lack. A stage opens them when it needs them, not when the process starts.
 
 pub use libloading::os::unix::Library;
 use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
@@ -27,15 +27,15 @@ pub enum LibraryError {
 /// Opens a library by the loader's rules.
 ///
 /// # Errors
-/// If the loader does not find it.
+/// If the loader does not find the library.
 pub fn open(name: &str) -> Result<Library, LibraryError> {
-    // SAFETY: a library of the driver or of NVIDIA, whose initialisers only set it up. Its functions are kept together
-    // with it.
+    // SAFETY: this is a library of the driver or of NVIDIA, whose initialisers only set it up. Its functions are stored
+    // together with it.
     unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| LibraryError::Missing { name: name.to_owned(), why: loader_message(&error) })
 }
 
-/// Looks for functions in a library.
+/// Checks that a library has these functions.
 ///
 /// # Errors
 /// If a function is missing.
@@ -53,7 +53,7 @@ pub(crate) fn check_functions(
     Ok(())
 }
 
-/// The loader's message: the error itself only names the call.
+/// Returns the loader's message. The text of the error itself names only the call.
 pub(crate) fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

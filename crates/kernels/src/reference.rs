@@ -1,9 +1,9 @@
-//! The operations, composed of libtorch's own operations: the reference for the kernels' tests, and the implementation
-//! where no kernel exists.
+//! The operations, composed of libtorch's operations. They are the reference for the kernels' tests, and the
+//! implementation where no kernel exists.
 
 use tch::{Device, Kind, Tensor};
 
-use super::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients, Rotation, Sequences};
+use super::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients, Rotation, VarlenSequences};
 
 fn float(tensor: &Tensor) -> Tensor {
     tensor.to_kind(Kind::Float)
@@ -41,7 +41,7 @@ pub(super) fn rms_norm_backward(
     RmsNormGradients { dx: like_x(dx), dweight, y: like_x(xhat * weight) }
 }
 
-/// `[rows, 2 width]` -> gate and up, `f32[rows, width]`.
+/// Splits `[rows, 2 width]` into gate and up, `f32[rows, width]`.
 fn gate_and_up(gate_up: &Tensor) -> (Tensor, Tensor) {
     let halves = float(gate_up).chunk(2, -1);
     (halves[0].shallow_clone(), halves[1].shallow_clone())
@@ -73,10 +73,10 @@ pub(super) fn rotary(qkv: &Tensor, Rotation { cos, sin, length }: Rotation, head
     second.copy_(&(x2 * cos + x1 * sin));
 }
 
-/// The queries, keys and values of each sequence, `f32[heads, length, head_dim]`, with the sequence's first row and
-/// length. Keys and values are repeated for the heads that share them.
-fn by_sequence(qkv: &Tensor, sequences: Sequences, heads: Heads) -> Vec<(i64, i64, [Tensor; 3])> {
-    let (Sequences { cu_seqlens, .. }, Heads { heads, kv_heads, head_dim }) = (sequences, heads);
+/// Returns the queries, keys and values of each sequence, `f32[heads, length, head_dim]`, with the sequence's first row
+/// and length. Keys and values are repeated for the query heads that share them.
+fn by_sequence(qkv: &Tensor, sequences: VarlenSequences, heads: Heads) -> Vec<(i64, i64, [Tensor; 3])> {
+    let (VarlenSequences { cu_seqlens, .. }, Heads { heads, kv_heads, head_dim }) = (sequences, heads);
     let part = |first: i64, count: i64, row: i64, length: i64| {
         let all = float(&qkv.view([-1, heads + 2 * kv_heads, head_dim]));
         let part = all.narrow(0, row, length).narrow(1, first, count).transpose(0, 1);
@@ -90,7 +90,7 @@ fn by_sequence(qkv: &Tensor, sequences: Sequences, heads: Heads) -> Vec<(i64, i6
     cu_seqlens.on_host.windows(2).map(sequence).collect()
 }
 
-/// Causal scores `f32[heads, length, length]`, minus infinity where a key is masked.
+/// Returns causal scores, `f32[heads, length, length]`: minus infinity where a key is masked.
 fn scores(q: &Tensor, k: &Tensor) -> Tensor {
     let length = q.size()[1];
     let visible = Tensor::ones([length, length], (Kind::Bool, q.device())).tril(0);
@@ -98,13 +98,13 @@ fn scores(q: &Tensor, k: &Tensor) -> Tensor {
     scores.masked_fill(&visible.logical_not(), f64::NEG_INFINITY)
 }
 
-/// `[heads, length, head_dim]` -> `[length, heads * head_dim]`.
+/// Converts `[heads, length, head_dim]` to `[length, heads * head_dim]`.
 fn merge_heads(x: &Tensor) -> Tensor {
     let size = x.size();
     x.transpose(0, 1).reshape([size[1], size[0] * size[2]])
 }
 
-pub(super) fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
+pub(super) fn attention(qkv: &Tensor, sequences: VarlenSequences, heads: Heads) -> (Tensor, Tensor) {
     let (mut outs, mut lses) = (Vec::new(), Vec::new());
     for (_, _, [q, k, v]) in by_sequence(qkv, sequences, heads) {
         let scores = scores(&q, &k);
@@ -118,7 +118,7 @@ pub(super) fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
     (out, lse): (&Tensor, &Tensor),
-    sequences: Sequences,
+    sequences: VarlenSequences,
     heads: Heads,
     rotation: Rotation,
 ) -> Tensor {
@@ -127,12 +127,12 @@ pub(super) fn attention_backward(
     dqkv
 }
 
-/// The gradients of queries and keys after their rotation, and of values.
+/// Returns the gradients of queries and keys after their rotation, and of values.
 pub(super) fn rotated_gradients(
     dout: &Tensor,
     qkv: &Tensor,
     (out, lse): (&Tensor, &Tensor),
-    sequences: Sequences,
+    sequences: VarlenSequences,
     heads: Heads,
 ) -> Tensor {
     let Heads { heads: query_heads, kv_heads, head_dim } = heads;
@@ -217,6 +217,6 @@ pub(super) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
 }
 
 pub(super) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
-    // products of bf16 are exact in fp32
+    // the product of two bf16 values is exact in fp32
     let _ = accumulator.shallow_clone().addmm_(&float(dy).tr(), &float(x));
 }

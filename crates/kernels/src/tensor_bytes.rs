@@ -2,8 +2,8 @@
 
 use tch::{Device, Tensor};
 
-/// The memory of a contiguous CPU tensor. Code that converts it to a reference must rule out conflicting reads and
-/// writes.
+/// Returns the memory of a contiguous CPU tensor. Code that converts the result to a reference must rule out
+/// conflicting reads and writes.
 pub fn bytes_of(tensor: &Tensor) -> *mut [u8] {
     debug_assert!(tensor.is_contiguous() && tensor.device() == Device::Cpu);
     let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();

@@ -1,4 +1,4 @@
-//! Failures of the launcher itself, as opposed to a stage's.
+//! Errors of the launcher itself, as opposed to failures of a stage.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub enum LaunchError {
     Locked {
         /// The job's folder.
         folder: PathBuf,
-        /// The other launcher's process, if it could be read.
+        /// The process id of the launcher that holds the lock; `None` if the lock file has no process id.
         pid: Option<u32>,
     },
     /// The job's folder can't be used.
@@ -24,7 +24,7 @@ pub enum LaunchError {
     /// The launcher's state can't be read or serialised.
     #[error("{} can't be read ({problem}): --fresh removes it together with the job's results", path.display())]
     State {
-        /// The file.
+        /// The path of the state.
         path: PathBuf,
         /// The error.
         problem: String,
@@ -32,7 +32,7 @@ pub enum LaunchError {
     /// A system call for a process, thread, port or signal handler failed.
     #[error("could not {operation}: {source}")]
     System {
-        /// The operation.
+        /// The operation that failed.
         operation: String,
         /// The error.
         source: io::Error,

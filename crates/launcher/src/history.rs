@@ -16,39 +16,39 @@ use super::launcher_state::{EarlierFailure, LauncherState, Recovery};
 use super::stage_process::{SEPARATOR, place_line, start_line};
 use crate::folder::{FolderError, JobFolder};
 
-/// The number of bytes that are read from the end of a log, or of the metrics.
+/// The number of bytes that this module reads from the end of a log or of the metrics.
 const TAIL_BYTES: u64 = 16 << 20;
 
-/// A job's last failure, its consequences, and the job's current status; displayed as sentences.
-#[derive(Clone, Debug)]
+/// A job's last failure, its consequences, and the job's current status. `Display` writes sentences for the user.
+#[derive(Clone, Debug, Default)]
 pub struct History {
-    /// The job's folder as the user wrote it.
+    /// The path of the job's folder, as the user wrote it.
     pub(super) folder: PathBuf,
     /// The launcher's record; `None` if no launcher has run the job.
     pub(super) state: Option<JobState>,
-    /// The consequences of the last failure, as far as a launcher has observed them.
+    /// The consequences of the last failure that a launcher has observed.
     pub(super) recovery: Option<Recovery>,
     /// The number of training replicas.
     pub(super) training_replicas: u32,
     /// The failures before the last one, the newest last.
     pub(super) earlier: Vec<EarlierFailure>,
     /// The log of the process that failed.
-    pub(super) log: Option<Log>,
+    pub(super) log: Option<ProcessLog>,
     /// The process that replaced the failed process.
     pub(super) successor: Option<Successor>,
     /// `restart.maxRestarts`.
     pub(super) max_restarts: u32,
-    /// The job's steps, unless it has epochs.
+    /// The number of steps that the job trains; `None` if its length is in epochs.
     pub(super) steps: Option<u64>,
-    /// The last recorded step that was finished.
+    /// The last step that the metrics record.
     pub(super) trained: Option<u64>,
-    /// The description of the last difference that an audit found.
+    /// The message of the last difference that an audit found.
     pub(super) audit_difference: Option<String>,
     /// Whether `result.json` exists.
     pub(super) is_finished: bool,
     /// The reason in `result.json` for which training ended before its last step.
     pub(super) ended_early: Option<String>,
-    /// Whether a launcher holds the lock, and its process id if that is known.
+    /// Whether a launcher holds the lock (`Some`), and its process id if the lock file has one.
     pub(super) running: Option<Option<u32>>,
     /// The time at which the folder was read.
     pub(super) now: UnixMillis,
@@ -56,7 +56,7 @@ pub struct History {
 
 /// The output of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Log {
+pub(super) struct ProcessLog {
     pub(super) path: PathBuf,
     pub(super) text: String,
 }
@@ -82,12 +82,13 @@ impl History {
         Ok(History { log, successor, audit_difference, ..history })
     }
 
-    /// The facts that are known without the stages' logs, for a run whose last recorded step is `trained`.
+    /// Reads the facts that need no stage's log, for a run whose last recorded step is `trained`.
     ///
     /// # Errors
     /// If the folder can't be read.
     pub fn without_logs(folder: &JobFolder, shown_as: PathBuf, trained: Option<u64>) -> Result<History, LaunchError> {
-        // read before the state: a run that ends in between is reported as running, not as one whose launcher died
+        // The lock is read before the state. A run that ends between the two reads is therefore reported as running,
+        // not as a run whose launcher died.
         let running = is_locked(folder)?.then(|| folder.lock_holder());
         let stored = LauncherState::stored(folder)?;
         let (recovery, earlier) = stored.as_ref().map_or((None, Vec::new()), |s| (s.recovery, s.earlier.clone()));
@@ -121,39 +122,39 @@ impl History {
         })
     }
 
-    /// The replicas of a job that has several.
+    /// Returns the job's replicas, or `None` if the job has a single one.
     pub(super) fn replicas(&self) -> Option<Replicas> {
         Replicas::of(self.state.as_ref()?.attempt.mesh, self.training_replicas)
     }
 
-    /// The last failure's root cause.
+    /// Returns the root cause of the last failure.
     fn last_failure(&self) -> Option<&AttemptFailure> {
         self.state.as_ref()?.last_failure.as_ref()
     }
 
-    /// The last failures of all runs, the newest first, with the consequences of each as far as a launcher has observed
-    /// them.
+    /// Returns the last failures of all runs, the newest first. Each failure comes with the consequences that a
+    /// launcher has observed.
     pub fn failures(&self) -> impl Iterator<Item = (&AttemptFailure, Option<&Recovery>)> {
         let last = self.last_failure().map(|failure| (failure, self.recovery.as_ref()));
         last.into_iter().chain(self.earlier.iter().rev().map(|earlier| (&earlier.failure, Some(&earlier.recovery))))
     }
 }
 
-/// The output of the failed process: in its stage's log, or in the spare's log if the process was a spare.
-fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
+/// Returns the output of the failed process, from its stage's log, or from the spare's log if the process was a spare.
+fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<ProcessLog> {
     let (attempt, rank, incarnation) = (failure.attempt, failure.rank?, failure.incarnation);
     let path = folder.log(&format!("stage-{rank}"));
     if let Some(text) = part_after(&end_of_file(&path).ok()?, &start_line(attempt, incarnation)) {
-        return Some(Log { path, text });
+        return Some(ProcessLog { path, text });
     }
     let line = place_line(attempt, InstanceId { rank, incarnation });
     spare_logs(folder).into_iter().find_map(|(_, path)| {
         let text = part_after(&end_of_file(&path).ok()?, &line)?;
-        Some(Log { path, text })
+        Some(ProcessLog { path, text })
     })
 }
 
-/// The process after the failed one: the next incarnation that has a log.
+/// Returns the process that replaced the failed process: the next incarnation that has a log.
 fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successor> {
     let rank = failure.rank?;
     let later = |line: &str, prefix: &str| {
@@ -172,7 +173,7 @@ fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successo
     found.into_iter().min_by_key(|(incarnation, _)| *incarnation).map(|(_, successor)| successor)
 }
 
-/// The spares' numbers and logs, ascending.
+/// Returns the numbers of the spares and the paths of their logs, in ascending order.
 fn spare_logs(folder: &JobFolder) -> Vec<(u32, PathBuf)> {
     let entries = std::fs::read_dir(folder.logs()).into_iter().flatten().flatten();
     let numbered = entries.filter_map(|entry| {
@@ -185,7 +186,7 @@ fn spare_logs(folder: &JobFolder) -> Vec<(u32, PathBuf)> {
     logs
 }
 
-/// The last part of a log after `line`, up to where the next process begins.
+/// Returns the part of a log from the last occurrence of `line` to the first line of the next process.
 fn part_after(log: &str, line: &str) -> Option<String> {
     let lines: Vec<&str> = log.lines().collect();
     let begin = lines.iter().rposition(|found| *found == line)? + 1;
@@ -193,12 +194,12 @@ fn part_after(log: &str, line: &str) -> Option<String> {
     Some(own.fold(String::new(), |text, line| text + line + "\n"))
 }
 
-/// The last step's line of the metrics. The line at the end of the file may be incomplete.
+/// Returns the record of the last step in the metrics. Skips a last line that is incomplete.
 pub(super) fn last_record(folder: &JobFolder) -> Option<StepRecord> {
     end_of_file(&folder.metrics()).ok()?.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
 
-/// The last difference that an audit has found.
+/// Returns the message of the last difference that an audit found.
 fn last_audit_difference(folder: &JobFolder) -> Option<String> {
     let metrics = end_of_file(&folder.metrics()).ok()?;
     let found = metrics.lines().rev().filter(|line| line.contains("\"difference\""));
@@ -206,7 +207,7 @@ fn last_audit_difference(folder: &JobFolder) -> Option<String> {
     record.filter_map(|record| Some(record.audit?.difference?.message)).next()
 }
 
-/// The last [`TAIL_BYTES`] of a file.
+/// Reads the last [`TAIL_BYTES`] bytes of a file.
 fn end_of_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let end = file.metadata()?.len();

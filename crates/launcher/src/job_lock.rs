@@ -1,5 +1,5 @@
-//! Excludes a second run of a job on this machine with a lock of the operating system. The system releases the lock
-//! when the process ends, however it ends.
+//! A lock of the operating system, which excludes a second run of a job on this machine. The operating system releases
+//! the lock when the process ends, even if a signal kills the process.
 
 use std::fs::{File, TryLockError};
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::folder::JobFolder;
 
 /// The longest time for which a process that only checks the lock holds it.
 const CHECK_DURATION: Duration = Duration::from_millis(10);
-/// The number of times that a starting run assumes that the lock's holder only checks it.
+/// The number of times that a starting run tries again to lock, in case the holder of the lock only checks it.
 const MAX_CHECKS: u32 = 3;
 
 /// Whether a run holds the lock of a job's folder. The check writes nothing.
@@ -23,7 +23,7 @@ pub(super) fn is_locked(folder: &JobFolder) -> Result<bool, LaunchError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         opened => opened.map_err(LaunchError::storage("open the lock", &path))?,
     };
-    // the lock is held only during this call, and a starting run waits for it
+    // A check holds the lock only during this call, and a starting run waits for the check.
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
@@ -41,7 +41,7 @@ impl JobLock {
     /// Locks the folder.
     ///
     /// # Errors
-    /// `Locked` by another run; or if the volume fails.
+    /// `Locked` if another run holds the lock. Also if the volume fails.
     pub fn acquire(folder: &JobFolder) -> Result<Self, LaunchError> {
         let path = folder.lock();
         let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
@@ -61,8 +61,8 @@ impl JobLock {
             }
             Err(TryLockError::Error(source)) => return Err(LaunchError::storage("lock", &path)(source)),
         }
-        // The process id is for the error message above, and marks the folder as a job's. Written before the old
-        // content is truncated, so that the file is never empty in between.
+        // The process id appears in the error message above, and marks the folder as a job's folder. It is written
+        // before the old content is truncated, so that the file is never empty.
         let pid = format!("{}\n", std::process::id());
         let written = file.write_all(pid.as_bytes()).and_then(|()| file.set_len(pid.len() as u64));
         written.map_err(LaunchError::storage("write", &path))?;

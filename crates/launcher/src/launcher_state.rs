@@ -32,7 +32,7 @@ pub struct LauncherState {
     pub(crate) earlier: Vec<EarlierFailure>,
 }
 
-/// The number of earlier failures that are kept.
+/// The number of earlier failures that the state keeps.
 const MAX_EARLIER: usize = 20;
 
 /// A failure that another failure followed.
@@ -49,7 +49,7 @@ pub(crate) struct EarlierFailure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovery {
-    /// `AttemptFailure::failed_at` of the failure.
+    /// The time of the failure: its `AttemptFailure::failed_at`.
     pub(crate) failed_at: UnixMillis,
     /// The last step that was finished before the failure.
     pub(crate) finished_step: Option<u64>,
@@ -58,7 +58,7 @@ pub struct Recovery {
     /// The time at which replacement processes started, or a spare replaced a stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
-    /// The time at which all stages had joined and loaded.
+    /// The time at which all stages had joined the group and loaded their state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<UnixMillis>,
     /// The time at which `first_step` was finished.
@@ -67,8 +67,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Records that a replacement process started, or that a spare replaced a stage. The last such time counts until
-    /// all stages have loaded.
+    /// Records that a replacement process started, or that a spare replaced a stage. A later start replaces this time
+    /// until all stages have loaded their state.
     pub(super) fn note_started(&mut self, now: UnixMillis) {
         if self.loaded_at.is_none() {
             self.started_at = Some(now);
@@ -77,10 +77,10 @@ impl Recovery {
 }
 
 impl LauncherState {
-    /// Loads the state for a new run, or creates it for the first one.
+    /// Loads the stored state for a new run, or creates a state for the first run.
     ///
     /// # Errors
-    /// If the volume fails, or the file has other content.
+    /// If the volume fails, or if the file does not contain a launcher's state.
     pub fn load(folder: &JobFolder) -> Result<Self, LaunchError> {
         Ok(match Self::stored(folder)? {
             Some(stored) => Self { state: prepare_for_new_run(stored.state), training_replicas: 0, ..stored },
@@ -108,8 +108,8 @@ impl LauncherState {
         stored.map(Some).map_err(|error| LaunchError::State { path, problem: error.to_string() })
     }
 
-    /// Starts the recovery from the new failure `next`, before the state has it as its last one. The previous failure
-    /// and its recovery become an earlier failure.
+    /// Starts the recovery from the failure `next`. The caller must not have stored `next` as the last failure yet. The
+    /// previous failure and its recovery become an earlier failure.
     pub(super) fn begin_recovery(&mut self, next: &AttemptFailure, recovery: Recovery) {
         let last = self.state.last_failure.clone().zip(self.recovery.replace(recovery));
         let Some((failure, recovery)) = last.filter(|(last, _)| !is_same_failure(last, next)) else { return };
@@ -128,14 +128,14 @@ impl LauncherState {
     }
 }
 
-/// Whether both failures are the end of one process. One failure may have more details, such as the time.
+/// Whether both failures describe the end of the same process. They may differ in details, such as the time.
 pub(super) fn is_same_failure(failure: &AttemptFailure, other: &AttemptFailure) -> bool {
     let of = |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation);
     of(failure) == of(other)
 }
 
-/// The stored state, changed for a new run. No stage of the stored attempt runs any more, since stages die with their
-/// launcher and this launcher holds the lock. A finished job gets a new restart budget; attempt numbers continue.
+/// Changes the stored state for a new run. No stage of the stored attempt runs, since stages die with their launcher
+/// and this launcher holds the lock. A finished job gets a new restart budget. The attempt numbers continue.
 fn prepare_for_new_run(state: JobState) -> JobState {
     if state.outcome().is_some() {
         return JobState {

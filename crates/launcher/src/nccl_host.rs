@@ -1,5 +1,5 @@
-//! Host IDs for more processes than GPUs. NCCL refuses two processes of one host on one GPU, and compares hosts by
-//! `NCCL_HOSTID` where that is set.
+//! Host IDs for a job with more processes than GPUs. NCCL refuses two processes of one host on one GPU. It compares
+//! hosts by `NCCL_HOSTID` if this variable is set.
 
 use stagecoach_api::contract::StageEnv;
 use stagecoach_api::job::{Device, PipelineJobSpec, Transport};
@@ -8,8 +8,8 @@ use stagecoach_os::hostname;
 /// The variable by which NCCL distinguishes hosts.
 pub(super) const NCCL_HOST_ID: &str = "NCCL_HOSTID";
 
-/// The host ID for NCCL of a stage or spare of this machine, if the job may use NCCL and has more stages and spares
-/// than there are GPUs, which `count_gpus` counts.
+/// Returns the NCCL host ID of a stage or spare of this machine. Returns `None` if the job can't use NCCL, if
+/// `count_gpus` counts no GPU, or if each stage and spare has a GPU to itself.
 pub(super) fn nccl_host_id(env: &StageEnv, spec: &PipelineJobSpec, count_gpus: fn() -> usize) -> Option<String> {
     let computes_on_cpu = spec.training.as_ref().is_none_or(|training| training.device == Device::Cpu);
     match spec.pipeline.transport {
@@ -20,8 +20,9 @@ pub(super) fn nccl_host_id(env: &StageEnv, spec: &PipelineJobSpec, count_gpus: f
     host_id(env, spec.spares, count_gpus())
 }
 
-/// Stage `rank` computes on GPU `rank % gpus`. Stages on different GPUs share a host ID, and use NVLink or shared
-/// memory. A spare may replace any stage.
+/// Returns a host ID that no two processes on the same GPU share. Stage `rank` computes on GPU `rank % gpus`. Stages on
+/// different GPUs share a host ID, so that NCCL uses NVLink or shared memory between them. A spare may replace any
+/// stage, so it shares its host ID with no process.
 fn host_id(env: &StageEnv, spares: u32, gpus: usize) -> Option<String> {
     let processes = (env.mesh.ranks() + spares) as usize;
     if gpus == 0 || processes <= gpus {

@@ -12,21 +12,21 @@ use crate::folder::JobFolder;
 pub enum PreviousRun {
     /// There is no run of this job.
     Nothing,
-    /// An unfinished run of this job, of this or another length.
+    /// An unfinished run of this job, with the same length or another.
     Unfinished,
-    /// The result of this very job.
+    /// The result of this job with the same settings.
     Finished(RunSummary),
-    /// The result of this job with another number of steps, or another patience, by which it may end before its last
-    /// step.
+    /// The result of this job with another number of steps, or with another patience. The patience may end a job before
+    /// its last step.
     OtherLength(RunSummary),
-    /// The result of a job with other settings; the field that differs.
+    /// The result of a job with other settings, and the field that differs.
     OtherJob(String),
 }
 
 impl PreviousRun {
-    /// Looks into the folder.
+    /// Determines which earlier run of `job` the folder has.
     pub fn inspect(folder: &JobFolder, job: &PipelineJob) -> Self {
-        // an earlier version wrote the resolved job to `job.yaml`; a user's own job file may have this name too
+        // Earlier versions wrote the resolved job to `job.yaml`. A user's job file may have this name too.
         let older = folder.resolved_job().with_file_name("job.yaml");
         let text = std::fs::read_to_string(folder.resolved_job()).or_else(|_| std::fs::read_to_string(older)).ok();
         let old = text.and_then(|text| stagecoach_api::parse(&text, "job").ok());
@@ -49,13 +49,13 @@ impl PreviousRun {
     }
 }
 
-/// `data.evaluation.patience`: `None` if the job trains all steps.
+/// Returns `data.evaluation.patience`, or `None` if the job trains all steps.
 fn patience(spec: &PipelineJobSpec) -> Option<u32> {
     spec.data.as_ref()?.evaluation.as_ref()?.patience
 }
 
-/// The first differing field that changes the results of a job. A job of another length may have another decay; the
-/// checkpoint determines whether this decay is allowed.
+/// Returns the first differing field that changes the results of a job. A job of another length may have another decay
+/// of the learning rate. The checkpoint determines whether this decay is allowed.
 fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option<String> {
     let effects: &[ChangeEffect] =
         if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };

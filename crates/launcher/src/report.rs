@@ -1,15 +1,15 @@
-//! The launcher's messages: the failure, its cause, and the next action. Pure.
+//! The launcher's messages: the failure, its cause, and the next action. The functions are pure.
 
 use std::path::Path;
 
 use stagecoach_api::job::RestartSpec;
 use stagecoach_api::visible;
 use stagecoach_display::{duration, log_tail, meanwhile};
-use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, JobOutcome, JobState, Policy, UnixMillis};
+use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, FailurePolicy, JobOutcome, JobState, UnixMillis};
 
 use super::LaunchError;
 
-/// The root cause in one sentence, followed by the end of the stage's log.
+/// Describes the root cause in one sentence, followed by the end of the stage's log.
 pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
     let subject = failure.stage().unwrap_or_else(|| "the group".into());
     let code = failure.exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
@@ -22,10 +22,10 @@ pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
     text
 }
 
-/// The action after a failure, given the state after it; `is_in_memory` if stages have checkpoints in memory.
+/// Describes the launcher's action after a failure. `is_in_memory` is whether stages hold memory checkpoints.
 pub(super) fn restarting_or_giving_up(
     decision: &Decision,
-    policy: &Policy,
+    policy: &FailurePolicy,
     is_in_memory: bool,
     now: UnixMillis,
 ) -> String {
@@ -38,7 +38,8 @@ pub(super) fn restarting_or_giving_up(
             state.budget.remaining(policy.restart.max_restarts),
             policy.restart.max_restarts,
             match is_in_memory {
-                true => "training continues from the newest checkpoint in memory that all can have".into(),
+                true =>
+                    "training continues from the newest checkpoint in memory that is available to all stages".into(),
                 false => starting_point(state),
             },
         ),
@@ -54,7 +55,7 @@ pub(super) fn restarting_or_giving_up(
     }
 }
 
-/// The replacement of the lost stages, after `wait` milliseconds.
+/// Describes the replacement of the lost stages, which begins after `wait` milliseconds.
 fn replacement(decision: &Decision, wait: u64) -> String {
     let state = &decision.state;
     let failed = state.last_failure.as_ref();
@@ -68,7 +69,7 @@ fn replacement(decision: &Decision, wait: u64) -> String {
     }
 }
 
-/// The rules that no failure of a process can match, if there are any.
+/// Warns about the rules that no failure of a process can match, if there are any.
 pub fn rules_for_pods(restart: &RestartSpec) -> Option<String> {
     let rules = restart.pod_failure_policy.iter().flat_map(|policy| &policy.rules).enumerate();
     let for_pods = rules.filter(|(_, rule)| !rule.on_pod_conditions.is_empty());
@@ -92,7 +93,7 @@ pub(super) fn state_saved(path: &Path) -> String {
     format!("{} is written again", path.display())
 }
 
-/// The starting point of the next attempt.
+/// Describes the starting point of the next attempt.
 pub(super) fn starting_point(state: &JobState) -> String {
     match state.checkpoint_step {
         Some(step) => format!("training resumes from the checkpoint of step {step}"),
@@ -111,7 +112,7 @@ pub(super) mod tests {
     use super::super::supervisor::tests::job;
     use super::*;
 
-    /// Stage 1, killed by a signal.
+    /// Returns the failure of stage 1, which a signal killed.
     pub(crate) fn killed() -> AttemptFailure {
         AttemptFailure {
             attempt: 1,
@@ -152,7 +153,7 @@ pub(super) mod tests {
     #[test]
     fn a_restart_names_its_starting_point_and_a_failed_job_its_reason() {
         let spec: PipelineJobSpec = job(&[]).spec;
-        let policy = Policy::for_processes(&spec);
+        let policy = FailurePolicy::for_processes(&spec);
         let mut state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(2500), all_created: false },
             attempt: Attempt { number: 2, mesh: Mesh::pipeline(2), revision: 0, admission: 0, admitted_replicas: None },
@@ -176,11 +177,14 @@ pub(super) mod tests {
         );
         assert!(
             restarting_or_giving_up(&decision(&replaced), &policy, true, UnixMillis(500))
-                .ends_with("training continues from the newest checkpoint in memory that all can have")
+                .ends_with("training continues from the newest checkpoint in memory that is available to all stages")
         );
         let trains = Decision { training_replicas: 1, ..decision(&replaced) };
         let sentence = restarting_or_giving_up(&trains, &policy, false, UnixMillis(500));
-        assert!(sentence.starts_with("starting stage 1 again in 2.0s; the other replicas train on"), "{sentence}");
+        assert!(
+            sentence.starts_with("starting stage 1 again in 2.0s; the other replicas continue without this replica"),
+            "{sentence}"
+        );
         let taken = JobState { ranks_to_create: [].into(), ..replaced };
         assert_eq!(
             restart_sentence(&taken, &policy),
@@ -209,11 +213,11 @@ pub(super) mod tests {
         );
     }
 
-    fn restart_sentence(state: &JobState, policy: &Policy) -> String {
+    fn restart_sentence(state: &JobState, policy: &FailurePolicy) -> String {
         restarting_or_giving_up(&decision(state), policy, false, UnixMillis(500))
     }
 
-    /// A decision that leads to this state, while no replica trains.
+    /// Returns a decision that leads to this state, while no replica trains.
     fn decision(state: &JobState) -> Decision {
         Decision {
             state: state.clone(),

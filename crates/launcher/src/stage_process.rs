@@ -1,4 +1,4 @@
-//! One stage, or spare, as a process: started, watched and terminated.
+//! The process of one stage or spare. The launcher starts, watches and terminates it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -23,10 +23,10 @@ use super::nccl_host::NCCL_HOST_ID;
 use crate::folder::JobFolder;
 use crate::supervisor_message::SupervisorMessage;
 
-/// The number of bytes that are read from the end of a log.
+/// The number of bytes that the launcher reads from the end of a log.
 const LOG_TAIL_BYTES: u64 = 16 * 1024;
 
-/// The program of the stages.
+/// The executable that runs a stage.
 #[derive(Clone, Debug)]
 pub struct StageExecutable {
     pub(crate) path: PathBuf,
@@ -35,20 +35,21 @@ pub struct StageExecutable {
 }
 
 impl StageExecutable {
-    /// This program, with the arguments of a pod's container. The path is the kernel's link to the running executable,
-    /// so that all attempts run the same version even if the file is replaced meanwhile.
+    /// Returns this program, with the arguments of a pod's container. The path is the kernel's link to the running
+    /// executable. All attempts therefore run the same version, even if an upgrade replaces the file.
     pub fn current() -> Self {
         Self { path: "/proc/self/exe".into(), arguments: CONTAINER_ARGS.map(Into::into).into() }
     }
 }
 
-/// A stage's process. Dropping it kills the process.
+/// The process of a stage or spare. Dropping this value kills the process.
 #[derive(Debug)]
 pub(super) struct StageProcess {
     pub(super) attempt: u64,
-    /// The stage that the process is; `None` for a waiting spare.
+    /// The stage that the process runs; `None` for a waiting spare.
     pub(super) instance: Option<InstanceId>,
-    /// The number of a spare, also after it has replaced a stage.
+    /// The number of the spare, even after the spare has replaced a stage; `None` for a process that started as a
+    /// stage.
     pub(super) spare: Option<u32>,
     pub(super) state: InstanceState,
     /// The time at which the process entered `state`.
@@ -56,13 +57,13 @@ pub(super) struct StageProcess {
     child: Child,
     termination_message: PathBuf,
     log: PathBuf,
-    /// The offset in the log at which the output of this process, as this stage, begins.
+    /// The offset in the log at which the output of this process as its current stage begins.
     log_start: u64,
 }
 
 impl StageProcess {
-    /// Starts a stage or a spare. `sender` receives its events and its exit. `nccl_host` becomes its NCCL host ID,
-    /// unless this process has the variable.
+    /// Starts a stage or a spare. `sender` receives the process's events and its exit. `nccl_host` becomes the
+    /// process's NCCL host ID, unless the launcher's environment already has the variable.
     ///
     /// Call this from a thread that lives as long as the launcher: the kernel kills the stage when the **thread** that
     /// started it ends (PR_SET_PDEATHSIG).
@@ -93,12 +94,14 @@ impl StageProcess {
             .envs(stage_env.to_vars())
             .env(EVENTS_ENV, "json")
             .env(env::TERMINATION_LOG, &termination_message)
-            // no HTTP server: stages of this machine would compete for the port, and the launcher reads their events
+            // stages of this machine have no HTTP server: they would compete for the port, and the launcher reads their
+            // events
             .env(env::HTTP_PORT, "0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(clone_log()?)
-            // not in the terminal's foreground group: Ctrl-C reaches the launcher only, which terminates the stages
+            // The stage is outside the terminal's foreground group. Ctrl-C therefore reaches only the launcher, which
+            // terminates the stages.
             .process_group(0);
         if let (Some(host), None) = (nccl_host, std::env::var_os(NCCL_HOST_ID)) {
             command.env(NCCL_HOST_ID, host);
@@ -123,7 +126,7 @@ impl StageProcess {
                 forward_events(stdout, log, attempt, &sender);
             }
             wait_for_exit(pid);
-            // fails if the run has ended
+            // the call fails if the run has ended
             let _ = sender.send(SupervisorMessage::Exited { pid });
         };
         let spawned = thread::Builder::new().name(name).spawn(watch);
@@ -147,7 +150,7 @@ impl StageProcess {
     pub(super) fn terminate(&mut self, now: UnixMillis) -> bool {
         let terminates = self.is_alive() && self.state != InstanceState::Terminating;
         if terminates {
-            // to the stage alone, as in Kubernetes; the call can't fail while the process has not been reaped
+            // Only the stage receives the signal, as in Kubernetes. The call can't fail before the process is reaped.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             self.set_state(InstanceState::Terminating, now);
         }
@@ -161,7 +164,8 @@ impl StageProcess {
         }
     }
 
-    /// Makes a spare a stage, and records that in its log. On a full volume the line may be missing.
+    /// Records, here and in the spare's log, that the spare has become a stage. On a full volume the line in the log
+    /// may be missing.
     pub(super) fn take_place(&mut self, instance: InstanceId) {
         let line = format!("{}\n", place_line(self.attempt, instance));
         let write = || -> io::Result<u64> {
@@ -188,7 +192,7 @@ impl StageProcess {
         self.set_state(InstanceState::Exited(exit), now);
     }
 
-    /// The end of this attempt's log.
+    /// Returns the end of this process's output in the log, since it became its current stage.
     pub(super) fn log_tail(&self) -> String {
         let read = || -> io::Result<String> {
             let mut file = File::open(&self.log)?;
@@ -211,22 +215,22 @@ impl Drop for StageProcess {
     }
 }
 
-/// The beginning of the line that separates the processes in a log.
+/// The beginning of the line that separates the output of processes in a log.
 pub(super) const SEPARATOR: &str = "--- attempt ";
 
-/// The line before the output of a stage's process.
+/// Returns the line before the output of a stage's process.
 pub(super) fn start_line(attempt: u64, incarnation: u32) -> String {
     let replaced = if incarnation > 0 { format!(", incarnation {incarnation}") } else { String::new() };
     format!("{SEPARATOR}{attempt}{replaced} ---")
 }
 
-/// The line at which a spare became a stage.
+/// Returns the line that marks the point in a spare's log at which the spare became a stage.
 pub(super) fn place_line(attempt: u64, InstanceId { rank, incarnation }: InstanceId) -> String {
     format!("--- rank {rank}, attempt {attempt}, incarnation {incarnation} ---")
 }
 
-/// Opens a log for appending, writes a line that separates its processes, and returns the offset after it. On a full
-/// volume the line may be missing, which must not prevent the start.
+/// Opens a log for appending, writes a line that separates the output of processes, and returns the offset after this
+/// line. On a full volume the line may be missing. This must not prevent the start of the stage.
 fn open_log(path: &Path, attempt: u64, incarnation: u32) -> Result<(File, u64), LaunchError> {
     let open = || -> io::Result<(File, u64)> {
         let mut file = File::options().create(true).append(true).open(path)?;
@@ -237,7 +241,7 @@ fn open_log(path: &Path, attempt: u64, incarnation: u32) -> Result<(File, u64), 
     open().map_err(LaunchError::storage("open the log", path))
 }
 
-/// Forwards the events until stdout is closed. Writes other lines to the log.
+/// Sends the process's events to `sender` until the process closes stdout. Writes all other lines to the log.
 fn forward_events(stdout: ChildStdout, mut log: File, attempt: u64, sender: &Sender<SupervisorMessage>) {
     for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
         match serde_json::from_slice::<TrainingEvent>(&line) {
@@ -257,7 +261,7 @@ fn kill_when_launcher_dies(command: &mut Command) {
     let set_death_signal = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(launcher) {
-            // the launcher died between fork and prctl: the signal will not come
+            // the launcher died between fork and prctl, so the kernel will not send the signal
             return Err(io::ErrorKind::NotConnected.into());
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The processes of stages and spares, of all attempts that are still tracked.
+//! The processes of stages and spares that the launcher tracks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,8 @@ impl StageProcesses {
         self.0.iter().any(StageProcess::is_alive)
     }
 
-    /// The instances as `lifecycle` observes them, in attempt `current`.
+    /// Returns the stages that `lifecycle` observes: the stages of attempt `current`, and the live stages of earlier
+    /// attempts.
     pub(super) fn instances(&self, current: u64) -> Vec<StageInstance> {
         let listed = |process: &&StageProcess| process.is_alive() || process.attempt == current;
         let instance = |process: &StageProcess| {
@@ -38,7 +39,7 @@ impl StageProcesses {
         self.0.iter().filter(listed).filter_map(instance).collect()
     }
 
-    /// The spares that wait, or that exited before they replaced a stage.
+    /// Returns the spares that wait, or that exited before they replaced a stage.
     pub(super) fn spares(&self) -> Vec<SpareInstance> {
         let waiting = self.0.iter().filter(|process| process.instance.is_none());
         let spare = |process: &StageProcess| {
@@ -48,7 +49,7 @@ impl StageProcesses {
         waiting.filter_map(spare).collect()
     }
 
-    /// The end of the log of a stage's last process; empty if it is unknown.
+    /// Returns the end of the log of a stage's last process, or an empty text if no process of the stage is known.
     pub(super) fn log_tail(&self, attempt: u64, rank: Option<u32>) -> String {
         let is_of_stage = |instance: InstanceId| Some(instance.rank) == rank;
         let stage_processes = self
@@ -56,7 +57,7 @@ impl StageProcesses {
             .iter()
             .rev()
             .filter(|process| process.attempt == attempt && process.instance.is_some_and(is_of_stage));
-        // when a spare has replaced the stage, the failed process is still in the list
+        // the failed process stays in the list after a spare has replaced the stage
         let process = stage_processes.clone().find(|process| !process.is_alive()).or(stage_processes.clone().next());
         process.map(StageProcess::log_tail).unwrap_or_default()
     }
@@ -71,7 +72,7 @@ impl StageProcesses {
         self.0.iter().any(|process| (process.attempt, process.spare) == (attempt, Some(number)))
     }
 
-    /// Records that a spare stands by.
+    /// Records that a spare is ready to replace a stage.
     pub(super) fn set_standing_by(&mut self, attempt: u64, number: u32, now: UnixMillis) {
         let starting = |process: &&mut StageProcess| process.state == InstanceState::Starting;
         if let Some(process) = self.waiting_spare(attempt, number).filter(starting) {
@@ -96,7 +97,7 @@ impl StageProcesses {
         self.0.iter_mut().find(is_waiting)
     }
 
-    /// Whether a later process of the stage has replaced it and trains.
+    /// Whether a later incarnation of the same stage has replaced this instance and trains.
     pub(super) fn is_replaced(&self, attempt: u64, InstanceId { rank, incarnation }: InstanceId) -> bool {
         self.0.iter().filter(|process| process.attempt == attempt && process.state == InstanceState::Ready).any(
             |process| {
@@ -105,7 +106,7 @@ impl StageProcesses {
         )
     }
 
-    /// Kills and forgets the spares of these numbers. Returns whether there were any.
+    /// Kills the spares with these numbers and removes them from the list. Returns whether the list had any of them.
     pub(super) fn forget_spares(&mut self, attempt: u64, numbers: &BTreeSet<u32>) -> bool {
         let before = self.0.len();
         let is_removed = |process: &StageProcess| {
@@ -115,7 +116,7 @@ impl StageProcesses {
         self.0.len() < before
     }
 
-    /// Terminates the processes of an attempt. Returns whether any of them had not been terminated before.
+    /// Terminates the processes of an attempt. Returns whether any of them had not been asked to terminate before.
     pub(super) fn terminate(&mut self, attempt: u64, now: UnixMillis) -> bool {
         let attempt_processes = self.0.iter_mut().filter(|process| process.attempt == attempt);
         attempt_processes.filter_map(|process| process.terminate(now).then_some(())).count() > 0
@@ -128,21 +129,21 @@ impl StageProcesses {
         self.0.iter().filter(terminating).for_each(StageProcess::kill);
     }
 
-    /// Kills and forgets all processes.
+    /// Kills all processes and clears the list.
     pub(super) fn kill_all(&mut self) {
         self.0.iter().for_each(StageProcess::kill);
         self.0.clear();
     }
 
-    /// Forgets the exited processes of an attempt. Returns whether there were any.
+    /// Removes the exited processes of an attempt from the list. Returns whether the list had any.
     pub(super) fn forget_exited(&mut self, attempt: u64) -> bool {
         let before = self.0.len();
         self.0.retain(|process| process.is_alive() || process.attempt != attempt);
         self.0.len() < before
     }
 
-    /// Forgets the replaced processes of an attempt: `kept` is the current incarnation of each stage. Kills a replaced
-    /// process that still runs. Returns whether there were any.
+    /// Removes the replaced processes of an attempt from the list, and kills those that still run. `kept` has the
+    /// current incarnation of each stage. Returns whether the list had any replaced process.
     pub(super) fn forget_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
         let before = self.0.len();
         let is_replaced = |process: &StageProcess| {
@@ -154,7 +155,7 @@ impl StageProcesses {
         self.0.len() < before
     }
 
-    /// Forgets all exited processes.
+    /// Removes all exited processes from the list.
     pub(super) fn forget_all_exited(&mut self) {
         self.0.retain(StageProcess::is_alive);
     }
@@ -165,8 +166,8 @@ impl StageProcesses {
         self.0.iter_mut().filter(exited).for_each(|process| process.reap(now));
     }
 
-    /// Marks the starting processes of an attempt as ready, except those of the ranks without an incarnation in
-    /// `group`.
+    /// Marks the starting processes of an attempt as ready, except the processes that are not in the group. `group` has
+    /// the incarnation of each rank in the group, and `None` for a rank that the group lacks.
     pub(super) fn set_ready(&mut self, attempt: u64, group: &[Option<u32>], now: UnixMillis) {
         let is_member = |instance: InstanceId| {
             group.get(instance.rank as usize).is_none_or(|incarnation| *incarnation == Some(instance.incarnation))

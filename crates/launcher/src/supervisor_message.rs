@@ -8,7 +8,7 @@ use stagecoach_telemetry::TrainingEvent;
 pub(crate) enum SupervisorMessage {
     /// Stage 0 emitted an event.
     Event { attempt: u64, event: Box<TrainingEvent> },
-    /// A process has exited; it is not reaped yet, so that its id is not reused.
+    /// A process has exited. It is not reaped yet, so that the kernel does not reuse its id.
     Exited { pid: Pid },
     /// The launcher received a signal to stop.
     StopRequested,

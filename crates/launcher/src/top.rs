@@ -10,7 +10,7 @@ use super::LaunchError;
 use super::history::{History, last_record};
 use crate::folder::JobFolder;
 
-/// The line of the job in this folder.
+/// Returns the line of the job in this folder.
 ///
 /// # Errors
 /// If the folder can't be read.
@@ -50,7 +50,8 @@ impl History {
         }
     }
 
-    /// The word for the job's status: as in a cluster, except that a stopped job continues with the next run.
+    /// Returns the word for the job's status. The words are those of a cluster, but a stopped job continues with the
+    /// next run.
     fn phase(&self) -> &'static str {
         match self.state.as_ref().map(|state: &JobState| &state.attempt_phase) {
             Some(AttemptPhase::Draining) if self.running.is_some() => "Draining",
@@ -68,7 +69,7 @@ impl History {
     }
 }
 
-/// The stage with the longest computation time relative to the mean, among at least two stages.
+/// Returns the stage with the longest computation time relative to the mean, or `None` if there is only one stage.
 fn slowest(imbalance: &[f64]) -> Option<Slowest> {
     let stages = imbalance.iter().copied().zip(0..).filter(|_| imbalance.len() > 1);
     let (imbalance, stage) = stages.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
@@ -83,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// The history of a training job with stage 1 of 3 being started.
+    /// Returns the history of a training job while stage 1 of 3 starts.
     fn history() -> History {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
@@ -94,21 +95,15 @@ mod tests {
             ..JobState::default()
         };
         History {
-            audit_difference: None,
             folder: PathBuf::new(),
             state: Some(state),
-            recovery: None,
             training_replicas: 1,
-            earlier: Vec::new(),
-            log: None,
-            successor: None,
             max_restarts: 10,
             steps: Some(100),
             trained: Some(57),
-            is_finished: false,
-            ended_early: None,
             running: Some(None),
             now: UnixMillis(0),
+            ..History::default()
         }
     }
 
@@ -150,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_line_says_how_many_replicas_train() {
-        // while a replacement process starts for the second replica
+        // a replacement process starts for the second replica
         let without = History {
             state: history().state.map(|state| JobState {
                 attempt_phase: AttemptPhase::Running { not_before: UnixMillis(9), all_created: false },

@@ -1,4 +1,4 @@
-//! Explains a job's last failure from cause to consequence, from the job's folder. Pure.
+//! The explanation of a job's last failure, from its cause to its consequences. The functions are pure.
 
 use std::fmt;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl fmt::Display for History {
 }
 
 impl History {
-    /// The job's status.
+    /// Describes the job's status in sentences.
     pub fn status_text(&self) -> String {
         let trained = match (self.trained, self.steps) {
             (Some(trained), Some(steps)) => format!("{trained} of {steps} steps are trained"),
@@ -71,7 +71,7 @@ impl History {
 }
 
 impl Recovery {
-    /// The step at which training resumed; `None` until it has resumed.
+    /// Describes the step at which training resumed. Returns `None` until training has resumed.
     pub fn resumption(&self) -> Option<String> {
         let checkpoint = self.first_step?.saturating_sub(1);
         let from = match checkpoint {
@@ -97,7 +97,7 @@ mod tests {
         Attempt, AttemptFailure, FailureReason, JobFailureReason, JobState, RestartBudget, UnixMillis,
     };
 
-    use super::super::history::Log;
+    use super::super::history::ProcessLog;
     use super::*;
 
     const NOW: UnixMillis = UnixMillis(1_790_000_100_000);
@@ -106,7 +106,7 @@ mod tests {
         AttemptFailure { failed_at: UnixMillis(1_790_000_000_000), ..super::super::report::tests::killed() }
     }
 
-    /// A job that runs after stage 1 was killed and replaced.
+    /// Returns the history of a job that runs after stage 1 was killed and replaced.
     fn history() -> History {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
@@ -125,7 +125,7 @@ mod tests {
                 first_step: Some(41),
                 ..Recovery::default()
             }),
-            log: Some(Log { path: "workspace/small/logs/stage-1.log".into(), text: "one\n\ntwo\n".into() }),
+            log: Some(ProcessLog { path: "workspace/small/logs/stage-1.log".into(), text: "one\n\ntwo\n".into() }),
             successor: Some(Successor::Restarted),
             training_replicas: 1,
             earlier: Vec::new(),

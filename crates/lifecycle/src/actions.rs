@@ -1,4 +1,5 @@
-//! The actions of a state, recomputed from every observation, so that a crash of the caller loses none.
+//! The actions for a state. `decide` derives them from every observation again, so that a crash of the caller loses
+//! none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +10,21 @@ use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 use crate::{peer_loss, spares};
 
-/// The shortest grace period of a deletion, in seconds. Not 0: with 0 the API server deletes the pod object before its
-/// containers have stopped.
+/// The shortest grace period of a deletion, in seconds. It is not 0, because the API server would then delete the pod
+/// object before its containers have stopped.
 pub const MIN_GRACE_SECONDS: u64 = 1;
-/// The grace period, in seconds, of instances of an attempt that is over: they have nothing to save, and the group
-/// terminates by itself.
+/// The grace period, in seconds, of instances of an earlier attempt. They have nothing to save, and their group ends by
+/// itself.
 const OLDER_ATTEMPT_GRACE_SECONDS: u64 = 10;
-/// The grace period, in seconds, of instances that were still starting in an attempt that is over: they have nothing to
-/// save, and the first process of a container ignores SIGTERM until it installs a handler.
+/// The grace period, in seconds, of instances of an earlier attempt that were still starting. They have nothing to
+/// save. The first process of a container ignores SIGTERM until it installs a handler, so a longer period would only
+/// delay its end.
 const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
-/// The grace period, in seconds, of drained instances that are not observed as ready. Such instances have little to
-/// save: the steps since the last check of their readiness.
+/// The grace period, in seconds, of drained instances that are not observed as ready. They have little to save, because
+/// they can have trained only since the last check of their readiness.
 const DRAINED_UNREADY_GRACE_SECONDS: u64 = 30;
 
-/// The actions of the observed state.
+/// Returns the actions for the observed state.
 pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let mut actions = deletions(observed, clock);
     let state = &observed.state;
@@ -33,7 +35,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
     if let AttemptPhase::Running { not_before, all_created: false } = state.attempt_phase
         && !older_instances_remain(observed, clock)
         && !observed.has_failed_instance()
-        && clock.passed_or_wake_at(not_before)
+        && clock.has_passed_or_wakes_at(not_before)
     {
         let incarnations: BTreeMap<_, _> =
             state.ranks_to_create.iter().map(|rank| (*rank, state.incarnation(*rank))).collect();
@@ -44,7 +46,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }
-    if let Some(incarnations) = removal_of_groupless(observed) {
+    if let Some(incarnations) = instances_left_without_group(observed) {
         actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations });
     }
     match state.attempt_phase {
@@ -52,7 +54,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             let may_start = all_created
                 && observed.wanted_spares() > 0
                 && !older_instances_remain(observed, clock)
-                && clock.passed_or_wake_at(not_before);
+                && clock.has_passed_or_wakes_at(not_before);
             actions.extend(spares::actions_while_running(observed, may_start, clock));
         }
         AttemptPhase::Finished(JobOutcome::Complete) => actions.extend(spares::actions_when_complete(observed, clock)),
@@ -61,7 +63,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
     actions
 }
 
-/// The deletion of attempts whose instances must be deleted.
+/// Returns the actions that end the instances of attempts that must be deleted.
 fn deletions(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let state = &observed.state;
     let attempts: BTreeSet<u64> = observed.all_instances().map(|instance| instance.attempt).collect();
@@ -101,9 +103,9 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     }
 }
 
-/// The instances that still wait for a group in a job that is complete without some replicas. `RemoveReplaced` removes
-/// lower incarnations, so each instance is listed with its own incarnation plus one.
-fn removal_of_groupless(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
+/// Returns the instances that have joined no group in a complete job, because the job trained without their replicas.
+/// `RemoveReplaced` removes lower incarnations, so each rank is listed with the incarnation of its instance plus one.
+fn instances_left_without_group(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
         return None;
@@ -124,7 +126,7 @@ fn must_be_deleted(observed: &Observed, attempt: u64) -> bool {
     }
 }
 
-/// Grace period of an attempt's instances, in seconds.
+/// Returns the grace period of an attempt's instances, in seconds.
 fn grace_seconds(observed: &Observed, is_over: bool) -> u64 {
     if is_over { OLDER_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
 }
@@ -140,9 +142,9 @@ fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> boo
     remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
 }
 
-/// Whether an instance that matches `predicate` is alive and, if it is terminating, is within `grace_seconds` plus
-/// `terminationTimeoutSeconds`. After that its node is considered dead. If the process still runs, the volume's fence
-/// keeps it from committing.
+/// Whether an instance that matches `predicate` is alive. A terminating instance counts only until `grace_seconds` plus
+/// `terminationTimeoutSeconds` have passed. Its node is then considered dead. If the process still runs, the fence on
+/// the volume prevents it from committing checkpoints.
 fn remain_within_timeout(
     observed: &Observed,
     predicate: &dyn Fn(&InstanceRef) -> bool,
@@ -152,7 +154,8 @@ fn remain_within_timeout(
     let timeout = grace_seconds.saturating_add(observed.policy.restart.termination_timeout_seconds.into());
     let mut remain = false;
     for instance in observed.all_instances().filter(|instance| instance.state.is_alive() && predicate(instance)) {
-        remain |= !instance.state.is_terminating() || !clock.passed_or_wake_at(instance.since.plus_seconds(timeout));
+        remain |=
+            !instance.state.is_terminating() || !clock.has_passed_or_wakes_at(instance.since.plus_seconds(timeout));
     }
     remain
 }

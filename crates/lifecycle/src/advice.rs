@@ -1,11 +1,11 @@
-//! The remedy for a failure, by its reason. The table in docs/REFERENCE.md has the same words.
+//! The remedy for a failure, by its reason. The table in docs/REFERENCE.md has the same texts.
 
 use stagecoach_api::contract::FailureKind;
 
 use crate::{AttemptFailure, FailureReason};
 
 impl FailureReason {
-    /// The remedy, as the second half of a sentence.
+    /// Returns the remedy, as the second half of a sentence.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Error => "read the message and the end of the stage's log (logTail)",
@@ -43,8 +43,8 @@ impl FailureReason {
 }
 
 impl AttemptFailure {
-    /// The remedy, by the kind that the stage reported where that is more specific, as in
-    /// [`AttemptFailure::label`].
+    /// Returns the remedy. A kind of failure that the stage reported takes precedence where it is more specific than
+    /// the reason, as in [`AttemptFailure::label`].
     pub fn advice(&self) -> &'static str {
         match (self.reason, self.kind) {
             (FailureReason::Error, Some(kind)) | (FailureReason::Killed, Some(kind @ FailureKind::OutOfMemory)) => {
@@ -57,7 +57,7 @@ impl AttemptFailure {
 
 const fn advice_of_kind(kind: FailureKind) -> &'static str {
     match kind {
-        FailureKind::Data => "mend the text",
+        FailureKind::Data => "correct the corpus file that the message names",
         FailureKind::NonFinite => {
             "make a new job with another storage.path and a lower learning rate or a gradientClipNorm, whose checkpoint.initFrom \
              takes the weights along; look at the data"
@@ -85,10 +85,12 @@ const fn advice_of_kind(kind: FailureKind) -> &'static str {
 mod tests {
     use std::collections::BTreeMap;
 
+    use stagecoach_api::job::FailureLabel;
+
     use super::*;
     use crate::UnixMillis;
 
-    /// The rows of the table: label, and what to do.
+    /// Returns the rows of the table: the label and the remedy.
     fn documented() -> BTreeMap<String, String> {
         let text = include_str!("../../../docs/REFERENCE.md");
         let (_, section) = text.split_once("\n## Failure reasons\n").unwrap();
@@ -100,7 +102,7 @@ mod tests {
         lines.take_while(|line| line.starts_with('|')).map(row).collect()
     }
 
-    /// The text without ` ([title](target))`.
+    /// Returns the text without ` ([title](target))`.
     fn without_links(text: &str) -> String {
         match text.split_once(" ([") {
             Some((before, rest)) => before.to_owned() + &without_links(rest.split_once("))").unwrap().1),
@@ -126,31 +128,11 @@ mod tests {
 
     #[test]
     fn the_documentation_says_the_same() {
-        use FailureReason::*;
-        let reasons = [
-            Error,
-            InvalidConfig,
-            Storage,
-            Killed,
-            PeerLost,
-            Unknown,
-            Stalled,
-            StartupTimeout,
-            Drained,
-            Preempted,
-            Evicted,
-            NodeLost,
-            Unschedulable,
-        ];
-        let kinds = [
-            FailureKind::Data,
-            FailureKind::NonFinite,
-            FailureKind::Mismatch,
-            FailureKind::WrongResult,
-            FailureKind::OutOfMemory,
-        ];
-        let all = reasons.map(|reason| failure(reason, None)).into_iter();
-        let all = all.chain(kinds.map(|kind| failure(Error, Some(kind))));
+        let failure_of = |label: &FailureLabel| match serde_json::from_value(label.as_str().into()) {
+            Ok(reason) => failure(reason, None),
+            Err(_) => failure(FailureReason::Error, Some(serde_json::from_value(label.as_str().into()).unwrap())),
+        };
+        let all = FailureLabel::ALL.iter().map(failure_of);
         let advice: BTreeMap<String, String> =
             all.map(|failure| (failure.label(), failure.advice().to_owned())).collect();
         assert_eq!(documented(), advice, "left: docs/REFERENCE.md, right: the code");

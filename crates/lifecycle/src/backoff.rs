@@ -1,4 +1,4 @@
-//! Exponential back-off: of restarts, and of the operator's failed reconciles.
+//! The exponential back-off of restarts and of the operator's failed reconciles.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use std::time::Duration;
 /// retry together.
 pub const BACKOFF_JITTER_PERCENT: u32 = 25;
 
-/// The delay after `failures` consecutive failures: `initial` after the first, doubled by each further failure up to
-/// `max`.
+/// Returns the delay after `failures` consecutive failures. The delay is `initial` after the first failure, and each
+/// further failure doubles it up to `max`.
 pub fn backoff_delay(initial: Duration, max: Duration, failures: u32) -> Duration {
     initial.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(max)
 }
 
 /// Extends `delay` by up to `percent` of it, chosen by `seed`, so that jobs that failed together do not retry together.
 pub fn jittered(delay: Duration, percent: u32, seed: u64) -> Duration {
-    // the finaliser of SplitMix64: consecutive seeds give unrelated numbers
+    // the finaliser of SplitMix64 gives unrelated numbers for consecutive seeds
     let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     let share = ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;

@@ -1,8 +1,9 @@
-//! Restart budget. A newly committed checkpoint resets it: training makes progress between failures.
+//! The restart budget. A newly committed checkpoint resets the budget, because training then makes progress between
+//! failures.
 
 use serde::{Deserialize, Serialize};
 
-/// Restarts so far.
+/// The numbers of restarts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartBudget {
@@ -19,7 +20,7 @@ pub struct RestartBudget {
 }
 
 impl RestartBudget {
-    /// Counted restarts still allowed.
+    /// Returns the number of counted restarts that are still allowed.
     pub const fn remaining(self, max_restarts: u32) -> u32 {
         max_restarts.saturating_sub(self.counted_since_checkpoint)
     }
@@ -28,7 +29,7 @@ impl RestartBudget {
         self.counted_since_checkpoint = 0;
     }
 
-    /// Returns the last counted restart to the budget, because it turned out not to count.
+    /// Returns the last counted restart to the budget, because the failure turned out not to count.
     pub(crate) const fn give_back(&mut self) {
         self.counted = self.counted.saturating_sub(1);
         self.counted_since_checkpoint = self.counted_since_checkpoint.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Root-cause analysis: a failing stage may make others exit too. This module picks the first cause from exits, reports
-//! of peers, refusals and timeouts.
+//! Root-cause analysis. A failing stage may make other stages exit too. This module determines the first cause from
+//! exits, reports of peers, refusals to create instances, and timeouts.
 
 use stagecoach_api::contract::ExitCode;
 
@@ -8,7 +8,7 @@ use crate::failure::{AttemptFailure, FailureReason};
 use crate::instance::{Exit, StageInstance};
 use crate::observed::Observed;
 use crate::time::DeadlineClock;
-use crate::timeouts::{cause_of_refusal, cause_of_timeout};
+use crate::timeouts::{refusal_failure, timeout_failure};
 use crate::{UnixMillis, peer_loss};
 
 /// The time limit, in seconds, from the first secondary exit to the observed exit of the root cause.
@@ -20,39 +20,39 @@ pub(crate) const GONE: &str = "the pod or process is gone and its exit was not o
 /// The message of a failure whose pods or processes were all deleted.
 const ALL_GONE: &str = "all pods or processes are gone and their exits were not observed: they were deleted";
 
-/// The root cause, if the attempt has failed and enough exits were observed to determine it.
+/// Returns the root cause, if the attempt has failed and enough exits were observed to determine it.
 pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     cause_of_exits(observed, all_created, clock)
         .or_else(|| peer_loss::cause(observed, all_created, clock))
-        .or_else(|| cause_of_refusal(observed, all_created, clock))
-        .or_else(|| cause_of_timeout(observed, all_created, clock))
+        .or_else(|| refusal_failure(observed, all_created, clock))
+        .or_else(|| timeout_failure(observed, all_created, clock))
 }
 
-/// The cause according to the instances that exited or terminate.
+/// Returns the cause according to the instances that have exited or are terminating.
 fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let exits = Exits::of(observed, all_created);
     match exits.first {
         Some((instance, exit)) if exits.cause_order(exit) == CauseOrder::RootCause => {
             Some(AttemptFailure::from_exit(&observed.state, instance, exit))
         }
-        _ if exits.deadline().is_some_and(|deadline| !clock.passed_or_wake_at(deadline)) => None,
+        _ if exits.deadline().is_some_and(|deadline| !clock.has_passed_or_wakes_at(deadline)) => None,
         _ => exits.conclusion(clock.now),
     }
 }
 
-/// The ended parts of an attempt, and the parts that should end.
+/// The instances of an attempt that have ended, and those that should end.
 struct Exits<'a> {
     observed: &'a Observed,
     /// The most likely cause among the instances that exited before they were done.
     first: Option<(&'a StageInstance, &'a Exit)>,
-    /// The earliest time at which an instance began to terminate or drained. The other instances then save too, so they
-    /// get the grace period.
+    /// The earliest time at which an instance began to terminate or drained. The other instances then save a checkpoint
+    /// too, so they have the grace period to end.
     saving_since: Option<UnixMillis>,
-    /// A stage that the cluster has not started.
+    /// The rank of a stage that the cluster has not started.
     unstarted: Option<u32>,
-    /// A stage that was deleted, so its exit can't be observed any more.
+    /// The rank of a stage whose instance was deleted, so that its exit can't be observed.
     deleted: Option<u32>,
-    /// An instance that has not exited and must end with the others.
+    /// An instance that has not exited, and must end because the attempt failed.
     alive: Option<&'a StageInstance>,
 }
 
@@ -84,9 +84,9 @@ impl<'a> Exits<'a> {
         cause_order(exit, self.unstarted.is_some())
     }
 
-    /// The deadline for the other stages' exits; `None` if no exit is awaited. A terminating stage makes all stages
-    /// save, so they get the grace period. Without a terminating stage, peers may exit before the failed stage's own
-    /// exit is observed.
+    /// Returns the deadline for the exits of the other stages, or `None` if no exit is awaited. A terminating stage
+    /// makes all stages save a checkpoint, so they have the grace period. Without a terminating stage, peers may exit
+    /// before the exit of the failed stage is observed.
     fn deadline(&self) -> Option<UnixMillis> {
         self.alive?;
         let grace_seconds = self.observed.policy.grace_seconds;
@@ -99,7 +99,7 @@ impl<'a> Exits<'a> {
         }
     }
 
-    /// The cause, if no other exit is awaited.
+    /// Returns the cause, if no other exit is awaited.
     fn conclusion(&self, now: UnixMillis) -> Option<AttemptFailure> {
         let Exits { observed, first, saving_since, unstarted, deleted, alive } = *self;
         let state = &observed.state;
@@ -128,7 +128,7 @@ impl<'a> Exits<'a> {
         }
     }
 
-    /// The failure of an instance that should have ended.
+    /// Returns the failure of an instance that should have ended.
     fn failure_of_unending(&self, instance: &StageInstance, now: UnixMillis) -> AttemptFailure {
         let (reason, message) = match self.observed.policy.nodes_can_be_lost {
             true => (

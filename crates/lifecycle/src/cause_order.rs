@@ -15,8 +15,9 @@ pub(crate) enum CauseOrder {
     Secondary,
 }
 
-/// The likelihood that an exit is the root cause. Not meant for an exit with the code of `Done`. While the cluster has
-/// not started a stage (`has_unstarted_stage`), the other stages can't form a group.
+/// Returns the likelihood that an exit is the root cause. The exit must not have the code of `Done`. While the cluster
+/// has not started a stage (`has_unstarted_stage`), the start-up timeout of another stage is secondary, because the
+/// stages can't form a group.
 pub(crate) fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder {
     let reported_kind = exit.termination.as_ref().map(|report| report.kind);
     match exit.contract_code() {
@@ -29,7 +30,7 @@ pub(crate) fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder 
     }
 }
 
-/// Whether a stage exited by a failure of its own: not because it was done, was asked to stop, or lost a peer.
+/// Whether a stage exited because it failed itself, and not because it was done, was asked to stop, or lost a peer.
 pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
     exit.contract_code() != Some(ExitCode::Done) && cause_order(exit, false) == CauseOrder::RootCause
 }

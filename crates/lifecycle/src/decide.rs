@@ -20,25 +20,22 @@
 //!                         └──────────┘
 //! ```
 //!
-//! An attempt that may no longer run, because the job is suspended or no longer admitted, goes back to Idle without
-//! draining once its instances have all exited. `decide` makes at most one transition. Actions depend on the new state
-//! and the observation, never on the transition (`actions`), so a caller that crashes between storing and acting
-//! repeats them.
-
-use std::collections::BTreeSet;
-use std::time::Duration;
+//! An attempt that may not run, because the job is suspended or not admitted, goes back to Idle without draining once
+//! all its instances have exited. `decide` makes at most one transition. Actions depend on the new state and the
+//! observation, never on the transition (`actions`). A caller that crashes after it stored the state therefore gets the
+//! same actions again.
 
 use stagecoach_api::contract::ExitCode;
-use stagecoach_api::job::{BackoffSpec, JobPhase};
+use stagecoach_api::job::JobPhase;
 
 use crate::actions;
+use crate::after_failure::{Remedy, after_failure, finished, with_next_attempt};
 use crate::attempt_action::AttemptAction;
 use crate::instance::{InstanceState, StageInstance};
 use crate::observed::{Admission, Desired, Observed};
-use crate::policy::RestartDecision;
 use crate::state::{AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, peer_loss, replacement, spares};
+use crate::{cause, peer_loss, replacement, spares};
 
 /// The number of attempts by which an instance may be ahead of the stored state, which may have been lost or restored.
 /// An instance with a higher number is implausible, and incrementing that number could overflow, so `decide` ignores
@@ -56,15 +53,15 @@ pub struct Decision {
     pub wake_at: Option<UnixMillis>,
     /// The phase shown to the user.
     pub job_phase: JobPhase,
-    /// The number of replicas that train: the smallest number of ready instances of any stage; 0 while too few for a
-    /// group.
+    /// The number of replicas that train: the smallest number of ready instances of any stage. 0 if these replicas are
+    /// too few for a group.
     pub training_replicas: u32,
     /// Whether an instance of any attempt may still use resources: it is alive, and the time that `decide` waits for
-    /// its end has not passed. A queue gets its reservation back only afterwards.
+    /// its end has not passed. While this is true, the queue must keep the job's reservation.
     pub instances_remain: bool,
 }
 
-/// The next state and the actions that lead to it, given an observation.
+/// Returns the next state and the actions for it, given an observation.
 pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     let mut clock = DeadlineClock::new(now);
     let mut observed = observed.clone();
@@ -92,7 +89,8 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     }
 }
 
-/// Whether an instance of any attempt may still use resources. Only a job that gives an admission back waits for it.
+/// Whether an instance of any attempt may still use resources. `decide` sets a wake-up for the end of this time only if
+/// the job must return its admission.
 fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let has_attempt = matches!(observed.state.attempt_phase, AttemptPhase::Running { .. } | AttemptPhase::Draining);
     match has_attempt || observed.desired.admission == Admission::NotRequired {
@@ -101,8 +99,8 @@ fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     }
 }
 
-/// A new checkpoint resets the restart budget. A step beyond all earlier ones resets the back-off and the record of
-/// replaced stages.
+/// Records progress. A new checkpoint resets the restart budget. A step beyond all earlier ones resets the back-off and
+/// the record of replaced stages.
 fn record_progress(observed: &mut Observed) {
     let terminations = || observed.instances.iter().filter_map(|instance| instance.exit()?.termination.as_ref());
     let checkpoint_step =
@@ -113,7 +111,8 @@ fn record_progress(observed: &mut Observed) {
         .max(observed.progress.finished_steps)
         .max(checkpoint_step);
     if let Some(outcome) = observed.state.outcome() {
-        // At the deadline the stages still train: they save before they leave. Any other record is final.
+        // After the deadline, stages that still train save before they exit, so their progress is recorded. The record
+        // of any other outcome is final.
         if *outcome == JobOutcome::Failed(JobFailureReason::DeadlineExceeded) {
             observed.state.checkpoint_step = observed.state.checkpoint_step.max(checkpoint_step);
             observed.state.max_finished_steps = observed.state.max_finished_steps.max(finished_steps);
@@ -131,7 +130,7 @@ fn record_progress(observed: &mut Observed) {
     }
 }
 
-/// The state after at most one transition.
+/// Returns the state after at most one transition.
 fn next_state(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
     let state = &observed.state;
     match state.attempt_phase {
@@ -139,7 +138,7 @@ fn next_state(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
         AttemptPhase::Idle if !observed.desired.may_run() => state.clone(),
         AttemptPhase::Idle => with_next_attempt(observed, clock.now, clock.now),
         AttemptPhase::Running { .. } | AttemptPhase::Draining if all_completed(observed) => {
-            finished(&spares::with_finished_promotions(observed), JobOutcome::Complete)
+            finished(&spares::with_completed_promotions(observed), JobOutcome::Complete)
         }
         AttemptPhase::Draining => next_from_draining(observed, clock),
         AttemptPhase::Running { not_before, all_created } => {
@@ -161,12 +160,13 @@ fn next_from_running(
     };
     let is_ahead = |instance: &StageInstance| is_newer(instance) && !spares::is_unrecorded_promotion(state, instance);
     if observed.all_instances().any(|instance| instance.attempt > number) || observed.instances.iter().any(is_ahead) {
-        // The stored state is older than the instances (it was lost or restored): never reuse a number.
+        // The stored state is older than the instances, because it was lost or restored. The next attempt must not
+        // reuse a number.
         return with_next_attempt(observed, not_before, clock.now);
     }
     let deadline =
         policy.active_deadline_seconds.zip(state.started_at).map(|(seconds, started)| started.plus_seconds(seconds));
-    if deadline.is_some_and(|deadline| clock.passed_or_wake_at(deadline)) {
+    if deadline.is_some_and(|deadline| clock.has_passed_or_wakes_at(deadline)) {
         return finished(state, JobOutcome::Failed(JobFailureReason::DeadlineExceeded));
     }
     if !desired.may_run() || !desired.is_of(&state.attempt) {
@@ -183,9 +183,10 @@ fn next_from_running(
             false => idle(state),
         };
     }
-    // this check comes before the root cause, because the loss that promoted a spare must not lead to a replacement too
+    // Promotions are checked before the root cause, because the stage that a spare has replaced must not be replaced
+    // again.
     if let Some(promoted) = spares::unrecorded_promotion(observed) {
-        let Some(failure) = spares::failure_before(observed, promoted, clock) else { return state.clone() };
+        let Some(failure) = spares::failure_replaced_by(observed, promoted, clock) else { return state.clone() };
         let remedy = match spares::group_continues(observed, promoted, &failure) {
             true => Remedy::Promotion(promoted),
             false => Remedy::NextAttempt,
@@ -207,7 +208,7 @@ fn next_from_running(
     with_admitted_replicas(state, desired)
 }
 
-/// The state of a running attempt after its queue has admitted more replicas: their instances must be created.
+/// Returns the state of a running attempt after its queue has admitted more replicas, whose instances must be created.
 fn with_admitted_replicas(mut state: JobState, desired: &Desired) -> JobState {
     let before = state.attempt.instances();
     state.attempt.admitted_replicas = desired.admitted_replicas;
@@ -225,7 +226,7 @@ fn with_admitted_replicas(mut state: JobState, desired: &Desired) -> JobState {
     state
 }
 
-/// Waits until all instances have exited or their timeout has passed.
+/// Returns the state after a drain, or the same state until all instances have exited or their timeout has passed.
 fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
     if actions::instances_remain(observed, clock) {
         return observed.state.clone();
@@ -236,105 +237,17 @@ fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobStat
     }
 }
 
-/// The remedy after a failure.
-enum Remedy<'a> {
-    /// A spare was promoted to the lost stage.
-    Promotion(&'a StageInstance),
-    /// The lost stages, which start again.
-    Replacement(BTreeSet<u32>),
-    /// The whole group starts again.
-    NextAttempt,
-}
-
-/// The state after a failure: the job ends, or the remedy follows after a back-off. A promoted spare is a remedy
-/// already, without back-off. While the promotion of a spare is awaited, the state is unchanged.
-fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, clock: &mut DeadlineClock) -> JobState {
-    let now = clock.now;
-    let is_awaited = match &remedy {
-        Remedy::Replacement(lost) => spares::promotion_is_awaited(observed, &failure, lost, clock),
-        Remedy::Promotion(_) | Remedy::NextAttempt => false,
-    };
-    let mut after = observed.clone();
-    let state = &mut after.state;
-    let is_root_cause = |instance: &&StageInstance| Some(instance.rank) == failure.rank;
-    let pod_conditions =
-        observed.current_instances().find(is_root_cause).map(|instance| instance.pod_conditions.as_slice());
-    let decision = observed.policy.restart_decision(
-        &failure,
-        pod_conditions.unwrap_or_default(),
-        state,
-        observed.enough_replicas_train(),
-    );
-    state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
-    state.last_failure = Some(failure);
-    let counted = match decision {
-        RestartDecision::Fail(reason) => return finished(state, JobOutcome::Failed(reason)),
-        RestartDecision::Restart { counted } => counted,
-    };
-    if !state.budget.try_consume(counted, observed.policy.restart.max_restarts) {
-        return finished(state, JobOutcome::Failed(JobFailureReason::BudgetExhausted));
-    }
-    if is_awaited {
-        return observed.state.clone();
-    }
-    state.failures_without_progress = state.failures_without_progress.saturating_add(1);
-    let delay = restart_delay(&observed.policy, state, now);
-    let not_before = now.plus(delay);
-    match remedy {
-        // the other stages would give up before the replacement starts
-        Remedy::Replacement(_) if !replacement::is_waited_for(observed, delay) => {
-            with_next_attempt(&after, not_before, now)
-        }
-        Remedy::Promotion(promoted) => spares::with_promotion(after.state, promoted.rank, promoted.incarnation),
-        Remedy::Replacement(lost) => {
-            let mut state =
-                replacement::replaced(after.state, lost, spares::incarnation_increment(observed), not_before);
-            // an elastic job may train before all its instances are created
-            state.ranks_to_create.extend(observed.missing_stages());
-            state
-        }
-        Remedy::NextAttempt => with_next_attempt(&after, not_before, now),
-    }
-}
-
-/// The back-off after the last failure. The first restart is immediate, unless the cluster has no room for the attempt.
-fn restart_delay(policy: &Policy, state: &JobState, now: UnixMillis) -> Duration {
-    let BackoffSpec { initial_seconds, max_seconds } = policy.restart.backoff;
-    let [initial, max] = [initial_seconds, max_seconds].map(|seconds| Duration::from_secs(seconds.into()));
-    let has_room = state.last_failure.as_ref().is_none_or(|failure| failure.reason != FailureReason::Unschedulable);
-    match state.failures_without_progress.saturating_sub(u32::from(has_room)) {
-        0 => Duration::ZERO,
-        failures => jittered(backoff_delay(initial, max, failures), policy.backoff_jitter_percent, now.0),
-    }
-}
-
-/// The state with the next attempt of the desired mesh and revision.
-fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMillis) -> JobState {
-    let mut state = observed.state.clone();
-    let highest_used = observed.all_instances().map(|instance| instance.attempt).max().unwrap_or(0);
-    state.attempt = observed.desired.attempt(highest_used.max(state.attempt.number).saturating_add(1));
-    state.incarnations.clear();
-    state.ranks_to_create.clear();
-    state.replaced_without_progress.clear();
-    state.attempt_phase = AttemptPhase::Running { not_before, all_created: false };
-    state.started_at.get_or_insert(now);
-    state
-}
-
-/// The state without an attempt. As for a Kubernetes Job, the active deadline starts again with the next attempt: the
-/// time during which a job is suspended or waits in a queue does not count.
+/// Returns the state without an attempt. The active deadline starts again with the next attempt, as for a Kubernetes
+/// Job. The time during which a job is suspended or waits in a queue does not count.
 fn idle(mut state: JobState) -> JobState {
     state.attempt_phase = AttemptPhase::Idle;
     state.started_at = None;
     state
 }
 
-fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
-    JobState { attempt_phase: AttemptPhase::Finished(outcome), ..state.clone() }
-}
-
-/// Whether all stages are done. A promoted spare that finished counts, whether it is recorded or not. Where replicas
-/// may be missing, one instance of each stage is enough: an instance is done only when a group has trained to the end.
+/// Whether training is complete. A promoted spare that is done counts, even if its promotion is not recorded. If
+/// replicas may be missing, one done instance of each stage is enough, because an instance is done only when a group
+/// has trained all steps.
 fn all_completed(observed: &Observed) -> bool {
     let state = &observed.state;
     let promoted = || observed.instances.iter().filter(|instance| spares::is_unrecorded_promotion(state, instance));
@@ -347,7 +260,7 @@ fn all_completed(observed: &Observed) -> bool {
     done > 0 && (observed.may_lack_replicas() || done == state.attempt.mesh.data_parallel)
 }
 
-/// The phase shown to the user.
+/// Returns the phase shown to the user.
 fn job_phase(observed: &Observed, training_replicas: u32) -> JobPhase {
     let state = &observed.state;
     match state.attempt_phase {

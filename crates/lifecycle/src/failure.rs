@@ -12,37 +12,38 @@ use crate::{JobState, UnixMillis};
 pub struct AttemptFailure {
     /// The attempt that failed.
     pub attempt: u64,
-    /// The rank of the stage that failed first, if one did.
+    /// The rank of the stage that failed first. `None` if no single stage failed first.
     #[serde(rename = "stage")]
     pub rank: Option<u32>,
-    /// The stages and replicas of that attempt; `None` if the attempt had a single replica.
+    /// The stages and replicas of that attempt. `None` if the attempt had a single replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<Mesh>,
     /// The incarnation of the stage's instance in this attempt.
     #[serde(default)]
     pub incarnation: u32,
-    /// The reason.
+    /// The reason of the failure.
     pub reason: FailureReason,
     /// The exit code, 128 + signal for a signal.
     #[serde(rename = "code")]
     pub exit_code: Option<i32>,
     /// The kind in the stage's termination message.
     pub kind: Option<FailureKind>,
-    /// The step in progress.
+    /// The step in progress at the failure.
     pub step: Option<u64>,
-    /// The action in progress.
+    /// The action in progress at the failure.
     pub action: Option<String>,
-    /// A sentence for the user.
+    /// A sentence about the failure for the user.
     pub message: String,
     /// The time of the stage's exit, or of the failure's detection.
     #[serde(rename = "at")]
     pub failed_at: UnixMillis,
 }
 
-/// The reason of an attempt's failure. Stored and shown to the user by the variant's name.
+/// The reason of an attempt's failure. The stored and displayed form is the variant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FailureReason {
-    /// The stage reported the kind itself (`AttemptFailure::kind`), or exited with another code.
+    /// The stage reported the kind of its failure (`AttemptFailure::kind`), or exited with a code that has no other
+    /// reason.
     Error,
     /// The job or its plan is invalid.
     InvalidConfig,
@@ -51,7 +52,7 @@ pub enum FailureReason {
     /// A signal killed the process; SIGKILL may come from the kernel's out-of-memory killer. The reason also applies
     /// when the peers report the end of the process before its exit is observed.
     Killed,
-    /// All stages lost a peer and none failed by itself.
+    /// The stages lost their connections to each other, and none of them failed by itself.
     PeerLost,
     /// The stage was deleted and its exit was not observed, or the stage exited without a code.
     Unknown,
@@ -60,48 +61,49 @@ pub enum FailureReason {
     Stalled,
     /// Rendezvous was not complete within the start-up timeout.
     StartupTimeout,
-    /// Another client terminated the stage, after it saved. The reason also applies when all stages were deleted
-    /// unobserved, for example by the drain of a cluster.
+    /// Another client terminated the stage, and the stage saved a checkpoint. The reason also applies when all stages
+    /// were deleted before their exits were observed, for example because a cluster was drained.
     Drained,
     /// A pod of higher priority preempted the stage.
     Preempted,
-    /// Evicted.
+    /// The pod was evicted.
     Evicted,
     /// The node was lost.
     NodeLost,
     /// The stage was not scheduled within the scheduling timeout, was not created, or did not start before the other
-    /// stages gave up waiting.
+    /// stages stopped waiting for it.
     Unschedulable,
 }
 
 impl AttemptFailure {
-    /// The instance that failed first, if one did.
+    /// Returns the instance that failed first. `None` if no single stage failed first.
     pub fn instance_id(&self) -> Option<InstanceId> {
         self.rank.map(|rank| InstanceId { rank, incarnation: self.incarnation })
     }
 
-    /// The stage that failed first, in words, if one did.
+    /// Returns the name of the stage that failed first. `None` if no single stage failed first.
     pub fn stage(&self) -> Option<String> {
         self.rank.map(|rank| self.mesh().name(rank))
     }
 
-    /// The stages and replicas of that attempt. With a single replica, the number of stages is not known.
+    /// Returns the stages and replicas of that attempt. For a single replica, the number of stages is not recorded and
+    /// is 0.
     pub fn mesh(&self) -> Mesh {
         self.mesh.unwrap_or_default()
     }
 
-    /// Kind and step of a deterministic failure; `None` for any other failure.
+    /// Returns the kind and the step of a deterministic failure, or `None` for any other failure.
     pub(crate) fn deterministic_signature(&self) -> Option<(FailureKind, Option<u64>)> {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
     }
 
-    /// Whether replacing the stage is not enough: the failure would recur, or the state in the memory of the other
-    /// stages may be wrong too.
+    /// Whether the failure needs a new attempt and not only a replacement of the stage. Such a failure would recur, or
+    /// the state in the memory of the other stages may be wrong too.
     pub(crate) fn needs_new_attempt(&self) -> bool {
         self.deterministic_signature().is_some() || self.kind == Some(FailureKind::WrongResult)
     }
 
-    /// Whether only the other stages have reported the failure: the exit of the process was not observed yet.
+    /// Whether only the other stages have reported the failure, and the exit of the process is not observed yet.
     pub(crate) fn awaits_exit(&self) -> bool {
         self.reason == FailureReason::Killed && self.exit_code.is_none()
     }
@@ -113,7 +115,8 @@ impl AttemptFailure {
         identity(self) == identity(other)
     }
 
-    /// The reason shown to the user: the kind from the termination message where that is more specific.
+    /// Returns the reason shown to the user. The kind from the termination message replaces the reason where the kind
+    /// is more specific.
     pub fn label(&self) -> String {
         match (self.reason, self.kind) {
             (FailureReason::Error, Some(kind)) | (FailureReason::Killed, Some(kind @ FailureKind::OutOfMemory)) => {

@@ -13,22 +13,22 @@ pub struct InstanceId {
     pub incarnation: u32,
 }
 
-/// A stage of an attempt: a process or a pod.
+/// An instance of a stage in an attempt: a process or a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageInstance {
     /// The rank, which identifies the stage and its replica. A stage in this crate is one rank.
     pub rank: u32,
-    /// The attempt.
+    /// The number of the attempt.
     pub attempt: u64,
     /// A number that is higher for each newer instance of this stage in this attempt. The number is not a count.
     pub incarnation: u32,
-    /// The number of the spare that was promoted to this stage; `None` if the instance was created for the stage.
+    /// The number of the spare that was promoted to this stage. `None` if the instance was created for the stage.
     pub spare: Option<u32>,
     /// The state of the instance.
     pub state: InstanceState,
     /// The time at which the instance entered this state.
     pub since: UnixMillis,
-    /// Types and statuses of the pod's conditions; a process has none.
+    /// The types and statuses of the pod's conditions. A process has none.
     pub pod_conditions: Vec<(String, String)>,
 }
 
@@ -37,9 +37,9 @@ pub struct StageInstance {
 pub struct SpareInstance {
     /// The number of the spare, unique within its attempt.
     pub number: u32,
-    /// The attempt.
+    /// The number of the attempt.
     pub attempt: u64,
-    /// The state of the spare; Ready if the spare can be promoted.
+    /// The state of the spare. A spare that can be promoted is Ready.
     pub state: InstanceState,
     /// The time at which the spare entered this state.
     pub since: UnixMillis,
@@ -48,16 +48,16 @@ pub struct SpareInstance {
 /// The state of a stage instance or of a spare, in Kubernetes' terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InstanceState {
-    /// A controller holds the pod back, such as a queue without room for it yet. The scheduler does not look for a
+    /// A controller, such as a queue, holds the pod back with a scheduling gate. The scheduler does not look for a
     /// node.
     SchedulingGated,
     /// The pod is not scheduled yet, or its image is not pulled yet.
     Pending,
-    /// The process runs; rendezvous is not complete.
+    /// The process runs, and rendezvous is not complete.
     Starting,
     /// Rendezvous is complete and weights are loaded.
     Ready,
-    /// Termination was requested; `since` is the time of the request.
+    /// The caller requested the termination. `since` is the time of the request.
     Terminating,
     /// The process has exited.
     Exited(Exit),
@@ -66,11 +66,11 @@ pub enum InstanceState {
 /// The exit of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Exit {
-    /// The exit code; `None` if unknown.
+    /// The exit code, or `None` if it is unknown.
     pub code: Option<i32>,
     /// The signal that killed the process.
     pub signal: Option<i32>,
-    /// A cause outside the job.
+    /// The cause outside the job, if there is one.
     pub external_cause: Option<ExternalCause>,
     /// The cluster's message about the exit.
     pub message: Option<String>,
@@ -82,30 +82,30 @@ pub struct Exit {
 /// budget by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExternalCause {
-    /// Preempted by a pod of higher priority.
+    /// A pod of higher priority preempted the pod.
     Preempted,
-    /// Evicted, by a node's drain for example.
+    /// The pod was evicted, for example by a drain of its node.
     Evicted,
     /// The node was lost.
     NodeLost,
-    /// The node did not admit the pod: its resources were taken in the meantime.
+    /// The node did not admit the pod, because other pods had taken its resources.
     NotAdmitted,
 }
 
 /// The part of a termination message that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TerminationReport {
-    /// Kind of failure.
+    /// The kind of the failure.
     pub kind: FailureKind,
     /// The step in progress.
     pub step: Option<u64>,
     /// The action in progress.
     pub action: Option<String>,
-    /// A sentence for the user.
+    /// A sentence about the failure for the user.
     pub message: String,
-    /// Finished steps.
+    /// The number of finished steps.
     pub finished_steps: Option<u64>,
-    /// Step of the newest committed checkpoint that the stage knew of.
+    /// The step of the newest checkpoint that was committed before the stage ended.
     pub checkpoint_step: Option<u64>,
 }
 
@@ -123,22 +123,17 @@ impl From<&TerminationMessage> for TerminationReport {
 }
 
 impl Exit {
-    /// An exit of which only the code is known.
+    /// Returns an exit of which only the code is known.
     pub fn with_code(code: i32) -> Self {
         Self { code: Some(code), ..Self::default() }
     }
 
-    /// An exit by a signal.
-    pub fn with_signal(signal: i32) -> Self {
-        Self { signal: Some(signal), ..Self::default() }
-    }
-
-    /// The code as a shell shows it: 128 + signal for a signal.
+    /// Returns the code as a shell shows it. The code of a signal is 128 + signal.
     pub fn shell_code(&self) -> Option<i32> {
         self.code.or_else(|| self.signal.map(|signal| 128 + signal))
     }
 
-    /// The exit code's meaning in the contract of stages.
+    /// Returns the exit code's meaning in the contract of stages.
     pub(crate) fn contract_code(&self) -> Option<ExitCode> {
         self.shell_code().and_then(ExitCode::from_i32)
     }

@@ -1,6 +1,7 @@
 //! The job's state machine and restart policy as a pure function: `decide(&Observed, now) -> Decision`. The launcher
-//! calls it with processes, the operator with pods. A group is the set of instances of an attempt that train together,
-//! from one rendezvous to the next loss. The crate uses no clock and no I/O; the caller stores the state.
+//! calls `decide` for processes, and the operator calls it for pods. A group is the set of instances of an attempt that
+//! train together, from one rendezvous to the next loss. The crate reads no clock and does no I/O. The caller stores
+//! the state.
 //!
 //! The caller must:
 //!
@@ -16,6 +17,7 @@
 
 mod actions;
 mod advice;
+mod after_failure;
 mod attempt_action;
 mod backoff;
 mod budget;
@@ -26,7 +28,6 @@ mod failure;
 mod instance;
 mod observed;
 mod peer_loss;
-mod pod_failure_policy;
 mod policy;
 mod replacement;
 mod spares;
@@ -42,6 +43,6 @@ pub use decide::{Decision, decide};
 pub use failure::{AttemptFailure, FailureReason};
 pub use instance::{Exit, ExternalCause, InstanceId, InstanceState, SpareInstance, StageInstance, TerminationReport};
 pub use observed::{Admission, CreationRefusal, Desired, LostInstance, Observed, ObservedProgress};
-pub use policy::Policy;
+pub use policy::FailurePolicy;
 pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 pub use time::UnixMillis;

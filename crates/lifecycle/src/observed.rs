@@ -1,11 +1,11 @@
-//! Input of `decide`: desired state, stored state, existing instances.
+//! The input of `decide`: the desired state, the stored state and the existing instances.
 
 use std::collections::BTreeSet;
 
 use stagecoach_api::contract::{ExitCode, Mesh};
 
 use crate::instance::{InstanceRef, InstanceState, SpareInstance, StageInstance};
-use crate::{Attempt, JobState, Policy, UnixMillis};
+use crate::{Attempt, FailurePolicy, JobState, UnixMillis};
 
 /// One consistent observation of a job.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct Observed {
     /// The desired state, from the spec.
     pub desired: Desired,
     /// The limits that the spec sets.
-    pub policy: Policy,
+    pub policy: FailurePolicy,
     /// The stored state.
     pub state: JobState,
     /// Existing instances of all attempts. An instance that is not listed does not exist any more. The launcher lists
@@ -24,31 +24,31 @@ pub struct Observed {
     pub spares: Vec<SpareInstance>,
     /// The refusal to create an instance of the current attempt, if any.
     pub refusal: Option<CreationRefusal>,
-    /// Training progress as far as it is known.
+    /// The progress of training that the caller knows.
     pub progress: ObservedProgress,
 }
 
-/// A refusal to create an instance of the current attempt: a quota, or admission.
+/// A refusal to create an instance of the current attempt, for example by a quota or an admission controller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CreationRefusal {
     /// The time of the first refusal.
     pub since: UnixMillis,
-    /// The refusal, for the user.
+    /// The message of the refusal, for the user.
     pub message: String,
 }
 
 /// The desired state, from the spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Desired {
-    /// Stages and replicas.
+    /// The desired stages and replicas.
     pub mesh: Mesh,
-    /// Hash of the spec fields that an attempt reads at its start; an attempt of another revision is drained.
+    /// The hash of the spec fields that an attempt reads at its start. An attempt of another revision is drained.
     pub revision: u64,
-    /// Drain and start no further attempt: `spec.suspend`, or Ctrl-C.
+    /// Whether the attempt must be drained and no further attempt may start: `spec.suspend`, or Ctrl-C.
     pub suspend: bool,
     /// Whether the queue of the job admits it.
     pub admission: Admission,
-    /// The number of replicas that the queue admits; `None` for all.
+    /// The number of replicas that the queue admits. `None` if the queue admits all.
     pub admitted_replicas: Option<u32>,
 }
 
@@ -71,15 +71,15 @@ impl Desired {
         !self.suspend && !matches!(self.admission, Admission::Waiting)
     }
 
-    /// Whether `attempt` has the desired stages, replicas and revision, and runs under the current admission, which
-    /// may admit more replicas than before.
+    /// Whether `attempt` has the desired stages, replicas and revision, and runs under the current admission. The
+    /// current admission may admit more replicas than the attempt has.
     pub(crate) fn is_of(&self, attempt: &Attempt) -> bool {
         let is_same =
             (self.mesh, self.revision, self.admission.id()) == (attempt.mesh, attempt.revision, attempt.admission);
         is_same && self.attempt(attempt.number).instances() >= attempt.instances()
     }
 
-    /// The attempt of this number in the desired state.
+    /// Returns the attempt of this number with the desired state.
     pub fn attempt(&self, number: u64) -> Attempt {
         let Desired { mesh, revision, admission, admitted_replicas, .. } = *self;
         Attempt { number, mesh, revision, admission: admission.id(), admitted_replicas }
@@ -87,7 +87,7 @@ impl Desired {
 }
 
 impl Admission {
-    /// The number in the attempts of this admission; 0 without an admission.
+    /// Returns the number that the attempts of this admission have. 0 without an admission.
     pub const fn id(self) -> u64 {
         match self {
             Admission::Admitted(id) => id,
@@ -96,16 +96,16 @@ impl Admission {
     }
 }
 
-/// Training progress, from `/status`, termination messages or the volume. `None` where unknown.
+/// The progress of training, from `/status`, termination messages or the volume. An unknown value is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ObservedProgress {
-    /// Step of the newest committed checkpoint.
+    /// The step of the newest committed checkpoint.
     pub checkpoint_step: Option<u64>,
-    /// Finished steps.
+    /// The number of finished steps.
     pub finished_steps: Option<u64>,
-    /// The time at which this attempt last finished a piece of preparation; it extends the start-up deadline.
+    /// The time at which this attempt last finished a piece of preparation. This time extends the start-up deadline.
     pub last_preparation_at: Option<UnixMillis>,
-    /// Whether stage 0 should report its preparation and is unreachable. The start-up timeout does not apply then.
+    /// Whether stage 0 should report its preparation and is unreachable. If so, the start-up timeout does not apply.
     pub is_unreachable: bool,
     /// The time at which this attempt last finished a step. With `None`, a stall is detected only once a stage is done.
     pub last_step_at: Option<UnixMillis>,
@@ -127,14 +127,14 @@ pub struct LostInstance {
 }
 
 impl Observed {
-    /// Instances and spares of all attempts.
+    /// Returns the instances and spares of all attempts.
     pub(crate) fn all_instances(&self) -> impl Iterator<Item = InstanceRef<'_>> + Clone {
         let stages = self.instances.iter().map(|StageInstance { attempt, state, since, .. }| (*attempt, state, *since));
         let spares = self.spares.iter().map(|SpareInstance { attempt, state, since, .. }| (*attempt, state, *since));
         stages.chain(spares).map(|(attempt, state, since)| InstanceRef { attempt, state, since })
     }
 
-    /// Instances of the current attempt, without replaced ones.
+    /// Returns the instances of the current attempt, without replaced ones.
     pub(crate) fn current_instances(&self) -> impl Iterator<Item = &StageInstance> + Clone {
         self.instances.iter().filter(|instance| {
             instance.attempt == self.state.attempt.number
@@ -142,7 +142,7 @@ impl Observed {
         })
     }
 
-    /// Whether a current instance has ended before it was done. The consequence is not decided yet.
+    /// Whether a current instance has exited before it was done. The next decision must react to such an exit.
     pub(crate) fn has_failed_instance(&self) -> bool {
         let mut exits = self.current_instances().filter_map(StageInstance::exit);
         exits.any(|exit| exit.contract_code() != Some(ExitCode::Done))
@@ -153,8 +153,8 @@ impl Observed {
         self.policy.replaces_stages && self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel
     }
 
-    /// The number of replicas that train: the smallest number of ready instances of any stage; 0 if too few for a
-    /// group.
+    /// Returns the number of replicas that train: the smallest number of ready instances of any stage. 0 if these
+    /// replicas are too few for a group.
     pub(crate) fn training_replicas(&self) -> u32 {
         let ready: BTreeSet<u32> = self
             .current_instances()
@@ -166,15 +166,15 @@ impl Observed {
         if is_enough { count } else { 0 }
     }
 
-    /// Whether the job may lack replicas and enough complete replicas are ready. The end of an instance outside them
-    /// then breaks no group.
+    /// Whether the job may lack replicas and enough complete replicas are ready. If so, an instance outside these
+    /// replicas can end without breaking a group.
     pub(crate) fn enough_replicas_train(&self) -> bool {
         self.may_lack_replicas() && self.training_replicas() > 0
     }
 
-    /// Whether the job is elastic, and the cluster runs the stages of enough replicas, ready or not. The other
-    /// replicas then wait for room without a deadline.
-    pub(crate) fn has_room_for_enough(&self) -> bool {
+    /// Whether the job is elastic, and the instances of enough complete replicas are starting or ready. If so, the
+    /// other replicas wait for resources without a deadline.
+    pub(crate) fn has_scheduled_enough_replicas(&self) -> bool {
         let runs = |rank| {
             let is_it = |instance: &StageInstance| {
                 instance.rank == rank && matches!(instance.state, InstanceState::Starting | InstanceState::Ready)
@@ -185,7 +185,7 @@ impl Observed {
         self.policy.is_elastic && mesh.complete_replicas(runs) >= self.policy.min_data_parallel.min(mesh.data_parallel)
     }
 
-    /// Instances of the current attempt that were replaced.
+    /// Returns the instances of the current attempt that were replaced.
     pub(crate) fn replaced_instances(&self) -> impl Iterator<Item = &StageInstance> {
         self.instances.iter().filter(|instance| {
             instance.attempt == self.state.attempt.number
@@ -193,7 +193,7 @@ impl Observed {
         })
     }
 
-    /// The instance that the other stages have lost and that still seems to run, and the report of its loss.
+    /// Returns the instance that the other stages have lost and that still seems to run, and the report of its loss.
     pub(crate) fn lost_instance(&self) -> Option<(&StageInstance, LostInstance)> {
         let lost = self.progress.lost.filter(|_| self.policy.replaces_stages)?;
         let is_lost = |instance: &&StageInstance| {
@@ -203,14 +203,14 @@ impl Observed {
         Some((self.current_instances().find(is_lost)?, lost))
     }
 
-    /// A stage of the current attempt that the cluster has not started: the stage is not created yet, or is pending.
+    /// Returns the rank of a stage of the current attempt that is not created yet or is pending.
     pub(crate) fn unstarted_stage(&self, all_created: bool) -> Option<u32> {
         let pending = self.current_instances().find(|instance| instance.state.is_pending());
         let missing = self.missing_stages().next().filter(|_| !all_created);
         missing.or(pending.map(|instance| instance.rank))
     }
 
-    /// Stages of the current attempt whose instance was created and does not exist any more.
+    /// Returns the ranks of the current attempt whose instance was created and does not exist any more.
     pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
         let to_create = &self.state.ranks_to_create;
         // during a replacement every other rank was created earlier; while an attempt starts, no rank is known to have
@@ -219,7 +219,7 @@ impl Observed {
         self.missing_stages().filter(was_created)
     }
 
-    /// Stages of the current attempt without an instance.
+    /// Returns the ranks of the current attempt without an instance.
     pub(crate) fn missing_stages(&self) -> impl Iterator<Item = u32> {
         (0..self.state.attempt.instances())
             .filter(|rank| self.current_instances().all(|instance| instance.rank != *rank))

@@ -1,5 +1,5 @@
-//! Losses of a stage that its peers report. The peers notice the end of a process at once. The kubelet reports its exit
-//! status up to seconds later.
+//! Failures that the peers of a lost stage report. The peers detect the end of a process at once. The kubelet reports
+//! its exit status up to seconds later.
 
 use crate::instance::StageInstance;
 use crate::observed::{LostInstance, Observed};
@@ -14,8 +14,8 @@ const LOST_SETTLE_SECONDS: u64 = 2;
 /// The time, in seconds, for which an ended, replaced stage is kept so that its exit can be observed.
 const EXIT_TIMEOUT_SECONDS: u64 = 10;
 
-/// The cause according to the other stages: they have lost a stage that has ended, or that neither exits nor joins the
-/// next group.
+/// Returns the cause according to the other stages, which lost their connection to a stage. That stage has ended, or it
+/// neither exits nor joins the next group.
 pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (instance, lost) = observed.lost_instance()?;
     if lost.has_ended {
@@ -25,18 +25,18 @@ pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut Deadline
         }
     }
     let unresponsive = failure_of_unresponsive(observed, instance.rank, clock.now);
-    clock.passed_or_wake_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(unresponsive)
+    clock.has_passed_or_wakes_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(unresponsive)
 }
 
-/// The failure of a stage that a spare replaced, at `promoted_at` at the latest, before the stage's exit is observed.
-/// `None` while the exit is awaited, because the exit decides the remedy.
+/// Returns the failure of a stage that a spare replaced, at `promoted_at` at the latest, before the stage's exit is
+/// observed. `None` while the exit is awaited, because the exit determines the remedy.
 pub(crate) fn failure_before_promotion(
     observed: &Observed,
     instance: &StageInstance,
     promoted_at: UnixMillis,
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
-    if !may_act_before_exit(observed) && !clock.passed_or_wake_at(promoted_at.plus_seconds(EXIT_TIMEOUT_SECONDS)) {
+    if !may_act_before_exit(observed) && !clock.has_passed_or_wakes_at(promoted_at.plus_seconds(EXIT_TIMEOUT_SECONDS)) {
         return None;
     }
     let may_run = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
@@ -46,13 +46,13 @@ pub(crate) fn failure_before_promotion(
     })
 }
 
-/// The failure of a stage that has ended, before its exit is observed.
+/// Returns the failure of a stage that has ended, before its exit is observed.
 fn failure_of_ended(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
     let message = "its process has ended: its connections were closed";
     AttemptFailure::without_exit(&observed.state, FailureReason::Killed, Some(rank), message, now)
 }
 
-/// The failure of a stage that its peers have lost and that may still run.
+/// Returns the failure of a stage that its peers have lost and that may still run.
 fn failure_of_unresponsive(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
     let (reason, message) = match observed.policy.nodes_can_be_lost {
         true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
@@ -61,16 +61,16 @@ fn failure_of_unresponsive(observed: &Observed, rank: u32, now: UnixMillis) -> A
     AttemptFailure::without_exit(&observed.state, reason, Some(rank), message, now)
 }
 
-/// Whether to act on a loss before the exit is known: no rule of the user depends on the exit, and a restart is left.
-/// `with_observed_exit` corrects the decision later.
+/// Whether `decide` may react to a loss before the exit is observed: no rule of the job depends on the exit, and the
+/// budget allows a restart. `with_observed_exit` corrects the decision later.
 fn may_act_before_exit(observed: &Observed) -> bool {
     let restart = &observed.policy.restart;
     let has_rules = restart.pod_failure_policy.is_some() || !restart.exit_codes.is_empty();
     !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
 }
 
-/// The state with the last failed stage's exit, if it has newly been observed. The exit may return the restart to the
-/// budget, or fail the job.
+/// Adds the exit of the stage that failed last to the state, if the exit was observed after the decision. The exit may
+/// return the restart to the budget, or fail the job.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
     let observed_exit = || {
@@ -95,14 +95,14 @@ pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     after
 }
 
-/// Whether a replaced stage is kept for a moment, because its exit is not known yet.
+/// Whether a replaced stage is kept for a limited time, because its exit is not observed yet.
 pub(crate) fn exit_is_awaited(observed: &Observed, instance: &StageInstance, clock: &mut DeadlineClock) -> bool {
     reported_failure(&observed.state)
         .filter(|failure| instance.is_alive() && is_of(failure, instance))
-        .is_some_and(|failure| !clock.passed_or_wake_at(failure.failed_at.plus_seconds(EXIT_TIMEOUT_SECONDS)))
+        .is_some_and(|failure| !clock.has_passed_or_wakes_at(failure.failed_at.plus_seconds(EXIT_TIMEOUT_SECONDS)))
 }
 
-/// The last failure, if only the other stages have reported it and the job continues.
+/// Returns the last failure, if only the other stages have reported it and the job continues.
 fn reported_failure(state: &JobState) -> Option<&AttemptFailure> {
     state.last_failure.as_ref().filter(|failure| failure.awaits_exit() && state.outcome().is_none())
 }

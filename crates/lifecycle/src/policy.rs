@@ -1,45 +1,49 @@
-//! The restart policy: limits of the spec, and whether a failure ends the job or leads to a restart.
+//! The restart policy: limits of the spec, the rule of `restart.podFailurePolicy` that a failure matches, and whether a
+//! failure ends the job or leads to a restart.
 
 use std::time::Duration;
 
 use stagecoach_api::contract::{DEFAULT_TERMINATION_GRACE_SECONDS, ExitCode};
-use stagecoach_api::job::{PipelineJobSpec, PodFailurePolicyAction, RestartSpec};
+use stagecoach_api::job::{
+    ExitCodeOperator, OnExitCodes, OnPodCondition, PipelineJobSpec, PodFailurePolicyAction, PodFailurePolicyRule,
+    RestartSpec,
+};
 
-use crate::{AttemptFailure, BACKOFF_JITTER_PERCENT, FailureReason, JobFailureReason, JobState, pod_failure_policy};
+use crate::{AttemptFailure, BACKOFF_JITTER_PERCENT, FailureReason, JobFailureReason, JobState};
 
-/// The limits that the spec sets; durations in seconds.
+/// The limits that the spec sets. Durations are in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct FailurePolicy {
     /// `spec.restart`
     pub restart: RestartSpec,
-    /// Termination grace period of the current attempt's instances, in seconds.
+    /// The termination grace period of the current attempt's instances, in seconds.
     pub grace_seconds: u64,
-    /// Scheduling timeout, in seconds.
+    /// The scheduling timeout, in seconds.
     pub scheduling_timeout_seconds: u64,
-    /// Longest duration of the job, in seconds.
+    /// The longest duration of the job, in seconds.
     pub active_deadline_seconds: Option<u64>,
     /// The jitter of a back-off, in percent, so that jobs that failed together do not restart together.
     pub backoff_jitter_percent: u32,
-    /// Whether the other stages continue once a lost stage was replaced. Otherwise the whole group restarts.
+    /// Whether the other stages continue after a lost stage is replaced. Otherwise the whole group restarts.
     pub replaces_stages: bool,
-    /// The number of spares beside the stages of a running attempt; without effect where lost stages are not replaced.
+    /// The number of spares of a running attempt. It has no effect if lost stages are not replaced.
     pub spares: u32,
-    /// Whether a node can be lost without an observation of its pods' exits. If so, an instance that still seems to run
-    /// although its peers lost it is `NodeLost`, otherwise `Stalled`.
+    /// Whether a node can be lost before the exits of its pods are observed. An instance that seems to run although its
+    /// peers lost it fails as `NodeLost` if true, and as `Stalled` if false.
     pub nodes_can_be_lost: bool,
-    /// The minimal number of replicas with which a group continues to train.
+    /// The smallest number of replicas with which a group continues to train.
     pub min_data_parallel: u32,
     /// Whether the number of replicas follows the instances that the cluster can run.
     pub is_elastic: bool,
 }
 
-impl Policy {
-    /// The limits of a job in a cluster.
+impl FailurePolicy {
+    /// Returns the limits of a job in a cluster.
     pub fn for_pods(spec: &PipelineJobSpec) -> Self {
         Self { backoff_jitter_percent: BACKOFF_JITTER_PERCENT, nodes_can_be_lost: true, ..Self::for_processes(spec) }
     }
 
-    /// The limits of a job whose stages are processes of this machine.
+    /// Returns the limits of a job whose stages are processes of this machine.
     pub fn for_processes(spec: &PipelineJobSpec) -> Self {
         let grace = spec
             .template
@@ -59,14 +63,14 @@ impl Policy {
         }
     }
 
-    /// The longest back-off.
+    /// Returns the longest back-off.
     pub(crate) fn max_backoff(&self) -> Duration {
         let max = Duration::from_secs(self.restart.backoff.max_seconds.into());
         max.saturating_add(max.mul_f64(f64::from(self.backoff_jitter_percent) / 100.0))
     }
 
-    /// The consequence of a failure, before the budget is checked. The user's rules decide first, then the contract of
-    /// exit codes. `enough_replicas_train` means that the failure ended no group.
+    /// Returns the consequence of a failure, before the budget is checked. The rules of `podFailurePolicy` come first,
+    /// and then the contract of exit codes. `enough_replicas_train` is true if the failure ended no group.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,
@@ -74,7 +78,7 @@ impl Policy {
         state: &JobState,
         enough_replicas_train: bool,
     ) -> RestartDecision {
-        match pod_failure_policy::action_after(&self.restart, failure, pod_conditions) {
+        match action_after(&self.restart, failure, pod_conditions) {
             Some(PodFailurePolicyAction::FailJob) => return RestartDecision::Fail(JobFailureReason::PodFailurePolicy),
             Some(PodFailurePolicyAction::Count) => return RestartDecision::Restart { counted: true },
             Some(PodFailurePolicyAction::Ignore) => return RestartDecision::Restart { counted: false },
@@ -88,11 +92,39 @@ impl Policy {
         if signature.is_some() && signature == state.last_deterministic_failure {
             return RestartDecision::Fail(JobFailureReason::Deterministic);
         }
-        // stages that gave up waiting for a replacement failed because of an earlier failure, which was counted
+        // Stages that stopped waiting for a replacement failed because of an earlier failure, which was counted.
         let was_counted = failure.reason == FailureReason::PeerLost
             && (enough_replicas_train || !state.replaced_without_progress.is_empty());
         RestartDecision::Restart { counted: failure.reason.counts_against_budget() && !was_counted }
     }
+}
+
+/// Returns the action of the first rule that matches `failure`, or `None`. `pod_conditions` has the types and statuses
+/// of the pod's conditions. The entries of `restart.exitCodes` are rules too, and are checked last.
+fn action_after(
+    restart: &RestartSpec,
+    failure: &AttemptFailure,
+    pod_conditions: &[(String, String)],
+) -> Option<PodFailurePolicyAction> {
+    // the exit code of an evicted or lost process says nothing about the process itself
+    let exit_code = failure.exit_code.filter(|_| !failure.reason.is_external());
+    let label = failure.label();
+    let lists_code = |rule: &OnExitCodes| {
+        exit_code.is_some_and(|code| rule.values.contains(&code) == (rule.operator == ExitCodeOperator::In))
+    };
+    let has_condition = |wanted: &OnPodCondition| {
+        let is_wanted =
+            |(kind, status): &(String, String)| *kind == wanted.condition_type && status == wanted.status.as_str();
+        pod_conditions.iter().any(is_wanted)
+    };
+    let matches = |rule: &&PodFailurePolicyRule| {
+        rule.on_exit_codes.as_ref().is_some_and(lists_code)
+            || rule.on_pod_conditions.iter().any(has_condition)
+            || rule.on_reasons.iter().any(|reason| reason.as_str() == label)
+    };
+    let rules = restart.pod_failure_policy.iter().flat_map(|policy| &policy.rules);
+    let older = restart.exit_codes.iter().filter(|rule| exit_code.is_some_and(|code| rule.codes.contains(&code)));
+    rules.filter(matches).map(|rule| rule.action).chain(older.map(|rule| rule.action.into())).next()
 }
 
 impl FailureReason {

@@ -1,4 +1,4 @@
-//! Replacement: the lost stages start again, and the other stages stay and form a new process group with them.
+//! Replacement of lost stages: the lost stages start again, and the other stages stay and form a new group with them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause_order};
 
-/// The stages whose replacement is enough after `failure`. Empty if all stages have to start again: no live instance
-/// would remain, another stage terminates or exited without a failure of its own, the failure needs a new attempt, or a
-/// stage was replaced already and no step has finished since.
+/// Returns the stages whose replacement is enough after `failure`. The set is empty if all stages must start again.
+/// This is the case if no live instance would remain, if another stage terminates or exited without failing by itself,
+/// if the failure needs a new attempt, or if a lost stage was replaced already and no step has finished since.
 pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
-    // all instances were created at some point: now, or before the last replacement
-    let was_whole = all_created || !state.incarnations.is_empty() || observed.has_room_for_enough();
+    // all instances were created at some time, either by now or before the last replacement
+    let was_whole = all_created || !state.incarnations.is_empty() || observed.has_scheduled_enough_replicas();
     if !observed.policy.replaces_stages || !was_whole || failure.needs_new_attempt() {
         return BTreeSet::new();
     }
     let mut lost: BTreeSet<u32> = observed.deleted_stages(all_created).collect();
-    let mut somebody_stays = false;
+    let mut any_instance_remains = false;
     let trains = observed.enough_replicas_train();
     let reported = observed.lost_instance().map(|(instance, _)| instance);
     for instance in observed.current_instances() {
@@ -34,23 +34,23 @@ pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, 
                 lost.insert(instance.rank);
             }
             InstanceState::Exited(_) | InstanceState::Terminating => return BTreeSet::new(),
-            InstanceState::Starting | InstanceState::Ready => somebody_stays = true,
+            InstanceState::Starting | InstanceState::Ready => any_instance_remains = true,
             InstanceState::SchedulingGated | InstanceState::Pending => {}
         }
     }
     let is_lost = failure.rank.is_some_and(|rank| lost.contains(&rank));
     let again = !lost.is_disjoint(&state.replaced_without_progress);
-    if is_lost && somebody_stays && !again { lost } else { BTreeSet::new() }
+    if is_lost && any_instance_remains && !again { lost } else { BTreeSet::new() }
 }
 
-/// Whether the other stages still wait when a replacement starts after `delay`, or train without it.
+/// Whether the other stages still wait when a replacement starts after `delay`, or train without the lost stage.
 pub(crate) fn is_waited_for(observed: &Observed, delay: Duration) -> bool {
     let timeout = Duration::from_secs(observed.policy.restart.reform_timeout_seconds.into());
     delay < timeout || observed.enough_replicas_train()
 }
 
-/// The state in which the `lost` stages start again. The incarnations of these stages are `increment` higher than the
-/// last ones.
+/// Returns the state in which the `lost` stages start again. The incarnations of these stages are `increment` higher
+/// than the last ones.
 pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, increment: u32, not_before: UnixMillis) -> JobState {
     for &rank in &lost {
         let incarnation = state.incarnations.entry(rank).or_insert(0);

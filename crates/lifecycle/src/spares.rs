@@ -1,7 +1,7 @@
-//! Spares: processes or pods of an attempt without a stage, which have joined and loaded everything. When a stage is
-//! lost, its group promotes a spare at once, without asking the caller: the spare becomes the stage's next incarnation.
-//! This module only observes the promotion, records it as a replacement, and creates the next spare. `decide` itself
-//! replaces a lost stage only if no spare was promoted in time.
+//! Spares: processes or pods of an attempt without a stage, which are connected to the group and have loaded their
+//! libraries and the plan. When a stage is lost, its group promotes a spare at once, without asking the caller: the
+//! spare becomes the stage's next incarnation. This module only observes the promotion, records it as a replacement,
+//! and creates the next spare. `decide` itself replaces a lost stage only if no spare was promoted in time.
 
 use std::collections::BTreeSet;
 
@@ -14,21 +14,22 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, cause, cause_order, peer_loss};
 
-/// The time, in seconds, within which the group must promote a spare to a lost stage. After that, another instance is
-/// created for the stage, which takes much longer to start. A promotion takes milliseconds, and seconds on a busy node.
+/// The time, in seconds, within which the group must promote a spare to a lost stage. After that time, `decide` creates
+/// another instance of the stage, which takes much longer to start. A promotion takes milliseconds, and seconds on a
+/// busy node.
 const PROMOTION_TIMEOUT_SECONDS: u64 = 5;
 
-/// The time, in seconds, for which an exited spare is kept and not replaced. Without it, a spare that crashes at its
-/// start would be created again without pause.
+/// The time, in seconds, for which an exited spare is kept and not replaced. Without this delay, a spare that crashes
+/// at its start would be created again without pause.
 const EXITED_SPARE_KEPT_SECONDS: u64 = 10;
 
 impl Observed {
-    /// Spares of the current attempt.
+    /// Returns the spares of the current attempt.
     pub(crate) fn current_spares(&self) -> impl Iterator<Item = &SpareInstance> {
         self.spares.iter().filter(|spare| spare.attempt == self.state.attempt.number)
     }
 
-    /// The number of spares that a running attempt should have.
+    /// Returns the number of spares that a running attempt should have.
     pub(crate) fn wanted_spares(&self) -> u32 {
         if self.policy.replaces_stages { self.policy.spares } else { 0 }
     }
@@ -43,8 +44,9 @@ pub(crate) fn is_unrecorded_promotion(state: &JobState, instance: &StageInstance
         && instance.incarnation > state.incarnation(instance.rank)
 }
 
-/// The state of a complete job, with the incarnations that completed it. Older incarnations that still run are removed.
-pub(crate) fn with_finished_promotions(observed: &Observed) -> JobState {
+/// Returns the state of a complete job, with the incarnations that completed it. Older incarnations that still run are
+/// removed.
+pub(crate) fn with_completed_promotions(observed: &Observed) -> JobState {
     let mut state = observed.state.clone();
     for instance in observed.instances.iter().filter(|instance| is_unrecorded_promotion(&observed.state, instance)) {
         if instance.exit().is_some_and(|exit| exit.contract_code() == Some(ExitCode::Done)) {
@@ -54,16 +56,16 @@ pub(crate) fn with_finished_promotions(observed: &Observed) -> JobState {
     state
 }
 
-/// The promotion to record next. Among several promotions of one stage, the oldest comes first, because each followed a
-/// failure.
+/// Returns the promotion to record next. Among several promotions of one stage, the oldest comes first, because each
+/// promotion followed a failure.
 pub(crate) fn unrecorded_promotion(observed: &Observed) -> Option<&StageInstance> {
     let unrecorded = observed.instances.iter().filter(|instance| is_unrecorded_promotion(&observed.state, instance));
     unrecorded.min_by_key(|instance| (instance.rank, instance.incarnation))
 }
 
-/// The failure of the stage that `promoted` replaces; `None` while the exit is awaited, because the exit decides the
-/// remedy.
-pub(crate) fn failure_before(
+/// Returns the failure of the stage that `promoted` replaces. `None` while the exit is awaited, because the exit
+/// determines the remedy.
+pub(crate) fn failure_replaced_by(
     observed: &Observed,
     promoted: &StageInstance,
     clock: &mut DeadlineClock,
@@ -84,10 +86,10 @@ pub(crate) fn failure_before(
     }
 }
 
-/// Whether the group continues with `promoted` after this failure. Otherwise all stages start again: the job does not
-/// replace stages, the failure needs a new attempt, this rank was replaced already without progress since, or the old
-/// instance exited as done or drained. An old instance that exited because it lost its peers is no obstacle: the group
-/// had continued without it.
+/// Whether the group continues with `promoted` after this failure. All stages start again if the job does not replace
+/// stages, if the failure needs a new attempt, if this rank was replaced already without progress since, or if the old
+/// instance exited as done or drained. An old instance that exited because it lost its peers does not matter, because
+/// the group had continued without it.
 pub(crate) fn group_continues(observed: &Observed, promoted: &StageInstance, failure: &AttemptFailure) -> bool {
     let lost = observed.current_instances().find(|instance| instance.rank == promoted.rank);
     observed.policy.replaces_stages
@@ -119,10 +121,10 @@ pub(crate) fn promotion_is_awaited(
     let ready = observed.current_spares().filter(|spare| spare.state == InstanceState::Ready).count();
     // without a fixed time of the loss, the wait would never end
     let Some(lost_at) = lost_at(observed, failure).filter(|lost_at| *lost_at <= clock.now) else { return false };
-    ready >= lost.len() && !clock.passed_or_wake_at(lost_at.plus_seconds(PROMOTION_TIMEOUT_SECONDS))
+    ready >= lost.len() && !clock.has_passed_or_wakes_at(lost_at.plus_seconds(PROMOTION_TIMEOUT_SECONDS))
 }
 
-/// The time at which the failed stage exited or was reported lost.
+/// Returns the time at which the failed stage exited or was reported lost.
 fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> {
     let rank = failure.rank?;
     let exited = observed.current_instances().find(|instance| instance.rank == rank && !instance.is_alive());
@@ -130,7 +132,7 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
     exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
 }
 
-/// The increment of the next incarnation that `decide` creates, chosen so that no two instances have the same
+/// Returns the increment of the next incarnation that `decide` creates, so that no two instances have the same
 /// incarnation. Every spare may have been promoted to the stage in turn, each with the next incarnation, and may have
 /// died unobserved. If no spare is left after a promotion, the increment skips one more incarnation, because a last
 /// spare may have been promoted unobserved.
@@ -142,7 +144,7 @@ pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     listed.max(observed.wanted_spares()).max(any_promoted.into()).saturating_add(1)
 }
 
-/// The actions for the spares of a running attempt. `may_start` allows the creation of new spares.
+/// Returns the actions for the spares of a running attempt. `may_start` allows the creation of new spares.
 pub(crate) fn actions_while_running(
     observed: &Observed,
     may_start: bool,
@@ -155,7 +157,7 @@ pub(crate) fn actions_while_running(
     let mut removed: BTreeSet<u32> = waiting.iter().rev().take(surplus).copied().collect();
     let mut just_exited = 0;
     for spare in observed.current_spares().filter(|spare| !spare.state.is_alive()) {
-        if clock.passed_or_wake_at(spare.since.plus_seconds(EXITED_SPARE_KEPT_SECONDS)) {
+        if clock.has_passed_or_wakes_at(spare.since.plus_seconds(EXITED_SPARE_KEPT_SECONDS)) {
             removed.insert(spare.number);
         } else {
             just_exited += 1;
@@ -165,10 +167,10 @@ pub(crate) fn actions_while_running(
     if !removed.is_empty() {
         actions.push(AttemptAction::RemoveSpares { attempt, numbers: removed });
     }
-    // a stage that waits for room takes precedence over a spare
-    let room_is_scarce = observed.current_instances().any(|instance| instance.state.is_pending());
+    // a stage that waits for resources takes precedence over a spare
+    let stage_is_pending = observed.current_instances().any(|instance| instance.state.is_pending());
     let missing = wanted.saturating_sub(waiting.len() + just_exited);
-    if may_start && !room_is_scarce && missing > 0 {
+    if may_start && !stage_is_pending && missing > 0 {
         let in_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
         let used: BTreeSet<u32> = in_attempt
             .filter_map(|instance| instance.spare)
@@ -180,8 +182,8 @@ pub(crate) fn actions_while_running(
     actions
 }
 
-/// The actions for the spares of a complete job. A waiting spare does not exit by itself. Neither does a spare that was
-/// promoted by mistake to a living stage, which then finished without the spare.
+/// Returns the actions for the spares of a complete job. A waiting spare does not exit by itself. A spare that was
+/// promoted by mistake, to a stage that was alive and then finished, does not exit by itself either.
 pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let attempt = observed.state.attempt.number;
     let in_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
@@ -198,7 +200,7 @@ pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClo
     actions
 }
 
-/// Numbers of the spares of the current attempt that are alive and not terminating.
+/// Returns the numbers of the spares of the current attempt that are alive and not terminating.
 fn waiting_spares(observed: &Observed) -> impl Iterator<Item = u32> {
     let waits = |spare: &&SpareInstance| spare.state.is_alive() && !spare.state.is_terminating();
     observed.current_spares().filter(waits).map(|spare| spare.number)

@@ -12,7 +12,7 @@ use crate::{AttemptFailure, InstanceId, RestartBudget, UnixMillis};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobState {
-    /// Phase of the current attempt.
+    /// The phase of the current attempt.
     #[serde(rename = "doing")]
     pub attempt_phase: AttemptPhase,
     /// The current attempt, or the last one.
@@ -28,22 +28,23 @@ pub struct JobState {
     /// again, the whole group restarts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced_without_progress: BTreeSet<u32>,
-    /// Restarts so far.
+    /// The numbers of restarts so far.
     #[serde(default)]
     pub budget: RestartBudget,
-    /// The number of failures since a step beyond all earlier ones finished; it determines the back-off.
+    /// The number of failures since a step beyond all earlier ones finished. This number determines the back-off.
     #[serde(default, rename = "failures")]
     pub failures_without_progress: u32,
     /// The highest number of finished steps of any attempt.
     #[serde(default, rename = "bestStep")]
     pub max_finished_steps: Option<u64>,
-    /// Step of the newest committed checkpoint.
+    /// The step of the newest committed checkpoint.
     #[serde(default, rename = "checkpoint")]
     pub checkpoint_step: Option<u64>,
     /// The last failure's root cause.
     #[serde(default)]
     pub last_failure: Option<AttemptFailure>,
-    /// Kind and step of the last deterministic failure; a second failure with the same pair is final.
+    /// The kind and the step of the last deterministic failure. A second failure with the same kind and step ends the
+    /// job.
     #[serde(default, rename = "deterministic")]
     pub last_deterministic_failure: Option<(FailureKind, Option<u64>)>,
     /// The nodes on which no further instance may run, because an instance on them computed wrong results. The caller
@@ -55,61 +56,60 @@ pub struct JobState {
     pub started_at: Option<UnixMillis>,
 }
 
-/// Phase of the current attempt.
+/// The phase of the current attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AttemptPhase {
-    /// No attempt: before the first one, or while suspended.
+    /// No attempt runs: before the first attempt, or while the job is suspended or not admitted.
     #[default]
     Idle,
     /// The attempt runs, or its instances must still be created.
     Running {
         /// The earliest time at which the attempt's instances may be created.
         not_before: UnixMillis,
-        /// Whether all instances were created. An instance missing afterwards was deleted.
+        /// Whether all instances were created. An instance that is missing later was deleted.
         #[serde(rename = "created")]
         all_created: bool,
     },
     /// The instances received SIGTERM and save before they exit.
     Draining,
-    /// The job has ended, for good.
+    /// The job has ended and does not run again.
     Finished(JobOutcome),
 }
 
-/// One start of all stages from scratch. Within an attempt, process groups form and break as single stages are
-/// replaced.
+/// One start of all stages from scratch. Within an attempt, a new group forms whenever single stages are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
-    /// The number of the attempt, from 1, never reused; 0 before the first attempt.
+    /// The number of the attempt, from 1. 0 before the first attempt. A number is never reused.
     pub number: u64,
     /// The stages and replicas of the attempt.
     #[serde(flatten)]
     pub mesh: Mesh,
     /// The revision of the spec that the attempt runs.
     pub revision: u64,
-    /// The number of the admission under which the attempt runs; 0 without a queue.
+    /// The number of the admission under which the attempt runs. 0 without a queue.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub admission: u64,
-    /// The number of replicas that the queue admits, which may grow during the attempt; `None` for all.
+    /// The number of replicas that the queue admits, which may grow during the attempt. `None` if the queue admits all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admitted_replicas: Option<u32>,
 }
 
 impl Attempt {
-    /// The number of replicas that the attempt has.
+    /// Returns the number of replicas that the attempt has.
     pub fn replicas(&self) -> u32 {
         let all = self.mesh.data_parallel;
         self.admitted_replicas.unwrap_or(all).min(all)
     }
 
-    /// The number of instances that the attempt has: the stages of its replicas.
+    /// Returns the number of instances that the attempt has: the stages of its replicas.
     pub fn instances(&self) -> u32 {
         self.mesh.stages.saturating_mul(self.replicas())
     }
 }
 
-// serde passes a reference
+// serde passes the number by reference
 #[allow(clippy::trivially_copy_pass_by_ref)]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -119,9 +119,9 @@ const fn is_zero(number: &u64) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum JobOutcome {
-    /// Trained to the end.
+    /// Training is complete.
     Complete,
-    /// Failed; `JobState::last_failure` has the cause.
+    /// The job failed. `JobState::last_failure` has the cause.
     Failed(JobFailureReason),
 }
 
@@ -133,20 +133,20 @@ pub enum JobFailureReason {
     /// A rule of `restart.podFailurePolicy` has the action FailJob.
     #[serde(rename = "ExitCodeRule")]
     PodFailurePolicy,
-    /// A deterministic failure occurred twice at the same step; restarting would not help.
+    /// A deterministic failure occurred twice at the same step, so a restart would not help.
     Deterministic,
-    /// No restart is left.
+    /// The restart budget is exhausted.
     BudgetExhausted,
     /// `activeDeadlineSeconds` have passed.
     DeadlineExceeded,
 }
 
 impl JobFailureReason {
-    /// The reason in words, for the user.
+    /// Returns the reason in words, for the user.
     pub const fn explanation(self) -> &'static str {
         match self {
             Self::InvalidConfig => "a stage found the job invalid",
-            Self::PodFailurePolicy => "a rule of restart.podFailurePolicy says so",
+            Self::PodFailurePolicy => "a rule of restart.podFailurePolicy with the action FailJob matched",
             Self::Deterministic => "the same failure came again at the same step",
             Self::BudgetExhausted => "restart.maxRestarts is used up",
             Self::DeadlineExceeded => "activeDeadlineSeconds have passed",
@@ -155,7 +155,7 @@ impl JobFailureReason {
 }
 
 impl JobState {
-    /// The incarnation of `rank` in the current attempt; 0 unless the stage was replaced.
+    /// Returns the incarnation of `rank` in the current attempt. 0 unless the stage was replaced.
     pub fn incarnation(&self, rank: u32) -> u32 {
         self.incarnations.get(&rank).copied().unwrap_or(0)
     }
@@ -165,20 +165,21 @@ impl JobState {
         instance.incarnation == self.incarnation(instance.rank)
     }
 
-    /// Corrects times recorded by a clock ahead of the current one: no recorded time is later than `now`, and no
-    /// back-off ends later than `longest_backoff`. No wait then exceeds its bound, whatever the earlier clock showed.
+    /// Corrects times that a clock ahead of the current one recorded. Afterwards, no recorded time is later than `now`,
+    /// and no back-off ends later than `longest_backoff`. No wait then exceeds its bound, whatever the earlier clock
+    /// showed.
     pub(crate) fn clamp_times(&mut self, now: UnixMillis, longest_backoff: UnixMillis) {
         if let AttemptPhase::Running { not_before, .. } = &mut self.attempt_phase {
             *not_before = longest_backoff.min(*not_before);
         }
         self.started_at = self.started_at.map(|started| now.min(started));
-        // for other failures the time is only displayed and used as part of their identity
+        // other failures use the time only for display and as a part of their identity
         if let Some(failure) = self.last_failure.as_mut().filter(|failure| failure.awaits_exit()) {
             failure.failed_at = now.min(failure.failed_at);
         }
     }
 
-    /// The outcome of the job, if it has ended.
+    /// Returns the outcome of the job, if it has ended.
     pub const fn outcome(&self) -> Option<&JobOutcome> {
         match &self.attempt_phase {
             AttemptPhase::Finished(outcome) => Some(outcome),

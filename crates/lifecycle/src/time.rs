@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 pub struct UnixMillis(pub u64);
 
 impl UnixMillis {
-    /// A whole number of seconds after the epoch.
+    /// Returns the time a whole number of seconds after the epoch.
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1000))
     }
 
-    /// This time plus a duration.
+    /// Returns this time plus a duration.
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// This time plus a number of seconds.
+    /// Returns this time plus a number of seconds.
     pub const fn plus_seconds(self, seconds: u64) -> Self {
         Self(self.0.saturating_add(seconds.saturating_mul(1000)))
     }
@@ -38,7 +38,7 @@ impl DeadlineClock {
     }
 
     /// Whether a deadline has passed. If it has not, `Decision::wake_at` is no later than the deadline.
-    pub(crate) fn passed_or_wake_at(&mut self, deadline: UnixMillis) -> bool {
+    pub(crate) fn has_passed_or_wakes_at(&mut self, deadline: UnixMillis) -> bool {
         let has_passed = self.now >= deadline;
         if !has_passed {
             self.next_deadline = Some(self.next_deadline.map_or(deadline, |next_deadline| next_deadline.min(deadline)));
@@ -46,9 +46,10 @@ impl DeadlineClock {
         has_passed
     }
 
-    /// Whether any of these deadlines has passed; `Decision::wake_at` is no later than those that have not.
+    /// Whether any of these deadlines has passed. `Decision::wake_at` is no later than the deadlines that have not
+    /// passed.
     pub(crate) fn any_passed_or_wake_at(&mut self, deadlines: impl Iterator<Item = UnixMillis>) -> bool {
-        // every deadline is checked: each may be the next one
-        deadlines.filter(|deadline| self.passed_or_wake_at(*deadline)).count() > 0
+        // `any` would stop at the first passed deadline, but each deadline may be the next one
+        deadlines.filter(|deadline| self.has_passed_or_wakes_at(*deadline)).count() > 0
     }
 }

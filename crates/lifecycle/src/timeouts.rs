@@ -1,4 +1,4 @@
-//! Failures without an exit of a stage: a refusal to create a stage, and timeouts.
+//! Detects failures in which no stage process exits: the cluster refuses to create a pod, or a timeout expires.
 
 use crate::UnixMillis;
 use crate::failure::{AttemptFailure, FailureReason};
@@ -7,29 +7,30 @@ use crate::observed::Observed;
 use crate::time::DeadlineClock;
 
 /// The time, in seconds, for which an attempt keeps its instances while the cluster refuses to create another one. A
-/// quota filled by instances under deletion has room again sooner.
+/// quota that only terminating instances fill has room again sooner.
 const CREATION_REFUSED_GRACE_SECONDS: u64 = 10;
 
-/// The failure caused by a refusal while other instances of the attempt are alive: they must not hold their resources
-/// until the refusal ends.
-pub(crate) fn cause_of_refusal(
+/// Returns the failure for a refusal to create an instance while other instances of the attempt are alive. The live
+/// instances must not hold their resources until the refusal ends.
+pub(crate) fn refusal_failure(
     observed: &Observed,
     all_created: bool,
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
     // replicas that train without the refused instance do not block resources
-    let blocks_resources = !all_created && !observed.enough_replicas_train() && !observed.has_room_for_enough();
+    let blocks_resources =
+        !all_created && !observed.enough_replicas_train() && !observed.has_scheduled_enough_replicas();
     let refusal = observed.refusal.as_ref().filter(|_| blocks_resources)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
-    clock.passed_or_wake_at(refusal.since.plus_seconds(CREATION_REFUSED_GRACE_SECONDS)).then(|| {
+    clock.has_passed_or_wakes_at(refusal.since.plus_seconds(CREATION_REFUSED_GRACE_SECONDS)).then(|| {
         let rank = observed.missing_stages().next();
         AttemptFailure::without_exit(&observed.state, FailureReason::Unschedulable, rank, message, clock.now)
     })
 }
 
-/// The failure caused by a timeout: scheduling, start-up or a step took too long.
-pub(crate) fn cause_of_timeout(
+/// Returns the failure for a timeout: scheduling, start-up or a step took too long.
+pub(crate) fn timeout_failure(
     observed: &Observed,
     all_created: bool,
     clock: &mut DeadlineClock,
@@ -38,21 +39,21 @@ pub(crate) fn cause_of_timeout(
     let latest = |wanted: fn(&StageInstance) -> bool| {
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
-    // A queue decides how long the group waits. Creating the group again would lose its place in the queue.
+    // The queue determines how long the group waits. A new attempt would lose the group's place in the queue.
     if !observed.enough_replicas_train()
         && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
     {
         return None;
     }
-    // the timeout of a lost replica restarts at each step that the other replicas finish
-    let trained_at = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
-    // An instance that could not be created (quota) counts as pending since the newest created instance changed its
-    // state.
+    // each step that the other replicas finish restarts the timeout of a lost replica
+    let last_step_or = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
+    // An instance that could not be created, for example because of a quota, counts as pending since the newest created
+    // instance changed its state.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
     let unscheduled = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created));
-    if let Some(instance) = unscheduled.filter(|_| !observed.has_room_for_enough()) {
+    if let Some(instance) = unscheduled.filter(|_| !observed.has_scheduled_enough_replicas()) {
         let timeout = observed.policy.scheduling_timeout_seconds;
-        return clock.passed_or_wake_at(trained_at(instance.since).plus_seconds(timeout)).then(|| {
+        return clock.has_passed_or_wakes_at(last_step_or(instance.since).plus_seconds(timeout)).then(|| {
             let message = format!("was not scheduled within {timeout} s");
             let rank = pending.map(|instance| instance.rank).or_else(|| observed.missing_stages().next());
             AttemptFailure::without_exit(state, FailureReason::Unschedulable, rank, message, clock.now)
@@ -63,8 +64,8 @@ pub(crate) fn cause_of_timeout(
             return None;
         }
         let timeout = restart.startup_timeout_seconds;
-        let since = observed.progress.last_preparation_at.unwrap_or(instance.since).max(trained_at(instance.since));
-        return clock.passed_or_wake_at(since.plus_seconds(timeout.into())).then(|| {
+        let since = observed.progress.last_preparation_at.unwrap_or(instance.since).max(last_step_or(instance.since));
+        return clock.has_passed_or_wakes_at(since.plus_seconds(timeout.into())).then(|| {
             let message = format!("rendezvous was not complete within {timeout} s of the last progress");
             AttemptFailure::without_exit(state, FailureReason::StartupTimeout, Some(instance.rank), message, clock.now)
         });
@@ -75,7 +76,7 @@ pub(crate) fn cause_of_timeout(
     let done = latest(|instance| !instance.is_alive());
     let since = done.map(|instance| instance.since).or(observed.progress.last_step_at)?.max(ready.since);
     let timeout = restart.stall_timeout_seconds;
-    clock.passed_or_wake_at(since.plus_seconds(timeout.into())).then(|| {
+    clock.has_passed_or_wakes_at(since.plus_seconds(timeout.into())).then(|| {
         let what = if done.is_some() { "did not finish a step" } else { "no step was finished" };
         let message = format!("{what} within {timeout} s");
         AttemptFailure::without_exit(state, FailureReason::Stalled, done.map(|_| ready.rank), message, clock.now)

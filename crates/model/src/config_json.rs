@@ -1,4 +1,4 @@
-//! Hugging Face's `config.json`: the rules for fields that hold for all models.
+//! Reads Hugging Face's `config.json`: the rules for fields that apply to all models.
 
 use serde_json::{Map, Value};
 
@@ -14,12 +14,12 @@ pub(crate) use rope::RopeScaling;
 pub(crate) struct ConfigJson(pub(crate) Map<String, Value>);
 
 impl ConfigJson {
-    /// The value of a field that is not null.
+    /// Returns the value of a field that is not null.
     pub(crate) fn get(&self, field: &str) -> Option<&Value> {
         self.0.get(field).filter(|value| !value.is_null())
     }
 
-    /// The value of a field that may be absent.
+    /// Reads a field with `read`. Returns `default` if the field is absent.
     pub(crate) fn optional<T>(
         &self,
         field: &str,
@@ -29,7 +29,7 @@ impl ConfigJson {
         if self.get(field).is_some() { read(self, field) } else { Ok(default) }
     }
 
-    /// A field that must be a whole number, from 1 to 2^32.
+    /// Reads a field that must be a whole number, from 1 to 2^32.
     pub(crate) fn positive_integer(&self, field: &str) -> Result<usize, String> {
         let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
         let whole = || value.as_f64().filter(|size| size.fract() == 0.0 && *size > 0.0).map(|size| size as u64);
@@ -37,13 +37,13 @@ impl ConfigJson {
         size.map(|size| size as usize).ok_or_else(|| format!("{field} is {value}, expected a positive whole number"))
     }
 
-    /// A field that must be a number above 0.
+    /// Reads a field that must be a number above 0.
     pub(crate) fn positive_number(&self, field: &str) -> Result<f64, String> {
         let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
         value.as_f64().filter(|&v| v > 0.0).ok_or_else(|| format!("{field} is {value}, expected a positive number"))
     }
 
-    /// A field that must be true or false.
+    /// Reads a field that must be true or false.
     pub(crate) fn boolean(&self, field: &str) -> Result<bool, String> {
         let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
         value.as_bool().ok_or_else(|| format!("{field} is {value}, expected true or false"))

@@ -14,18 +14,18 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// The embedding of a stage with these parameters.
+    /// Returns the embedding of a stage with these parameters.
     pub fn new(parameters: &Parameters) -> Embedding {
         let LayerWeight { value, gradient } = parameters.get(names::EMBEDDING);
         Embedding { weight: value, gradient }
     }
 
-    /// `token_ids[tokens]` -> `[tokens, hidden]`.
+    /// Maps `token_ids[tokens]` to `[tokens, hidden]`.
     pub fn forward(&self, token_ids: &Tensor) -> Tensor {
         Tensor::embedding(&self.weight, token_ids, -1, false, false)
     }
 
-    /// The gradient of the weight; `None` for a frozen weight.
+    /// Returns the gradient of the weight; `None` for a frozen weight.
     pub fn weight_gradient(&self, token_ids: Tensor, dy: Tensor) -> Option<WeightGradient> {
         let accumulator = self.gradient.as_ref()?.shallow_clone();
         Some(WeightGradient::Embedding { accumulator, token_ids, dy })

@@ -1,4 +1,5 @@
-//! Models of which training updates a part: adapters beside frozen weights, or the weights that a job does not freeze.
+//! Models of which training updates only a part: adapters beside frozen weights, or the weights that a job does not
+//! freeze.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,8 +15,8 @@ use super::{
     ParameterSpec, Parameters, Pass, WeightRole, names,
 };
 
-/// `model`, of which training updates adapters, or otherwise the weights whose name matches none of the patterns
-/// `freeze`.
+/// Returns `model` as a model of which training updates only a part. With `lora`, training updates adapters. Otherwise,
+/// training updates the weights whose name matches none of the patterns `freeze`.
 pub fn fine_tuned(model: Box<dyn Architecture>, lora: Option<&LoraSpec>, freeze: &[String]) -> Box<dyn Architecture> {
     let method = match lora {
         Some(lora) => Method::Lora(lora.clone()),
@@ -28,7 +29,7 @@ pub fn fine_tuned(model: Box<dyn Architecture>, lora: Option<&LoraSpec>, freeze:
 /// Checks the arguments of [`fine_tuned`].
 ///
 /// # Errors
-/// A target or a pattern without weights; or if every weight is frozen.
+/// If a target or a pattern matches no weight, or if every weight is frozen.
 pub fn check_fine_tuning(model: &dyn Architecture, lora: Option<&LoraSpec>, freeze: &[String]) -> Result<(), String> {
     let specs = model.all_weight_specs();
     if let Some(lora) = lora {
@@ -57,7 +58,7 @@ pub fn check_fine_tuning(model: &dyn Architecture, lora: Option<&LoraSpec>, free
     }
 }
 
-/// The linear layers that adapters can adapt, by the last parts of their names.
+/// Returns the linear layers that adapters can adapt, by the last parts of their names.
 fn linear_layers(lora: &LoraSpec, specs: &[ParameterSpec]) -> BTreeSet<String> {
     let all = LoraSpec { targets: Vec::new(), ..lora.clone() };
     let layers = specs.iter().filter(|spec| adapts(&all, spec));
@@ -67,9 +68,9 @@ fn linear_layers(lora: &LoraSpec, specs: &[ParameterSpec]) -> BTreeSet<String> {
 /// The choice of the weights that training updates.
 #[derive(Debug)]
 enum Method {
-    /// Adapters; every weight of the model is frozen.
+    /// Training updates adapters. Every weight of the model is frozen.
     Lora(LoraSpec),
-    /// The weights whose name matches none of the patterns.
+    /// Training updates the weights whose name matches none of the patterns.
     Freeze(Vec<Pattern>),
 }
 
@@ -78,7 +79,7 @@ impl Method {
         Method::Freeze(patterns.iter().filter_map(|pattern| Pattern::new(pattern).ok()).collect())
     }
 
-    /// The role of a weight of the model.
+    /// Returns how training treats a weight of the model.
     fn role(&self, spec: &ParameterSpec) -> WeightRole {
         match self {
             Method::Freeze(patterns) if !patterns.iter().any(|pattern| pattern.matches(&spec.name)) => {
@@ -88,7 +89,7 @@ impl Method {
         }
     }
 
-    /// The matrices of the adapter of a weight of the model, if it has one.
+    /// Returns the matrices of a weight's adapter, if the weight has an adapter.
     fn adapter(&self, spec: &ParameterSpec) -> Option<[ParameterSpec; 2]> {
         match self {
             Method::Lora(lora) if adapts(lora, spec) => Some(adapter_specs(lora, spec)),
@@ -97,7 +98,7 @@ impl Method {
     }
 }
 
-/// A model of which training updates a part.
+/// A model of which training updates only a part.
 #[derive(Debug)]
 struct FineTunedModel {
     model: Box<dyn Architecture>,
@@ -121,7 +122,7 @@ impl Architecture for FineTunedModel {
         self.model.tie_word_embeddings()
     }
 
-    /// The model's weights with their roles, and after weights that are side by side their adapters.
+    /// Returns the model's weights with their roles. The adapters of adjacent weights follow these weights.
     fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
         let specs = self.model.weight_specs(part);
         let of_group = |group: &[ParameterSpec]| {
@@ -158,8 +159,8 @@ impl Architecture for FineTunedModel {
         cost
     }
 
-    /// The operations of the model without the gradients of frozen weights, and those of the adapters. One layer stands
-    /// for all, so that it has the mean of their gradients and adapters.
+    /// Returns the operations of the model without the gradients of frozen weights, and the operations of the adapters.
+    /// One layer stands for all layers, so it has the mean of their gradients and adapters.
     fn operations(&self, microbatch: MicrobatchCost) -> ModelOperations {
         let mut operations = self.model.operations(microbatch);
         let is_trained = |part: ModelPart| {
@@ -167,7 +168,7 @@ impl Architecture for FineTunedModel {
         };
         let layers =
             self.weight_specs(&ModelPart { layers: 0..self.num_layers(), has_embedding: false, has_head: false });
-        let matrices = layers.iter().filter(|spec| spec.is_matrix() && spec.is_of_model());
+        let matrices = layers.iter().filter(|spec| spec.is_matrix() && spec.is_model_weight());
         let numel = |is_counted: fn(&&ParameterSpec) -> bool| {
             matrices.clone().filter(is_counted).map(ParameterSpec::numel).sum::<u64>() as f64
         };
@@ -198,7 +199,7 @@ impl Architecture for FineTunedModel {
 }
 
 impl FineTunedModel {
-    /// Sets the bytes of a module's weights, except a shared embedding, which counts by rank.
+    /// Sets the bytes of a module's weights. The bytes of a shared embedding are part of a rank's cost instead.
     fn set_parameters(&self, module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: MicrobatchCost) {
         let is_shared = |spec: &&ParameterSpec| self.tie_word_embeddings() && spec.name == names::EMBEDDING;
         let specs = specs.iter().filter(|spec| !is_shared(spec));
@@ -216,7 +217,8 @@ fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: 
     let t = microbatch.tokens as f64;
     let adapters = numel(|role| matches!(role, WeightRole::Adapter { .. }));
     module.forward += 2.0 * t * adapters;
-    // both products of the input's gradient, and again the product of A and that of B for the gradients of the weights
+    // the gradient of the input takes a product with B and one with A; the gradients of the weights take both products
+    // again
     module.backward_input += 4.0 * t * adapters;
     module.backward_weight = 2.0 * t * (numel(|role| *role == WeightRole::Trained) + adapters);
     let bytes = microbatch.tokens as u64 * activation_bytes(microbatch.precision);
@@ -224,15 +226,16 @@ fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: 
     module.temporary_bytes += bytes * adapter_temporaries(specs);
 }
 
-/// The elements per token that a split backward pass keeps for the gradients of weights: the input of each product, and
-/// the gradients of its outputs that have a gradient or an adapter.
+/// Returns the elements per token that a split backward pass keeps for the gradients of weights: the input of each
+/// product, the gradients of outputs whose weights are trained or have an adapter, and the rank on both sides of each
+/// adapter.
 fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
     let matrices: Vec<&ParameterSpec> = specs.iter().filter(|spec| spec.is_matrix()).collect();
-    let adapter_matrices = matrices.iter().filter(|spec| !spec.is_of_model());
-    // A has the rank as rows, B as columns
+    let adapter_matrices = matrices.iter().filter(|spec| !spec.is_model_weight());
+    // the rank is the number of A's rows and of B's columns
     let ranks: i64 = adapter_matrices.clone().map(|spec| spec.shape[0].min(spec.shape[1])).sum();
     let adapted: BTreeSet<&str> = adapter_matrices.filter_map(|spec| adapted_module(&spec.name)).collect();
-    let model_specs: Vec<&ParameterSpec> = matrices.into_iter().filter(|spec| spec.is_of_model()).collect();
+    let model_specs: Vec<&ParameterSpec> = matrices.into_iter().filter(|spec| spec.is_model_weight()).collect();
     let of_group = |group: &[&ParameterSpec]| {
         let is_kept = |spec: &&&ParameterSpec| {
             spec.is_trained() || spec.name.strip_suffix(".weight").is_some_and(|module| adapted.contains(module))
@@ -243,16 +246,17 @@ fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
     (model_specs.chunk_by(|_, next| next.adjacent_to_previous).map(of_group).sum::<i64>() + ranks) as u64
 }
 
-/// The elements per token that an adapter holds in addition while it adds its output: a copy of the outputs to which it
-/// adds, and their sum.
+/// Returns the temporary elements per token while an adapter adds its output: a copy of the outputs to which the
+/// adapter adds, and the sum.
 fn adapter_temporaries(specs: &[ParameterSpec]) -> u64 {
-    let adapters = specs.iter().filter(|spec| !spec.is_of_model());
+    let adapters = specs.iter().filter(|spec| !spec.is_model_weight());
     2 * adapters.map(|spec| spec.shape[0]).max().unwrap_or(0) as u64
 }
 
-/// The products of the adapters of all `layers` with the weights `specs`, as those of one layer on a GPU, in bf16.
+/// Returns the products of the adapters in `specs`, the weights of all `layers` layers. The operations are those of one
+/// mean layer on a GPU, in bf16.
 fn adapter_operations(specs: &[ParameterSpec], layers: usize, microbatch: MicrobatchCost) -> Vec<Operation> {
-    let adapters: Vec<&ParameterSpec> = specs.iter().filter(|spec| !spec.is_of_model()).collect();
+    let adapters: Vec<&ParameterSpec> = specs.iter().filter(|spec| !spec.is_model_weight()).collect();
     let t = microbatch.tokens as f64 / layers.max(1) as f64;
     let flops = 2.0 * t * adapters.iter().map(|spec| spec.numel()).sum::<u64>() as f64;
     let bytes = 2.0 * t * adapters.iter().map(|spec| spec.shape[0] + spec.shape[1]).sum::<i64>() as f64;

@@ -1,5 +1,5 @@
 //! The LM head: logits, cross-entropy and their gradients, one block of tokens at a time. The logits of a whole
-//! microbatch never exist: with 16 x 512 tokens and a vocabulary of 50,000 they would take 1.6 GB per copy.
+//! microbatch never exist at once: with 16 x 512 tokens and a vocabulary of 50,000, they would take 1.6 GB per copy.
 
 use std::cell::RefCell;
 
@@ -9,28 +9,31 @@ use tch::{Device, Kind, Tensor};
 use super::linear::Linear;
 use super::{Parameters, names};
 
-/// Tokens whose logits exist at the same time. Each block reads and writes the weight's accumulator once. With a
-/// vocabulary of 50,000 on a CPU, blocks of 64 tokens cost 63 % more time than a single one, blocks of 1,024 tokens 4
-/// %. On a GPU (H200, a width of 2,048), the weight's gradients of 8,192 tokens take 3.6 ms in blocks of 1,024, 2.2 ms
-/// in blocks of 4,096 and 2.1 ms in a single one.
+/// Returns the number of tokens whose logits exist at the same time. Each block reads and writes the weight's
+/// accumulator once, so smaller blocks take more time. On a CPU with a vocabulary of 50,000, blocks of 64 tokens take
+/// 63 % more time than a single block, and blocks of 1,024 tokens take 4 % more. On a GPU (H200, a width of 2,048), the
+/// weight's gradients of 8,192 tokens take 3.6 ms in blocks of 1,024 tokens, 2.2 ms in blocks of 4,096 tokens, and 2.1
+/// ms in a single block.
 fn block_tokens(on_gpu: bool) -> i64 {
     if on_gpu { 4096 } else { 1024 }
 }
 
-/// Projects hidden states onto the vocabulary with [`names::HEAD`], or with [`names::EMBEDDING`] if the two are tied.
+/// Projects hidden states onto the vocabulary with [`names::HEAD`], or with [`names::EMBEDDING`] if head and embedding
+/// are tied.
 #[derive(Debug)]
 pub struct Head {
     linear: Linear,
     /// The accumulator of the weight's gradient; `None` for a frozen weight.
     accumulator: Option<Tensor>,
-    /// The memory of a block's logits, `f32[tokens, vocab]`, kept after its first use. The block is the largest tensor
-    /// of many stages, and the allocator would not always find room for it between other tensors.
+    /// The memory of a block's logits, `f32[tokens, vocab]`, which the head keeps after the first use. This block is
+    /// the largest tensor of many stages. If the head freed it, the allocator would not always find room for it between
+    /// other tensors.
     block: RefCell<Option<Tensor>>,
 }
 
-/// The peak bytes that [`Head::forward_backward`] holds besides its input and results, with elements of `element`
-/// bytes: a block's logits and, unless they reuse the logits' memory, their gradients; the block's gradient; and on the
-/// CPU the packed operands of products.
+/// Returns the peak bytes that [`Head::forward_backward`] holds besides its input and results, with activations of
+/// `element` bytes. These are the logits of a block, the gradients of the logits unless they reuse the logits' memory,
+/// the gradient of the block's hidden states, and on the CPU the packed operands of matrix products.
 pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, element: usize, on_gpu: bool) -> usize {
     let block = tokens.min(block_tokens(on_gpu) as usize);
     let dlogits = if element == 4 { 0 } else { element };
@@ -43,11 +46,11 @@ pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, elemen
 pub struct HeadLoss {
     /// The sum of the cross-entropies, `f64[]`.
     pub sum: Tensor,
-    /// The cross-entropies of the tokens of each block, `f64[tokens]`; 0 for a token that doesn't count.
+    /// The cross-entropies of the tokens of each block, `f64[tokens]`; 0 for a token that does not count.
     pub token_losses: Vec<Tensor>,
 }
 
-/// Output of the head for one microbatch in training.
+/// The output of the head for one microbatch in training.
 #[derive(Debug)]
 pub struct HeadOutput {
     /// The cross-entropies of all targets except those with the ignore index.
@@ -57,8 +60,8 @@ pub struct HeadOutput {
 }
 
 impl Head {
-    /// The head of a stage with these parameters. The weight's gradient is added to `accumulator`, or to the
-    /// parameter's own accumulator.
+    /// Returns the head of a stage with these parameters. The head adds the weight's gradient to `accumulator` or,
+    /// without it, to the parameter's accumulator.
     pub fn new(tied: bool, parameters: &Parameters, accumulator: Option<&Tensor>) -> Head {
         let linear = parameters.linear(&[if tied { names::EMBEDDING } else { names::HEAD }.to_owned()]);
         let own = linear.gradients.first().map(|gradient| gradient.accumulator.shallow_clone());
@@ -66,8 +69,9 @@ impl Head {
         Head { linear, accumulator, block: RefCell::default() }
     }
 
-    /// Loss and gradients of `hidden[tokens, hidden_size]` and `targets[tokens]` (-100 is the ignore index). `scale` is
-    /// 1 / (number of targets in the global batch); the weight's gradient is accumulated at once.
+    /// Computes the loss and gradients of `hidden[tokens, hidden_size]` and `targets[tokens]` (-100 is the ignore
+    /// index). `scale` is 1 / (number of targets in the global batch). The weight's gradient is accumulated
+    /// immediately.
     pub fn forward_backward(&self, hidden: &Tensor, targets: &Tensor, scale: f64) -> HeadOutput {
         let hidden_gradient = hidden.empty_like();
         let mut loss = HeadLoss::zero(hidden.device());
@@ -88,7 +92,7 @@ impl Head {
         HeadOutput { loss, hidden_gradient }
     }
 
-    /// The loss without gradients.
+    /// Computes the loss without gradients.
     pub fn loss(&self, hidden: &Tensor, targets: &Tensor) -> HeadLoss {
         let mut loss = HeadLoss::zero(hidden.device());
         for (start, length) in blocks(hidden) {
@@ -99,7 +103,8 @@ impl Head {
         loss
     }
 
-    /// The logits of a block, `f32[tokens, vocab]`, in the memory that all blocks share: valid until the next call.
+    /// Computes the logits of a block, `f32[tokens, vocab]`, in the memory that all blocks share. They are valid until
+    /// the next call.
     fn block_logits(&self, hidden: &Tensor) -> Tensor {
         let tokens = hidden.size()[0];
         let mut block = self.block.borrow_mut();
@@ -109,7 +114,7 @@ impl Head {
         logits
     }
 
-    /// The logits, `f32[tokens, vocab]`.
+    /// Computes the logits, `f32[tokens, vocab]`.
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
         let logits = self.empty_logits(hidden.size()[0]);
         self.linear.forward_to_float(hidden, &logits);
@@ -132,7 +137,7 @@ impl HeadLoss {
     }
 }
 
-/// `(start, length)` of each block of tokens.
+/// Returns `(start, length)` of each block of tokens.
 fn blocks(hidden: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
     let (tokens, block) = (hidden.size()[0], block_tokens(hidden.device().is_cuda()));
     (0..tokens).step_by(block as usize).map(move |start| (start, block.min(tokens - start)))

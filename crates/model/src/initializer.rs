@@ -1,5 +1,5 @@
-//! Initial weights: a generator keyed by (seed, parameter name), so that no partition, device or thread count can
-//! change them. libtorch's own generator is not used: its bits depend on the instruction set.
+//! Initial weights. The generator is keyed by (seed, parameter name), so that no partition, device or thread count can
+//! change the weights. libtorch's generator is not suitable, because its bits depend on the instruction set.
 
 use std::f64::consts::TAU;
 
@@ -19,7 +19,7 @@ pub enum Initializer {
 }
 
 impl Initializer {
-    /// The initial value of the parameter `name`, fp32 on the CPU.
+    /// Returns the initial value of the parameter `name`, in fp32 on the CPU.
     pub(super) fn value(self, name: &str, shape: &[i64], seed: u64) -> Tensor {
         match self {
             Initializer::Ones => Tensor::ones(shape, (Kind::Float, tch::Device::Cpu)),
@@ -36,11 +36,11 @@ impl Initializer {
     }
 }
 
-/// Values of one block of the generator's output, which has 16 bytes for every two values.
+/// The number of values in one block of the generator's output. Two values take 16 bytes of the output.
 const BLOCK_VALUES: usize = 1024;
 
-/// `count` values from BLAKE3's output stream, of which `transform` makes two values at a time. Threads fill blocks of
-/// the stream, so the number of threads changes no value.
+/// Returns `count` values from BLAKE3's output stream. `transform` makes two values at a time. Threads fill blocks of
+/// the stream, so the number of threads does not change any value.
 fn random(name: &str, seed: u64, transform: impl Fn([u64; 2]) -> [f64; 2] + Sync, count: usize) -> Vec<f32> {
     let mut hasher = blake3::Hasher::new_derive_key("stagecoach initial weights v1");
     hasher.update(&seed.to_le_bytes()).update(name.as_bytes());
@@ -70,13 +70,13 @@ fn fill(values: &mut [f32], transform: &impl Fn([u64; 2]) -> [f64; 2], stream: &
     }
 }
 
-/// The number of values that 53 random bits have.
+/// The number of different values of 53 random bits.
 const VALUES: f64 = (1u64 << 53) as f64;
 
-/// Normal values by the Box-Muller transform (1958).
+/// Returns normal values by the Box-Muller transform (1958).
 fn normal(deviation: f64) -> impl Fn([u64; 2]) -> [f64; 2] {
     move |[a, b]| {
-        // the first is in (0, 1] so that its logarithm is finite
+        // `u` is in (0, 1], so that its logarithm is finite
         let u = ((a >> 11) + 1) as f64 / VALUES;
         let v = (b >> 11) as f64 / VALUES;
         let radius = deviation * (-2.0 * u.ln()).sqrt();
@@ -85,7 +85,7 @@ fn normal(deviation: f64) -> impl Fn([u64; 2]) -> [f64; 2] {
     }
 }
 
-/// Values that are uniform between -`bound` and `bound`.
+/// Returns values that are uniform between -`bound` and `bound`.
 fn uniform(bound: f64) -> impl Fn([u64; 2]) -> [f64; 2] {
     move |bits| bits.map(|bits| bound * (2.0 * ((bits >> 11) as f64 / VALUES) - 1.0))
 }

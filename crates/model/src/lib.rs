@@ -1,6 +1,6 @@
 //! Models: architectures behind one trait, and their common parts (parameters, embedding, head). An architecture lists
-//! its parameters and costs and builds the layers of any range; `execute` runs the forward and backward passes through
-//! the layers.
+//! its parameters and costs, and builds the layers of any range. The engine's module `execute` runs the forward and
+//! backward passes through the layers.
 
 mod config_json;
 mod embedding;
@@ -27,7 +27,7 @@ use stagecoach_pipeline::{ModelCost, Partition, Placement};
 use tch::Tensor;
 
 pub use stagecoach_kernels::CuSeqlens;
-use stagecoach_kernels::Sequences;
+use stagecoach_kernels::VarlenSequences;
 
 pub use embedding::Embedding;
 pub use fine_tuning::{check_fine_tuning, fine_tuned};
@@ -38,34 +38,36 @@ pub use lora::{adapter_config, adapter_names};
 pub use model_config::ModelConfig;
 pub use parameter_spec::{ParameterBytes, ParameterSpec, WeightRole};
 pub use parameters::{FrozenWeight, Parameter, Parameters};
-pub use registry::{ConfigError, SourceConfig, SpecifiedModel, model_types, with_kept_fields};
+pub use registry::{ModelConfigError, SourceConfig, SpecifiedModel, model_types, with_kept_fields};
 pub use weight_gradient::{Accumulate, WeightGradient};
 
-/// The context that the layers of a microbatch need besides its activations.
+/// The inputs of the layers for a microbatch, besides its activations.
 #[derive(Debug)]
 pub struct ForwardContext {
-    /// Tokens of a row, padding included. A token's position is its index modulo this length, plus `first_position`.
+    /// The number of tokens of a row, including padding. A token's position is its index modulo this length, plus
+    /// `first_position`.
     pub length: i64,
-    /// Position of a row's first token: 0, unless a document is computed without the documents before it in its row.
+    /// The position of a row's first token. It is 0 unless a document is computed without the documents before it in
+    /// its row.
     pub first_position: i64,
     /// The bounds of the sequences: a token attends to the tokens before it in the same sequence.
     pub cu_seqlens: CuSeqlens,
-    /// The activations that are kept.
+    /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
 }
 
 impl ForwardContext {
-    /// The tokens that attend to each other.
-    pub(crate) fn sequences(&self) -> Sequences<'_> {
-        Sequences { cu_seqlens: &self.cu_seqlens, max_length: self.length }
+    /// Returns the sequences. The tokens of a sequence attend to each other.
+    pub(crate) fn sequences(&self) -> VarlenSequences<'_> {
+        VarlenSequences { cu_seqlens: &self.cu_seqlens, max_length: self.length }
     }
 
-    /// The positions of a row's tokens.
+    /// Returns the positions of a row's tokens.
     pub(crate) fn positions(&self) -> Range<i64> {
         self.first_position..self.first_position + self.length
     }
 
-    /// This context for a forward pass that a backward pass follows directly.
+    /// Returns this context without recomputation, for a forward pass that a backward pass follows directly.
     pub fn keeping_all(&self) -> ForwardContext {
         ForwardContext {
             length: self.length,
@@ -78,13 +80,14 @@ impl ForwardContext {
 
 /// A layer: a function of hidden states with weights.
 pub trait Layer: std::fmt::Debug {
-    /// `x[tokens, hidden]` -> `[tokens, hidden]`, and the state for the backward pass.
+    /// Maps `x[tokens, hidden]` to `[tokens, hidden]`. Also returns the state for the backward pass.
     fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>);
 }
 
-/// The activations that a layer kept from its forward pass.
+/// The activations that a layer keeps from its forward pass for its backward pass.
 pub trait Backward: std::fmt::Debug {
-    /// The gradient of the layer's input, from `dy`, the gradient of its output. Passes on one gradient of each weight.
+    /// Returns the gradient of the layer's input. `dy` is the gradient of the layer's output. Passes the gradients of
+    /// the layer's weights to `weight_gradients`.
     fn backward(
         self: Box<Self>,
         dy: Tensor,
@@ -96,16 +99,16 @@ pub trait Backward: std::fmt::Debug {
 /// The contiguous part of a model that one chunk holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelPart {
-    /// Decoder layers by index; may be empty.
+    /// The indices of the decoder layers; may be empty.
     pub layers: Range<usize>,
-    /// Whether it contains the token embedding.
+    /// Whether the part contains the token embedding.
     pub has_embedding: bool,
-    /// Whether it contains the final norm and the head.
+    /// Whether the part contains the final norm and the head.
     pub has_head: bool,
 }
 
 impl ModelPart {
-    /// The part of `chunk`.
+    /// Returns the part of the model that `chunk` holds.
     pub fn of_chunk(placement: &Placement, partition: &Partition, chunk: usize) -> ModelPart {
         ModelPart {
             layers: partition.range(chunk),
@@ -115,8 +118,8 @@ impl ModelPart {
     }
 }
 
-/// The parameters of a stage, in the order of its chunks. A tied weight occurs once if both of its ends are on the
-/// stage.
+/// Returns the parameters of a stage, in the order of its chunks. A tied weight occurs once if embedding and head are
+/// both on the stage.
 pub fn stage_parameter_specs(
     architecture: &dyn Architecture,
     placement: &Placement,
@@ -135,24 +138,24 @@ pub fn stage_parameter_specs(
 
 /// Hugging Face's parameter names that all decoders share.
 pub mod names {
-    /// The token embedding; also the head's weight if the two are tied.
+    /// The weight of the token embedding, and of the head if both are tied.
     pub const EMBEDDING: &str = "model.embed_tokens.weight";
-    /// The head's weight unless tied to the embedding.
+    /// The weight of the head, unless it is tied to the embedding.
     pub const HEAD: &str = "lm_head.weight";
 }
 
 /// The properties, besides the model, on which the cost of a microbatch depends.
 #[derive(Clone, Copy, Debug)]
 pub struct MicrobatchCost {
-    /// Tokens of the microbatch, padding included.
+    /// The number of tokens of the microbatch, including padding.
     pub tokens: usize,
-    /// Tokens of a row.
+    /// The number of tokens of a row.
     pub length: usize,
-    /// Type of activations.
+    /// The type of activations.
     pub precision: Precision,
-    /// The activations that are recomputed.
+    /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
-    /// Whether the planned memory is a GPU's.
+    /// Whether the planned memory is that of a GPU.
     pub on_gpu: bool,
     /// The copies of weights and moments that the planned memory includes.
     pub copies: ParameterCopies,
@@ -161,7 +164,7 @@ pub struct MicrobatchCost {
 /// A pass of a microbatch through a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// F.
+    /// F: the forward pass.
     Forward,
     /// I: the gradient of the input.
     BackwardInput,
@@ -169,7 +172,7 @@ pub enum Pass {
     BackwardWeight,
 }
 
-/// The resource that an operation uses most.
+/// The kind of an operation, which determines the fraction of a GPU's peak that the operation reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
     /// A product of matrices.
@@ -178,7 +181,7 @@ pub enum OperationKind {
     Attention,
     /// The backward pass of attention.
     AttentionBackward,
-    /// An operation that moves memory.
+    /// An operation whose time depends on the bytes that it reads and writes.
     Elementwise,
 }
 
@@ -187,15 +190,15 @@ pub enum OperationKind {
 pub struct Operation {
     /// The name, which operations of several passes and modules may share.
     pub name: &'static str,
-    /// The pass that it belongs to.
+    /// The pass to which the operation belongs.
     pub pass: Pass,
-    /// The resource that it uses most.
+    /// The kind of the operation.
     pub kind: OperationKind,
-    /// Whether selective recomputation computes it again, if it belongs to the forward pass.
+    /// Whether selective recomputation repeats the operation, if the operation belongs to the forward pass.
     pub is_selective: bool,
-    /// Floating-point operations.
+    /// The number of floating-point operations.
     pub flops: f64,
-    /// The fewest bytes of memory that it moves.
+    /// The smallest number of bytes of memory that the operation reads and writes.
     pub bytes: f64,
 }
 
@@ -215,13 +218,14 @@ pub struct ModelOperations {
 pub struct ParameterCopies {
     /// The copy from which a checkpoint is written.
     pub snapshot: bool,
-    /// The copies for checkpoints in memory: two of a stage's own state, and two of the state of the stage before it.
+    /// The copies for memory checkpoints: two of the stage's state, and two of the previous stage's state.
     pub memory_checkpoints: bool,
-    /// Number of sums of gradient blocks that wait to be added, besides the accumulators.
+    /// The number of sums of gradient blocks that wait to be added, besides the accumulators.
     pub partial_sums: usize,
-    /// Number of sums that the owner of a parameter receives from the other replicas.
+    /// The number of sums that the owner of a parameter receives from the other replicas.
     pub received_sums: usize,
-    /// Replicas of the pipeline. The replicas share the moments, and the copies of moments and weights.
+    /// The number of replicas of the pipeline. Each replica holds its share of the moments, and of the copies of
+    /// moments and weights.
     pub replicas: usize,
 }
 
@@ -233,49 +237,50 @@ impl Default for ParameterCopies {
 
 /// A model architecture. A [`ModelConfig`] constructs it.
 pub trait Architecture: std::fmt::Debug {
-    /// Number of decoder layers.
+    /// Returns the number of decoder layers.
     fn num_layers(&self) -> usize;
-    /// Width of the residual stream.
+    /// Returns the width of the residual stream.
     fn hidden_size(&self) -> usize;
-    /// Rows of embedding and head.
+    /// Returns the number of rows of embedding and head.
     fn vocab_size(&self) -> usize;
     /// Whether the head shares the embedding's weight.
     fn tie_word_embeddings(&self) -> bool;
-    /// The weights of `part`, in the order in which it uses them: the weight of the head last.
+    /// Returns the weights of `part` in the order in which the part uses them. The weight of the head is last.
     fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
     /// Builds the layers of `part`, including the final norm if it has the head.
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
-    /// FLOPs and bytes of a microbatch. A weight that embedding and head share counts in neither module.
+    /// Returns the FLOPs and bytes of a microbatch. A weight that embedding and head share counts in neither module.
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
-    /// The operations of a microbatch on a GPU, in bf16 and without recomputation. Empty by default, in which case the
-    /// times can't be predicted.
+    /// Returns the operations of a microbatch on a GPU, in bf16 and without recomputation. By default, there are no
+    /// operations, and the times can't be predicted.
     fn operations(&self, _microbatch: MicrobatchCost) -> ModelOperations {
         ModelOperations::default()
     }
-    /// Bytes of a chunk that are in no layer's cost, such as tables of positions.
+    /// Returns the bytes of a chunk that no layer's cost includes, such as tables of positions.
     fn chunk_bytes(&self) -> u64;
-    /// The content of Hugging Face's `config.json`.
+    /// Returns the content of Hugging Face's `config.json`.
     fn config_json(&self) -> serde_json::Value;
 
-    /// The parameters of `part`, which training updates, in the order of its weights.
+    /// Returns the parameters of `part`, which are the weights that training updates, in the order of the part's
+    /// weights.
     fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
         self.weight_specs(part).into_iter().filter(ParameterSpec::is_trained).collect()
     }
 
-    /// The frozen weights of `part`, each once, in the order of its weights.
+    /// Returns the frozen weights of `part`, each once, in the order of the part's weights.
     fn frozen_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
         let mut names = BTreeSet::new();
         let frozen = self.weight_specs(part).into_iter().filter(|spec| !spec.is_trained());
         frozen.filter(|spec| names.insert(spec.name.clone())).collect()
     }
 
-    /// Whether the gradients of a weight that embedding and head share are added: the weight is shared and trained.
+    /// Whether embedding and head share a trained weight, so that their gradients are added.
     fn adds_tied_gradients(&self) -> bool {
         let embedding = ModelPart { layers: 0..0, has_embedding: true, has_head: false };
         self.tie_word_embeddings() && !self.parameter_specs(&embedding).is_empty()
     }
 
-    /// Every weight once, sorted by name.
+    /// Returns every weight once, sorted by name.
     fn all_weight_specs(&self) -> Vec<ParameterSpec> {
         let whole = ModelPart { layers: 0..self.num_layers(), has_embedding: true, has_head: true };
         let mut specs = self.weight_specs(&whole);
@@ -284,17 +289,17 @@ pub trait Architecture: std::fmt::Debug {
         specs
     }
 
-    /// Every parameter once, sorted by name: the order of norms and hashes under every partition.
+    /// Returns every parameter once, sorted by name. Norms and hashes use this order under every partition.
     fn all_parameter_specs(&self) -> Vec<ParameterSpec> {
         self.all_weight_specs().into_iter().filter(ParameterSpec::is_trained).collect()
     }
 
-    /// The number of parameters; tied ones count once.
+    /// Returns the number of values of all parameters. A tied parameter counts once.
     fn parameter_count(&self) -> u64 {
         self.all_parameter_specs().iter().map(ParameterSpec::numel).sum()
     }
 
-    /// The names of all parameters, sorted.
+    /// Returns the names of all parameters, sorted.
     fn parameter_names(&self) -> Vec<String> {
         self.all_parameter_specs().into_iter().map(|spec| spec.name).collect()
     }

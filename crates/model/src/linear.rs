@@ -1,4 +1,4 @@
-//! A linear layer over one weight or several adjacent weights, with its adapters, and its bias, if it has one.
+//! A linear layer over one weight or several adjacent weights, with its adapters; and the bias of a linear layer.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use super::WeightGradient;
 use super::lora::{Adapter, columns};
 
 /// `y = x weight^T`. If the weight combines several layers with the same input, their outputs are side by side. An
-/// adapter adds to the outputs of its layer.
+/// adapter adds its output to the outputs of its layer.
 #[derive(Debug)]
 pub(crate) struct Linear {
     /// `[out, in]`, in the type of activations.
     pub(super) weight: Tensor,
-    /// The accumulators of the weight's gradient. Frozen rows have none.
+    /// The accumulators of the weight's gradient. Frozen rows have no accumulator.
     pub(super) gradients: Vec<RowsGradient>,
     /// The adapters, by the outputs to which they add.
     pub(super) adapters: Vec<Adapter>,
@@ -23,24 +23,24 @@ pub(crate) struct Linear {
 /// The accumulator of the gradient of consecutive rows of a weight or a bias.
 #[derive(Debug)]
 pub(super) struct RowsGradient {
-    /// The rows.
+    /// The rows of the weight or the bias.
     pub(super) rows: Range<i64>,
     /// `f32[rows, in]`, or `f32[rows]` for a bias.
     pub(super) accumulator: Tensor,
 }
 
 impl Linear {
-    /// `x[rows, in]` -> `[rows, out]`.
+    /// Maps `x[rows, in]` to `[rows, out]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
         self.with_adapters(x, kernels::linear(x, &self.weight, None))
     }
 
-    /// `residual[rows, out] + forward(x)`.
+    /// Returns `residual[rows, out] + forward(x)`.
     pub(super) fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Tensor {
         self.with_adapters(x, kernels::linear(x, &self.weight, Some(residual)))
     }
 
-    /// `x weight^T` in fp32, without adapters, written to `y`.
+    /// Writes `x weight^T` to `y` in fp32, without adapters.
     pub(super) fn forward_to_float(&self, x: &Tensor, y: &Tensor) {
         kernels::linear_to_float(x, &self.weight, y);
     }
@@ -49,14 +49,14 @@ impl Linear {
         self.adapters.iter().fold(y, |y, adapter| adapter.add_output(x, y))
     }
 
-    /// The gradient of the input, from the gradient of the output.
+    /// Returns the gradient of the input. `dy` is the gradient of the output.
     pub(super) fn backward(&self, dy: &Tensor) -> Tensor {
         let dx = kernels::linear_backward(dy, &self.weight);
         self.adapters.iter().for_each(|adapter| adapter.add_input_gradient(dy, &dx));
         dx
     }
 
-    /// Passes on the gradients of the weights, to be accumulated now or later.
+    /// Passes the gradients of the weights to `weight_gradients`, which accumulates them immediately or later.
     pub(crate) fn weight_gradients(&self, dy: Tensor, x: Tensor, weight_gradients: &mut dyn FnMut(WeightGradient)) {
         for adapter in &self.adapters {
             adapter.weight_gradients(&dy, &x, weight_gradients);
@@ -73,7 +73,7 @@ impl Linear {
 pub(super) struct Bias {
     /// `f32[out]`.
     pub(super) value: Tensor,
-    /// The accumulators of its gradient. Frozen elements have none.
+    /// The accumulators of the bias's gradient. Frozen elements have no accumulator.
     pub(super) gradients: Vec<RowsGradient>,
 }
 
@@ -83,7 +83,7 @@ impl Bias {
         let _ = y.shallow_clone().g_add_(&self.value);
     }
 
-    /// Passes on the gradient of the bias, from the gradient of the output.
+    /// Passes the gradient of the bias to `weight_gradients`. `dy` is the gradient of the output.
     pub(super) fn weight_gradients(&self, dy: &Tensor, weight_gradients: &mut dyn FnMut(WeightGradient)) {
         for RowsGradient { rows, accumulator } in &self.gradients {
             let gradient = kernels::column_sums(&columns(dy, rows));

@@ -1,4 +1,4 @@
-//! The configuration of a model, whatever its architecture, and its reader.
+//! The configuration of a model of any architecture, and the reader of `config.json`.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use super::config_json::ConfigJson;
 
 /// The configuration of a model: its shapes and constants, from a job or from Hugging Face's `config.json`.
 pub trait ModelConfig: Debug + Send + Sync {
-    /// The member of a job's `spec.model` that specifies such a model.
-    fn spec_member(&self) -> &'static str;
-    /// The fields whose difference gives weights another shape or another function, by their names in a job. All models
-    /// of the same member have the same names.
+    /// The field of a job's `spec.model` that configures this architecture, such as `llama`.
+    fn spec_field(&self) -> &'static str;
+    /// The fields that determine the shape or the function of weights, by their names in a job. All models with the
+    /// same [`spec_field`](Self::spec_field) have the same names.
     fn fields(&self) -> Vec<(&'static str, String)>;
-    /// A field that this model has and that no job can specify.
-    fn unspecifiable_field(&self) -> Option<&'static str>;
-    /// Rows of embedding and head; `None` if a job leaves them to the tokenizer.
+    /// A field that this model has and that no job can specify, if there is one.
+    fn field_not_in_spec(&self) -> Option<&'static str>;
+    /// The number of rows of embedding and head; `None` if the tokenizer determines the number.
     fn vocab_size(&self) -> Option<usize>;
-    /// Tokens of the longest sequence.
+    /// The number of tokens of the longest sequence.
     fn max_position_embeddings(&self) -> usize;
-    /// The same model with `vocab_size` rows in embedding and head.
+    /// Returns the same model with `vocab_size` rows in embedding and head.
     fn with_vocab_size(&self, vocab_size: usize) -> Arc<dyn ModelConfig>;
-    /// The model on a device, without allocations.
+    /// Returns the architecture of the model on a device, without allocations.
     fn architecture(&self, device: Device) -> Box<dyn Architecture>;
 
-    /// The [`fields`](Self::fields) in which another model differs, with both values. Only models of the same member
-    /// have fields to compare.
+    /// Returns the [`fields`](Self::fields) in which another model differs, with both values. If the models have
+    /// different types, this is the only difference.
     fn differences(&self, other: &dyn ModelConfig) -> Vec<String> {
-        let (our_member, their_member) = (self.spec_member(), other.spec_member());
+        let (our_member, their_member) = (self.spec_field(), other.spec_field());
         if our_member != their_member {
             return vec![format!("type is {our_member} here and {their_member} there")];
         }
@@ -41,11 +41,11 @@ pub trait ModelConfig: Debug + Send + Sync {
 
 /// The models with one `model_type` of Hugging Face.
 pub(crate) trait ModelFamily: Sync {
-    /// The `model_type`.
+    /// The `model_type` of the family.
     fn model_type(&self) -> &'static str;
     /// The keys of `config.json` that [`read`](Self::read) reads or the architecture writes, separated by white space.
     fn keys(&self) -> &'static str;
-    /// The configuration in a `config.json`. Absent fields have Hugging Face's defaults.
+    /// Reads the configuration in a `config.json`. Absent fields have Hugging Face's defaults.
     ///
     /// # Errors
     /// If a field has a value that this trainer does not support.

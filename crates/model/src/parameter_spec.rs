@@ -7,12 +7,12 @@ use stagecoach_api::job::Precision;
 use super::ParameterCopies;
 use super::initializer::Initializer;
 
-/// Specification of a weight.
+/// A weight's name, shape, initial value and role in training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterSpec {
     /// Hugging Face's name, or PEFT's for the matrix of an adapter: global, independent of stage and chunk.
     pub name: String,
-    /// Shape of the value.
+    /// The shape of the value.
     pub shape: Vec<i64>,
     /// The initial value.
     pub initializer: Initializer,
@@ -21,26 +21,27 @@ pub struct ParameterSpec {
     pub has_weight_decay: bool,
     /// Whether the weight's rows directly follow those of the previous weight, so that one product uses both.
     pub adjacent_to_previous: bool,
-    /// The part that the weight has in training.
+    /// How training treats the weight.
     pub role: WeightRole,
 }
 
-/// The part that a weight has in training.
+/// How training treats a weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WeightRole {
-    /// A weight of the model, which training updates.
+    /// A weight of the model that training updates.
     Trained,
-    /// A weight of the model, which stays as it is.
+    /// A weight of the model that training does not update.
     Frozen,
-    /// A matrix of an adapter, which training updates. The product of the adapter's matrices is multiplied by `scale`.
+    /// A matrix of an adapter, which training updates. The adapter multiplies the product of its matrices by `scale`.
     Adapter {
-        /// The factor of the product.
+        /// The factor of the product of the adapter's matrices.
         scale: f64,
     },
 }
 
 impl ParameterSpec {
-    /// A matrix `[rows, columns]` with weight decay, whose initial values have this standard deviation.
+    /// Describes a matrix `[rows, columns]` with weight decay, whose initial values have the standard deviation
+    /// `deviation`.
     pub(crate) fn matrix(name: String, rows: usize, columns: usize, deviation: f64) -> ParameterSpec {
         ParameterSpec {
             name,
@@ -52,7 +53,7 @@ impl ParameterSpec {
         }
     }
 
-    /// A vector without weight decay.
+    /// Describes a vector without weight decay.
     pub(crate) fn vector(name: String, width: usize, initializer: Initializer) -> ParameterSpec {
         ParameterSpec {
             name,
@@ -64,12 +65,13 @@ impl ParameterSpec {
         }
     }
 
-    /// The same weight, whose rows directly follow those of the previous one.
+    /// Returns the description of the same weight, with the statement that its rows directly follow the previous
+    /// weight.
     pub(crate) fn adjacent(self) -> ParameterSpec {
         ParameterSpec { adjacent_to_previous: true, ..self }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn numel(&self) -> u64 {
         self.shape.iter().product::<i64>() as u64
     }
@@ -79,8 +81,8 @@ impl ParameterSpec {
         self.role != WeightRole::Frozen
     }
 
-    /// Whether the weight is one of the model's, not of an adapter.
-    pub fn is_of_model(&self) -> bool {
+    /// Whether the weight belongs to the model, not to an adapter.
+    pub fn is_model_weight(&self) -> bool {
         !matches!(self.role, WeightRole::Adapter { .. })
     }
 
@@ -101,8 +103,8 @@ pub struct ParameterBytes {
     pub optimizer: u64,
     /// The copy of weights and moments from which a checkpoint is written.
     pub snapshot: u64,
-    /// The copies of weights and moments that this stage holds of its own state for checkpoints in memory; the next
-    /// stage holds as much.
+    /// The copies of its weights and moments that this stage holds for memory checkpoints. The next stage holds the
+    /// same number of bytes for this stage.
     pub memory_checkpoints: u64,
 }
 
@@ -119,7 +121,7 @@ impl Sum for ParameterBytes {
 }
 
 impl ParameterBytes {
-    /// The bytes of `numel` values with these copies.
+    /// Returns the bytes of `numel` values with these copies.
     pub fn of(numel: u64, precision: Precision, copies: ParameterCopies) -> ParameterBytes {
         let copy = match precision {
             Precision::Float32 => 0,
@@ -133,7 +135,7 @@ impl ParameterBytes {
         ParameterBytes { weights, gradients, optimizer: 8 * owned, snapshot, memory_checkpoints }
     }
 
-    /// The bytes of the weights `specs`, of which each frozen one exists once, in the type in which layers read it.
+    /// Returns the bytes of the weights `specs`. A frozen weight exists once, in the type in which layers read it.
     pub fn of_specs<'s>(
         specs: impl IntoIterator<Item = &'s ParameterSpec>,
         precision: Precision,
@@ -151,14 +153,14 @@ impl ParameterBytes {
         ParameterBytes { weights: trained.weights + frozen, ..trained }
     }
 
-    /// The sum.
+    /// Returns the sum over all purposes.
     pub fn total(&self) -> u64 {
         let ParameterBytes { weights, gradients, optimizer, snapshot, memory_checkpoints } = self;
         weights + gradients + optimizer + snapshot + memory_checkpoints
     }
 }
 
-/// The bytes of an element of activations.
+/// Returns the bytes of one element of activations.
 pub(crate) fn activation_bytes(precision: Precision) -> u64 {
     match precision {
         Precision::Float32 => 4,

@@ -6,7 +6,7 @@ use super::linear::{Bias, Linear, RowsGradient};
 use super::lora::{self, Adapter};
 use super::parameter_spec::{ParameterSpec, WeightRole};
 
-/// A weight that training updates, in memory.
+/// A weight in memory that training updates.
 #[derive(Debug)]
 pub struct Parameter {
     /// Name, shape and initial value.
@@ -16,24 +16,25 @@ pub struct Parameter {
     /// The weights as the forward and backward passes read matrices: `value` itself, or a copy in bf16 that every
     /// update refreshes.
     compute: Tensor,
-    /// The gradient accumulator: fp32, allocated once, zeroed at the start of each step, then only added to.
+    /// The gradient accumulator in fp32. It is allocated once and zeroed at the start of each step. Gradients are only
+    /// added to it.
     pub gradient: Tensor,
 }
 
 impl Parameter {
-    /// The tensor that layers read: for matrices the tensor in the type of activations, for norms and biases the fp32
-    /// tensor.
+    /// Returns the tensor that layers read: for matrices the tensor in the type of activations, for norms and biases
+    /// the fp32 tensor.
     pub fn as_read(&self) -> &Tensor {
         if self.spec.is_matrix() { &self.compute } else { &self.value }
     }
 
-    /// The copy that updates refresh, if layers do not read `value` itself.
+    /// Returns the bf16 copy that updates refresh; `None` if layers read `value`.
     pub fn bf16_copy(&self) -> Option<&Tensor> {
         (self.compute.kind() != self.value.kind()).then_some(&self.compute)
     }
 }
 
-/// A weight that stays as it is, in memory.
+/// A weight in memory that training does not update.
 #[derive(Debug)]
 pub struct FrozenWeight {
     /// Name and shape.
@@ -59,8 +60,8 @@ pub(crate) struct LayerWeight {
 }
 
 impl Parameters {
-    /// Allocates the weights `specs` with `kind` as the type of activations and, with a seed, initialises the
-    /// parameters. A name that occurs twice (a tied weight on one stage) gives one weight.
+    /// Allocates the weights `specs`, with `kind` as the type of activations. With a seed, initialises the parameters.
+    /// A name that occurs twice (a tied weight on one stage) gives one weight.
     pub fn new(specs: Vec<ParameterSpec>, seed: Option<u64>, kind: Kind, device: Device) -> Parameters {
         let mut parameters = Parameters { trained: Vec::new(), frozen: Vec::new() };
         for group in specs.chunk_by(|_, next| next.adjacent_to_previous) {
@@ -114,7 +115,7 @@ impl Parameters {
         }
     }
 
-    /// The weight `name` as layers use it; `None` if this stage does not hold it.
+    /// Returns the weight `name` as layers use it; `None` if this stage does not hold it.
     fn layer_weight(&self, name: &str) -> Option<LayerWeight> {
         if let Some(parameter) = self.trained.iter().find(|parameter| parameter.spec.name == name) {
             let gradient = Some(parameter.gradient.shallow_clone());
@@ -124,7 +125,7 @@ impl Parameters {
         Some(LayerWeight { value: frozen.value.shallow_clone(), gradient: None })
     }
 
-    /// The weight `name`.
+    /// Returns the weight `name` as layers use it.
     ///
     /// # Panics
     /// If this stage does not hold the weight: the architecture's specs and its layers disagree.
@@ -133,7 +134,7 @@ impl Parameters {
         self.layer_weight(name).expect("the architecture lists every weight that its layers use")
     }
 
-    /// Index of the parameter `name`.
+    /// Returns the index of the parameter `name`.
     ///
     /// # Panics
     /// Like `Parameters::get`.
@@ -142,15 +143,16 @@ impl Parameters {
         self.find(name).expect("the architecture lists every parameter that its layers use")
     }
 
-    /// Index of the parameter `name`; `None` if this stage does not hold the parameter, or the weight is frozen.
+    /// Returns the index of the parameter `name`; `None` if this stage does not hold the parameter, or the weight is
+    /// frozen.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.trained.iter().position(|parameter| parameter.spec.name == name)
     }
 
-    /// A linear layer over the adjacent weights `names`, in their order, with the adapters that they have.
+    /// Returns a linear layer over the adjacent weights `names`, in their order, with the adapters of these weights.
     ///
     /// # Panics
-    /// Like `Parameters::get`, and if they are not adjacent.
+    /// Like `Parameters::get`, or if the weights are not adjacent.
     pub(super) fn linear(&self, names: &[String]) -> Linear {
         let weights: Vec<LayerWeight> = names.iter().map(|name| self.get(name)).collect();
         let (value, gradients) = adjacent(&weights);
@@ -163,7 +165,7 @@ impl Parameters {
         Linear { adapters: adapters.collect(), weight: value, gradients }
     }
 
-    /// The adapter of the weight `name`.
+    /// Returns the adapter of the weight `name`, if it has one.
     fn adapter(&self, name: &str) -> Option<Adapter> {
         let [a, b] = lora::adapter_names(name);
         let [a, b] = [&self.trained[self.find(&a)?], &self.trained[self.find(&b)?]];
@@ -171,7 +173,7 @@ impl Parameters {
         Some(Adapter::new([a, b], scale))
     }
 
-    /// The biases of a linear layer over the adjacent weights `names`.
+    /// Returns the biases of a linear layer over the adjacent weights `names`.
     ///
     /// # Panics
     /// Like [`Parameters::linear`].
@@ -190,17 +192,17 @@ impl Parameters {
         }
     }
 
-    /// All parameters.
+    /// Returns all parameters.
     pub fn iter(&self) -> impl Iterator<Item = &Parameter> {
         self.trained.iter()
     }
 
-    /// The frozen weights.
+    /// Returns the frozen weights.
     pub fn frozen(&self) -> &[FrozenWeight] {
         &self.frozen
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn len(&self) -> usize {
         self.trained.len()
     }
@@ -218,7 +220,8 @@ impl Parameters {
     }
 }
 
-/// One tensor over weights that are stored side by side, and an accumulator for each run of parameters among them.
+/// Combines weights that are stored side by side into one tensor. Also returns an accumulator for each run of
+/// parameters among these weights.
 ///
 /// # Panics
 /// If the weights are not stored side by side in this order.

@@ -1,4 +1,5 @@
-//! The registry of architectures. Outside of its own folder, only this file knows an architecture by its name.
+//! The registry of architectures. Outside of an architecture's folder, only this file refers to the architecture by
+//! name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,22 +11,22 @@ use super::config_json::{self, ConfigJson};
 use super::llama::{self, LlamaConfig};
 use super::model_config::{ModelConfig, ModelFamily};
 
-/// All families, by architecture.
+/// Returns the families of all architectures.
 pub(crate) fn families() -> impl Iterator<Item = &'static dyn ModelFamily> {
     llama::FAMILIES.iter().map(|family| family as &dyn ModelFamily)
 }
 
-/// The model of a job.
+/// The model that a job specifies.
 #[derive(Debug)]
 pub enum SpecifiedModel<'a> {
-    /// The job has the configuration.
+    /// The job contains the configuration.
     Config(Arc<dyn ModelConfig>),
     /// The job names a model directory.
     Pretrained(&'a PretrainedSpec),
 }
 
 impl SpecifiedModel<'_> {
-    /// The model that `spec` specifies.
+    /// Returns the model that `spec` specifies.
     pub fn of(spec: &ModelSpec) -> SpecifiedModel<'_> {
         match spec {
             ModelSpec::Llama(llama) => SpecifiedModel::Config(Arc::new(LlamaConfig::from_spec(llama))),
@@ -34,7 +35,7 @@ impl SpecifiedModel<'_> {
     }
 }
 
-/// The values of `model_type` that this trainer reads.
+/// Returns the values of `model_type` that this trainer reads.
 pub fn model_types() -> Vec<&'static str> {
     families().map(ModelFamily::model_type).collect()
 }
@@ -43,8 +44,8 @@ fn family(model_type: Option<&Value>) -> Option<&'static dyn ModelFamily> {
     families().find(|family| model_type.is_some_and(|name| name == family.model_type()))
 }
 
-/// The `config.json` of a checkpoint: the kept fields of `source`, the pretrained model's file, then the model's `own`
-/// fields.
+/// Returns the content of a checkpoint's `config.json`: the kept fields of `source`, which is the pretrained model's
+/// file, followed by the model's fields `own`.
 pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Value {
     match source.map(|source| (source, family(source.get("model_type")))) {
         Some((source, Some(family))) => config_json::with_kept_fields(source, own, family.keys()),
@@ -55,8 +56,8 @@ pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Valu
 /// The reason that a model directory's configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", .path.display())]
-pub struct ConfigError {
-    /// The file.
+pub struct ModelConfigError {
+    /// The path of the file.
     path: PathBuf,
     /// The value found and the expected one.
     problem: String,
@@ -67,7 +68,7 @@ pub struct ConfigError {
 pub struct SourceConfig {
     /// The configuration as this trainer uses it.
     pub config: Arc<dyn ModelConfig>,
-    /// The fields as the file has them.
+    /// All fields of the file, unchanged.
     pub fields: Map<String, Value>,
 }
 
@@ -76,16 +77,16 @@ impl SourceConfig {
     ///
     /// # Errors
     /// If the file can't be read, or a field has a value that this trainer does not support.
-    pub fn read(folder: &Path) -> Result<SourceConfig, ConfigError> {
+    pub fn read(folder: &Path) -> Result<SourceConfig, ModelConfigError> {
         let path = folder.join("config.json");
         let read = || {
             let text = std::fs::read(&path).map_err(|e| format!("could not be read ({e})"))?;
             SourceConfig::parse(serde_json::from_slice(&text).map_err(|e| format!("is no JSON object: {e}"))?)
         };
-        read().map_err(|problem| ConfigError { path: path.clone(), problem })
+        read().map_err(|problem| ModelConfigError { path: path.clone(), problem })
     }
 
-    /// The configuration in the `fields` of a `config.json`.
+    /// Parses the configuration in the `fields` of a `config.json`.
     ///
     /// # Errors
     /// If a field has a value that this trainer does not support.

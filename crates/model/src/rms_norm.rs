@@ -23,12 +23,12 @@ impl RmsNorm {
         RmsNorm { weight: value, gradient, eps }
     }
 
-    /// The norm of `x[rows, hidden]`, and the factors of its rows for the backward pass.
+    /// Returns the norm of `x[rows, hidden]`, and the factors of its rows for the backward pass.
     pub(super) fn apply(&self, x: &Tensor) -> (Tensor, Tensor) {
         kernels::rms_norm(x, &self.weight, self.eps)
     }
 
-    /// Gradient of the input plus `residual_gradient`, and the norm's recomputed output.
+    /// Returns the gradient of the input plus `residual_gradient`, and the norm's recomputed output.
     pub(super) fn gradients(
         &self,
         dy: &Tensor,

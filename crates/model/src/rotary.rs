@@ -17,8 +17,8 @@ pub(super) struct RotaryEmbedding {
 }
 
 impl RotaryEmbedding {
-    /// Computes the angles `position / theta^(2i / dim)` in f64, or the angles of the frequencies that `scaling`
-    /// derives.
+    /// Computes the tables from the angles `position / theta^(2i / dim)` in f64. With `scaling`, the angles use the
+    /// scaled frequencies.
     pub(crate) fn new(
         dim: usize,
         theta: f64,
@@ -39,12 +39,12 @@ impl RotaryEmbedding {
         RotaryEmbedding { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// Bytes of the tables.
+    /// Returns the bytes of the tables.
     pub(crate) fn bytes(dim: usize, positions: usize) -> usize {
         2 * 4 * positions * (dim / 2)
     }
 
-    /// Calls `kernel` with the rotation of rows of tokens at these positions; the rotation at position 0 changes
+    /// Calls `kernel` with the rotation of rows of tokens at these positions. The rotation at position 0 changes
     /// nothing.
     pub(super) fn at<R>(&self, positions: Range<i64>, kernel: impl FnOnce(Rotation) -> R) -> R {
         let length = positions.end - positions.start;
@@ -53,9 +53,9 @@ impl RotaryEmbedding {
     }
 }
 
-/// The scaled frequency. A pair that turns fewer than `low_freq_factor` times within the original length turns `factor`
-/// times slower. A pair that turns more than `high_freq_factor` times keeps its frequency. Between the two, the kept
-/// share rises with the number of turns.
+/// Returns the scaled frequency. A pair that turns fewer than `low_freq_factor` times within the original length turns
+/// `factor` times slower. A pair that turns more than `high_freq_factor` times keeps its frequency. Between the two
+/// bounds, the share of the original frequency rises with the number of turns.
 fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
     let RopeScaling { factor, low_freq_factor: low, high_freq_factor: high, original_max_position_embeddings } =
         scaling;
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn position_0_is_unchanged_and_position_1_rotates_by_the_formulas_angle() {
         let rope = RotaryEmbedding::new(4, 1e4, None, 3, Device::Cpu);
-        // two positions of one head of queries, one of keys, and one of values, which are not rotated
+        // two positions, each with one head of queries, of keys, and of values, which are not rotated
         let row = [1.0f32, 2.0, 3.0, 4.0].repeat(3);
         let qkv = Tensor::from_slice(&[row.clone(), row].concat()).view([2, 12]);
         let heads = Heads { heads: 1, kv_heads: 1, head_dim: 4 };

@@ -1,45 +1,45 @@
-//! Gradients of weights, not yet accumulated.
+//! Gradients of weights that are not accumulated yet.
 
 use stagecoach_kernels::{accumulate_embedding, accumulate_linear};
 use tch::Tensor;
 
-/// A contribution of one microbatch to a weight's gradient. Backward passes hand it over as soon as its inputs exist;
-/// the schedule decides when it is accumulated.
+/// The contribution of one microbatch to a weight's gradient. A backward pass creates the contribution as soon as its
+/// inputs exist. The schedule determines when it is accumulated.
 #[derive(Debug)]
 #[must_use]
 pub enum WeightGradient {
     /// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`.
     Linear {
-        /// fp32.
+        /// The accumulator in fp32.
         accumulator: Tensor,
-        /// Gradient of the layer's output.
+        /// The gradient of the layer's output.
         dy: Tensor,
         /// The layer's input.
         x: Tensor,
     },
     /// `accumulator += gradient`.
     Sum {
-        /// fp32.
+        /// The accumulator in fp32.
         accumulator: Tensor,
-        /// fp32, of the same shape.
+        /// The gradient in fp32, with the accumulator's shape.
         gradient: Tensor,
     },
     /// `accumulator[token_ids[i]] += dy[i]`.
     Embedding {
-        /// fp32.
+        /// The accumulator in fp32.
         accumulator: Tensor,
-        /// `i64[rows]`.
+        /// The token ids, `i64[rows]`.
         token_ids: Tensor,
-        /// `[rows, hidden]`.
+        /// The gradient of the output, `[rows, hidden]`.
         dy: Tensor,
     },
     /// A gradient that an architecture defines itself.
     Other(Box<dyn Accumulate>),
 }
 
-/// A weight gradient that knows its accumulator.
+/// A weight gradient with its accumulator.
 pub trait Accumulate: std::fmt::Debug {
-    /// Adds the gradient.
+    /// Adds the gradient to its accumulator.
     fn accumulate(self: Box<Self>);
 }
 

@@ -1,4 +1,4 @@
-//! An open bucket, and requests to it with retries.
+//! Sends requests to an open bucket, with retries.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,30 +13,30 @@ use tokio::runtime::Runtime;
 
 use crate::error::ObjectError;
 use crate::object::Object;
-use crate::retry::{Patience, Retry};
-use crate::settings::{Settings, Store};
+use crate::retry::{Retry, RetryContext};
+use crate::settings::{ListableStore, StoreVariables};
 use crate::uri::{ObjectUri, UriError};
 use crate::verdict::{response, verdict};
 
 /// The state that all buckets of a client share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) settings: Settings,
-    pub(crate) patience: Arc<Patience>,
+pub(crate) struct ClientShared {
+    pub(crate) settings: StoreVariables,
+    pub(crate) patience: Arc<RetryContext>,
     pub(crate) runtime: Runtime,
 }
 
-/// A bucket.
+/// An open bucket.
 pub(crate) struct Bucket {
     /// The URI of the bucket, without a key.
     pub(crate) uri: ObjectUri,
-    store: Arc<dyn Store>,
-    shared: Arc<Shared>,
+    store: Arc<dyn ListableStore>,
+    shared: Arc<ClientShared>,
 }
 
 impl fmt::Debug for Bucket {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // the store has credentials
+        // the store is left out, because it contains credentials
         self.uri.fmt(formatter)
     }
 }
@@ -45,7 +45,7 @@ impl fmt::Debug for Bucket {
 pub(crate) type Chunks = BoxStream<'static, object_store::Result<bytes::Bytes>>;
 
 impl Bucket {
-    pub(crate) fn open(shared: &Arc<Shared>, uri: ObjectUri) -> Result<Bucket, ObjectError> {
+    pub(crate) fn open(shared: &Arc<ClientShared>, uri: ObjectUri) -> Result<Bucket, ObjectError> {
         let store = shared.settings.open(&uri, &shared.patience.limits)?;
         Ok(Bucket { uri, store, shared: Arc::clone(shared) })
     }
@@ -54,17 +54,17 @@ impl Bucket {
         Retry::new(Arc::clone(&self.shared.patience))
     }
 
-    /// Waits for a future.
+    /// Blocks until a future is ready.
     pub(crate) fn wait_for<T>(&self, future: impl Future<Output = T>) -> T {
         self.shared.runtime.block_on(future)
     }
 
-    /// The error of a request for the object `key`, or for a listing if the key is empty.
+    /// Returns the error of a request for the object `key`. An empty key means a listing.
     pub(crate) fn verdict(&self, error: &object_store::Error, key: &str) -> ObjectError {
         verdict(error, &self.uri.with_key(key), &self.shared.settings)
     }
 
-    /// A page of the keys that begin with `prefix`.
+    /// Returns a page of the keys that begin with `prefix`.
     ///
     /// # Errors
     /// Fails if the page can't be read, after all retries.
@@ -80,7 +80,7 @@ impl Bucket {
         self.again("", || self.store.list_paginated(prefix, options.clone()))
     }
 
-    /// The current state of an object in the store.
+    /// Returns the current state of an object in the store.
     ///
     /// # Errors
     /// Fails if the object does not exist, or if the request fails.
@@ -90,7 +90,8 @@ impl Bucket {
         Ok(Object::new(&self.uri, meta))
     }
 
-    /// A HEAD request, followed by a GET after an error: only the answer to a GET has a body with the reason.
+    /// Sends a HEAD request. After a refusal without a reason, sends a GET request, because only the answer to a GET
+    /// has a body with the reason.
     async fn head_with_reason(&self, path: &Path) -> object_store::Result<ObjectMeta> {
         let options = GetOptions { head: true, ..GetOptions::default() };
         match self.store.get_opts(path, options).await {
@@ -107,7 +108,7 @@ impl Bucket {
     /// Requests the bytes of an object from `start` to `end`, without retries.
     ///
     /// # Errors
-    /// `ObjectError::Changed` if the object differs from the listed one. Also fails if it can't be read.
+    /// Returns `ObjectError::Changed` if the object differs from the listing. Also fails if the object can't be read.
     pub(crate) fn chunks(&self, object: &Object, start: u64, end: u64) -> Result<Chunks, ObjectError> {
         let key = object.uri.key.as_str();
         let range = Some(GetRange::Bounded(start..end));
@@ -125,7 +126,7 @@ impl Bucket {
         }
     }
 
-    /// Repeats a request until it succeeds or may not be retried.
+    /// Repeats a request until the request succeeds, or until the retry policy allows no further attempt.
     fn again<T, F>(&self, key: &str, mut request: impl FnMut() -> F) -> Result<T, ObjectError>
     where
         F: Future<Output = object_store::Result<T>>,

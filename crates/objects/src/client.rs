@@ -1,57 +1,57 @@
-//! The client.
+//! The client of object stores.
 
 use std::collections::HashMap;
 use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::bucket::{Bucket, Shared};
+use crate::bucket::{Bucket, ClientShared};
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::reader::ObjectReader;
-use crate::retry::{Limits, Notice, Patience, Pause};
-use crate::settings::Settings;
+use crate::retry::{Notice, Pause, RetryContext, RetryPolicy};
+use crate::settings::StoreVariables;
 use crate::uri::ObjectUri;
 
-/// A client of object stores. Clones share connections. It must not be used from within an async runtime.
+/// A client of object stores. Clones share connections. The client blocks, and must not be used in an async runtime.
 #[derive(Clone, Debug)]
 pub struct ObjectClient {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     /// The opened buckets, by their URIs without a key.
     buckets: Arc<Mutex<HashMap<ObjectUri, Arc<Bucket>>>>,
 }
 
 impl ObjectClient {
-    /// A client with the configuration of environment variables: `AWS_*`, `GOOGLE_*` and `AZURE_*`, with their meaning
-    /// in `object_store`. The client waits with `pause`, and `notice` receives sentences about waits.
+    /// Returns a client that `variables` configure: `AWS_*`, `GOOGLE_*` and `AZURE_*`, with their meaning in
+    /// `object_store`. The client waits by calling `pause`, and announces each wait to `notice`.
     ///
     /// # Errors
-    /// `ObjectError::Runtime` if the system can't start a thread.
+    /// Returns `ObjectError::Runtime` if the system can't start a thread.
     pub fn new(
         variables: impl IntoIterator<Item = (String, String)>,
-        limits: Limits,
+        limits: RetryPolicy,
         pause: Pause,
         notice: Notice,
     ) -> Result<ObjectClient, ObjectError> {
-        // connections also need a thread while no reader is active, and one thread is enough
+        // the runtime has one thread, because connections need a thread while no reader is active
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| ObjectError::Runtime { reason: error.to_string() })?;
-        let patience = Arc::new(Patience { limits, pause, notice });
-        let shared = Shared { settings: Settings::new(variables), patience, runtime };
+        let patience = Arc::new(RetryContext { limits, pause, notice });
+        let shared = ClientShared { settings: StoreVariables::new(variables), patience, runtime };
         Ok(ObjectClient { shared: Arc::new(shared), buckets: Arc::default() })
     }
 
-    /// The objects that a URI matches, by key. The key of the URI is a pattern with `*`, `?`, `[a-z]` and `**`. An
-    /// empty key matches all objects without a leading dot in their names. The client lists only keys with the literal
-    /// prefix of the pattern.
+    /// Returns the objects that a URI matches, sorted by key. The key of the URI is a pattern with `*`, `?`, `[a-z]`
+    /// and `**`. An empty key matches all objects without a leading dot in their names. The client lists only keys with
+    /// the literal prefix of the pattern.
     ///
     /// # Errors
-    /// `ObjectError::NoMatch` if no object matches. Also fails if the bucket can't be listed.
+    /// Returns `ObjectError::NoMatch` if no object matches. Also fails if the bucket can't be listed.
     pub fn list(&self, uri: &ObjectUri) -> Result<Vec<Object>, ObjectError> {
         self.bucket(uri)?.matches(&uri.key)
     }
 
-    /// Whether an object still has the contents that it was listed with.
+    /// Whether the contents of an object are still the same as at the listing.
     ///
     /// # Errors
     /// Fails if the store can't be reached.
@@ -63,8 +63,8 @@ impl ObjectClient {
         }
     }
 
-    /// A reader of a range of an object's bytes. It sends no request before the first read, and resumes after a broken
-    /// connection. It fails if the object has changed since the listing.
+    /// Returns a reader of a range of an object's bytes. The reader sends no request before the first read, and resumes
+    /// after a broken connection. The reader fails if the object has changed since the listing.
     ///
     /// [`ObjectError::within`] finds the [`ObjectError`] in an error of the reader.
     ///

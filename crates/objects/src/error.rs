@@ -1,12 +1,11 @@
-//! Errors of reading from object stores. Each message names what was found and where, what was expected, and what to
-//! do.
+//! The errors of reads from object stores. Each message names the problem, its place, the expectation, and the remedy.
 
 use std::io;
 
 use crate::provider::Provider;
 use crate::uri::{ObjectUri, UriError};
 
-/// The reason why something can't be read from an object store.
+/// The reason why a client can't list or read an object store.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ObjectError {
     /// A URI doesn't name objects.
@@ -28,13 +27,13 @@ pub enum ObjectError {
         /// The problem.
         reason: String,
     },
-    /// A variable can't be used, or one is missing.
+    /// A variable can't be used, or a required variable is missing.
     #[error(
         "the variables {}* don't describe a store of {}:// files: {reason}",
         provider.prefix(),
         provider.scheme()
     )]
-    Settings {
+    StoreVariables {
         /// The kind of store.
         provider: Provider,
         /// The problem.
@@ -56,7 +55,7 @@ pub enum ObjectError {
     NoBucket {
         /// The server.
         host: String,
-        /// The URI of the bucket, or of something in it.
+        /// The URI of the bucket, or of an object in the bucket.
         uri: ObjectUri,
     },
     /// The bucket has no such object.
@@ -70,10 +69,10 @@ pub enum ObjectError {
     NoMatch {
         /// The URI with the pattern.
         uri: ObjectUri,
-        /// The objects that exist instead, as a sentence.
+        /// A sentence with some existing objects or folders.
         nearest: String,
     },
-    /// There are no credentials.
+    /// The client finds no credentials.
     #[error(
         "there are no credentials to read {uri}: {}, or set {}=true if everybody may read it ({tried})",
         uri.provider.credential_advice(),
@@ -85,12 +84,12 @@ pub enum ObjectError {
         /// The last attempt to get credentials, and its result.
         tried: String,
     },
-    /// A service for credentials refuses the request.
-    #[error("{host} gives no credentials, it answered {answer}: check {}", or_own(variables))]
+    /// A service that issues credentials refuses the request.
+    #[error("{host} refused to issue credentials and answered {answer}: check {}", account_name(variables))]
     CredentialsRefused {
         /// The service.
         host: String,
-        /// The answer of the server.
+        /// The answer of the service.
         answer: String,
         /// The names of the variables with credentials.
         variables: String,
@@ -98,7 +97,7 @@ pub enum ObjectError {
     /// The store doesn't accept the credentials.
     #[error(
         "{host} doesn't accept the credentials, it answered {answer}: check {}, or set {}=true if everybody may read",
-        or_own(variables),
+        account_name(variables),
         provider.skip_signature()
     )]
     WrongCredentials {
@@ -114,7 +113,7 @@ pub enum ObjectError {
     /// The store accepts the credentials, but refuses access.
     #[error(
         "{host} refuses access to {uri}, it answered {answer}: give {} {}, or use the credentials of an account that has them",
-        or_own(variables),
+        account_name(variables),
         uri.provider.permissions()
     )]
     AccessDenied {
@@ -146,7 +145,7 @@ pub enum ObjectError {
         /// The server.
         host: String,
     },
-    /// The contents of an object have changed since the listing.
+    /// The contents of an object have changed, or the object was removed, since the listing.
     #[error(
         "{uri} has changed or is gone since it was listed: leave the objects of a corpus as they are, or start a new job with those that are there now"
     )]
@@ -172,7 +171,7 @@ pub enum ObjectError {
         /// The problem of the certificate.
         reason: String,
     },
-    /// A connection can't be established.
+    /// The client can't connect to a server.
     #[error(
         "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be needed, HTTPS_PROXY)",
         unreachable(host, reason)
@@ -191,7 +190,7 @@ pub enum ObjectError {
         /// The cause.
         reason: String,
     },
-    /// A server can't answer now.
+    /// A server can't answer at present.
     #[error("{}: try again later", unavailable(host, answer))]
     Unavailable {
         /// The server.
@@ -210,12 +209,12 @@ impl ObjectError {
         )
     }
 
-    /// The `ObjectError` inside an I/O error of a reader.
+    /// Returns the `ObjectError` inside an I/O error of a reader.
     pub fn within(error: &io::Error) -> Option<&ObjectError> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// The cause, without the remedy.
+    /// Returns the message of the cause, without the remedy.
     pub(crate) fn cause(&self) -> String {
         match self {
             ObjectError::Unreachable { host, reason } => unreachable(host, reason),
@@ -245,8 +244,9 @@ fn unavailable(host: &str, answer: &str) -> String {
     format!("{host} answered {answer}")
 }
 
-/// The account of the variables with credentials, or the default account without such variables.
-fn or_own(variables: &str) -> String {
+/// Names the account of the variables with credentials. Without such variables, this is the account of the machine or
+/// pod.
+fn account_name(variables: &str) -> String {
     match variables {
         "" => "the account of this machine or pod (no variable names another)".to_owned(),
         names => format!("the account of {names}"),

@@ -1,7 +1,8 @@
-//! Failed requests, with the details of the HTTP exchange.
+//! Describes failed requests, with the details of the HTTP exchange, and lists the causes of an error.
 
 use std::error::Error;
 use std::fmt::{self, Display};
+use std::io;
 
 use http::{HeaderMap, Method, Uri};
 
@@ -11,7 +12,7 @@ const LONGEST_MESSAGE: usize = 200;
 /// The server and the purpose of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RequestInfo {
-    /// HOST or HOST:PORT.
+    /// The server as HOST or HOST:PORT.
     pub(crate) host: String,
     pub(crate) purpose: Purpose,
     /// Whether the request is for a page of a listing.
@@ -23,9 +24,9 @@ pub(crate) struct RequestInfo {
 pub(crate) enum Purpose {
     /// The listing or the contents of a bucket.
     Objects,
-    /// Credentials of this machine or pod, which exist only if an administrator has set them up.
+    /// The credentials of this machine or pod. They exist only if an administrator has set them up.
     OwnCredentials,
-    /// Credentials of a configured account or role.
+    /// The credentials of a configured account or role.
     Credentials,
 }
 
@@ -33,7 +34,7 @@ impl RequestInfo {
     pub(crate) fn new(method: &Method, uri: &Uri) -> Self {
         let name = uri.host().unwrap_or_default();
         let is_own = name.starts_with("169.254.") || name.starts_with("[fd00:ec2:") || name.starts_with("metadata.");
-        // a client only reads buckets, so PUT and POST get credentials
+        // the client only reads buckets: PUT and POST requests are for credentials
         let purpose = match *method {
             Method::PUT => Purpose::OwnCredentials,
             _ if is_own => Purpose::OwnCredentials,
@@ -44,7 +45,7 @@ impl RequestInfo {
             Some(port) => format!("{name}:{port}"),
             None => name.to_owned(),
         };
-        // the query of S3 and Google is list-type=2, and that of Azure is comp=list
+        // the query of a listing has list-type=2 for S3 and Google, and comp=list for Azure
         let is_listing = purpose == Purpose::Objects && uri.query().is_some_and(|query| query.contains("list"));
         RequestInfo { host, purpose, is_listing }
     }
@@ -52,14 +53,14 @@ impl RequestInfo {
 
 /// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Failure {
-    /// The server refuses.
+pub(crate) enum StoreFailure {
+    /// The server refuses the request.
     Refused(RequestInfo, ErrorResponse),
     /// The client can't connect to the server.
     Unreachable(RequestInfo, String),
     /// This machine doesn't trust the server's certificate.
     Untrusted(RequestInfo, String),
-    /// A connection broke or fell silent.
+    /// A connection broke, or sent no bytes for too long.
     Interrupted(RequestInfo, String),
 }
 
@@ -67,23 +68,24 @@ pub(crate) enum Failure {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ErrorResponse {
     pub(crate) status: u16,
-    /// The name of the error in the store's protocol, such as `NoSuchKey`. Empty if the answer has none.
+    /// The name of the error in the store's protocol, such as `NoSuchKey`. Empty if the answer has no name.
     pub(crate) code: String,
     /// The message of the server.
     pub(crate) message: String,
-    /// The region that the answer names.
+    /// The region that the answer names, if it names one.
     pub(crate) region: Option<String>,
 }
 
 impl ErrorResponse {
-    /// The error for a page that is not XML, such as a web console or the login page of a network.
+    /// Returns the error for a page that is not XML, such as a web console or the login page of a network. Returns
+    /// `None` for XML.
     pub(crate) fn other_page(status: u16, headers: &HeaderMap) -> Option<ErrorResponse> {
         let kind = headers.get(http::header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
         let kind = kind.filter(|kind| !kind.contains("xml"))?;
         Some(ErrorResponse { status, message: short(&format!("{kind} is no listing")), ..ErrorResponse::default() })
     }
 
-    /// Reads an answer. The answer to a HEAD request has no body.
+    /// Parses an answer with an error status. The answer to a HEAD request has no body.
     pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8]) -> ErrorResponse {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let body = String::from_utf8_lossy(body);
@@ -114,26 +116,26 @@ impl Display for ErrorResponse {
     }
 }
 
-impl Display for Failure {
+impl Display for StoreFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused(request, response) => write!(formatter, "{} answered {response}", request.host),
-            Failure::Unreachable(request, reason)
-            | Failure::Untrusted(request, reason)
-            | Failure::Interrupted(request, reason) => write!(formatter, "{}: {reason}", request.host),
+            StoreFailure::Refused(request, response) => write!(formatter, "{} answered {response}", request.host),
+            StoreFailure::Unreachable(request, reason)
+            | StoreFailure::Untrusted(request, reason)
+            | StoreFailure::Interrupted(request, reason) => write!(formatter, "{}: {reason}", request.host),
         }
     }
 }
 
-impl Error for Failure {}
+impl Error for StoreFailure {}
 
-/// The text of the first element with this name in XML.
+/// Returns the text of the first XML element with this name.
 fn element(xml: &str, name: &str) -> Option<String> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     Some(rest.split_once(&format!("</{name}>"))?.0.trim().to_owned())
 }
 
-/// The message of a server, shortened to one line.
+/// Shortens the message of a server to one line.
 fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().filter(|letter| !letter.is_control()).take(LONGEST_MESSAGE).collect()
@@ -141,6 +143,26 @@ fn short(text: &str) -> String {
 
 fn is_region(text: &str) -> bool {
     !text.is_empty() && text.len() < 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// Returns an error and the chain of its causes.
+pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
+    let mut causes = vec![error];
+    let mut last = error;
+    loop {
+        // `source` of an I/O error skips the inner error
+        let within = last.downcast_ref::<io::Error>().and_then(|error| error.get_ref());
+        let Some(cause) = within.map(|error| error as &(dyn Error + 'static)).or_else(|| last.source()) else {
+            return causes;
+        };
+        causes.push(cause);
+        last = cause;
+    }
+}
+
+/// Returns the message of the innermost cause.
+pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
 #[cfg(test)]

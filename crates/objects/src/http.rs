@@ -1,5 +1,5 @@
-//! The connections of a bucket. `object_store` makes the requests. This module classifies their failures, because
-//! headers and causes are still available here.
+//! Sends the requests of `object_store`. This module classifies failed requests, because the headers and the causes of
+//! a failure are available only here.
 
 use std::error::Error;
 use std::io;
@@ -12,13 +12,12 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-use crate::causes::causes;
-use crate::failure::{ErrorResponse, Failure, RequestInfo};
+use crate::failure::{ErrorResponse, RequestInfo, StoreFailure, causes};
 
 /// The largest body of an error response that a client reads.
 const LONGEST_REFUSAL: usize = 64 << 10;
 
-/// A maker of connections that return each failure as a [`Failure`].
+/// Makes connections that return each failure as a [`StoreFailure`].
 #[derive(Debug, Default)]
 pub(crate) struct Connector;
 
@@ -27,7 +26,7 @@ struct Connections(HttpClient);
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        // the workspace has one cryptography provider, and an error only means that it is already installed
+        // an error means that the provider is already installed: the workspace has only this cryptography provider
         let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(HttpClient::new(Connections(ReqwestConnector::default().connect(options)?)))
     }
@@ -37,14 +36,15 @@ impl HttpConnector for Connector {
 impl HttpService for Connections {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let info = RequestInfo::new(request.method(), request.uri());
-        // `object_store` reads the error response to this request, and then chooses how to get an instance's token
+        // `object_store` reads the error response to a PUT request, and then chooses how to get the token of a cloud
+        // instance
         let is_handled_by_client = request.method() == http::Method::PUT;
         let answer = self.0.execute(request).await.map_err(|error| failed(&info, &error))?;
         let (parts, body) = answer.into_parts();
         let status = parts.status.as_u16();
         if parts.status.is_success() || is_handled_by_client {
             if let Some(response) = ErrorResponse::other_page(status, &parts.headers).filter(|_| info.is_listing) {
-                return Err(final_error(Failure::Refused(info, response)));
+                return Err(final_error(StoreFailure::Refused(info, response)));
             }
             let body = body.map_err(move |error| failed(&info, &error));
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)));
@@ -52,12 +52,12 @@ impl HttpService for Connections {
         let body = Limited::new(body, LONGEST_REFUSAL).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         let response = ErrorResponse::read(status, &parts.headers, &body);
-        Err(final_error(Failure::Refused(info, response)))
+        Err(final_error(StoreFailure::Refused(info, response)))
     }
 }
 
-/// An error that `object_store` returns without a retry.
-fn final_error(failure: Failure) -> HttpError {
+/// Returns an error that `object_store` does not retry.
+fn final_error(failure: StoreFailure) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, failure)
 }
 
@@ -71,12 +71,12 @@ fn failed(request: &RequestInfo, error: &HttpError) -> HttpError {
         cause.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused)
     };
     final_error(if causes.iter().any(is_untrusted) {
-        Failure::Untrusted(request, reason)
+        StoreFailure::Untrusted(request, reason)
     } else if error.kind() == HttpErrorKind::Connect || causes.iter().any(is_refused) {
-        Failure::Unreachable(request, reason)
+        StoreFailure::Unreachable(request, reason)
     } else if error.kind() == HttpErrorKind::Timeout {
-        Failure::Interrupted(request, "it fell silent".to_owned())
+        StoreFailure::Interrupted(request, "it fell silent".to_owned())
     } else {
-        Failure::Interrupted(request, reason)
+        StoreFailure::Interrupted(request, reason)
     })
 }

@@ -1,12 +1,12 @@
-//! Reading from object stores: S3 and stores with its protocol, Google Cloud Storage, and Azure Blob Storage.
+//! Reads from object stores: S3 and stores with the S3 protocol, Google Cloud Storage, and Azure Blob Storage.
 //!
 //! An [`ObjectUri`] names objects of a bucket. An [`ObjectClient`] lists the objects that the pattern in a URI matches,
-//! and reads them as streams that resume after a broken connection. A stream never mixes versions of an object: it
-//! fails if the object changes after the listing. The API of the client is blocking, and its async runtime is private.
+//! and reads the objects as streams that resume after a broken connection. A stream never mixes versions of an object:
+//! the stream fails if the object changes after the listing. The API of the client is blocking. The client has a
+//! private async runtime.
 #![deny(unsafe_code)]
 
 mod bucket;
-mod causes;
 mod client;
 mod error;
 mod failure;
@@ -25,5 +25,5 @@ pub use client::ObjectClient;
 pub use error::ObjectError;
 pub use object::Object;
 pub use provider::Provider;
-pub use retry::{Limits, Notice, Pause};
+pub use retry::{Notice, Pause, RetryPolicy};
 pub use uri::{ObjectUri, UriError};

@@ -1,4 +1,4 @@
-//! The objects of a bucket that a pattern matches.
+//! Finds the objects of a bucket that a pattern matches.
 
 use std::collections::HashSet;
 
@@ -11,10 +11,10 @@ use crate::pattern::KeyPattern;
 const NAMED_KEYS: usize = 3;
 
 impl Bucket {
-    /// The objects that the pattern `text` matches, by key.
+    /// Returns the objects that the pattern `text` matches, sorted by key.
     ///
     /// # Errors
-    /// `ObjectError::NoMatch` if no object matches. Also fails if the bucket can't be listed.
+    /// Returns `ObjectError::NoMatch` if no object matches. Also fails if the bucket can't be listed.
     pub(crate) fn matches(&self, text: &str) -> Result<Vec<Object>, ObjectError> {
         let pattern = KeyPattern::parse(text)?;
         let objects = match pattern.is_literal {
@@ -54,15 +54,15 @@ impl Bucket {
                 break;
             }
         }
-        // web consoles represent a folder by an empty object of its name, and `object_store` removes the slash of that
-        // name
+        // empty objects with the name of a folder are removed: web consoles create them for folders, and `object_store`
+        // removes the slash at the end of their keys
         found.retain(|object| object.size > 0 || !folders.contains(&object.uri.key));
         found.sort_by(|one, other| one.uri.key.cmp(&other.uri.key));
         found.dedup_by(|one, other| one.uri == other.uri);
         Ok(found)
     }
 
-    /// The contents of the deepest non-empty folder of `prefix`, as a sentence.
+    /// Describes the contents of the deepest non-empty folder of `prefix` in a sentence.
     fn nearest(&self, prefix: &str) -> Result<String, ObjectError> {
         let mut folder = prefix;
         loop {
@@ -86,7 +86,7 @@ impl Bucket {
     }
 }
 
-/// The first names, and the known number of others.
+/// Returns the first names, and the number of further names if the listing is complete.
 fn some_of(names: &[String], has_more: bool) -> String {
     let named = &names[..names.len().min(NAMED_KEYS)];
     match (names.len() - named.len(), has_more) {

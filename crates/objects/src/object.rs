@@ -1,10 +1,10 @@
-//! An object, as a listing describes it.
+//! An object in the form of a listing.
 
 use object_store::ObjectMeta;
 
 use crate::uri::ObjectUri;
 
-/// An object of a bucket, in its state at the listing.
+/// An object of a bucket, in the state at the time of the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     /// The URI of the object.
@@ -13,7 +13,7 @@ pub struct Object {
     pub size: u64,
     /// The time of the last modification, in seconds since 1970.
     pub modified: u64,
-    /// The entity tag of the contents, with its quotes. Other contents have another tag.
+    /// The entity tag of the contents, with its quotes. Different contents have different tags.
     pub etag: Option<String>,
     /// The version, if the bucket keeps versions and the store lists them.
     pub version: Option<String>,
@@ -24,9 +24,9 @@ impl Object {
         Object {
             uri: bucket.with_key(meta.location.as_ref()),
             size: meta.size,
-            // whole seconds, because a listing may be more precise than the headers of an object
+            // the time is in whole seconds, because a listing may be more precise than the headers of an object
             modified: u64::try_from(meta.last_modified.timestamp()).unwrap_or_default(),
-            // a weak tag doesn't tell contents apart
+            // a weak tag is left out, because different contents may have the same weak tag
             etag: meta.e_tag.filter(|etag| !etag.is_empty() && !etag.starts_with("W/")),
             version: meta.version,
         }

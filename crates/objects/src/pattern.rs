@@ -1,4 +1,4 @@
-//! Patterns of keys within a bucket.
+//! Matches keys within a bucket against patterns.
 
 use glob::{MatchOptions, Pattern};
 
@@ -7,23 +7,23 @@ use crate::error::ObjectError;
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
-/// A pattern, and the place of the keys that it matches.
+/// A pattern, and the common prefix of the keys that the pattern matches.
 #[derive(Debug)]
 pub(crate) struct KeyPattern {
     pattern: Pattern,
     /// The common literal prefix of all matching keys.
     pub(crate) prefix: String,
-    /// Whether the rest of a matching key, after the prefix, may contain a slash.
+    /// Whether a matching key may contain a slash after the prefix.
     pub(crate) is_deep: bool,
     /// Whether the pattern is a plain key, without wildcards.
     pub(crate) is_literal: bool,
 }
 
 impl KeyPattern {
-    /// The pattern in `text`. An empty text matches every key without a leading dot.
+    /// Parses a pattern. An empty text matches every key without a leading dot.
     ///
     /// # Errors
-    /// `ObjectError::Pattern` if the text is not a valid pattern.
+    /// Returns `ObjectError::Pattern` if the text is not a valid pattern.
     pub(crate) fn parse(text: &str) -> Result<KeyPattern, ObjectError> {
         let text = if text.is_empty() { "**/*" } else { text };
         let bad = |error: glob::PatternError| ObjectError::Pattern { pattern: text.into(), reason: error.msg.into() };

@@ -1,9 +1,9 @@
-//! The kinds of object stores, and their variables and names.
+//! The kinds of object stores, with their environment variables and names.
 
 /// A kind of object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
-    /// Amazon S3, and stores with its protocol such as MinIO and Ceph.
+    /// Amazon S3, and stores with the S3 protocol, such as MinIO and Ceph.
     S3,
     /// Google Cloud Storage.
     Google,
@@ -12,10 +12,10 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// All kinds.
+    /// All kinds of object stores.
     pub const ALL: [Provider; 3] = [Provider::S3, Provider::Google, Provider::Azure];
 
-    /// The scheme of the store's URIs.
+    /// Returns the scheme of the store's URIs.
     pub fn scheme(self) -> &'static str {
         match self {
             Provider::S3 => "s3",
@@ -24,7 +24,7 @@ impl Provider {
         }
     }
 
-    /// The word for a bucket.
+    /// Returns the store's word for a bucket.
     pub(crate) fn bucket(self) -> &'static str {
         match self {
             Provider::S3 | Provider::Google => "bucket",
@@ -32,7 +32,7 @@ impl Provider {
         }
     }
 
-    /// The common prefix of the store's variables.
+    /// Returns the common prefix of the store's variables.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Provider::S3 => "AWS_",
@@ -41,7 +41,7 @@ impl Provider {
         }
     }
 
-    /// The variables with the URL of the server. The first one that is set counts.
+    /// Returns the variables for the URL of the server. The first variable that is set counts.
     pub(crate) fn endpoint_variables(self) -> &'static [&'static str] {
         match self {
             Provider::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
@@ -50,7 +50,7 @@ impl Provider {
         }
     }
 
-    /// The other variables with URLs.
+    /// Returns the further variables that contain URLs.
     pub(crate) fn url_variables(self) -> &'static [&'static str] {
         match self {
             Provider::S3 => &["AWS_ENDPOINT_URL_STS", "AWS_METADATA_ENDPOINT", "AWS_CONTAINER_CREDENTIALS_FULL_URI"],
@@ -64,7 +64,7 @@ impl Provider {
         }
     }
 
-    /// The variables that hold credentials or configure how to get them.
+    /// Returns the variables that contain credentials, or configure how the client gets them.
     pub(crate) fn credential_variables(self) -> &'static [&'static str] {
         match self {
             Provider::S3 => &[
@@ -97,7 +97,7 @@ impl Provider {
         }
     }
 
-    /// The variable for requests without credentials.
+    /// Returns the variable for requests without credentials.
     pub(crate) fn skip_signature(self) -> &'static str {
         match self {
             Provider::S3 => "AWS_SKIP_SIGNATURE",
@@ -106,7 +106,7 @@ impl Provider {
         }
     }
 
-    /// The way to give a job credentials.
+    /// Describes how a user gives credentials to a job.
     pub(crate) fn credential_advice(self) -> &'static str {
         match self {
             Provider::S3 => {
@@ -121,7 +121,7 @@ impl Provider {
         }
     }
 
-    /// The permissions that a reader needs.
+    /// Names the permissions that a reader needs.
     pub(crate) fn permissions(self) -> &'static str {
         match self {
             Provider::S3 => "s3:ListBucket and s3:GetObject",

@@ -1,4 +1,4 @@
-//! Readers of objects, which resume after a broken connection.
+//! Reads objects, and resumes after a broken connection.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -12,15 +12,15 @@ use crate::error::ObjectError;
 use crate::object::Object;
 use crate::retry::Retry;
 
-/// A reader of a range of an object's bytes. It sends no request before the first read.
+/// A reader of a range of an object's bytes. The reader sends no request before the first read.
 pub(crate) struct ObjectReader {
     bucket: Arc<Bucket>,
     object: Object,
-    /// The range that is not received yet.
+    /// The range that the reader has not received yet.
     range: Range<u64>,
     /// The connection that receives the bytes; `None` before the first connection and after a broken one.
     chunks: Option<Chunks>,
-    /// Bytes that are received and not read yet.
+    /// The received bytes that the caller has not read yet.
     chunk: Bytes,
     retry: Retry,
 }
@@ -31,7 +31,7 @@ impl ObjectReader {
         ObjectReader { bucket, object, range, chunks: None, chunk: Bytes::new(), retry }
     }
 
-    /// The next bytes.
+    /// Receives the next bytes.
     fn next_chunk(&mut self) -> Result<Bytes, ObjectError> {
         let Range { start, end } = self.range;
         let chunks = match self.chunks.take() {

@@ -1,5 +1,5 @@
-//! Retries of requests, and the waits before them. The retries of `object_store` are off, because they are silent and
-//! end five minutes after the start of a stream, regardless of its progress.
+//! Decides whether a client retries a failed request, and waits before the retry. The retries of `object_store` are
+//! off: they give no notice, and end five minutes after the start of a stream even if the stream makes progress.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 /// A function that waits for a duration. Tests only add up the durations.
 pub type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
 
-/// The patience of a client.
+/// The limits of a client's retries and waits.
 #[derive(Clone, Debug)]
-pub struct Limits {
-    /// The longest wait after the first failure. Each further failure doubles it.
+pub struct RetryPolicy {
+    /// The longest wait after the first failure. Each further failure doubles the wait.
     pub first_wait: Duration,
-    /// The longest wait after a failure.
+    /// The limit of the doubled wait after a failure.
     pub longest_wait: Duration,
-    /// The longest sum of waits without a received byte, after which a request fails.
+    /// The longest sum of consecutive waits without a received byte. After this time, a request fails.
     pub without_progress: Duration,
-    /// The number of failed attempts to get credentials from the machine, after which a request fails.
+    /// The number of failed attempts to get credentials from the machine after which a request fails.
     pub credential_attempts: u32,
-    /// The timeout for a connection.
+    /// The timeout for the set-up of a connection.
     pub connect: Duration,
-    /// The longest time without a received byte, before or within an answer.
+    /// The longest time without a received byte, before and during an answer.
     pub silence: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy {
             first_wait: Duration::from_secs(1),
             longest_wait: Duration::from_secs(30),
             without_progress: Duration::from_secs(300),
@@ -43,15 +43,15 @@ impl Default for Limits {
     }
 }
 
-/// The settings that all requests of a client share.
+/// The settings of retries that all requests of a client share.
 #[derive(Clone)]
-pub(crate) struct Patience {
-    pub(crate) limits: Limits,
+pub(crate) struct RetryContext {
+    pub(crate) limits: RetryPolicy,
     pub(crate) pause: Pause,
     pub(crate) notice: Notice,
 }
 
-impl fmt::Debug for Patience {
+impl fmt::Debug for RetryContext {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.limits.fmt(formatter)
     }
@@ -60,13 +60,13 @@ impl fmt::Debug for Patience {
 /// The failures of an operation since its last progress.
 #[derive(Debug)]
 pub(crate) struct Retry {
-    patience: Arc<Patience>,
+    patience: Arc<RetryContext>,
     failures: u32,
     waited: Duration,
 }
 
 impl Retry {
-    pub(crate) fn new(patience: Arc<Patience>) -> Retry {
+    pub(crate) fn new(patience: Arc<RetryContext>) -> Retry {
         Retry { patience, failures: 0, waited: Duration::ZERO }
     }
 
@@ -75,12 +75,12 @@ impl Retry {
         (self.failures, self.waited) = (0, Duration::ZERO);
     }
 
-    /// Waits until the time of the next attempt.
+    /// Waits until the time of the next attempt, after `error`.
     ///
     /// # Errors
-    /// `error`, if another attempt would not help.
+    /// Returns `error` if no further attempt is allowed.
     pub(crate) fn wait(&mut self, error: ObjectError) -> Result<(), ObjectError> {
-        let Patience { limits, pause, notice } = &*self.patience;
+        let RetryContext { limits, pause, notice } = &*self.patience;
         self.failures += 1;
         let wait = backoff(limits, self.failures, random());
         let may_help = match error {
@@ -97,16 +97,16 @@ impl Retry {
     }
 }
 
-/// The wait after `failures` failures: exponential backoff, of which `chance`, from 0 to 1, selects between half and
-/// all.
-fn backoff(limits: &Limits, failures: u32, chance: f64) -> Duration {
+/// Returns the wait after `failures` consecutive failures. The wait grows exponentially. `chance`, from 0 to 1, selects
+/// a wait between half and all of that time.
+fn backoff(limits: &RetryPolicy, failures: u32, chance: f64) -> Duration {
     let doubled = limits.first_wait.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
     doubled.min(limits.longest_wait).mul_f64(0.5 + chance / 2.0)
 }
 
-/// A random number from 0 to 1.
+/// Returns a random number from 0 to 1.
 fn random() -> f64 {
-    // without randomness, each wait has its full length
+    // if the system has no randomness, each wait has its full length
     f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }
 
@@ -125,7 +125,7 @@ mod tests {
         let (notices, pauses) = (log.clone(), log.clone());
         let notice: Notice = Arc::new(move |text| notices.lock().unwrap().push(text.to_owned()));
         let pause: Pause = Arc::new(move |wait| pauses.lock().unwrap().push(format!("{} s", wait.as_secs())));
-        (Retry::new(Arc::new(Patience { limits: Limits::default(), pause, notice })), log)
+        (Retry::new(Arc::new(RetryContext { limits: RetryPolicy::default(), pause, notice })), log)
     }
 
     fn unavailable() -> ObjectError {
@@ -156,7 +156,7 @@ mod tests {
     proptest! {
         #[test]
         fn waits_double_up_to_a_bound(failures in 1_u32..100, chance in 0.0..=1.0) {
-            let limits = Limits::default();
+            let limits = RetryPolicy::default();
             let wait = backoff(&limits, failures, chance);
             let longest = limits.longest_wait.min(Duration::from_secs(1 << (failures - 1).min(6)));
             prop_assert!(longest / 2 <= wait && wait <= longest);

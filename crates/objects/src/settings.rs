@@ -1,4 +1,4 @@
-//! The variables of a job that configure its buckets.
+//! Configures buckets by the environment variables of a job.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,45 +11,45 @@ use object_store::list::PaginatedListStore;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use url::Url;
 
-use crate::causes::reason;
 use crate::error::ObjectError;
+use crate::failure::reason;
 use crate::http::Connector;
 use crate::provider::Provider;
-use crate::retry::Limits;
+use crate::retry::RetryPolicy;
 use crate::uri::ObjectUri;
 
-/// A reader of the objects of a bucket, which also lists them.
-pub(crate) trait Store: ObjectStore + PaginatedListStore {}
+/// A store that reads the objects of a bucket, and lists them in pages.
+pub(crate) trait ListableStore: ObjectStore + PaginatedListStore {}
 
-impl<T: ObjectStore + PaginatedListStore> Store for T {}
+impl<T: ObjectStore + PaginatedListStore> ListableStore for T {}
 
-/// Variables that configure object stores. Values may be secrets, so `Debug` shows only the names.
+/// Variables that configure object stores. `Debug` shows only the names, because values may be secrets.
 #[derive(Clone)]
-pub(crate) struct Settings(BTreeMap<String, String>);
+pub(crate) struct StoreVariables(BTreeMap<String, String>);
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for StoreVariables {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-impl Settings {
-    /// The non-empty `variables` with the prefix of an object store.
-    pub(crate) fn new(variables: impl IntoIterator<Item = (String, String)>) -> Settings {
+impl StoreVariables {
+    /// Keeps the non-empty `variables` whose names have the prefix of an object store.
+    pub(crate) fn new(variables: impl IntoIterator<Item = (String, String)>) -> StoreVariables {
         let is_used = |name: &str| Provider::ALL.iter().any(|provider| name.starts_with(provider.prefix()));
-        Settings(variables.into_iter().filter(|(name, value)| is_used(name) && !value.is_empty()).collect())
+        StoreVariables(variables.into_iter().filter(|(name, value)| is_used(name) && !value.is_empty()).collect())
     }
 
     /// Opens a bucket, without a request.
     ///
     /// # Errors
     /// Fails if a variable can't be used or is missing.
-    pub(crate) fn open(&self, bucket: &ObjectUri, limits: &Limits) -> Result<Arc<dyn Store>, ObjectError> {
+    pub(crate) fn open(&self, bucket: &ObjectUri, limits: &RetryPolicy) -> Result<Arc<dyn ListableStore>, ObjectError> {
         let (provider, name) = (bucket.provider, bucket.bucket.as_str());
         self.check(provider)?;
         let endpoint = self.endpoint(provider)?;
         let is_http = endpoint.as_ref().is_some_and(|endpoint| endpoint.scheme() == "http");
-        // no timeout for a body that makes progress
+        // a body that makes progress has no timeout
         let options = ClientOptions::new()
             .with_timeout_disabled()
             .with_connect_timeout(limits.connect)
@@ -70,7 +70,7 @@ impl Settings {
                     .with_http_connector(Connector)
             };
         }
-        let store: object_store::Result<Arc<dyn Store>> = match provider {
+        let store: object_store::Result<Arc<dyn ListableStore>> = match provider {
             Provider::S3 => {
                 let mut builder = configured!(AmazonS3Builder::new()).with_bucket_name(name);
                 if let Some(endpoint) = &endpoint
@@ -89,13 +89,13 @@ impl Settings {
                 builder.build().map(|store| Arc::new(store) as _)
             }
         };
-        store.map_err(|error| ObjectError::Settings { provider, reason: self.redacted(&reason(&error)) })
+        store.map_err(|error| ObjectError::StoreVariables { provider, reason: self.redacted(&reason(&error)) })
     }
 
-    /// Checks the variables that `object_store` does not check: it panics at an invalid URL.
+    /// Checks the variables that `object_store` does not check. `object_store` would panic at an invalid URL.
     ///
     /// # Errors
-    /// `ObjectError::Endpoint` or `ObjectError::Settings` if a variable can't be used.
+    /// Returns `ObjectError::Endpoint` or `ObjectError::StoreVariables` if a variable can't be used.
     fn check(&self, provider: Provider) -> Result<(), ObjectError> {
         for variable in provider.endpoint_variables().iter().chain(provider.url_variables()) {
             self.url(variable)?;
@@ -103,22 +103,22 @@ impl Settings {
         let is_region = |text: &String| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         match ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find(|name| !self.0.get(**name).is_none_or(is_region)) {
             Some(name) if provider == Provider::S3 => {
-                Err(ObjectError::Settings { provider, reason: format!("{name} is not the name of a region") })
+                Err(ObjectError::StoreVariables { provider, reason: format!("{name} is not the name of a region") })
             }
             _ => Ok(()),
         }
     }
 
-    /// The URL of the server; `None` if no variable sets it.
+    /// Returns the URL of the server; `None` if no variable sets it.
     fn endpoint(&self, provider: Provider) -> Result<Option<Url>, ObjectError> {
         let set = provider.endpoint_variables().iter().find(|name| self.0.contains_key(**name));
         set.map_or(Ok(None), |variable| self.url(variable))
     }
 
-    /// The URL in a variable.
+    /// Parses the URL in a variable; `None` if the variable is not set.
     ///
     /// # Errors
-    /// `ObjectError::Endpoint` if the value is not the URL of a server.
+    /// Returns `ObjectError::Endpoint` if the value is not the URL of a server.
     fn url(&self, variable: &str) -> Result<Option<Url>, ObjectError> {
         let Some(text) = self.0.get(variable) else { return Ok(None) };
         let bad = |reason: String| ObjectError::Endpoint { variable: variable.to_owned(), reason };
@@ -137,13 +137,13 @@ impl Settings {
         value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "on" | "yes" | "y"))
     }
 
-    /// The names of the variables that give a provider credentials; empty if none is set.
+    /// Returns the names of the set variables that give a provider credentials. The text is empty if none is set.
     pub(crate) fn credentials(&self, provider: Provider) -> String {
         let names = provider.credential_variables().iter().filter(|name| self.0.contains_key(**name));
         names.copied().collect::<Vec<_>>().join(", ")
     }
 
-    /// `text` without the values of secret variables, which a server may repeat.
+    /// Removes the values of secret variables from `text`. A server may repeat them in its messages.
     pub(crate) fn redacted(&self, text: &str) -> String {
         const SECRETS: [&str; 4] = ["KEY", "SECRET", "TOKEN", "PASSWORD"];
         let is_secret = |name: &str| SECRETS.iter().any(|word| name.contains(word)) && !name.ends_with("_FILE");
@@ -152,7 +152,7 @@ impl Settings {
     }
 }
 
-/// The endpoint with the bucket as a part of its host.
+/// Returns the endpoint with the bucket as a part of the host name.
 fn with_bucket(endpoint: &Url, bucket: &str) -> String {
     let text = endpoint.to_string();
     let text = text.trim_end_matches('/');

@@ -1,23 +1,23 @@
-//! URIs that name objects.
+//! Parses and writes URIs that name objects.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use crate::provider::Provider;
 
-/// `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`. The key is taken as it is written: `%20` is not a
-/// space. The text may be a pattern.
+/// A URI `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`. The key is not decoded: `%20` is not a space.
+/// The key may be a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectUri {
     /// The kind of store.
     pub provider: Provider,
     /// The bucket or container.
     pub bucket: String,
-    /// The key or pattern within the bucket. It is empty if the URI names the whole bucket.
+    /// The key or pattern within the bucket. The key is empty if the URI names the whole bucket.
     pub key: String,
 }
 
-/// A text that is not the URI of objects.
+/// The error for a text that is not the URI of objects.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("\"{uri}\" is not the URI of objects, s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY: {reason}")]
 pub struct UriError {
@@ -28,7 +28,7 @@ pub struct UriError {
 }
 
 impl ObjectUri {
-    /// The URI of another key in the same bucket.
+    /// Returns the URI of `key` in the same bucket.
     pub(crate) fn with_key(&self, key: &str) -> ObjectUri {
         ObjectUri { key: key.to_owned(), ..self.clone() }
     }

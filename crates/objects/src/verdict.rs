@@ -1,42 +1,41 @@
-//! The error that a failed request means for the user.
+//! Converts a failed request to the error that users see.
 
-use crate::causes::{causes, reason};
 use crate::error::ObjectError;
-use crate::failure::{ErrorResponse, Failure, Purpose};
-use crate::settings::Settings;
+use crate::failure::{ErrorResponse, Purpose, StoreFailure, causes, reason};
+use crate::settings::StoreVariables;
 use crate::uri::ObjectUri;
 
-/// The error of a request for `uri`. The key is empty for a listing.
-pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &Settings) -> ObjectError {
-    let failure = causes(error).into_iter().find_map(|cause| cause.downcast_ref::<Failure>());
+/// Returns the error of a request for `uri`. The key of `uri` is empty for a listing.
+pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &StoreVariables) -> ObjectError {
+    let failure = causes(error).into_iter().find_map(|cause| cause.downcast_ref::<StoreFailure>());
     match failure {
         Some(failure) => from_failure(failure, uri, settings),
         None => ObjectError::Unreadable { uri: uri.clone(), reason: settings.redacted(&reason(error)) },
     }
 }
 
-/// The server's error response in the causes of an error.
+/// Returns the server's error response, if it is among the causes of an error.
 pub(crate) fn response(error: &object_store::Error) -> Option<&ErrorResponse> {
     causes(error).into_iter().find_map(|cause| match cause.downcast_ref()? {
-        Failure::Refused(_, response) => Some(response),
+        StoreFailure::Refused(_, response) => Some(response),
         _ => None,
     })
 }
 
-fn from_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> ObjectError {
+fn from_failure(failure: &StoreFailure, uri: &ObjectUri, settings: &StoreVariables) -> ObjectError {
     let provider = uri.provider;
     let request = match failure {
-        Failure::Refused(request, _)
-        | Failure::Unreachable(request, _)
-        | Failure::Untrusted(request, _)
-        | Failure::Interrupted(request, _) => request,
+        StoreFailure::Refused(request, _)
+        | StoreFailure::Unreachable(request, _)
+        | StoreFailure::Untrusted(request, _)
+        | StoreFailure::Interrupted(request, _) => request,
     };
     let host = request.host.clone();
     if request.purpose == Purpose::OwnCredentials {
         return ObjectError::NoCredentials { uri: uri.clone(), tried: settings.redacted(&failure.to_string()) };
     }
     match failure {
-        Failure::Refused(_, response) => {
+        StoreFailure::Refused(_, response) => {
             let answer = settings.redacted(&response.to_string());
             let is_temporary = matches!(response.status, 408 | 429 | 500 | 502..)
                 || matches!(response.code.as_str(), "SlowDown" | "RequestTimeout" | "ServerBusy" | "InternalError");
@@ -46,9 +45,9 @@ fn from_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> Obje
                 _ => ObjectError::CredentialsRefused { host, answer, variables: settings.credentials(provider) },
             }
         }
-        Failure::Unreachable(_, reason) => ObjectError::Unreachable { host, reason: reason.clone() },
-        Failure::Untrusted(_, reason) => ObjectError::Untrusted { host, reason: reason.clone() },
-        Failure::Interrupted(_, reason) => ObjectError::Interrupted { host, reason: reason.clone() },
+        StoreFailure::Unreachable(_, reason) => ObjectError::Unreachable { host, reason: reason.clone() },
+        StoreFailure::Untrusted(_, reason) => ObjectError::Untrusted { host, reason: reason.clone() },
+        StoreFailure::Interrupted(_, reason) => ObjectError::Interrupted { host, reason: reason.clone() },
     }
 }
 
@@ -57,7 +56,7 @@ fn from_refusal(
     host: String,
     answer: String,
     uri: &ObjectUri,
-    settings: &Settings,
+    settings: &StoreVariables,
 ) -> ObjectError {
     let uri = uri.clone();
     let variables = settings.credentials(uri.provider);

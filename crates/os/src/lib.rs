@@ -1,4 +1,5 @@
-//! The services of the operating system that stages use: signals, the allocator, sizes of memory, names of the machine.
+//! Provides the services of the operating system that stages use: signals, the allocator, memory sizes, and names of
+//! the machine.
 
 mod allocator;
 mod machine;

@@ -1,22 +1,22 @@
-//! Names of the machine and its processor, as the kernel reports them.
+//! Reads the names of the machine and its processor from the kernel.
 
-/// The machine's name; empty if the kernel does not report it.
+/// Returns the machine's name, or an empty string if the kernel does not report it.
 pub fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
-/// Whether this process runs in a pod: the kubelet gives each of its containers this variable.
+/// Whether this process runs in a pod. The kubelet sets `KUBERNETES_SERVICE_HOST` in every container.
 pub fn is_in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// The processor's model; empty if the kernel does not report it.
+/// Returns the processor's model, or an empty string if the kernel does not report it.
 pub fn processor_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     value(&text, "model name").unwrap_or_default()
 }
 
-/// The value of the first line `key : value`.
+/// Returns the value of the first line `key : value`.
 fn value(text: &str, key: &str) -> Option<String> {
     let key_value = |line: &str| {
         line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())

@@ -1,12 +1,12 @@
-//! `training.kernels: Portable`: one instruction set on every x86-64 processor that supports it.
+//! Implements `training.kernels: Portable`: one instruction set on every x86-64 processor that supports it.
 
 use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The variables that select the dispatch of libtorch's libraries, with their values under `Portable`; variables
-/// without a value must not be set. MKL has kernels for Intel's processors. COMPATIBLE is MKL's only branch that also
-/// supports other processors.
+/// The variables that select the dispatch of libtorch's libraries, with their values under `Portable`. A variable with
+/// `None` must not be set. MKL has kernels for Intel's processors. COMPATIBLE is MKL's only branch that also supports
+/// other processors.
 const PINNED: [(&str, Option<&str>); 9] = [
     ("ATEN_CPU_CAPABILITY", Some("avx2")),
     ("MKL_CBWR", Some("COMPATIBLE")),
@@ -33,12 +33,12 @@ pub enum PortableError {
     Restart(std::io::Error),
 }
 
-/// Makes the libraries of this process dispatch to AVX2, in any environment. The libraries read their variables only
-/// once. If a variable has another value, this call therefore restarts the program with the right variables, so it must
-/// come before any computation.
+/// Makes the libraries of this process dispatch to AVX2 in any environment. The libraries read their variables only
+/// once. If a variable has another value, this function therefore restarts the program with the right variables. The
+/// program must call this function before any computation.
 ///
 /// # Errors
-/// If the processor has no AVX2 or FMA, or the program can't be restarted.
+/// Returns an error if the processor has no AVX2 or FMA, or if the program can't be restarted.
 pub fn pin_instruction_set() -> Result<(), PortableError> {
     if !has_baseline() {
         return Err(PortableError::NoAvx2);

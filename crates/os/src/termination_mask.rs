@@ -1,11 +1,12 @@
-//! The mask of SIGTERM and SIGINT. The image's entry point, which links no library of this project, includes this file
-//! too.
+//! Masks SIGTERM and SIGINT. The image's entry point, which links no library of this project, also includes this file.
 
-/// Blocks SIGTERM and SIGINT (`libc::SIG_BLOCK`) or unblocks them (`libc::SIG_UNBLOCK`), for this thread and threads
-/// that it starts from now on. A blocked signal stays pending, even while the process becomes another program. The
-/// first process of a container would otherwise lose the signal, because the kernel applies no default action to it.
+/// Blocks SIGTERM and SIGINT (`libc::SIG_BLOCK`) or unblocks them (`libc::SIG_UNBLOCK`) for this thread, and for
+/// threads that it starts afterwards. A blocked signal stays pending, even if `exec` replaces the program. Without the
+/// mask, the first process of a container would lose the signal, because the kernel applies no default action to that
+/// process.
 pub(crate) fn mask_termination(how: libc::c_int) {
-    // SAFETY: `sigemptyset` initialises the set, and the calls keep no pointer. They fail for unknown numbers only.
+    // SAFETY: `sigemptyset` initialises the set, and the calls keep no pointer. The calls fail only for unknown
+    // signals.
     unsafe {
         let mut signals = std::mem::zeroed();
         libc::sigemptyset(&raw mut signals);

@@ -1,4 +1,4 @@
-//! Requests to the collector.
+//! Sends requests to the collector.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use prost::Message;
 use ureq::Agent;
 use ureq::tls::{RootCerts, TlsConfig};
 
-use crate::Config;
+use crate::OtlpConfig;
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -19,15 +19,15 @@ pub(crate) enum SendError {
     Refused(String),
 }
 
-/// The connection to the collector.
-pub(crate) struct Client {
+/// The HTTP client of the collector.
+pub(crate) struct CollectorClient {
     agent: Agent,
-    config: Config,
+    config: OtlpConfig,
 }
 
-impl Client {
-    pub(crate) fn new(config: Config) -> Client {
-        // the machine's own certificate store, which its other programs use too
+impl CollectorClient {
+    pub(crate) fn new(config: OtlpConfig) -> CollectorClient {
+        // the certificate store of the machine, which other programs on the machine use too
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::PlatformVerifier)
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -40,10 +40,10 @@ impl Client {
             .user_agent(concat!("stagecoach/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        Client { agent, config }
+        CollectorClient { agent, config }
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &OtlpConfig {
         &self.config
     }
 

@@ -1,12 +1,12 @@
-//! The settings of the standard environment variables.
+//! Reads the settings of the export from OpenTelemetry's standard environment variables.
 
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-/// The endpoint of the export, its protocol and its identity.
+/// The settings of the export: the collector's address, the requests and the attributes of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct OtlpConfig {
     /// The collector's address, without a slash at its end.
     pub(crate) endpoint: String,
     /// Headers sent with each request.
@@ -22,25 +22,26 @@ pub struct Config {
 /// An environment variable has an invalid value.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{variable} is {value:?}: expected {expected}")]
-pub struct ConfigError {
+pub struct OtlpConfigError {
     variable: &'static str,
     value: String,
     expected: &'static str,
 }
 
-impl Config {
-    /// Reads the environment through `variable`. `None` if the environment names no collector or disables the export.
+impl OtlpConfig {
+    /// Reads the environment through `variable`. Returns `None` if the environment names no collector or disables the
+    /// export.
     ///
     /// # Errors
-    /// If a variable has an invalid value.
-    pub fn from_vars(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Config>, ConfigError> {
+    /// Fails if a variable has an invalid value.
+    pub fn from_vars(variable: impl Fn(&str) -> Option<String>) -> Result<Option<OtlpConfig>, OtlpConfigError> {
         // an empty variable counts as unset
         let read = |name: &'static str| variable(name).filter(|value| !value.trim().is_empty());
         let Some(endpoint) = read("OTEL_EXPORTER_OTLP_ENDPOINT") else { return Ok(None) };
         if read("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(None);
         }
-        let wrong = |variable, value, expected| ConfigError { variable, value, expected };
+        let wrong = |variable, value, expected| OtlpConfigError { variable, value, expected };
         if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
             return Err(wrong("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint, "a URL, such as http://collector:4318"));
         }
@@ -48,7 +49,7 @@ impl Config {
             return Err(wrong("OTEL_EXPORTER_OTLP_PROTOCOL", protocol, "http/protobuf"));
         }
         let pairs = |name: &'static str| match read(name) {
-            // headers hold credentials: the value is not shown
+            // the error does not show the value, because headers contain credentials
             Some(text) => pairs(&text).ok_or_else(|| wrong(name, "...".to_owned(), "key=value,key=value")),
             None => Ok(Vec::new()),
         };
@@ -64,7 +65,7 @@ impl Config {
             resource.retain(|(key, _)| key != "service.name");
             resource.push(("service.name".to_owned(), name));
         }
-        Ok(Some(Config {
+        Ok(Some(OtlpConfig {
             endpoint: endpoint.trim().trim_end_matches('/').to_owned(),
             headers: pairs("OTEL_EXPORTER_OTLP_HEADERS")?,
             timeout: millis("OTEL_EXPORTER_OTLP_TIMEOUT", 10_000)?,
@@ -73,7 +74,8 @@ impl Config {
         }))
     }
 
-    /// The attributes of this process: all from the environment, and those of `own` that the environment does not set.
+    /// Returns the attributes of this process: all attributes from the environment, and the attributes of `own` that
+    /// the environment does not set.
     pub(crate) fn resource(&self, own: Vec<(String, String)>) -> Vec<(String, String)> {
         let is_given = |key: &String| self.resource.iter().any(|(given, _)| given == key);
         let own = own.into_iter().filter(|(key, _)| !is_given(key));
@@ -81,7 +83,7 @@ impl Config {
     }
 }
 
-/// `key=value,key=value`, values percent-encoded.
+/// Parses `key=value,key=value`, where the values are percent-encoded.
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let pair = |pair: &str| {
         let (key, value) = pair.split_once('=')?;
@@ -95,9 +97,9 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
 mod tests {
     use super::*;
 
-    fn config(vars: &[(&str, &str)]) -> Result<Option<Config>, ConfigError> {
+    fn config(vars: &[(&str, &str)]) -> Result<Option<OtlpConfig>, OtlpConfigError> {
         let found = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        Config::from_vars(found)
+        OtlpConfig::from_vars(found)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The queue of spans, and the thread that sends them and the metrics.
+//! The queue of spans, and the thread that sends the spans and the metrics.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,46 +11,49 @@ use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans};
 
-use crate::client::{Client, SendError};
+use crate::client::{CollectorClient, SendError};
 use crate::metrics::{self, Interval};
 use crate::span::{encode, nanos, text_attribute};
-use crate::{Config, Span};
+use crate::{OtlpConfig, Span};
 
-/// The name of the thread that sends.
+/// The name of the thread that sends spans and metrics.
 pub const THREAD: &str = "otlp";
-/// The maximal number of queued spans; further spans are dropped.
+/// The largest number of queued spans. Further spans are dropped.
 const MAX_QUEUED_SPANS: usize = 2048;
-/// The maximal number of spans in one request. A queue of this length is sent at once.
+/// The largest number of spans in one request. A queue of this length is sent at once.
 const MAX_BATCH_SPANS: usize = 512;
-/// The longest wait of a span, and the thread's wait after a failure.
+/// The longest time that a span waits in the queue, and the time that the thread waits after a failure.
 const SPAN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The metrics of this process, and the attributes of its resource. Called on the exporter's thread.
+/// Provides the metrics of this process, and the attributes of its resource. The thread of the exporter calls the
+/// methods.
 pub trait MetricProducer: Send + 'static {
-    /// Attributes of this process, `service.name` among them. Attributes from the environment take precedence.
+    /// Returns the attributes of this process, including `service.name`. An attribute from the environment takes
+    /// precedence.
     fn attributes(&self) -> Vec<(String, String)>;
 
-    /// All metrics in the OpenMetrics text format.
+    /// Returns all metrics in the OpenMetrics text format.
     fn openmetrics(&self) -> String;
 }
 
-/// Exports until the process ends. Clones share their queue.
+/// Exports spans and metrics until the process ends. Clones share their queue.
 #[derive(Clone, Debug)]
-pub struct Exporter(Arc<Shared>);
+pub struct Exporter(Arc<ExporterShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ExporterShared {
     queue: Mutex<Queue>,
-    /// Notified when the thread has work, and when the work is done.
+    /// The condition that the callers notify when the thread has work, and that the thread notifies when the work is
+    /// done.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     spans: VecDeque<Span>,
-    /// Spans that were dropped because the queue was full.
+    /// The number of spans that were dropped because the queue was full.
     dropped: u64,
-    /// The numbers of flushes requested and done.
+    /// The number of requested flushes. `flushed` of them are done.
     requested: u64,
     flushed: u64,
     /// Whether the last request failed and may succeed later.
@@ -58,15 +61,15 @@ struct Queue {
 }
 
 impl Exporter {
-    /// Starts the thread.
+    /// Starts the thread that exports.
     ///
     /// # Errors
-    /// If the thread can't be started.
-    pub fn start(config: Config, producer: impl MetricProducer) -> std::io::Result<Exporter> {
-        let shared = Arc::<Shared>::default();
+    /// Fails if the thread can't be started.
+    pub fn start(config: OtlpConfig, producer: impl MetricProducer) -> std::io::Result<Exporter> {
+        let shared = Arc::<ExporterShared>::default();
         let mut worker = Worker {
             shared: shared.clone(),
-            client: Client::new(config),
+            client: CollectorClient::new(config),
             producer,
             started: nanos(SystemTime::now()),
             metrics_at: Instant::now(),
@@ -104,17 +107,17 @@ impl Exporter {
     }
 }
 
-impl Shared {
+impl ExporterShared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 struct Worker<P> {
-    shared: Arc<Shared>,
-    client: Client,
+    shared: Arc<ExporterShared>,
+    client: CollectorClient,
     producer: P,
-    /// Nanoseconds since 1970.
+    /// The start of the worker, in nanoseconds since 1970.
     started: u64,
     /// The time of the next export of metrics.
     metrics_at: Instant,
@@ -125,7 +128,7 @@ impl<P: MetricProducer> Worker<P> {
         let mut logged = None;
         loop {
             let (requested, is_flush) = self.wait();
-            // a collector may accept spans and not metrics, or the reverse
+            // spans and metrics are sent separately, because a collector may accept only one of the two
             let spans = self.send_spans();
             let is_due = is_flush || Instant::now() >= self.metrics_at;
             let metrics = if is_due { self.send_metrics() } else { Ok(()) };
@@ -143,11 +146,11 @@ impl<P: MetricProducer> Worker<P> {
         }
     }
 
-    /// Logs an error once, and logs its end once.
+    /// Logs an error once, and logs once that the error has ended.
     fn log_change(&self, error: Option<&SendError>, was_all: bool, logged: &mut Option<String>) {
         match error.map(ToString::to_string) {
             Some(error) if logged.as_ref() != Some(&error) => {
-                tracing::warn!("the collector does not take metrics or traces, nothing else is affected: {error}");
+                tracing::warn!("the collector does not accept metrics or traces; training is not affected: {error}");
                 *logged = Some(error);
             }
             None if was_all && logged.take().is_some() => {

@@ -1,8 +1,8 @@
-//! Export of metrics and spans to an OpenTelemetry collector, by OTLP over HTTP, if the environment names a collector.
+//! Exports metrics and spans to an OpenTelemetry collector by OTLP over HTTP, if the environment names a collector.
 //!
-//! The metrics are the ones that a process serves for Prometheus: the exporter reads the process's OpenMetrics text, so
-//! each metric is registered once. Spans wait in a queue of bounded length for a thread that sends them, so adding a
-//! span never waits for the collector.
+//! The metrics are the same that a process serves for Prometheus. The exporter reads the OpenMetrics text of the
+//! process, and so each metric is registered only once. Spans wait in a queue of bounded length. A thread sends the
+//! queue, and so the code that adds a span never waits for the collector.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -11,6 +11,6 @@ mod exporter;
 mod metrics;
 mod span;
 
-pub use config::{Config, ConfigError};
+pub use config::{OtlpConfig, OtlpConfigError};
 pub use exporter::{Exporter, MetricProducer, THREAD};
 pub use span::{Span, SpanId, SpanValue, TraceId};

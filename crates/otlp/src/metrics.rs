@@ -1,4 +1,4 @@
-//! Conversion of the OpenMetrics text that our processes write for Prometheus to OTLP's metrics of the same names.
+//! Converts the OpenMetrics text that this project's processes write for Prometheus to OTLP metrics of the same names.
 
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, Sum, metric,
@@ -7,14 +7,14 @@ use opentelemetry_proto::tonic::metrics::v1::{
 
 use crate::span::text_attribute;
 
-/// The start of counting, and the current time; nanoseconds since 1970.
+/// The time at which counting started, and the current time, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interval {
     pub(crate) start: u64,
     pub(crate) now: u64,
 }
 
-/// All metrics of one name.
+/// All samples of the metric with one name.
 #[derive(Debug, Default)]
 struct MetricFamily<'t> {
     name: &'t str,
@@ -34,7 +34,7 @@ struct Sample<'t> {
 
 type Labels = Vec<(String, String)>;
 
-/// The metrics in `text`. Other lines are skipped.
+/// Returns the metrics in `text`. Lines that are not metrics are skipped.
 pub(crate) fn read(text: &str, interval: Interval) -> Vec<Metric> {
     families(text).into_iter().filter_map(|family| family.encode(interval)).collect()
 }
@@ -63,7 +63,7 @@ fn families(text: &str) -> Vec<MetricFamily<'_>> {
     families
 }
 
-/// A line of values of the family `name`.
+/// Parses a line as a sample of the family `name`; `None` if the line is not one.
 fn sample<'t>(line: &'t str, name: &str) -> Option<Sample<'t>> {
     let rest = line.strip_prefix(name)?;
     let (suffix, rest) = rest.split_at(rest.find([' ', '{'])?);
@@ -75,7 +75,7 @@ fn sample<'t>(line: &'t str, name: &str) -> Option<Sample<'t>> {
     Some(Sample { suffix, labels, value })
 }
 
-/// Reads `key="value",...}`. Returns the labels and the rest of the text.
+/// Reads `key="value",...}`. Returns the labels, and the text after them.
 fn read_labels(mut text: &str) -> Option<(Labels, &str)> {
     let mut labels = Labels::new();
     loop {
@@ -115,7 +115,7 @@ impl MetricFamily<'_> {
             }),
             _ => return None,
         };
-        // A ratio has no unit here: Prometheus would append `_ratio` to the name, which already ends in `_ratios`.
+        // A ratio gets no unit, because Prometheus would append `_ratio` to its name, which already ends in `_ratios`.
         let unit = match self.unit {
             "seconds" => "s",
             "bytes" => "By",
@@ -136,8 +136,8 @@ impl MetricFamily<'_> {
         self.samples.iter().filter(|sample| sample.suffix == suffix).map(point).collect()
     }
 
-    /// One data point for each set of labels. A bucket of the text counts all values up to its bound; a bucket of OTLP
-    /// counts only the values between the previous bound and its own.
+    /// Returns one data point for each set of labels. A bucket of the text counts all values up to its bound. A bucket
+    /// of OTLP counts only the values between the previous bound and its bound.
     fn histograms(&self, interval: Interval) -> Vec<HistogramDataPoint> {
         let mut points: Vec<(Labels, HistogramDataPoint)> = Vec::new();
         for sample in &self.samples {

@@ -1,23 +1,23 @@
-//! Spans: timed operations, each of which may be a part of another operation.
+//! Spans are timed operations. A span may be a part of another span.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1 as proto;
 
-/// Identifies a trace; not all zero.
+/// The ID of a trace. At least one byte is not zero.
 pub type TraceId = [u8; 16];
-/// Identifies a span of a trace; not all zero.
+/// The ID of a span in its trace. At least one byte is not zero.
 pub type SpanId = [u8; 8];
 
 /// A timed operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// The trace.
+    /// The trace of the span.
     pub trace: TraceId,
     /// The identifier of the span in the trace.
     pub id: SpanId,
-    /// The enclosing span.
+    /// The span of which this span is a part.
     pub parent: Option<SpanId>,
     /// The name of the operation, from a small set of names.
     pub name: String,
@@ -27,7 +27,7 @@ pub struct Span {
     pub end: SystemTime,
     /// Further facts about the operation.
     pub attributes: Vec<(&'static str, SpanValue)>,
-    /// The reason of the operation's failure; `None` if it succeeded.
+    /// The reason why the operation failed; `None` if it succeeded.
     pub error: Option<String>,
 }
 
@@ -60,13 +60,13 @@ impl From<String> for SpanValue {
     }
 }
 
-/// Nanoseconds since 1970.
+/// Returns a time in nanoseconds since 1970.
 pub(crate) fn nanos(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// An attribute with a text.
+/// Returns an attribute with a text as its value.
 pub(crate) fn text_attribute((key, value): &(String, String)) -> KeyValue {
     attribute(key, any_value::Value::StringValue(value.clone()))
 }
@@ -75,7 +75,7 @@ fn attribute(key: &str, value: any_value::Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
 }
 
-/// OTLP's form of a span.
+/// Converts a span to OTLP's form.
 pub(crate) fn encode(span: &Span) -> proto::Span {
     let value = |(key, value): &(&'static str, SpanValue)| {
         let value = match value {

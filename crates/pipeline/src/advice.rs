@@ -1,4 +1,4 @@
-//! Advice that makes a measured step shorter: a better balance of the ranks.
+//! Advises on a better balance of the ranks, which makes a measured step shorter.
 
 use std::fmt;
 
@@ -12,26 +12,26 @@ use crate::timeline::Timeline;
 /// The slowest rank and a remedy. The `Display` form is one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
-    /// The rank.
+    /// The slowest rank.
     pub rank: usize,
-    /// The rank's computation divided by the mean of all ranks.
+    /// The computation time of the rank divided by the mean of all ranks.
     pub imbalance: f64,
-    /// The share by which the step would be shorter if the rank took the mean: 0 to 1.
+    /// The share of the step, 0 to 1, that would be saved if the rank took the mean time.
     pub saving: f64,
     /// The partition that was measured.
     pub partition: Partition,
-    /// A partition with a shorter step, and the share by which the step is shorter: 0 to 1.
+    /// A partition with a shorter step, and the share of the step, 0 to 1, that it saves.
     pub better: Option<(Partition, f64)>,
 }
 
-/// The minimal saving worth a change. A smaller saving is within the noise of a measurement.
+/// The minimal saving that justifies a change. A smaller saving is within the noise of a measurement.
 const MIN_SAVING: f64 = 0.01;
 
-/// Simulates steps with the measured times: a step in which the slowest rank takes no more than the mean, and a step of
-/// the best partition. `None` without measured steps or computations.
+/// Simulates two steps with the measured times: a step in which the slowest rank takes no more than the mean, and a
+/// step of the best partition. Returns `None` without measured steps or computations.
 ///
-/// `model` gives the modules' work in any unit; a rank's speed is its measured time over the work of its modules, so
-/// that ranks on unequal machines have unequal speeds.
+/// `model` gives the modules' work in any unit. The seconds of a rank per unit of work are its measured time divided by
+/// the work of its modules. Ranks on unequal machines therefore differ in these seconds.
 pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, partition: &Partition) -> Option<Advice> {
     let placement = &programs.placement;
     let costs = Costs::measured(measured, placement);
@@ -51,8 +51,8 @@ pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, par
     Some(Advice { rank, imbalance: slowest.imbalance, saving, partition: partition.clone(), better })
 }
 
-/// Repeatedly moves the single layer over a chunk boundary that shortens the step most, as long as the step becomes
-/// shorter.
+/// Searches for a better partition. Each round makes the move of one layer over a chunk boundary that shortens the step
+/// most. The search ends when no such move shortens the step.
 fn better_partition(
     programs: &Programs,
     costs: &Costs,
@@ -60,7 +60,7 @@ fn better_partition(
     partition: &Partition,
 ) -> Option<(Partition, f64)> {
     let placement = &programs.placement;
-    // Seconds of a rank over the work of its modules.
+    // The seconds of a rank divided by the work of its modules.
     let speed = |rank: usize| {
         let seconds: f64 = placement.chunks_of(rank).map(|chunk| costs.chunk(chunk).compute_seconds()).sum();
         let work: f64 = placement.chunks_of(rank).map(|chunk| partition.work(model, chunk)).sum();

@@ -1,5 +1,5 @@
-//! Schedules as the compute-only CSV of torch and torchtitan: one line per rank, one action per cell, an empty cell
-//! where a rank idles. The line of a chunk's actions determines the chunk's rank.
+//! Reads and writes schedules as the compute-only CSV of torch and torchtitan. A line is a rank, and a cell is an
+//! action. A rank idles at an empty cell. The line of a chunk's actions determines the chunk's rank.
 
 use crate::action::{Action, ActionError};
 use crate::lower::lower;
@@ -8,36 +8,36 @@ use crate::schedule::Schedule;
 use crate::verify::Violation;
 use std::collections::BTreeMap;
 
-/// Error of parsing a schedule. Lines and columns count from 1; a missing action is reported after the line's last
-/// cell.
+/// An error that occurs while a schedule is parsed. Lines and columns count from 1. The column of a missing action is
+/// the one after the line's last cell.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvError {
     /// A cell is not an action.
     #[error("line {line}, column {column}: {error}")]
     Cell {
-        /// The line.
+        /// The number of the line.
         line: usize,
-        /// The cell.
+        /// The number of the column.
         column: usize,
-        /// The error.
+        /// The error of the cell's text.
         error: ActionError,
     },
-    /// More or fewer lines than ranks.
+    /// The CSV has more or fewer lines than the pipeline has ranks.
     #[error("the CSV has {found} lines but the pipeline has {ranks} ranks: write one line per rank")]
     Lines {
-        /// Lines of the CSV.
+        /// The number of lines in the CSV.
         found: usize,
-        /// Ranks of the placement.
+        /// The number of ranks in the pipeline.
         ranks: usize,
     },
     /// All cells are empty.
     #[error("the CSV holds no action: write at least one microbatch's F and B for every chunk, like 0F0,0B0")]
     Empty,
-    /// A rank without a chunk.
+    /// A rank has no chunk.
     #[error("line {line} has no chunk of its own: give every rank F and B of at least one chunk")]
     NoChunk {
-        /// The line.
+        /// The number of the rank's line.
         line: usize,
     },
     /// A chunk between 0 and the highest has no action.
@@ -51,31 +51,32 @@ pub enum CsvError {
     /// The actions don't form a step.
     #[error("line {line}, column {column}, action {action}: {violation}")]
     Schedule {
-        /// The line.
+        /// The number of the line.
         line: usize,
-        /// The cell.
+        /// The number of the column.
         column: usize,
-        /// The action that is at this place, or missing from it.
+        /// The action in this cell, or the action that is missing from it.
         action: Action,
-        /// The violation; its rank and position count from 0, without empty cells.
+        /// The violation. Its rank and position count from 0 and ignore empty cells.
         violation: Violation,
     },
-    /// A violation that has no place in the file.
-    #[error("the pipeline itself is impossible: {0}")]
+    /// A violation has no place in the file.
+    #[error("no schedule is possible for this pipeline: {0}")]
     Pipeline(Violation),
 }
 
-/// Writes the schedule's actions, without idle cells.
+/// Returns the schedule's actions as CSV, without empty cells.
 pub fn to_csv(schedule: &Schedule) -> String {
     let line = |actions: &Vec<Action>| actions.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
     schedule.ranks.iter().map(line).collect()
 }
 
-/// Reads a schedule for `ranks` ranks and makes all checks that need no costs. The two actions of torch's
-/// `OVERLAP_F_B`, which torch runs at the same time, are read as one after the other.
+/// Parses a schedule for `ranks` ranks and makes all checks that need no costs. Torch runs the two actions of a cell
+/// with `OVERLAP_F_B` at the same time. This function reads them as two consecutive actions.
 ///
 /// # Errors
-/// The error names line, column and action.
+/// Returns an error if the text is not a valid schedule. If the error has a place in the text, it names the line, the
+/// column and the action.
 pub fn from_csv(text: &str, ranks: usize) -> Result<Schedule, CsvError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end();
     let rows =
@@ -94,15 +95,15 @@ pub fn from_csv(text: &str, ranks: usize) -> Result<Schedule, CsvError> {
         microbatches: highest.saturating_add(1),
         ranks: rows.iter().map(|row| row.actions.clone()).collect(),
     };
-    // Lowering checks the schedule; its result is discarded, because the plan lowers again, with the tied embedding.
+    // Lowering checks the schedule. The programs are discarded: the caller lowers again, with its tied embedding.
     match lower(&schedule, false) {
         Ok(_) => Ok(schedule),
         Err(error) => Err(locate(&rows, error.violation)),
     }
 }
 
-/// Puts each chunk on the rank that has most of its actions. Actions on other lines are mistakes, which lowering
-/// reports.
+/// Places each chunk on the rank whose line has most of its actions. Actions of the chunk on other lines are mistakes,
+/// which lowering reports.
 fn placement(rows: &[CsvRow]) -> Result<Placement, CsvError> {
     let mut actions: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
     for (rank, row) in rows.iter().enumerate() {
@@ -122,7 +123,7 @@ fn placement(rows: &[CsvRow]) -> Result<Placement, CsvError> {
     }
 }
 
-/// A rank's actions, the column of each, and the number of cells in the line.
+/// A rank's actions, the column of each action, and the number of cells in the line.
 struct CsvRow {
     actions: Vec<Action>,
     columns: Vec<usize>,

@@ -1,6 +1,6 @@
-//! The order in which the gradients of a step's microbatches are added: one after the other within a block of
-//! consecutive microbatches, then the blocks as a binary tree by index. The order, and so the bits of the sum, do not
-//! depend on the replica that computes each block.
+//! Defines the order in which the gradients of a step's microbatches are added. Within a block of consecutive
+//! microbatches, the gradients are added one after the other. The sums of the blocks are added as a binary tree by
+//! index. The order, and so the bits of the sum, do not depend on the replica that computes each block.
 
 use std::ops::Range;
 
@@ -14,35 +14,35 @@ pub struct GradientBlocks {
 }
 
 impl GradientBlocks {
-    /// Divides `microbatches` microbatches into `count` blocks. `None` unless `count` is a power of two that divides
-    /// `microbatches`.
+    /// Divides `microbatches` microbatches into `count` blocks. Returns `None` unless `count` is a power of two that
+    /// divides `microbatches`.
     pub fn new(count: usize, microbatches: usize) -> Option<GradientBlocks> {
         let fits = count.is_power_of_two() && microbatches > 0 && microbatches.is_multiple_of(count);
         fits.then(|| GradientBlocks { count, block_size: microbatches / count })
     }
 
-    /// One block of all microbatches: the gradients are added in microbatch order.
+    /// Returns one block of all microbatches, whose gradients are added in microbatch order.
     pub fn one(microbatches: usize) -> GradientBlocks {
         GradientBlocks { count: 1, block_size: microbatches }
     }
 
-    /// The number of blocks.
+    /// Returns the number of blocks.
     pub fn count(self) -> usize {
         self.count
     }
 
-    /// The consecutive blocks of `replica`, one of `replicas`. If the blocks can't be divided evenly, the first
+    /// Returns the consecutive blocks of `replica`, one of `replicas`. If the blocks can't be divided evenly, the first
     /// replicas have one more block than the others.
     ///
     /// # Panics
-    /// If `replicas` is 0.
+    /// Panics if `replicas` is 0.
     pub fn of_replica(self, replica: usize, replicas: usize) -> ReplicaBlocks {
         let (each, more) = (self.count / replicas, self.count % replicas);
         let first = |replica: usize| replica * each + replica.min(more);
         ReplicaBlocks { all: self, range: first(replica)..first(replica + 1) }
     }
 
-    /// All blocks, for one replica.
+    /// Returns all blocks, for a step with one replica.
     pub fn whole(self) -> ReplicaBlocks {
         self.of_replica(0, 1)
     }
@@ -56,17 +56,17 @@ pub struct ReplicaBlocks {
 }
 
 impl ReplicaBlocks {
-    /// The blocks of the step.
+    /// Returns the blocks of the whole step.
     pub fn all(&self) -> GradientBlocks {
         self.all
     }
 
-    /// The replica's first block, counted over the step.
+    /// Returns the index of the replica's first block in the step.
     pub fn first(&self) -> usize {
         self.range.start
     }
 
-    /// The replica's microbatches, counted over the step.
+    /// Returns the replica's microbatches as indices in the step.
     pub fn microbatches(&self) -> Range<usize> {
         self.range.start * self.all.block_size..self.range.end * self.all.block_size
     }
@@ -76,26 +76,26 @@ impl ReplicaBlocks {
         microbatch.is_multiple_of(self.all.block_size)
     }
 
-    /// The block whose last microbatch is that of `item`; `None` if the microbatch does not end a block.
+    /// Returns the block that ends with the microbatch of `item`, or `None` if the microbatch does not end a block.
     pub fn ending_with(&self, item: WorkItem) -> Option<Subtree> {
         let next = item.microbatch + 1;
         let is_last = next.is_multiple_of(self.all.block_size);
         is_last.then(|| Subtree { first: self.range.start + next / self.all.block_size - 1, blocks: 1 })
     }
 
-    /// Whether the replica's last block is in `subtree`.
+    /// Whether `subtree` ends with the replica's last block.
     pub fn is_end(&self, subtree: Subtree) -> bool {
         subtree.first + subtree.blocks == self.range.end
     }
 
-    /// The largest subtrees of which the replica has all blocks, in order: the sums that it holds after its last
-    /// microbatch.
+    /// Returns the largest subtrees of which the replica has all blocks, in order. The replica holds the sums of these
+    /// subtrees after its last microbatch.
     pub fn subtrees(&self) -> Vec<Subtree> {
         self.sums().0
     }
 
-    /// The maximal number of sums that wait for their sibling while the blocks are added in order, not counting the
-    /// open sum.
+    /// Returns the maximal number of sums that wait for their sibling while the blocks are added in order. The open sum
+    /// does not count.
     pub fn partial_sums(&self) -> usize {
         self.sums().1
     }
@@ -110,7 +110,7 @@ impl ReplicaBlocks {
     }
 }
 
-/// A node of the tree: the sum of a power of two of consecutive blocks.
+/// A node of the tree: the sum of consecutive blocks, whose number is a power of two.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Subtree {
     first: usize,
@@ -118,21 +118,21 @@ pub struct Subtree {
 }
 
 impl Subtree {
-    /// The node to which this node is added.
+    /// Returns the node to which this node is added.
     #[must_use]
     pub fn sibling(self) -> Subtree {
         Subtree { first: self.first ^ self.blocks, blocks: self.blocks }
     }
 
-    /// The node that is the sum of this node and its sibling.
+    /// Returns the node that is the sum of this node and its sibling.
     #[must_use]
     pub fn parent(self) -> Subtree {
         Subtree { first: self.first & !self.blocks, blocks: 2 * self.blocks }
     }
 
-    /// Pushes the sum of this node to `waiting`, the sums of earlier nodes, in order, that wait for their sibling. If
-    /// the last of them is this node's sibling, `add(left, right)` combines both into the sum of their parent, which
-    /// replaces this node, and so on.
+    /// Pushes the sum of this node to `waiting`, the ordered list of earlier nodes that wait for their sibling. If the
+    /// last node of the list is this node's sibling, `add(left, right)` combines the two sums into the sum of their
+    /// parent. The parent then replaces this node, and the function looks for the parent's sibling.
     pub fn push<T>(self, sum: T, waiting: &mut Vec<(Subtree, T)>, add: impl Fn(T, T) -> T) {
         let (mut node, mut sum) = (self, sum);
         while let Some((_, left)) = waiting.pop_if(|(other, _)| *other == node.sibling()) {
@@ -148,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The tree of `values`, as text.
+    /// Returns the tree of `values` as text.
     fn tree(values: &[String]) -> String {
         match values {
             [one] => one.clone(),
@@ -168,8 +168,8 @@ mod tests {
         }
     }
 
-    /// Adds the blocks up as a stage does: each microbatch is added to the open sum, which absorbs its siblings at a
-    /// block's end. Returns the remaining sums, and the maximal number of sums that waited.
+    /// Adds the blocks as a stage does. Each microbatch is added to the open sum. At a block's end, the open sum
+    /// absorbs its siblings. Returns the remaining sums and the maximal number of waiting sums.
     fn add_up(blocks: &ReplicaBlocks) -> (BTreeMap<Subtree, String>, usize) {
         let (mut partial, mut open, mut most) = (BTreeMap::new(), String::new(), 0);
         for (at, microbatch) in blocks.microbatches().enumerate() {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// The number of replicas is arbitrary, and so is the order in which their sums arrive.
+        /// The number of replicas and the order of their sums are arbitrary.
         #[test]
         fn the_sums_of_all_replicas_make_the_tree(
             log in 0usize..6,

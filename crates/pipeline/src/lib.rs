@@ -6,7 +6,6 @@ mod activation_memory;
 mod advice;
 mod costs;
 mod csv;
-mod discrete_event;
 mod draw;
 mod gradient_blocks;
 mod lower;
@@ -34,7 +33,7 @@ pub use lower::{LowerError, forward_only_programs, lower};
 pub use measured::{RankBreakdown, breakdown};
 pub use optimal::{OptimalSchedule, optimal_schedule};
 pub use partition::{
-    ModelCost, ModuleCost, Partition, PartitionError, RankCost, StageMemory, balance_ratio, balanced_partition,
+    ModelCost, ModuleCost, Partition, PartitionError, RankMemory, StageMemory, balance_ratio, balanced_partition,
     explicit_partition,
 };
 pub use placement::{Placement, PlacementError};

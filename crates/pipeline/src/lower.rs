@@ -1,4 +1,4 @@
-//! From a schedule to programs: adds the communication and the actions that end a step.
+//! Lowers a schedule to programs: adds the communication and the actions that end a step.
 
 use rustc_hash::FxHashSet;
 
@@ -10,22 +10,23 @@ use crate::schedule::Schedule;
 use crate::verify::{BlockedActions, ProgramKind, Violation, check_ranks};
 use crate::work_item::WorkItem;
 
-/// A schedule that can't be executed. Positions count in the schedule's own lists, from 0.
+/// The error of a schedule that can't be executed. Positions are indices in the schedule's lists.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("schedule {schedule}: {violation}")]
 pub struct LowerError {
     /// The schedule's name.
     pub schedule: String,
-    /// The violation.
+    /// The rule that the schedule violates.
     #[source]
     pub violation: Violation,
 }
 
-/// Adds to each rank its sends and receives, then `REDUCE_TIED` on the ranks of the first and the last chunk if the
-/// embedding is `tied` (also if they are one rank), `EXCHANGE`, `UPDATE` and `SNAPSHOT`.
+/// Lowers a schedule to programs: adds the sends and receives of each rank, and `EXCHANGE`, `UPDATE` and `SNAPSHOT` at
+/// the end. If the embedding is `tied`, the ranks of the first and the last chunk run `REDUCE_TIED` before `EXCHANGE`,
+/// even if one rank has both chunks.
 ///
 /// # Errors
-/// If actions are missing, duplicated or in an impossible order, or the ranks would deadlock.
+/// Returns an error if actions are missing, duplicated or in an impossible order, or if the ranks would deadlock.
 pub fn lower(schedule: &Schedule, tied: bool) -> Result<Programs, LowerError> {
     let Schedule { name, placement, microbatches, ranks } = schedule;
     let refuse = |violation| LowerError { schedule: name.clone(), violation };
@@ -43,8 +44,8 @@ pub fn lower(schedule: &Schedule, tied: bool) -> Result<Programs, LowerError> {
     Ok(Programs { placement: placement.clone(), microbatches: *microbatches, ranks })
 }
 
-/// Programs of a forward-only pass over all microbatches, for evaluation. A rank with several chunks runs one chunk
-/// after the other. Consecutive chunks on one rank run together, because their results stay on the rank.
+/// Returns the programs of a forward-only pass over all microbatches, for an evaluation. A rank with several chunks
+/// runs one chunk after the other. Consecutive chunks on one rank run together, because their results stay on the rank.
 pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Programs {
     let actions = |rank| -> Vec<Action> {
         let chunks: Vec<usize> = placement.chunks_of(rank).collect();
@@ -56,17 +57,17 @@ pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Prog
         groups.flat_map(group_forwards).collect()
     };
     let ranks: Vec<Vec<Action>> = (0..placement.ranks()).map(actions).collect();
-    // Groups ascend on every rank, so the lowest unfinished one can always proceed: no deadlock.
+    // The groups ascend on every rank. The lowest unfinished group can always proceed, so no deadlock occurs.
     let (ranks, _) = add_send_recv(placement, &ranks);
     Programs { placement: placement.clone(), microbatches, ranks }
 }
 
-/// Visits all ranks in ticks of one action each, and adds every message on both sides in the tick that produces it: the
-/// send directly after the producing action, the receive before the receiver's action of the same tick, so that
-/// transfer overlaps computation. Every receive comes before its send in this order, so one message in flight per edge
-/// is enough.
+/// Visits all ranks in ticks of one action each. For each message, adds the send and the receive in the tick that
+/// produces the message. The send directly follows the producing action. The receive precedes the receiver's action of
+/// the same tick, so that the transfer overlaps the computation. In this order every receive comes before its send, so
+/// that one message in flight per edge is enough.
 ///
-/// Also returns the blocked actions, empty if every rank finishes.
+/// Also returns the blocked actions. This list is empty if every rank finishes.
 fn add_send_recv(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Action>>, Vec<ActionLocation>) {
     let mut lowered: Vec<Vec<Action>> = vec![Vec::new(); ranks.len()];
     let mut next = vec![0; ranks.len()];
@@ -107,7 +108,7 @@ fn add_send_recv(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Actio
     }
 }
 
-/// The send that must follow `action`, if another rank waits for its result.
+/// Returns the send that must follow `action`, or `None` if no other rank needs the result.
 fn send_after(action: Action, placement: &Placement) -> Option<Action> {
     let send = action.output_send()?;
     let edge = send.edge()?;

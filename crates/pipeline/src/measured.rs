@@ -1,4 +1,4 @@
-//! The analysis of a step's timeline, usually a measured one: the use of each rank's time, and the costs of each chunk
+//! Analyses the timeline of a step, usually a measured one: the use of each rank's time, and the costs of each chunk
 //! and link.
 
 use std::collections::HashMap;
@@ -9,29 +9,29 @@ use crate::placement::Placement;
 use crate::timeline::{ActionSpan, Timeline};
 use crate::work_item::WorkItem;
 
-/// The use of a rank's time in a step: `compute_seconds` and `bubble_seconds` add up to the timeline's makespan.
+/// The use of a rank's time in a step. `compute_seconds` and `bubble_seconds` add up to the timeline's makespan.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RankBreakdown {
-    /// Seconds of computation.
+    /// The seconds of computation.
     pub compute_seconds: f64,
-    /// Seconds without computation.
+    /// The seconds without computation.
     pub bubble_seconds: f64,
-    /// Seconds of the bubble in which the next computation's input was ready on another rank and had not arrived:
-    /// communication that no computation hid.
+    /// The seconds of the bubble in which the next computation's input was ready on another rank and had not arrived.
+    /// No computation hid this communication.
     pub exposed_communication_seconds: f64,
-    /// Seconds of REDUCE and GATHER.
+    /// The seconds of REDUCE and GATHER.
     pub data_parallel_seconds: f64,
     /// The part of `data_parallel_seconds` in which the rank computed.
     pub hidden_data_parallel_seconds: f64,
-    /// The rank's computation divided by the mean of all ranks; 1 on every rank if the ranks are balanced.
+    /// The rank's computation divided by the mean of all ranks. The value is 1 on every rank if the ranks are balanced.
     pub imbalance: f64,
 }
 
-/// Whether the result goes to the next chunk (a forward) or the previous one, and the work item that takes it as input.
+/// Whether the input of a work item is an activation (`true`) or a gradient (`false`), and the work item.
 type Input = (bool, WorkItem);
 
-/// The times at which the inputs of computations were ready.
+/// Returns the times at which the inputs of computations were ready.
 fn ready_times(timeline: &Timeline, placement: &Placement) -> HashMap<Input, f64> {
     let result = |span: &ActionSpan| {
         let consumer = span.action.consumer(placement).filter(|_| span.action.is_compute())?;
@@ -40,8 +40,8 @@ fn ready_times(timeline: &Timeline, placement: &Placement) -> HashMap<Input, f64
     timeline.spans.iter().flatten().filter_map(result).collect()
 }
 
-/// For each computation of a rank: the time at which the rank was free, the time at which the input was ready, and the
-/// computation's span.
+/// Returns three values for each computation of a rank: the time at which the rank was free, the time at which the
+/// input was ready, and the computation's span.
 fn computations<'a>(
     spans: &'a [ActionSpan],
     ready: &'a HashMap<Input, f64>,
@@ -58,7 +58,7 @@ fn computations<'a>(
     })
 }
 
-/// The use of each rank's time. Spans of messages, which only simulated timelines have, are ignored.
+/// Returns the use of each rank's time. Ignores the spans of messages, which only simulated timelines have.
 pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdown> {
     let ready = ready_times(timeline, placement);
     let rank = |spans: &Vec<ActionSpan>| {
@@ -85,7 +85,7 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
     ranks
 }
 
-/// Seconds of REDUCE and GATHER, which follow one another, and the part of these in which the rank computed.
+/// Returns the seconds of REDUCE and GATHER, which follow one another, and the part of them in which the rank computed.
 fn data_parallel_seconds(spans: &[ActionSpan]) -> (f64, f64) {
     let (mut all, mut hidden) = (0.0, 0.0);
     for exchange in spans.iter().filter(|span| span.action.is_between_replicas()) {
@@ -96,17 +96,18 @@ fn data_parallel_seconds(spans: &[ActionSpan]) -> (f64, f64) {
     (all, hidden)
 }
 
-/// Seconds of F, B, I and W.
+/// Returns the seconds of F, B, I and W.
 pub(crate) fn compute_seconds(spans: &[ActionSpan]) -> f64 {
     spans.iter().filter(|span| span.action.is_compute()).map(|span| span.end - span.start).sum()
 }
 
 impl Costs {
-    /// The costs of measured steps. A chunk's cost is the mean of every kind of action; a link's cost is the median
-    /// time from the end of a computation to the start of a computation that waited for it. Bytes and UPDATE are 0.
+    /// Returns the costs of measured steps. The cost of a chunk's action is the mean over the actions of its kind. The
+    /// cost of a link is the median time from the end of a computation to the start of a computation that waited for
+    /// its result. All bytes and the seconds of UPDATE are 0.
     ///
-    /// For a chunk that ran B rather than I and W, each of I and W gets half of B's time. A simulation of the same
-    /// schedule uses only their sum.
+    /// If a chunk ran B instead of I and W, each of I and W gets half of B's time. A simulation of the same schedule
+    /// uses only their sum.
     pub fn measured(timelines: &[Timeline], placement: &Placement) -> Costs {
         let mut sums: HashMap<(Option<usize>, &str), (f64, usize)> = HashMap::new();
         for span in timelines.iter().flat_map(|timeline| timeline.spans.iter().flatten()) {

@@ -1,15 +1,15 @@
-//! The placement of chunks on ranks.
+//! Defines the placement of chunks on ranks.
 
 use crate::work_item::WorkItem;
 
-/// The rank of every chunk. Chunks are numbered in the order in which the layers follow each other.
+/// The rank of every chunk. Chunks are numbered in the order of their layers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
     rank_of: Vec<usize>,
     ranks: usize,
 }
 
-/// Error of building a placement.
+/// The reason why a list of ranks is not a placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
@@ -27,10 +27,10 @@ pub enum PlacementError {
 }
 
 impl Placement {
-    /// The placement whose chunk `i` is on rank `rank_of[i]`.
+    /// Creates the placement whose chunk `i` is on rank `rank_of[i]`.
     ///
     /// # Errors
-    /// If the list is empty or leaves a rank without a chunk.
+    /// Returns an error if the list is empty or leaves a rank without a chunk.
     pub fn new(rank_of: Vec<usize>) -> Result<Self, PlacementError> {
         let highest = *rank_of.iter().max().ok_or(PlacementError::Empty)?;
         let mut used: Vec<usize> = rank_of.clone();
@@ -42,82 +42,82 @@ impl Placement {
         Ok(Placement { rank_of, ranks: used.len() })
     }
 
-    /// The placement whose chunk `i` is on rank `rank_of[i]`, over `ranks` ranks, each of which must have a chunk.
+    /// Creates the placement over `ranks` ranks whose chunk `i` is on rank `rank_of[i]`. Every rank must have a chunk.
     pub(crate) fn of_ranks(rank_of: Vec<usize>, ranks: usize) -> Self {
         Placement { rank_of, ranks }
     }
 
-    /// One chunk per rank.
+    /// Creates a placement with one chunk per rank.
     pub fn linear(ranks: usize) -> Self {
         Self::looped(ranks, 1)
     }
 
-    /// Several chunks per rank, interleaved: chunk `c` is on rank `c % ranks`.
+    /// Creates a placement with several chunks per rank, interleaved: chunk `c` is on rank `c % ranks`.
     pub fn looped(ranks: usize, chunks_per_rank: usize) -> Self {
         let rank_of = (0..ranks * chunks_per_rank).map(|chunk| chunk % ranks).collect();
         Placement { rank_of, ranks }
     }
 
-    /// Two chunks per rank, V-shaped: the first and the last chunk are both on rank 0.
+    /// Creates a V-shaped placement with two chunks per rank: the first and the last chunk are both on rank 0.
     pub fn v_shaped(ranks: usize) -> Self {
         Placement { rank_of: (0..ranks).chain((0..ranks).rev()).collect(), ranks }
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// The number of chunks.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> usize {
         self.rank_of.len()
     }
 
-    /// The rank that holds `chunk`; `None` if the chunk does not exist.
+    /// Returns the rank that holds `chunk`, or `None` if the chunk does not exist.
     pub fn get_rank(&self, chunk: usize) -> Option<usize> {
         self.rank_of.get(chunk).copied()
     }
 
-    /// The rank that holds `chunk`.
+    /// Returns the rank that holds `chunk`.
     ///
     /// # Panics
-    /// If `chunk` is not less than [`chunks`](Self::chunks).
+    /// Panics if `chunk` is not less than [`chunks`](Self::chunks).
     pub fn rank_of(&self, chunk: usize) -> usize {
         self.rank_of[chunk]
     }
 
-    /// The rank of the first chunk, which holds the embedding.
+    /// Returns the rank of the first chunk, which holds the embedding.
     ///
     /// # Panics
-    /// If there is no chunk.
+    /// Panics if there is no chunk.
     pub fn first_rank(&self) -> usize {
         self.rank_of[0]
     }
 
-    /// The rank of the last chunk, which holds the head.
+    /// Returns the rank of the last chunk, which holds the head.
     ///
     /// # Panics
-    /// If there is no chunk.
+    /// Panics if there is no chunk.
     pub fn last_rank(&self) -> usize {
         self.rank_of[self.chunks() - 1]
     }
 
-    /// The chunks of `rank`, ascending.
+    /// Returns the chunks of `rank` in ascending order.
     pub fn chunks_of(&self, rank: usize) -> impl Iterator<Item = usize> + '_ {
         self.rank_of.iter().enumerate().filter(move |&(_, &owner)| owner == rank).map(|(chunk, _)| chunk)
     }
 
-    /// The rank of every chunk, in the form that [`new`](Self::new) takes.
+    /// Returns the rank of every chunk, in the form that [`new`](Self::new) takes.
     pub fn as_slice(&self) -> &[usize] {
         &self.rank_of
     }
 
-    /// The work item that computes the input of `item`; `None` on the first chunk.
+    /// Returns the work item that computes the input of `item`, or `None` on the first chunk.
     pub fn previous(&self, item: WorkItem) -> Option<WorkItem> {
         Some(WorkItem { chunk: item.chunk.checked_sub(1)?, ..item })
     }
 
-    /// The work item whose input is the output of `item`; `None` on the last chunk.
+    /// Returns the work item whose input is the output of `item`, or `None` on the last chunk.
     pub fn next(&self, item: WorkItem) -> Option<WorkItem> {
         (item.chunk + 1 < self.chunks()).then_some(WorkItem { chunk: item.chunk + 1, ..item })
     }
@@ -137,8 +137,8 @@ impl Placement {
         matches!((self.get_rank(chunk), self.get_rank(neighbour)), (Some(a), Some(b)) if a != b)
     }
 
-    /// The ranks of the first and the last chunk, which share a tied embedding. The list has one entry if the two are
-    /// the same.
+    /// Returns the ranks of the first and the last chunk, which share a tied embedding. The list has one entry if both
+    /// chunks are on one rank.
     pub fn first_and_last_ranks(&self) -> Vec<usize> {
         let mut ends: Vec<usize> = self.rank_of.first().into_iter().chain(self.rank_of.last()).copied().collect();
         ends.dedup();

@@ -1,18 +1,18 @@
-//! Lowered programs, which are verified, simulated, drawn and executed, and their text form.
+//! Defines lowered programs and their text form. Programs are verified, simulated, drawn and executed.
 
 use std::fmt::{self, Write};
 
 use crate::action::{Action, ActionError};
 use crate::placement::{Placement, PlacementError};
 
-/// One action of one rank. The position counts from 0 in that rank's list.
+/// One action of one rank, with its position.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ActionLocation {
     /// The rank.
     pub rank: usize,
-    /// The position in its list.
+    /// The position of the action in the rank's list, from 0.
     pub position: usize,
-    /// The action there.
+    /// The action at this position.
     pub action: Action,
 }
 
@@ -22,25 +22,25 @@ impl fmt::Display for ActionLocation {
     }
 }
 
-/// Every rank's actions for one step, communication included.
+/// The actions of every rank for one step, including communication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     /// The placement of chunks on ranks.
     pub placement: Placement,
     /// The number of microbatches of a step.
     pub microbatches: usize,
-    /// One list per rank.
+    /// The actions of each rank, in order.
     pub ranks: Vec<Vec<Action>>,
 }
 
-/// Error of parsing a program. Lines count from 1.
+/// An error that occurs while the text form of programs is parsed. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramTextError {
     /// The first line is not a header.
     #[error("line 1: expected `placement 0,1,2 microbatches 4`, got `{found}`")]
     Header {
-        /// The line found.
+        /// The beginning of the first line.
         found: String,
     },
     /// The first line's placement is invalid.
@@ -49,29 +49,29 @@ pub enum ProgramTextError {
     /// A line does not begin with the expected rank.
     #[error("line {line}: expected `rank {rank}: ` and its actions, got `{found}`")]
     Rank {
-        /// The line.
+        /// The number of the line.
         line: usize,
         /// The expected rank.
         rank: usize,
-        /// The beginning of the line found.
+        /// The beginning of the line.
         found: String,
     },
-    /// An invalid action. Actions count from 1 after the colon.
+    /// A line has an invalid action. Actions count from 1 after the colon.
     #[error("line {line}, action {position}: {error}")]
     Action {
-        /// The line.
+        /// The number of the line.
         line: usize,
         /// The action's position in the line.
         position: usize,
-        /// The error.
+        /// The error of the action's text.
         error: ActionError,
     },
-    /// More or fewer lines than ranks.
+    /// The text has more or fewer lines of actions than ranks.
     #[error("the placement has {ranks} ranks but {found} lines of actions follow: write one line per rank")]
     Count {
-        /// Ranks of the placement.
+        /// The number of ranks in the placement.
         ranks: usize,
-        /// Lines of actions in the text.
+        /// The number of lines of actions in the text.
         found: usize,
     },
 }
@@ -87,10 +87,10 @@ impl Programs {
         self.ranks.iter().flatten().any(|action| action.is_between_replicas())
     }
 
-    /// The programs of a pipeline that is one of several replicas: the `REDUCE` of a chunk follows as soon as its
-    /// gradients are complete, and its `GATHER` follows the update. All replicas send in one order, independent of
-    /// their microbatches. The last chunk is reduced first, because its gradients are complete first. The first chunk
-    /// is gathered first, because its weights are read first.
+    /// Converts the programs to those of a pipeline that is one of several replicas. The `REDUCE` of a chunk follows as
+    /// soon as its gradients are complete, and its `GATHER` follows the update. All replicas send in one order,
+    /// independent of their microbatches. The last chunk is reduced first, because its gradients are complete first.
+    /// The first chunk is gathered first, because the next step reads its weights first.
     #[must_use]
     pub fn replicate(mut self) -> Programs {
         for (rank, actions) in self.ranks.iter_mut().enumerate() {
@@ -101,7 +101,7 @@ impl Programs {
                     action.completes_weight_gradient() && action.item().is_some_and(|item| item.chunk == chunk)
                 };
                 let complete = actions.iter().rposition(is_last_gradient).map_or(actions.len(), |last| last + 1);
-                // after the send of the previous chunk's gradient, for which another rank waits
+                // REDUCE follows the send of the previous chunk's gradient, for which another rank waits
                 let sends = actions[complete..].iter().take_while(|action| action.is_send()).count();
                 let at = from.max(complete + sends);
                 actions.insert(at, Action::Reduce(chunk));
@@ -114,7 +114,7 @@ impl Programs {
         self
     }
 
-    /// The text form: placement and microbatches in the first line, then one rank a line.
+    /// Returns the text form: the placement and the number of microbatches in the first line, then one line per rank.
     pub fn to_text(&self) -> String {
         let placement: Vec<String> = self.placement.as_slice().iter().map(usize::to_string).collect();
         let mut text = format!("placement {} microbatches {}\n", placement.join(","), self.microbatches);
@@ -129,10 +129,11 @@ impl Programs {
         text
     }
 
-    /// Parses the text form. This checks only the syntax; [`verify`](crate::verify()) checks the programs' behaviour.
+    /// Parses the text form. This function checks only the syntax. [`verify`](crate::verify()) checks the programs'
+    /// behaviour.
     ///
     /// # Errors
-    /// The error names the line, and the action if there is one.
+    /// Returns an error if the syntax is invalid. The error names the line, and the action if the action is invalid.
     pub fn from_text(text: &str) -> Result<Programs, ProgramTextError> {
         let mut lines = text.lines();
         let header = lines.next().unwrap_or_default();

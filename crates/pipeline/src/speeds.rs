@@ -1,4 +1,4 @@
-//! The relative speeds of the ranks: pipelines over unequal machines.
+//! Defines the relative speeds of the ranks, for pipelines over unequal machines.
 
 use std::fmt;
 
@@ -7,35 +7,37 @@ use crate::measured::compute_seconds;
 use crate::placement::Placement;
 use crate::timeline::Timeline;
 
-/// The measured speed, relative to the fastest rank, from which a rank counts as equally fast. The modules' costs are
-/// estimates, and other programs take time on the same machines.
+/// The measured speed, relative to the fastest rank, from which a rank counts as equally fast. Smaller differences are
+/// noise, because the modules' costs are estimates and other programs take time on the same machines.
 const EQUAL_SPEED_RATIO: f64 = 0.8;
 
-/// The speed of the fastest rank. Other speeds are in whole thousandths of it, so only their ratios matter.
+/// The speed of the fastest rank. Other speeds are in whole thousandths of this speed, because only their ratios
+/// matter.
 pub(crate) const FASTEST: u16 = 1000;
 
-/// The speed of each rank, relative to the fastest; by default all are equal.
+/// The speed of each rank relative to the fastest rank. By default all speeds are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankSpeeds {
-    /// In thousandths of the fastest, 1 to 1000; empty if all are equal.
+    /// The speeds in thousandths of the fastest, 1 to 1000. The list is empty if all speeds are equal.
     thousandths: Vec<u16>,
 }
 
-/// Numbers that can't be speeds.
+/// The error of a number that is not a speed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("the speed of stage {rank} is {speed}: it has to be a finite number above zero")]
 pub struct SpeedError {
-    /// The rank.
+    /// The rank of the number.
     pub rank: usize,
-    /// The given value.
+    /// The given number.
     pub speed: f64,
 }
 
 impl RankSpeeds {
-    /// Speeds in any unit, one per rank. Speeds below a thousandth of the fastest count as a thousandth.
+    /// Creates the speeds from numbers in any unit, one per rank. A speed below a thousandth of the fastest counts as a
+    /// thousandth.
     ///
     /// # Errors
-    /// If a speed is not finite, or not above zero.
+    /// Returns an error if a speed is not finite or not above zero.
     pub fn new(speeds: &[f64]) -> Result<RankSpeeds, SpeedError> {
         if let Some((rank, &speed)) = speeds.iter().enumerate().find(|(_, speed)| !(speed.is_finite() && **speed > 0.0))
         {
@@ -48,9 +50,9 @@ impl RankSpeeds {
         Ok(RankSpeeds { thousandths: if is_equal { Vec::new() } else { thousandths } })
     }
 
-    /// The speeds of ranks in measured steps: for each rank the median of its work per second. `work` has the work of
-    /// each rank in a step. Speeds that differ from the fastest by no more than noise count as equal to it. `None`
-    /// without measured steps, or if a rank has no work.
+    /// Returns the speeds of ranks in measured steps: the median of each rank's work per second. `work` has the work of
+    /// each rank in a step. A speed that differs from the fastest by no more than noise counts as equal to it. Returns
+    /// `None` without measured steps, or if a rank has no work.
     pub fn measured(timelines: &[Timeline], work: &[f64]) -> Option<RankSpeeds> {
         let median = |(rank, work): (usize, &f64)| {
             let speed = |timeline: &Timeline| timeline.spans.get(rank).map(|spans| work / compute_seconds(spans));
@@ -73,7 +75,7 @@ impl RankSpeeds {
         self.thousandths.is_empty()
     }
 
-    /// The rank's speed divided by the fastest rank's. Ranks beyond the list count as the fastest.
+    /// Returns the rank's speed divided by the fastest rank's speed. Ranks beyond the list count as the fastest.
     pub fn of(&self, rank: usize) -> f64 {
         f64::from(self.thousandths_of(rank)) / f64::from(FASTEST)
     }
@@ -84,7 +86,7 @@ impl RankSpeeds {
 }
 
 impl fmt::Display for RankSpeeds {
-    /// `1.00/0.50`; empty if all are equal.
+    /// Writes the speeds in the form `1.00/0.50`, or nothing if all speeds are equal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for rank in 0..self.thousandths.len() {
             write!(f, "{}{:.2}", if rank > 0 { "/" } else { "" }, self.of(rank))?;
@@ -94,8 +96,8 @@ impl fmt::Display for RankSpeeds {
 }
 
 impl Costs {
-    /// The costs on ranks of these speeds. The times of each chunk, given for the fastest rank, are scaled to the
-    /// chunk's own rank.
+    /// Returns the costs on ranks of these speeds. `self` has the times of each chunk on the fastest rank. This
+    /// function scales the times to the rank of each chunk.
     pub fn at_speeds(mut self, placement: &Placement, speeds: &RankSpeeds) -> Costs {
         for (chunk, &rank) in placement.as_slice().iter().enumerate() {
             self.scale(chunk, 1.0 / speeds.of(rank));

@@ -1,7 +1,7 @@
-//! Programs whose chunks are divided into parts, so that replicas exchange one part while they compute the others.
+//! Divides the chunks of programs into parts, so that replicas exchange one part while they compute another part.
 
 use crate::action::Action;
-use crate::activation_memory::{self, Held};
+use crate::activation_memory::{self, HeldActivations};
 use crate::costs::{ChunkCosts, Costs};
 use crate::partition::Partition;
 use crate::placement::Placement;
@@ -9,10 +9,10 @@ use crate::program::Programs;
 use crate::work_item::WorkItem;
 
 impl Programs {
-    /// The programs with each chunk divided into `parts[chunk]` consecutive chunks of the same rank; chunks beyond the
-    /// list stay whole. Call this before [`replicate`](Programs::replicate). The parts are computed one after the other
-    /// in place of the chunk: the first part first in the forward, the last part first in the backward. Messages
-    /// between ranks stay the same except for the indices of their chunks.
+    /// Returns the programs with each chunk divided into `parts[chunk]` consecutive chunks of the same rank. Chunks
+    /// beyond the list stay whole. Call this function before [`replicate`](Programs::replicate). The rank computes the
+    /// parts of a chunk one after the other. The first part is first in the forward, and the last part is first in the
+    /// backward. Messages between ranks stay the same except for the indices of their chunks.
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Programs {
         let chunks = 0..self.placement.chunks();
@@ -43,15 +43,18 @@ impl Programs {
         Programs { placement, microbatches: self.microbatches, ranks }
     }
 
-    /// For each rank, the peak number of work items between their F and their B or W.
+    /// Returns the peak number of each rank's work items between their F and their B or W.
     pub fn in_flight(&self) -> Vec<usize> {
-        self.ranks.iter().map(|actions| activation_memory::peak(actions, |_| Held::ONE).total() as usize).collect()
+        self.ranks
+            .iter()
+            .map(|actions| activation_memory::peak(actions, |_| HeldActivations::ONE).total() as usize)
+            .collect()
     }
 }
 
 impl Partition {
-    /// The partition of [split](Programs::split) programs. A chunk's layers are divided as evenly as possible, with the
-    /// smaller parts first, because a step waits for the weights of the first part.
+    /// Returns the partition of [split](Programs::split) programs. A chunk's layers are divided as evenly as possible.
+    /// The smaller parts come first, because a step waits for the weights of the first part.
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Partition {
         let divided = self.layers.iter().enumerate().flat_map(|(chunk, &layers)| {
@@ -61,7 +64,7 @@ impl Partition {
         Partition { layers: divided.collect() }
     }
 
-    /// The partition before the [`split`](Self::split) that gave this one.
+    /// Returns the partition from which [`split`](Self::split) made this one.
     #[must_use]
     pub fn merge(&self, parts: &[usize]) -> Partition {
         Partition { layers: merged(&self.layers, parts, |layers, part| layers + part) }
@@ -69,7 +72,7 @@ impl Partition {
 }
 
 impl Costs {
-    /// The costs of the programs before the [split](Programs::split), from the costs of the split programs.
+    /// Returns the costs of the programs before the [split](Programs::split), from the costs of the split programs.
     #[must_use]
     pub fn merge(&self, parts: &[usize]) -> Costs {
         let whole = |all: ChunkCosts, part: ChunkCosts| ChunkCosts {
@@ -91,12 +94,12 @@ impl Costs {
     }
 }
 
-/// The number of parts of a chunk.
+/// Returns the number of parts of a chunk.
 fn count(parts: &[usize], chunk: usize) -> usize {
     parts.get(chunk).copied().unwrap_or(1).max(1)
 }
 
-/// The values of the chunks, from the values of their parts. Chunks beyond the list keep their values.
+/// Returns the values of the chunks, from the values of their parts. Chunks beyond the list keep their values.
 fn merged<T: Copy + Default>(of_parts: &[T], parts: &[usize], add: impl Fn(T, T) -> T) -> Vec<T> {
     let mut of_parts = of_parts.iter().copied();
     let chunk_sum = |&count: &usize| of_parts.by_ref().take(count.max(1)).fold(T::default(), &add);

@@ -1,33 +1,33 @@
-//! Start and end of each action of a step, simulated here or measured by the trainer.
+//! Defines timelines: the start and end of each action of a step, simulated here or measured by the trainer.
 
 use crate::action::Action;
 
-/// One action's time, in seconds since the step began.
+/// The time of one action, in seconds since the step began.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct ActionSpan {
     /// The action.
     pub action: Action,
-    /// Seconds. A message's span is its transfer, which overlaps computation.
+    /// The start in seconds. The span of a message is its transfer, which overlaps computation.
     pub start: f64,
-    /// Seconds, not before `start`.
+    /// The end in seconds, not before `start`.
     pub end: f64,
 }
 
 /// A step of the whole pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// One list per rank, in the order of its program.
+    /// The spans of each rank, in the order of its program.
     pub spans: Vec<Vec<ActionSpan>>,
-    /// Seconds until the last rank is done.
+    /// The seconds until the last rank has finished.
     pub makespan: f64,
-    /// For each rank, the part of the makespan in which it neither computes nor updates, 0 to 1.
+    /// The part of the makespan, 0 to 1, in which each rank neither computes nor updates.
     pub bubble: Vec<f64>,
-    /// For each rank, the peak number of bytes held: weights with their state, and activations.
+    /// The peak number of bytes that each rank holds: weights with their state, and activations.
     pub peak_bytes: Vec<u64>,
 }
 
 impl Timeline {
-    /// Computes makespan and bubbles of the spans.
+    /// Creates a timeline, and computes the makespan and the bubbles of the spans.
     pub fn new(spans: Vec<Vec<ActionSpan>>, peak_bytes: Vec<u64>) -> Self {
         let makespan = spans.iter().flatten().map(|span| span.end).fold(0.0, f64::max);
         let bubble = |spans: &Vec<ActionSpan>| {
@@ -38,7 +38,7 @@ impl Timeline {
         Timeline { bubble: spans.iter().map(bubble).collect(), spans, makespan, peak_bytes }
     }
 
-    /// The mean of the ranks' bubbles.
+    /// Returns the mean of the ranks' bubbles.
     pub fn mean_bubble(&self) -> f64 {
         self.bubble.iter().sum::<f64>() / self.bubble.len().max(1) as f64
     }

@@ -1,5 +1,5 @@
-//! The pipeline layouts among which a plan chooses: the one that the job specifies or, for `Auto`, every schedule,
-//! number of chunks and recomputation.
+//! The candidate schedules of a plan. A job that specifies a schedule has one candidate. For `Auto`, the planner
+//! combines every schedule with several numbers of chunks and kinds of recomputation.
 
 use stagecoach_api::job::{Recompute, ScheduleSpec};
 use stagecoach_engine::StageError;
@@ -10,24 +10,24 @@ use stagecoach_pipeline::{
 
 use super::job_config::JobConfig;
 
-/// The most chunks per stage that `Auto` tries. Each further chunk per stage sends every microbatch once more over
-/// every link.
+/// The largest number of chunks per stage that `Auto` tries. Each additional chunk per stage sends every microbatch
+/// once more over every link.
 const MAX_CHUNKS_PER_STAGE: usize = 4;
 
 /// The largest number of chunks times microbatches for which `Auto` tries several chunks per stage. In a longer step,
-/// the bubble is small anyway, and the plan takes long to compute and to send.
+/// the bubble is small with one chunk per stage too, and the plan takes long to compute and to send.
 const MAX_WORK_ITEMS: usize = 1 << 16;
 
-/// A schedule to choose from.
+/// A schedule that the planner can choose.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
+pub(super) struct PlannedSchedule {
     pub(super) schedule: Schedule,
-    /// The schedule with its communication, for a pipeline without replicas.
+    /// The programs of the schedule, with communication, for a pipeline without replicas.
     pub(super) programs: Programs,
 }
 
-/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one. If two schedules
-/// have the same time, the plan takes the first.
+/// Returns the candidate schedules of a job over `stages` stages, at least one. A replica has `microbatches`
+/// microbatches. If two candidates have the same time, the plan takes the first.
 ///
 /// # Errors
 /// If the schedule's CSV is invalid or belongs to another job.
@@ -36,17 +36,17 @@ pub(super) fn candidates(
     architecture: &dyn Architecture,
     stages: usize,
     microbatches: usize,
-) -> Result<Vec<Candidate>, StageError> {
+) -> Result<Vec<PlannedSchedule>, StageError> {
     let lowered = |schedule: Schedule| {
         let programs = lower(&schedule, architecture.adds_tied_gradients());
         let programs = programs.map_err(|e| StageError::invalid(e.to_string()))?;
-        Ok(Candidate { programs, schedule })
+        Ok(PlannedSchedule { programs, schedule })
     };
     schedules(config, architecture, stages, microbatches)?.into_iter().map(lowered).collect()
 }
 
-/// The kinds of recomputation to try: the one that the job specifies; for `Auto` within a memory limit also the kinds
-/// that keep less memory.
+/// Returns the kinds of recomputation to try: the kind that the job specifies and, for `Auto` with a memory limit, the
+/// kinds that need less memory.
 pub(super) fn recomputations(config: &JobConfig) -> Vec<Recompute> {
     let pipeline = &config.job.spec.pipeline;
     let given = pipeline.recompute;
@@ -82,7 +82,7 @@ fn schedules(
     })
 }
 
-/// Every schedule, the simplest first, with several chunks per stage if each chunk can have a layer.
+/// Returns every schedule, the simplest first. Stages have several chunks only if each chunk can have a layer.
 fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicated: bool) -> Vec<Schedule> {
     let mut types: Vec<ScheduleType> = SCHEDULES.iter().rev().copied().collect();
     types.sort_by_key(|schedule| schedule.chunks);
@@ -104,7 +104,7 @@ fn is_tried(schedule: &ScheduleType, chunks: usize) -> bool {
     schedule.chunks.allows(chunks) && (chunks > 1 || *schedule != INTERLEAVED_ONE_F_ONE_B)
 }
 
-/// Reads the schedule of a job with `stages` stages.
+/// Reads the schedule of a job with `stages` stages from the CSV file at `path`.
 fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) -> Result<Schedule, StageError> {
     let file = config.workspace.join(path);
     let invalid =

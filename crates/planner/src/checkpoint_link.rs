@@ -1,13 +1,13 @@
-//! The link from a checkpoint to the one before it. Like a commit of a version control system, a checkpoint names its
-//! predecessor by hash, with the environment, the attempt and the tensors in it. The times of saves and the number of
-//! stages change these links, so the receipt does not contain them.
+//! The link from a checkpoint to the checkpoint before it. Like a commit of a version control system, a checkpoint
+//! names its predecessor by hash. The hash covers the predecessor's environment, attempt and tensors. These links
+//! depend on when checkpoints are saved and on the number of stages, so the receipt does not contain them.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_checkpoint::Manifest;
 
 use stagecoach_engine::StageError;
 
-/// A checkpoint, named by its content.
+/// A reference to a checkpoint by the hash of its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointLink {
@@ -18,17 +18,18 @@ pub struct CheckpointLink {
 }
 
 impl CheckpointLink {
-    /// The link to a checkpoint.
+    /// Returns the link to the checkpoint of `manifest`.
     ///
     /// # Errors
-    /// None in practice: every manifest that was read or written has a JSON form.
+    /// Never in practice, because every manifest can be written as JSON.
     pub fn to(manifest: &Manifest) -> Result<CheckpointLink, StageError> {
         let bytes =
             manifest.to_bytes().map_err(|e| StageError::invalid(format!("a manifest can't be written: {e}")))?;
         Ok(CheckpointLink { step: manifest.step, manifest: blake3::hash(&bytes).to_hex().to_string() })
     }
 
-    /// The link in a checkpoint; `None` in the first one, and in checkpoints of versions without links.
+    /// Returns the link in the checkpoint of `manifest`; `None` in a job's first checkpoint, and in checkpoints of
+    /// versions without links.
     pub fn of(manifest: &Manifest) -> Option<CheckpointLink> {
         serde_json::from_value(manifest.metadata.progress.get("previous")?.clone()).ok()
     }

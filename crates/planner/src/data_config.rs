@@ -7,8 +7,8 @@ use stagecoach_api::job::{
     StreamingSpec, TOKEN_CACHE, TokenizerFile, TokenizerSpec,
 };
 use stagecoach_data::{
-    ConversationConfig, CorpusSource, DataConfig, DocumentFormat, HeldOut, HeldOutFiles, NamedTokens, OnWait,
-    Streaming, TokenizerSource, Variables,
+    ConversationConfig, CorpusSource, DataConfig, DocumentFormat, EnvironmentVariables, HeldOut, HeldOutFiles,
+    NamedTokens, OnWait, Streaming, TokenizerSource,
 };
 use stagecoach_launcher::WINDOWS;
 use stagecoach_os::is_in_cluster;
@@ -16,7 +16,7 @@ use stagecoach_os::is_in_cluster;
 use super::job_config::JobConfig;
 
 impl JobConfig {
-    /// Configuration of the data pipeline.
+    /// Returns the configuration of the data pipeline.
     pub fn data_config(&self) -> DataConfig {
         let sources = self.data.all_sources();
         let DataSpec {
@@ -75,7 +75,7 @@ impl JobConfig {
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
             conversations: ConversationConfig {
                 template: chat_template.map(PathBuf::from),
-                // the rules of a job refuse other texts
+                // validation of the job refuses a text that is not a date
                 date: chat_date.and_then(|date| date.parse().ok()),
                 on_long: match on_long_conversation {
                     OnLongConversation::Fail => stagecoach_data::OnLongConversation::Fail,
@@ -87,10 +87,10 @@ impl JobConfig {
                 OnBadRecord::Fail => stagecoach_data::OnBadRecord::Fail,
                 OnBadRecord::Skip => stagecoach_data::OnBadRecord::Skip,
             },
-            // in a pod, the job's author may not own the files that links lead to
+            // in a pod, a link could lead to files that do not belong to the job's author
             follow_links_out: !is_in_cluster(),
             remote_files: Some(self.remote_files.clone()),
-            variables: Variables::of_process(),
+            variables: EnvironmentVariables::of_process(),
             on_wait: OnWait::default(),
         }
     }
@@ -114,7 +114,7 @@ fn document_format(format: DataFormat) -> DocumentFormat {
     }
 }
 
-/// The held-out files of `evaluation`: `paths` are a set without a name.
+/// Returns the held-out sets of `evaluation`. The files of `paths` form a set without a name.
 fn held_out_files(evaluation: EvaluationSpec, format: DataFormat, text_field: &str) -> Vec<HeldOutFiles> {
     let unnamed = evaluation.paths.map(|paths| (String::new(), paths, None, None));
     let sets = evaluation.sets.into_iter().map(|set| (set.name, set.paths, set.format, set.text_field));

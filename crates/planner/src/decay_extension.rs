@@ -1,4 +1,4 @@
-//! The learning rate of a job whose number of steps is raised. The decay was fixed for the old number, so the added
+//! The learning rate of a job whose number of steps is raised. The decay ends at the old number of steps, so the added
 //! steps train at the floor unless the job specifies a decay for them.
 
 use stagecoach_api::job::LearningRateSchedule;
@@ -9,13 +9,14 @@ use super::trainer_state::{DecayExtension, TrainerState};
 const FIELD: &str = "spec.training.learningRate.decaySteps";
 
 impl TrainerState {
-    /// Fixes the end of the decay, for a job of `steps` steps in total that resumes from this state. `asked` is the
-    /// job's `decaySteps`, and `rate` has its other settings of the learning rate. The old steps keep their decay, even
-    /// if they are not trained yet, so the time of an extension and its checkpoint make no difference. For an
-    /// extension, returns a description of the learning rate of the added steps.
+    /// Fixes the step at which the decay ends, for a job of `steps` steps in total that resumes from this state.
+    /// `asked` is the job's `decaySteps`, and `rate` has the job's other settings of the learning rate. The old steps
+    /// keep their decay even if training has not reached them, so the result does not depend on when the user adds
+    /// steps. If the job has added steps, returns a description of their learning rate.
     ///
     /// # Errors
-    /// Fails for another decay without more steps, or for an extension with a rate of 0 that the job does not specify.
+    /// If the job changes its decay without adding steps, or if the learning rate of added steps would be 0 and the job
+    /// does not specify `decaySteps`.
     pub fn fix_decay(&mut self, steps: u64, asked: Option<u64>, rate: LearningRate) -> Result<Option<String>, String> {
         if self.step == 0 {
             (self.decay_steps, self.length) = (asked.unwrap_or(steps), steps);
@@ -27,7 +28,7 @@ impl TrainerState {
             return match asked {
                 Some(asked) if asked != fixed => Err(format!(
                     "{FIELD} is {asked}, and this job trains with a decay that ends at step {fixed}: set it to {fixed} or \
-                     leave it out; only steps beyond the {length} that the job has can get another one"
+                     leave it out; only steps beyond the {length} that the job has can have another decay"
                 )),
                 _ => Ok(None),
             };
@@ -50,7 +51,7 @@ impl TrainerState {
     }
 }
 
-/// The learning rate of the steps from `from` on, and its reason.
+/// Describes the learning rate of the steps from `from` on, with the reason.
 fn describe_rate(rate: LearningRate, from: u64, steps: u64, asked: bool) -> String {
     let [first, last] = [from, steps - 1].map(|step| rate.at(step));
     let course = if first == last {
@@ -67,7 +68,7 @@ fn describe_rate(rate: LearningRate, from: u64, steps: u64, asked: bool) -> Stri
     format!("the learning rate of {} {course}, since {why}", range(from, steps))
 }
 
-/// The steps after the first `from`, counted from 1.
+/// Describes the steps after the first `from` steps. The text counts steps from 1.
 fn range(from: u64, steps: u64) -> String {
     if from + 1 == steps { format!("step {steps}") } else { format!("steps {} to {steps}", from + 1) }
 }
@@ -92,7 +93,7 @@ mod tests {
         LearningRate { spec, decay_steps: 0 }
     }
 
-    /// A job that has trained `step` of `steps` steps.
+    /// Returns the state of a job that has trained `step` of `steps` steps.
     fn trained(step: u64, steps: u64, asked: Option<u64>) -> TrainerState {
         let mut state = TrainerState::default();
         assert_eq!(state.fix_decay(steps, asked, rate(Cosine, FLOOR, 0)), Ok(None));
@@ -128,7 +129,7 @@ mod tests {
                          spec.training.learningRate.decaySteps to the step at which the decay of the added steps ends, such \
                          as 10, or to 4 to train them at 0";
             assert_eq!(message, expected);
-            // a warm-up longer than the original job: the message is about the steps after it
+            // if the warm-up is longer than the original job, the message is about the steps after the warm-up
             let message = zero(schedule, 6).unwrap_err();
             assert!(message.contains("of steps 7 to 10 would be 0") && message.contains("or to 6"), "{message}");
             let mut asked = trained(4, 4, None);
@@ -140,10 +141,10 @@ mod tests {
             assert_eq!(asked.decay_steps_at(9), 4);
         }
         assert!(zero(Constant, 0).is_ok());
-        // also in the middle of the job, not only when a group resumes after the old end
+        // the error also occurs in the middle of the job, before the old last step
         let message = trained(2, 4, None).fix_decay(10, None, rate(Cosine, 0.0, 0)).unwrap_err();
         assert!(message.contains("of steps 5 to 10 would be 0"), "{message}");
-        // one step beyond a decay that the job once specified
+        // the decay that the job specified earlier ends one step before the new last step
         let message = trained(4, 4, Some(9)).fix_decay(10, None, rate(Cosine, 0.0, 0)).unwrap_err();
         assert!(message.contains("of step 10 would be 0"), "{message}");
     }

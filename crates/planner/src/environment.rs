@@ -1,5 +1,5 @@
-//! The facts besides the job that can change the last bits of a run's results. Checkpoints record them; a resume and
-//! the stages of a group compare them.
+//! The facts besides the job that can change the last bits of a run's results. Checkpoints record these facts. A resume
+//! compares them with the record, and the stages of a group compare them with each other.
 
 use serde_json::{Value, json};
 use stagecoach_api::job::Kernels;
@@ -11,8 +11,8 @@ use tch::Kind;
 
 use crate::job_config::JobConfig;
 
-/// The compared fields, with their names for users. Checkpoints also record `version`, which has no effect beyond that
-/// of `kernels`.
+/// The compared fields, with their names for users. Checkpoints also record `version`, which affects results only
+/// through `kernels`.
 const COMPARED: [(&str, &str); 14] = [
     ("kernels", "version of the kernels"),
     ("libtorch", "libtorch"),
@@ -30,7 +30,8 @@ const COMPARED: [(&str, &str); 14] = [
     ("deterministic", "deterministic algorithms"),
 ];
 
-/// Environment variables that change a library's dispatch. `ATEN_CPU_CAPABILITY` shows in `isa`.
+/// Environment variables that change a library's dispatch. `ATEN_CPU_CAPABILITY` is not listed, because it changes
+/// `isa`.
 const DISPATCH_VARIABLES: [&str; 5] =
     ["MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"];
 
@@ -44,7 +45,7 @@ const GPU_DISPATCH_VARIABLES: [&str; 6] = [
     "PYTORCH_TUNABLEOP_ENABLED",
 ];
 
-/// The environment of this stage, as checkpoints record it.
+/// Returns the environment of this stage, as checkpoints record it.
 pub fn environment(config: &JobConfig, device: tch::Device) -> Value {
     let gpu_variables = GPU_DISPATCH_VARIABLES.iter().filter(|_| device.is_cuda());
     let forced = DISPATCH_VARIABLES.iter().chain(gpu_variables);
@@ -77,7 +78,8 @@ pub fn environment(config: &JobConfig, device: tch::Device) -> Value {
     })
 }
 
-/// The instruction set of the kernels. A portable job has the same instruction set on the processors of every vendor.
+/// Returns the instruction set of the kernels. A portable job has the same instruction set on the processors of every
+/// vendor.
 fn instruction_set(of: Kernels) -> String {
     let capability = kernels::cpu_capability();
     match (of, capability.split_once(' ')) {
@@ -86,8 +88,9 @@ fn instruction_set(of: Kernels) -> String {
     }
 }
 
-/// The implementation of the matrix products. The bits of a library's products also depend on the model of the
-/// processor, because the caches determine the blocking. The bits of the kernels do not.
+/// Describes the implementation of the matrix products. The results of libtorch's products also depend on the model of
+/// the processor, because its caches determine the blocking. The results of Stagecoach's kernels do not depend on the
+/// processor.
 fn products(of: Kernels, kind: Kind, device: tch::Device, processor: &str) -> String {
     match device {
         tch::Device::Cpu if of == Kernels::Portable => "libtorch, compatible".into(),
@@ -97,8 +100,8 @@ fn products(of: Kernels, kind: Kind, device: tch::Device, processor: &str) -> St
     }
 }
 
-/// The differences of `now` from `before`, such as "threads 2 instead of 1". A field without a record by an earlier
-/// version counts as equal, except `kernels`, because that version had no kernels.
+/// Returns the differences of `now` from `before`, such as "threads 2 instead of 1". A field that an earlier version
+/// did not record counts as equal. The exception is `kernels`, because a version without this field had no kernels.
 pub fn environment_differences(before: &Value, now: &Value) -> Vec<String> {
     let differs = |field: &str| before[field] != now[field] && (field == "kernels" || !before[field].is_null());
     let changed = COMPARED.iter().filter(|(field, _)| differs(field));
@@ -114,12 +117,11 @@ pub fn environment_differences(before: &Value, now: &Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::tests::config;
 
     #[test]
     fn every_compared_field_is_recorded() {
-        let job = stagecoach_api::parse_with(include_str!("../../../manifests/samples/shakespeare.yaml"), "job", &[]);
-        let config = JobConfig::new(job.unwrap(), std::path::Path::new("/tmp")).unwrap();
-        let now = environment(&config, tch::Device::Cpu);
+        let now = environment(&config(&[]), tch::Device::Cpu);
         for (field, _) in COMPARED {
             assert!(!now[field].is_null(), "{field} is missing from {now}");
             let mut before = now.clone();
@@ -130,10 +132,7 @@ mod tests {
 
     #[test]
     fn a_portable_jobs_environment_names_no_maker_of_processors() {
-        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
-        let set = [("training.kernels".to_owned(), "Portable".to_owned())];
-        let job = stagecoach_api::parse_with(sample, "job", &set).unwrap();
-        let now = environment(&JobConfig::new(job, std::path::Path::new("/tmp")).unwrap(), tch::Device::Cpu);
+        let now = environment(&config(&[("training.kernels", "Portable")]), tch::Device::Cpu);
         let processor = processor_model();
         for field in ["isa", "products"] {
             let value = now[field].to_string();

@@ -1,5 +1,5 @@
-//! The identity of jobs: the fields of a job that checkpoints record, and the fields on which all stages must agree.
-//! Both are selections of the spec's fields by the effect of a change (`api`'s table).
+//! The identity of a job, which checkpoints record, and the fields on which all stages must agree. Both are selections
+//! of the spec's fields by the effect of a change (the table `CHANGES` of `api`).
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,20 @@ use stagecoach_telemetry::flatten_json;
 
 use super::JobConfig;
 
-/// The fields of an identity's `data` that are known once the corpus has been read.
+/// The fields of an identity's `data` whose values are known after the corpus has been read.
 const OF_CORPUS: [&str; 7] =
     ["corpus", "tokenizer", "chatTemplateHash", "specialTokenIds", "trainingSequences", "sources", "heldOutFiles"];
 
 impl JobConfig {
-    /// The identity: the fields that determine the numerical results, which may not change once training has begun. It
-    /// identifies the corpus and its split by content, so a user may rename a file.
+    /// Returns the identity: the fields that determine the numerical results. These fields may not change after
+    /// training has begun. The identity identifies the corpus and its split by content, so a user may rename a file.
     pub fn identity(&self, prepared: &PreparedCorpus, dataset: &Dataset) -> Value {
         let files = dataset.held_out_files().map(|(name, sequences)| json!({"name": name, "sequences": sequences}));
         self.identity_of(prepared, dataset.epoch_lengths().as_deref(), files.collect())
     }
 
-    /// [`JobConfig::identity`] with the number of sequences per epoch of each source; `None` for a streamed job.
+    /// Like [`JobConfig::identity`]. `epoch_lengths` has the number of sequences per epoch of each source; it is `None`
+    /// for a streamed job.
     fn identity_of(
         &self,
         prepared: &PreparedCorpus,
@@ -41,7 +42,8 @@ impl JobConfig {
         self.identity_over(OF_CORPUS.into_iter().zip(values))
     }
 
-    /// The proportions of the sources; null for a corpus with one source. Names and files may change.
+    /// Returns the proportions of the sources; null for a job without `data.sources`. The names and the files of a
+    /// source may change.
     fn identity_of_sources(&self, epoch_lengths: Option<&[u64]>) -> Value {
         let sources = self.data.sources.iter().flatten().enumerate();
         let sources = sources.map(|(index, source)| {
@@ -54,7 +56,7 @@ impl JobConfig {
         Some(sources.collect::<Vec<Value>>()).filter(|sources| !sources.is_empty()).into()
     }
 
-    /// The identity with the fields `corpus` of `data`. It leaves out fields with the value null.
+    /// Returns the identity with the fields `corpus` in `data`, without fields whose value is null.
     fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
@@ -65,7 +67,7 @@ impl JobConfig {
             if let Some(max) = evaluation.max_sequences {
                 identity["data"]["evaluation"]["maxSequences"] = max.into();
             }
-            // without this field, a fraction of the sequences is held out
+            // an identity without this field stands for a held-out fraction of the sequences
             if evaluation.held_out_fraction() > 0.0 && !self.holds_out_last_sequences {
                 identity["data"]["evaluation"]["heldOut"] = "Documents".into();
             }
@@ -80,7 +82,7 @@ impl JobConfig {
             }
         }
         identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
-        // fields at their defaults are left out, as in checkpoints of versions without them
+        // fields at their defaults are left out, because checkpoints of older versions lack these fields
         let defaults: [(&str, &str, Value); 7] = [
             ("/model/llama", "modelType", "Llama".into()),
             ("/data", "format", "Text".into()),
@@ -110,13 +112,14 @@ impl JobConfig {
         identity
     }
 
-    /// The identity of this job with the corpus and the tokenizer of `recorded`, before the job's own are read.
+    /// Returns the identity of this job with the corpus and the tokenizer of `recorded`. A caller can compare it with
+    /// `recorded` before the job's corpus and tokenizer are read.
     pub fn identity_over_corpus_of(&self, recorded: &Value) -> Value {
         self.identity_over(OF_CORPUS.into_iter().map(|field| (field, recorded["data"][field].clone())))
     }
 
-    /// The fields on which all stages must agree, by path. The error about a mismatch names them. Fields that only the
-    /// operator and the launcher use may differ.
+    /// Returns the fields on which all stages must agree, by path. The error about a mismatch names the paths. Fields
+    /// that only the operator or the launcher reads may differ.
     pub fn agreement(&self) -> BTreeMap<String, String> {
         let mut fields = BTreeMap::new();
         let read_by_stages = [ChangeEffect::Identity, ChangeEffect::Extension, ChangeEffect::Attempt];
@@ -162,7 +165,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The form of earlier versions. A difference would make their checkpoints unusable.
+    /// The identity must have the form that earlier versions wrote. Another form would make their checkpoints unusable.
     #[test]
     fn the_identity_is_what_checkpoints_have() {
         let mut identity = json!({
@@ -205,7 +208,8 @@ pub(super) mod tests {
         assert_eq!(of(&other, &identity), identity);
     }
 
-    /// A moved branch is another model. A job that names the commit instead of the branch has the same model.
+    /// A branch that moves names another model, so the identity changes. A job may name the commit instead of the
+    /// branch.
     #[test]
     fn the_identity_has_the_commit_of_a_model_on_the_hub() {
         let identity = |path: &str, commit: &str| {
@@ -248,7 +252,7 @@ pub(super) mod tests {
         let resumed = |set: &[(&str, &str)], recorded| config(set).resuming(recorded).unwrap().streams;
         assert!(!resumed(&remote, &older) && resumed(&remote, &identity));
         assert!(!resumed(&[], &older) && resumed(&[], &identity));
-        // an explicit mode is compared with the identity instead
+        // an explicit mode stays as specified, and the comparison of identities detects a difference
         let always = [&remote[..], &[("data.streaming.mode", "Always")]].concat();
         assert!(resumed(&always, &older));
     }

@@ -1,6 +1,6 @@
-//! The model directory with which a job begins. If the job names another job's folder, it is that job's newest
-//! checkpoint when this job begins, and a record of it in this job's folder: the other job may have a newer one at a
-//! restart.
+//! The model directory with which a job begins. If the job names another job's folder, this directory is the newest
+//! checkpoint of that job at the time when this job begins. A record in this job's folder keeps the choice, because the
+//! other job may have a newer checkpoint when this job restarts.
 
 use std::path::{Path, PathBuf};
 
@@ -13,18 +13,18 @@ use stagecoach_launcher::INITIAL_MODEL;
 
 use crate::JobConfig;
 
-/// The choice of a model directory. Both paths are relative to the volume's root.
+/// The recorded choice of a model directory. Both paths are relative to the volume's root.
 #[derive(Debug, Deserialize, Serialize)]
 struct RecordedModel {
-    /// The path in the job.
+    /// The path that the job specifies.
     path: PathBuf,
-    /// The model directory that it stood for when the job began.
+    /// The model directory to which `path` led when the job began.
     model: PathBuf,
 }
 
 impl JobConfig {
-    /// The model directory with which the job begins, relative to the volume's root; `None` if the job begins with
-    /// random weights.
+    /// Returns the model directory with which the job begins, relative to the volume's root; `None` if the job begins
+    /// with random weights.
     ///
     /// # Errors
     /// If there is no model, or the record can't be read.
@@ -36,7 +36,7 @@ impl JobConfig {
         find_model(&self.workspace, path).map(Some)
     }
 
-    /// Records `model`, the result of [`JobConfig::initial_model`], unless the job itself names it.
+    /// Records `model`, the result of [`JobConfig::initial_model`], unless the job specifies this directory itself.
     ///
     /// # Errors
     /// If the record can't be written.

@@ -1,7 +1,7 @@
-//! The decisions before the first step: numbers that a job does not specify (steps, vocabulary size), the partition,
-//! and the programs. [`JobConfig`] is the trainer's form of the job, [`plan_pipeline`] chooses schedule and partition,
-//! and stage 0 sends the [`Plan`] to the other stages. [`measure_profile`] and [`Roofline`] give the times for the
-//! choice. [`init`] proposes a job.
+//! The decisions before the first step: the numbers that a job does not specify (steps, vocabulary size), the
+//! partition, and the programs. [`JobConfig`] is the trainer's form of the job, [`plan_pipeline`] chooses schedule and
+//! partition, and stage 0 sends the [`Plan`] to the other stages. The choice uses the times that [`measure_profile`]
+//! measures or [`Roofline`] predicts. [`init`] proposes a job.
 
 mod candidates;
 mod checkpoint_link;
@@ -12,7 +12,6 @@ mod identity;
 pub mod init;
 mod initial_model;
 mod job_config;
-mod machines;
 mod memory;
 mod meshes;
 mod optimal;
@@ -29,7 +28,6 @@ mod trainer_state;
 pub use checkpoint_link::CheckpointLink;
 pub use environment::{environment, environment_differences};
 pub use job_config::{GENERATION_CONFIG_FILE, JobConfig, check_job};
-pub use machines::Machines;
 pub use memory::StageBytes;
 pub use meshes::{MeshPlan, every_mesh};
 pub use pipeline_layout::{
@@ -41,5 +39,5 @@ pub use profiler::measure_profile;
 pub use remote_models::{FetchExtent, FetchReports, RemoteModels, has_remote_models};
 pub use resume::{recorded_gradient_blocks, recorded_last_sequences, recorded_streaming};
 pub use roofline::{OperationCost, Roofline, gpu_names};
-pub use speeds::{attempt_speeds, measured_speeds};
+pub use speeds::{Machines, attempt_speeds, measured_speeds};
 pub use trainer_state::{HeldOutLosses, TrainerState};

@@ -8,24 +8,24 @@ use stagecoach_pipeline::RankSpeeds;
 use super::job_config::JobConfig;
 use super::pipeline_layout::{PipelineLayout, plan_pipeline};
 
-/// A job's plan with a mesh, or the reason that the mesh is impossible.
+/// A mesh with the job's plan for it, or with the reason that the mesh is impossible.
 #[derive(Debug)]
 pub struct MeshPlan {
-    /// Stages and replicas.
+    /// The numbers of stages and replicas.
     pub mesh: Mesh,
-    /// The plan, or the reason.
+    /// The plan, or the reason that the mesh is impossible.
     pub layout: Result<PipelineLayout, StageError>,
 }
 
 impl MeshPlan {
-    /// Seconds of a simulated step; infinite if the mesh is impossible.
+    /// Returns the seconds of a simulated step; infinite if the mesh is impossible.
     pub fn seconds(&self) -> f64 {
         self.layout.as_ref().map_or(f64::INFINITY, |layout| layout.timeline.makespan)
     }
 }
 
-/// The plans of all meshes of `gpus` processes with one GPU each: the shortest step first, impossible meshes last. All
-/// stages are equally fast.
+/// Returns the plans of all meshes of `gpus` processes with one GPU each. The mesh with the shortest step comes first,
+/// and impossible meshes come last. All stages are equally fast.
 pub fn every_mesh(config: &JobConfig, architecture: &dyn Architecture, gpus: u32) -> Vec<MeshPlan> {
     let meshes = (1..=gpus).filter(|stages| gpus.is_multiple_of(*stages));
     let meshes = meshes.map(|stages| Mesh { stages, data_parallel: gpus / stages });
@@ -65,7 +65,7 @@ mod tests {
         assert!(plans.iter().all(|plan| plan.layout.is_ok()) && plans.is_sorted_by_key(MeshPlan::seconds));
         meshes.sort_unstable();
         assert_eq!(meshes, [(1, 4), (2, 2), (4, 1)]);
-        // a replica has its share of the microbatches
+        // each replica computes an equal share of the microbatches
         let microbatches = |plan: &MeshPlan| plan.layout.as_ref().unwrap().programs.microbatches;
         assert!(plans.iter().all(|plan| microbatches(plan) == 8 / plan.mesh.data_parallel as usize));
     }
@@ -93,11 +93,11 @@ mod tests {
         assert_eq!(seconds(1, 1e9), seconds(1, 1e3), "one replica exchanges nothing");
         assert!(seconds(2, 1e12) < seconds(1, 1e9));
         assert!(seconds(2, 1e3) > seconds(1, 1e9));
-        // 4 bytes for each gradient and 4 for each weight, for half of them
+        // a replica sends 4 bytes for each gradient and 4 bytes for each weight, for half of the parameters
         let numel: u64 = architecture.parameter_count();
         let exchanged = seconds(2, 1e6) - seconds(2, 1e15);
         let whole = numel as f64 * 4.0 / 1e6;
-        // the overlap with computations is no longer than the computations
+        // the exchange overlaps with computations for at most the duration of the computations
         let hidden = whole - exchanged;
         assert!(hidden > 0.0 && hidden < seconds(2, 1e15), "{hidden} of {whole}");
     }

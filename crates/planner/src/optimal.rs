@@ -1,4 +1,4 @@
-//! `stagecoach plan --optimal`: compares a layout's schedule with the best one.
+//! `stagecoach plan --optimal`: compares a layout's schedule with the shortest possible schedule.
 
 use stagecoach_engine::StageError;
 use stagecoach_model::Architecture;
@@ -9,12 +9,12 @@ use super::{JobConfig, PipelineLayout, StageBytes};
 
 /// The largest number of work items for which a complete search is feasible.
 const MAX_WORK_ITEMS: usize = 64;
-/// The largest number of states of a search, which takes about a minute.
+/// The largest number of states of a search. A search of this size takes about a minute.
 const MAX_STATES: u64 = 20_000_000;
 
 impl PipelineLayout {
-    /// The same layout with its shortest schedule, within the job's memory limit or, without a limit, within the memory
-    /// of the layout's schedule. A note compares the two.
+    /// Returns this layout with the shortest schedule that fits into the job's memory limit. Without a limit, the
+    /// shortest schedule may use as much memory as the layout's schedule does. A note compares the two schedules.
     ///
     /// # Errors
     /// If stages have several chunks, or there are too many stages and microbatches.

@@ -1,4 +1,4 @@
-//! The plan of a group: stage 0 makes it, and every stage verifies it.
+//! The plan of a group. Stage 0 makes the plan, and every stage verifies it.
 
 use std::path::PathBuf;
 
@@ -13,23 +13,23 @@ use stagecoach_pipeline::{
 
 use crate::trainer_state::TrainerState;
 
-/// The plan of a group, which stage 0 creates and sends to every stage. Each stage reads the job, which has everything
-/// else that the stage needs.
+/// The plan of a group. Stage 0 creates the plan and sends it to every stage. All other settings are in the job, which
+/// each stage reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
     /// The tokenized corpus.
     pub prepared: PreparedCorpus,
-    /// Rows of embedding and head.
+    /// The number of rows of embedding and head.
     pub vocab_size: usize,
-    /// Number of steps, including those already trained.
+    /// The number of steps, including those already trained.
     pub steps: u64,
     /// The identity: everything that determines the numerical results. Checkpoints contain it, and a resume must match
     /// it.
     pub identity: serde_json::Value,
-    /// The right to commit checkpoints, until a newer group acquires the next one.
+    /// The right to commit checkpoints. It ends when a newer group acquires the next fence.
     pub fence: Fence,
-    /// The state to resume from: the checkpoint of its step, or initial weights at step 0.
+    /// The state from which the group resumes: the state in the checkpoint of its step, or the initial state at step 0.
     #[serde(rename = "progress")]
     pub trainer_state: TrainerState,
     /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0; randomly
@@ -38,9 +38,9 @@ pub struct Plan {
     pub initial_weights: Option<PathBuf>,
     /// The schedule's name.
     pub schedule: String,
-    /// Layers of each chunk of the programs.
+    /// The layers of each chunk of the programs.
     pub partition: Vec<usize>,
-    /// The number of the programs' chunks in each chunk of the schedule.
+    /// The number of parts into which the programs divide each chunk of the schedule.
     pub parts: Vec<usize>,
     /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
@@ -50,12 +50,12 @@ pub struct Plan {
     pub stage_bytes: Vec<u64>,
     /// The blocks in which a step's gradients are added.
     pub gradient_blocks: usize,
-    /// Replicas of the pipeline.
+    /// The number of replicas of the pipeline.
     pub data_parallel: usize,
-    /// Microbatches of a step, over all replicas.
+    /// The number of microbatches of a step, over all replicas.
     pub microbatches: usize,
-    /// The programs of a training step, in the text form of [`Programs`]: for the replicas with the most microbatches
-    /// and, if some replicas have fewer, for those.
+    /// The programs of a training step, in the text form of [`Programs`]. The first entry is for the replicas with the
+    /// most microbatches. The second entry exists if some replicas have fewer microbatches, and is for those replicas.
     pub programs: Vec<String>,
     /// The programs of an evaluation's windows, one for each number of microbatches, the largest first; empty without
     /// held-out sequences.
@@ -64,13 +64,13 @@ pub struct Plan {
     pub evaluation_sets: Vec<PlannedSet>,
     /// The simulated bubble, 0 to 1, averaged over stages.
     pub expected_bubble: f64,
-    /// Number of tokens in the training sequences, for display; `None` for a streamed corpus.
+    /// The number of tokens in the training sequences, for display; `None` for a streamed corpus.
     pub training_tokens: Option<u64>,
-    /// Unigram entropy of the held-out tokens, in nats.
+    /// The unigram entropy of the held-out tokens, in nats.
     pub unigram_entropy: Option<f64>,
 }
 
-/// A held-out set.
+/// A held-out set in a plan.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct PlannedSet {
     /// The name of the set or of the source; empty for a held-out part without a name.
@@ -79,35 +79,35 @@ pub struct PlannedSet {
     pub counts: bool,
     /// The set's microbatches, over all windows.
     pub layouts: Vec<MicrobatchLayout>,
-    /// Number of targets.
+    /// The number of targets of the set.
     pub target_count: u64,
 }
 
 /// A plan's programs, parsed and verified.
 #[derive(Clone, Debug)]
 pub struct VerifiedPlan {
-    /// The replica of the pipeline that the plan is for.
+    /// The replica of the stage that verified the plan.
     pub replica: Replica,
-    /// Programs of a training step of this replica.
+    /// The programs of a training step of this replica.
     pub training: Programs,
     /// The blocks that this replica computes.
     pub blocks: ReplicaBlocks,
-    /// Programs of an evaluation's windows, one for each number of microbatches, the largest first.
+    /// The programs of an evaluation's windows, one for each number of microbatches, the largest first.
     pub evaluation: Vec<Programs>,
-    /// Layers of each chunk.
+    /// The layers of each chunk.
     pub partition: Partition,
 }
 
 impl Plan {
-    /// Layers of each chunk of the schedule.
+    /// Returns the layers of each chunk of the schedule.
     pub fn schedule_partition(&self) -> Partition {
         Partition { layers: self.partition.clone() }.merge(&self.parts)
     }
 
-    /// The plan in serialised form, for the other stages.
+    /// Serialises the plan for the other stages.
     ///
     /// # Errors
-    /// None in practice: the plan contains no map keys or numbers that JSON cannot represent.
+    /// Never in practice: the plan contains no map keys or numbers that JSON cannot represent.
     pub fn to_bytes(&self) -> Result<Vec<u8>, StageError> {
         serde_json::to_vec(self).map_err(|e| StageError::invalid(format!("the plan can't be written: {e}")))
     }
@@ -127,7 +127,7 @@ impl Plan {
     /// Parses and verifies the programs for the stage of `rank`. Every stage calls this method before its first step.
     ///
     /// # Errors
-    /// The first violation, with the action.
+    /// If the programs are incorrect. The error has the first violation, with the action.
     pub fn verify(&self, rank: usize) -> Result<VerifiedPlan, StageError> {
         let read =
             |text: &str| Programs::from_text(text).map_err(|e| StageError::invalid(format!("stage 0's plan: {e}")));

@@ -1,4 +1,5 @@
-//! Measured costs of a model's modules on this machine, kept beside the token cache for later plans of the same model.
+//! The measured times of a model's modules on this machine. The folder of the token cache keeps these times for later
+//! plans of the same model.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use stagecoach_pipeline::{ModelCost, ModuleCost};
 
 use super::JobConfig;
 
-/// Seconds of a module for one microbatch.
+/// The seconds that a module takes for one microbatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModuleSeconds {
@@ -30,18 +31,18 @@ pub struct ModuleSeconds {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Profile {
-    /// The embedding.
+    /// The times of the embedding.
     pub embedding: ModuleSeconds,
-    /// A decoder layer, by the kind of recomputation.
+    /// The times of a decoder layer, by the kind of recomputation.
     pub layer: BTreeMap<String, ModuleSeconds>,
-    /// Final norm, head and loss.
+    /// The times of final norm, head and loss.
     pub head: ModuleSeconds,
-    /// The transfer of one boundary tensor between two stages on this machine.
+    /// The seconds that the transfer of one boundary tensor between two stages takes.
     pub link_seconds: f64,
 }
 
 impl Profile {
-    /// Replaces the estimated work by the measured seconds.
+    /// Replaces the estimated work in `cost` by the measured seconds.
     pub(super) fn apply(&self, cost: &mut ModelCost, recompute: Recompute) {
         let Some(layer) = self.layer.get(&recompute.to_string()) else { return };
         let set = |module: &mut ModuleCost, seconds: &ModuleSeconds| {
@@ -54,7 +55,8 @@ impl Profile {
         set(&mut cost.head, &self.head);
     }
 
-    /// The profile of this model on this kind of machine, if it exists. A file that can't be read counts as missing.
+    /// Returns the profile of this model on this kind of machine, if it exists. A file that can't be read counts as
+    /// missing.
     pub(super) fn find(config: &JobConfig, architecture: &dyn Architecture) -> Option<Profile> {
         let text = std::fs::read_to_string(path(config, architecture)).ok()?;
         let mut stored: Value = serde_json::from_str(&text).ok()?;
@@ -64,7 +66,7 @@ impl Profile {
     /// Stores the profile. Returns its file.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// If the file can't be written.
     pub fn save(&self, config: &JobConfig, architecture: &dyn Architecture) -> Result<PathBuf, StageError> {
         let path = path(config, architecture);
         let content = json!({ "of": key(config, architecture), "profile": self });
@@ -77,7 +79,7 @@ impl Profile {
     }
 }
 
-/// The facts that affect the times.
+/// Returns the facts that affect the times.
 fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
     let MicrobatchCost { tokens, length, precision, recompute: _, on_gpu: _, copies: _ } =
         config.microbatch_cost(Recompute::None);
@@ -103,7 +105,7 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
     key
 }
 
-/// The processor's name.
+/// Returns the name of the processor's model.
 fn processor() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?;

@@ -1,5 +1,5 @@
-//! The measurement of times for a plan on this machine: each kind of module for a microbatch, and a message between two
-//! stages.
+//! Measures the times for a plan on this machine: the time of each kind of module for a microbatch, and the time of a
+//! message between two stages.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::{JobConfig, ModuleSeconds, Profile};
 
-/// The number of measured runs of a module, after the warm-up runs. The median counts.
+/// The number of measured runs of a module, after the warm-up runs. The profile has the median of these runs.
 const RUNS: usize = 15;
 const WARM_UP: usize = 3;
 /// The chunks of the measured stage: the embedding, one layer, and the head.
@@ -70,7 +70,8 @@ pub fn measure_profile(config: &JobConfig, architecture: &dyn Architecture) -> R
     })
 }
 
-/// Seconds of a single F, I and W. Each row is one document, because attention then costs most.
+/// Measures the seconds of one F, one I and one W. Each row is one document, because attention takes longest for such
+/// rows.
 fn run_module(
     chunk: &Chunk,
     input: &Tensor,
@@ -93,7 +94,7 @@ fn run_module(
     ModuleSeconds { forward, backward_input, backward_weight }
 }
 
-/// Seconds of `run`, and its result. Waits for a GPU.
+/// Returns the seconds that `run` takes, and its result. On a GPU, waits until the GPU has finished.
 fn time<T>(on: &Tensor, run: impl FnOnce() -> T) -> (f64, T) {
     let began = Instant::now();
     let result = run();
@@ -103,7 +104,7 @@ fn time<T>(on: &Tensor, run: impl FnOnce() -> T) -> (f64, T) {
     (began.elapsed().as_secs_f64(), result)
 }
 
-/// The median of each part.
+/// Returns the median of each time over the measured runs.
 fn median_of_runs(run: impl Fn() -> ModuleSeconds) -> ModuleSeconds {
     let runs: Vec<ModuleSeconds> = (0..WARM_UP + RUNS).map(|_| run()).skip(WARM_UP).collect();
     let part = |part: fn(&ModuleSeconds) -> f64| median(runs.iter().map(part).collect());
@@ -119,7 +120,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Seconds for a boundary tensor between two stages: half of a round trip.
+/// Returns the seconds that a boundary tensor takes between two stages: half of a round trip.
 fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -> Result<f64, StageError> {
     let listen =
         || TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?.to_string(), listener)));
@@ -140,7 +141,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
             listener,
             addresses: &addresses,
             link_ids: &ids,
-            // both ends are in this process, on one GPU or none: NCCL accepts no two ranks on one GPU
+            // both ends are in this process, on one GPU or none, and NCCL accepts only one rank per GPU
             transport: if transport == Transport::Nccl { Transport::Auto } else { transport },
             device: Device::Cpu,
             encryption,
@@ -159,7 +160,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
                 let tensor = tensor.copy();
                 scope.spawn(move || {
                     let mut links = open(rank, listener)?;
-                    // the links too, because closing them here could cut off the last message
+                    // returns the links too, because closing them here could cut off the last message
                     exchange(rank, &mut links, &tensor).map(|seconds| (seconds, links))
                 })
             })

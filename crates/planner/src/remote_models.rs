@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{ModelSpec, TOKEN_CACHE, TokenizerSpec};
-use stagecoach_data::{DataError, OnWait, Variables, hub_client};
+use stagecoach_data::{DataError, EnvironmentVariables, OnWait, hub_client};
 use stagecoach_engine::StageError;
 use stagecoach_files::{read_if_exists, write_atomically};
-use stagecoach_hub::{CommitCopy, FetchProgress, HubClient, HubError, HubUri, Part};
+use stagecoach_hub::{CommitCopy, FetchProgress, HubClient, HubError, HubUri, RepoPart};
 use stagecoach_launcher::REMOTE_MODELS;
 
 const SCHEME: &str = "hf://";
-/// The branch of a URI that names none.
+/// The branch of a URI without a revision.
 const MAIN: &str = "main";
-/// The folder of the copies, within the folder of the token cache, which is already reserved.
+/// The folder of the copies, inside the folder of the token cache, whose name is already reserved.
 const COPIES: &str = "hub";
 
 /// The commits of the repositories that a job's paths name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteModels {
-    /// The commits by `hf://OWNER/NAME[@REVISION]`.
+    /// The commit of each `hf://OWNER/NAME[@REVISION]`.
     commits: BTreeMap<String, String>,
 }
 
@@ -33,29 +33,29 @@ pub struct RemoteModels {
 pub enum FetchExtent {
     /// The configuration and the tokenizer, which suffice for a plan.
     Settings,
-    /// The weights too.
+    /// The settings and the weights.
     All,
 }
 
 /// The receivers of reports during a fetch.
 pub struct FetchReports<'a> {
-    /// The receiver of the commits, called before the first file is fetched.
+    /// Receives the commits before the first file is fetched.
     pub on_resolved: &'a mut dyn FnMut(&RemoteModels) -> Result<(), StageError>,
-    /// The receiver of the activity, the bytes so far, and the needed bytes.
+    /// Receives the activity, the bytes fetched so far, and the needed bytes.
     pub on_progress: &'a mut dyn FnMut(&str, u64, u64),
-    /// The receiver of the reasons for waits.
+    /// Receives the reason for each wait.
     pub on_wait: OnWait,
 }
 
-/// A URI of a job.
+/// A URI of the Hugging Face hub in a field of a job.
 struct Remote {
-    /// The field with the URI.
+    /// The field that has the URI.
     field: &'static str,
     uri: HubUri,
 }
 
 impl Remote {
-    /// The URI in a field; `None` if the field has a path on the volume.
+    /// Parses the URI in a field; `None` if the field has a path on the volume.
     fn parse(field: &'static str, path: &str, is_file: bool) -> Result<Option<Remote>, StageError> {
         if !path.starts_with(SCHEME) {
             return Ok(None);
@@ -72,11 +72,11 @@ impl Remote {
         }
     }
 
-    fn part(&self, extent: FetchExtent) -> Part<'_> {
+    fn part(&self, extent: FetchExtent) -> RepoPart<'_> {
         match (self.uri.path.as_str(), extent) {
-            ("", FetchExtent::All) => Part::Model,
-            ("", FetchExtent::Settings) => Part::Settings,
-            (path, _) => Part::Tokenizer(path),
+            ("", FetchExtent::All) => RepoPart::Model,
+            ("", FetchExtent::Settings) => RepoPart::Settings,
+            (path, _) => RepoPart::Tokenizer(path),
         }
     }
 
@@ -92,7 +92,7 @@ impl Remote {
     }
 }
 
-/// The URIs of a job.
+/// Returns the URIs of the Hugging Face hub in a job's fields.
 fn remotes(job: &PipelineJob) -> Result<Vec<Remote>, StageError> {
     let spec = &job.spec;
     let model = match &spec.model {
@@ -117,7 +117,8 @@ pub fn has_remote_models(job: &PipelineJob) -> Result<bool, StageError> {
 }
 
 impl RemoteModels {
-    /// The record of `job` in a job's folder; empty without a record file. A job without URIs has no record.
+    /// Reads the record of `job` in the folder of a job. The result is empty if there is no record file, or if `job`
+    /// has no URIs.
     ///
     /// # Errors
     /// If a URI is invalid, or the file can't be read or is not a record.
@@ -154,10 +155,10 @@ impl RemoteModels {
     }
 
     /// Copies the missing models and tokenizers of `job` to the volume, and returns all commits. A recorded commit is
-    /// not resolved again. No effect on a job without URIs.
+    /// not resolved again. This method has no effect on a job without URIs.
     ///
     /// # Errors
-    /// If a URI is invalid, or something can't be fetched.
+    /// If a URI is invalid, or a commit or a file can't be fetched.
     pub fn fetch(
         self,
         job: &PipelineJob,
@@ -166,7 +167,7 @@ impl RemoteModels {
         reports: FetchReports<'_>,
     ) -> Result<RemoteModels, StageError> {
         let FetchReports { on_resolved, on_progress, on_wait } = reports;
-        let mut client = LazyClient { variables: Variables::of_process(), on_wait, client: None };
+        let mut client = LazyClient { variables: EnvironmentVariables::of_process(), on_wait, client: None };
         self.fetch_with(&mut client, job, workspace, extent, on_resolved, on_progress)
     }
 
@@ -211,8 +212,8 @@ impl RemoteModels {
         Ok(self)
     }
 
-    /// `Ok` if the volume has all models and tokenizers of `job`, to this extent; otherwise the number of bytes that it
-    /// has so far, which grows during a fetch.
+    /// Returns `Ok` if the volume has all models and tokenizers of `job`, to this extent. Otherwise returns the number
+    /// of bytes that the volume has so far; this number grows during a fetch.
     ///
     /// # Errors
     /// If a URI is invalid.
@@ -235,10 +236,10 @@ impl RemoteModels {
     /// Whether `path` is the URI of a model whose weights the volume lacks.
     pub(crate) fn lacks_weights(&self, path: &str, workspace: &Path) -> bool {
         let Some(uri) = parse(path) else { return false };
-        !self.copy_of(&uri, workspace).is_some_and(|copy| copy.has(Part::Model))
+        !self.copy_of(&uri, workspace).is_some_and(|copy| copy.has(RepoPart::Model))
     }
 
-    /// Refuses a job with a URI without a recorded commit.
+    /// Refuses a job if one of its URIs has no recorded commit.
     pub(crate) fn check(&self, job: &PipelineJob) -> Result<(), StageError> {
         match remotes(job)?.iter().find(|remote| !self.commits.contains_key(&revision_key(&remote.uri))) {
             None => Ok(()),
@@ -248,7 +249,7 @@ impl RemoteModels {
         }
     }
 
-    /// The path, relative to the volume's root, for a path of the job: the path itself, or the local copy for a URI.
+    /// Converts a path of the job to a path relative to the volume's root. A URI becomes the path of its local copy.
     pub(crate) fn local_path(&self, path: &str) -> PathBuf {
         let copy = parse(path).and_then(|uri| Some((self.copy_of(&uri, Path::new(""))?, uri)));
         match copy {
@@ -258,7 +259,7 @@ impl RemoteModels {
         }
     }
 
-    /// A path of the job, with the commit of a repository in place of its revision.
+    /// Returns a path of the job, in which the commit replaces the revision of a repository.
     pub(crate) fn at_commit(&self, path: &str) -> String {
         let pinned = parse(path).and_then(|uri| {
             let revision = Some(self.commits.get(&revision_key(&uri))?.clone());
@@ -273,9 +274,9 @@ impl RemoteModels {
     }
 }
 
-/// A client that opens at its first use. A job whose files exist needs neither a hub nor valid variables.
+/// A client that opens at its first use. A job whose files are on the volume needs neither a hub nor valid variables.
 struct LazyClient {
-    variables: Variables,
+    variables: EnvironmentVariables,
     on_wait: OnWait,
     client: Option<HubClient>,
 }
@@ -294,12 +295,12 @@ fn parse(path: &str) -> Option<HubUri> {
     path.starts_with(SCHEME).then(|| path.parse().ok())?
 }
 
-/// The URI of the repository at its revision. All paths of a job with this URI have the same commit.
+/// Returns the URI of the repository at its revision. All paths of a job with this URI have the same commit.
 fn revision_key(uri: &HubUri) -> String {
     HubUri { path: String::new(), ..uri.clone() }.to_string()
 }
 
-/// Whether `text` is a commit, and so the name of a folder.
+/// Whether `text` is a commit's hash, which is also a safe name of a folder.
 fn is_commit(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -1,4 +1,4 @@
-//! Settings that a job keeps from its beginning, as its checkpoints record them.
+//! The settings that a job keeps from its beginning, as its checkpoints record them.
 
 use serde_json::Value;
 use stagecoach_api::job::{StreamingMode, TrainingLength};
@@ -7,10 +7,11 @@ use stagecoach_engine::StageError;
 use super::job_config::JobConfig;
 
 impl JobConfig {
-    /// This job with the fixed settings of a begun job, whose checkpoints have the identity `recorded`.
+    /// Returns this job with the settings that have been fixed since it began. `recorded` is the identity in the job's
+    /// checkpoints.
     ///
     /// # Errors
-    /// If the job now has more replicas than blocks, or a length in epochs for a streamed corpus.
+    /// If the job has more replicas than gradient blocks, or a length in epochs for a streamed corpus.
     pub fn resuming(&self, recorded: &Value) -> Result<JobConfig, StageError> {
         let mut config = self.clone();
         if self.training.gradient_blocks.is_none() {
@@ -39,12 +40,12 @@ impl JobConfig {
     }
 }
 
-/// The gradient blocks in the identity of a checkpoint.
+/// Returns the number of gradient blocks in the identity of a checkpoint.
 pub fn recorded_gradient_blocks(identity: &Value) -> usize {
     identity["training"]["gradientBlocks"].as_u64().map_or(1, |blocks| blocks as usize)
 }
 
-/// Whether a job with this identity holds out the last sequences of each source, if it holds out a fraction.
+/// Whether a job with this identity, if it holds out a fraction, holds out the last sequences of each source.
 pub fn recorded_last_sequences(identity: &Value) -> bool {
     identity["data"]["evaluation"]["heldOut"].is_null()
 }
@@ -60,7 +61,8 @@ mod tests {
 
     use crate::identity::tests::config;
 
-    /// Without a number of sequences, a length in epochs would be 0 steps, and the job would count as trained.
+    /// The number of sequences of a stream is unknown. A length in epochs would give 0 steps, and the job would count
+    /// as trained.
     #[test]
     fn a_streamed_job_gets_no_length_in_epochs() {
         let mut job = config(&[("data.paths.0", "hf://datasets/org/plays/*.jsonl")]);

@@ -1,5 +1,6 @@
-//! The predicted time of a step on GPUs: for each operation, the larger of the time that its FLOPs and its bytes take.
-//! A roofline (Williams, Waterman and Patterson 2009) with the fraction of a device's peaks that libraries reach.
+//! Predicts the time of a step on GPUs with a roofline (Williams, Waterman and Patterson 2009). The time of an
+//! operation is the larger of the time for its FLOPs and the time for its bytes. Both times assume the fraction of a
+//! device's peaks that libraries reach.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +12,13 @@ use stagecoach_telemetry::peak_flops;
 use super::JobConfig;
 use super::profile::{ModuleSeconds, Profile};
 
-/// A model of GPU, by NVIDIA's data sheets.
+/// A model of GPU, with the numbers of NVIDIA's data sheets.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuModel {
     pub name: &'static str,
-    /// Bytes of memory.
+    /// The size of the memory, in bytes.
     pub memory_bytes: u64,
-    /// Bytes per second of memory.
+    /// The bandwidth of the memory, in bytes per second.
     memory_bandwidth: f64,
     /// Bytes per second to another GPU of the node, in one direction.
     link_bandwidth: f64,
@@ -30,13 +31,13 @@ const GPUS: [GpuModel; 4] = [
     GpuModel { name: "L40S", memory_bytes: 48_000_000_000, memory_bandwidth: 0.864e12, link_bandwidth: 32e9 },
 ];
 
-/// The names that `stagecoach plan --device` takes.
+/// Returns the names that `stagecoach plan --device` accepts.
 pub fn gpu_names() -> [&'static str; GPUS.len()] {
     GPUS.map(|gpu| gpu.name)
 }
 
-/// The fraction of the peak that an operation reaches, in FLOP/s or, for elementwise operations, in bytes per second.
-/// Measured on an H200 with the shapes of a model of 1.2 billion parameters (docs/GPUS.md).
+/// Returns the fraction of the peak that an operation reaches, in FLOP/s or, for elementwise operations, in bytes per
+/// second. The fractions were measured on an H200 with the shapes of a model of 1.2 billion parameters (docs/GPUS.md).
 fn reached(kind: OperationKind) -> f64 {
     match kind {
         OperationKind::Product => 0.71,
@@ -90,7 +91,7 @@ pub struct Roofline {
 }
 
 impl Roofline {
-    /// Predicts a job on GPUs of this name.
+    /// Predicts a job's times on GPUs of the model `name`.
     ///
     /// # Errors
     /// If the name is unknown, or the job is not in bf16, the only type with measured fractions of the peaks.
@@ -164,7 +165,7 @@ impl Roofline {
     }
 }
 
-/// Whether the backward pass computes this operation of the forward pass again.
+/// Whether the backward pass recomputes this operation of the forward pass.
 fn is_recomputed(operation: &Operation, recompute: Recompute) -> bool {
     match recompute {
         Recompute::None => false,
@@ -175,28 +176,25 @@ fn is_recomputed(operation: &Operation, recompute: Recompute) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
+    use crate::identity::tests::config;
 
-    /// The prediction for the sample job, with its layers and microbatches.
+    /// Returns the prediction for the sample job, and the job's numbers of layers and microbatches.
     fn roofline(set: &[(&str, &str)]) -> Result<(Roofline, f64, f64), StageError> {
-        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
-        let set: Vec<_> = set.iter().map(|&(path, value)| (path.to_owned(), value.to_owned())).collect();
-        let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
-        let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
+        let config = config(set);
         let architecture = config.architecture(300, tch::Device::Cpu);
         let counts = (architecture.num_layers() as f64, f64::from(config.training.microbatches));
         Roofline::new(&config, architecture.as_ref(), "H200").map(|roofline| (roofline, counts.0, counts.1))
     }
 
-    /// The operations have the FLOPs by which MFU is counted, and their times add up to the modules'.
+    /// The operations have the FLOPs that count for MFU, and their times add up to the times of the modules.
     #[test]
     fn operations_add_up_to_the_model() {
         let (roofline, layers, microbatches) = roofline(&[("training.precision", "BFloat16")]).unwrap();
         let all: Vec<OperationCost> = roofline.costs.values().copied().collect();
         let flops: f64 = all.iter().map(|cost| cost.flops).sum();
-        // MFU counts two products of attention's backward pass for each of the forward pass; there are 2.5
+        // for each matrix product of attention's forward pass, MFU counts two of the backward pass; attention computes
+        // 2.5
         let attention = roofline.costs["attention"].flops;
         let counted = flops - attention + attention * 3.0 / 3.5;
         assert!((counted / roofline.step_flops - 1.0).abs() < 1e-9, "{counted} of {}", roofline.step_flops);

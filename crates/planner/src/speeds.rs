@@ -1,17 +1,46 @@
-//! The relative speeds of a job's stages.
+//! The speeds of a job's stages: those that a plan assumes, and those that steps have measured.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::{CheckpointError, Fence, Volume};
 use stagecoach_launcher::{METRICS, SPEEDS};
-use stagecoach_pipeline::RankSpeeds;
+use stagecoach_pipeline::{RankSpeeds, SpeedError};
 use stagecoach_telemetry::{read_metrics, speeds};
 
 use super::JobConfig;
 
-/// The speeds of a job's stages in the last measured steps, if the job has run with the same number of stages;
-/// otherwise equal speeds. Metrics that can't be read count as missing: the step recorder, which appends to them,
-/// reports the problem.
+/// The speeds of stages and links. By default, these are the speeds at which the costs were measured or assumed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machines {
+    /// The speeds of the stages, relative to the fastest of them.
+    pub speeds: RankSpeeds,
+    /// The speed of the fastest stage, relative to the speed at which the costs were measured or assumed.
+    pub fastest: f64,
+    /// Bytes per second of every link, if specified.
+    pub link_bytes_per_second: Option<f64>,
+}
+
+impl Default for Machines {
+    fn default() -> Machines {
+        Machines { speeds: RankSpeeds::default(), fastest: 1.0, link_bytes_per_second: None }
+    }
+}
+
+impl Machines {
+    /// Returns machines whose stages have the speeds `speeds`, where 1 is the speed at which the costs were measured or
+    /// assumed.
+    ///
+    /// # Errors
+    /// If a speed is not finite, or not above zero.
+    pub fn new(speeds: &[f64], link_bytes_per_second: Option<f64>) -> Result<Machines, SpeedError> {
+        let fastest = speeds.iter().copied().reduce(f64::max).unwrap_or(1.0);
+        Ok(Machines { speeds: RankSpeeds::new(speeds)?, fastest, link_bytes_per_second })
+    }
+}
+
+/// Returns the speeds of a job's stages in the last measured steps, if the job has run with the same number of stages;
+/// otherwise equal speeds. Metrics that can't be read count as missing. The step recorder, which appends to the
+/// metrics, reports the problem.
 pub fn measured_speeds(config: &JobConfig, stages: usize) -> RankSpeeds {
     let records = read_metrics(&config.folder().join(METRICS)).unwrap_or_default();
     speeds(records.iter().filter_map(|record| record.timeline.as_deref()), stages).unwrap_or_default()
@@ -27,9 +56,9 @@ struct AttemptSpeeds {
     speeds: Vec<f64>,
 }
 
-/// The measured speeds at the first group of this attempt. The copies that stages hold in memory are usable only as
-/// long as each stage keeps its layers, so the job's folder on the volume stores the speeds for later groups. If the
-/// volume is full, a later group measures the speeds again.
+/// Returns the speeds that the first group of this attempt measured. With other speeds, a later group could assign
+/// other layers to a stage, and the stage's memory checkpoints would be unusable. The job's folder on the volume
+/// therefore stores the speeds for later groups. If the volume is full, a later group measures the speeds again.
 ///
 /// # Errors
 /// If this group no longer holds `fence`.
@@ -55,7 +84,7 @@ pub fn attempt_speeds(
     };
     match fence.write_job_file(volume, SPEEDS, serde_json::json!(known).to_string().as_bytes()) {
         Err(error @ CheckpointError::FencedOff { .. }) => return Err(error),
-        Err(error) => tracing::warn!("the stages' speeds are not kept for this attempt: {error}"),
+        Err(error) => tracing::warn!("the stages' speeds could not be stored for this attempt: {error}"),
         Ok(()) => {}
     }
     Ok(measured)

@@ -9,17 +9,18 @@ use stagecoach_group::{StepOutcome, Verdict};
 use stagecoach_telemetry::{BestEvaluation, EvaluationRecord, StepRecord};
 use stagecoach_telemetry::{Receipt, StepFacts};
 
-/// State of training after a step. Serialised as `progress` in a checkpoint's manifest.
+/// The state of training after a step. A checkpoint's manifest contains this state as `progress`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainerState {
-    /// Completed steps, including skipped ones. The data position is this number times the global batch size.
+    /// The number of completed steps, including skipped ones. The data position is this number times the global batch
+    /// size.
     pub step: u64,
-    /// Applied optimizer updates.
+    /// The number of applied optimizer updates.
     pub updates: u64,
-    /// Steps whose update was skipped.
+    /// The number of steps whose update was skipped.
     pub skipped: u64,
-    /// Length of the current run of skipped steps.
+    /// The number of consecutive skipped steps up to this step.
     pub skips_in_a_row: u32,
     /// Chained BLAKE3 hash of the losses' f32 bits by step, in hex; empty before the first step.
     pub losses: String,
@@ -37,7 +38,8 @@ pub struct TrainerState {
     /// before the first evaluation, and in checkpoints that did not record it.
     #[serde(default)]
     pub evaluation_losses: String,
-    /// Whether the evaluation after the last step is due: the group stopped before it, and the next group runs it.
+    /// Whether the evaluation after the last step is due. The group stopped before this evaluation, so the next group
+    /// runs it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_due: bool,
     /// The step at which the learning rate's decay ends, as fixed by the first attempt.
@@ -48,25 +50,26 @@ pub struct TrainerState {
     /// The decays of added steps, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<DecayExtension>,
-    /// The hash chain over all steps. If a checkpoint did not record it, the chain begins where that checkpoint is
-    /// loaded.
+    /// The hash chain over all steps. If a checkpoint did not record a receipt, the chain begins where that checkpoint
+    /// is loaded.
     #[serde(default, skip_serializing_if = "Receipt::is_missing")]
     pub receipt: Receipt,
     /// The distinct differences between the environments of this run. After a difference, the run's numbers may differ
     /// from those of a run in one environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment_differences: Vec<String>,
-    /// The last differences found by audits. After the first, the weights may differ from the job's correct result.
+    /// The last differences that audits found. After the first difference, the weights may differ from the job's
+    /// correct result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audit_differences: Vec<String>,
-    /// The positions of the sources of a streamed corpus, at which the next step continues to read.
+    /// The position in each source of a streamed corpus at which the next step continues to read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamPosition>,
     /// The frozen weights; `None` if the job has none, or has not loaded them yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_weights: Option<FrozenWeights>,
-    /// The record of the last step, if the metrics may lack it: with checkpoints in memory, the metrics get a step only
-    /// once it can no longer be lost.
+    /// The record of the last step, if the metrics may lack it. With memory checkpoints, the trainer adds a step to the
+    /// metrics only after the step can no longer be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten_record: Option<Box<StepRecord>>,
 }
@@ -84,14 +87,14 @@ pub struct HeldOutLosses {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DecayExtension {
-    /// The first step to which it applies, counted from 0.
+    /// The first step to which this decay applies, counted from 0.
     pub from: u64,
     /// The step at which the decay ends.
     pub decay_steps: u64,
 }
 
 impl TrainerState {
-    /// The step at which the decay that applies to `step`, counted from 0, ends.
+    /// Returns the step at which the decay that applies to `step` ends. Steps are counted from 0.
     pub fn decay_steps_at(&self, step: u64) -> u64 {
         let extension = self.extensions.iter().rev().find(|extension| extension.from <= step);
         extension.map_or(self.decay_steps, |extension| extension.decay_steps)
@@ -146,7 +149,7 @@ impl TrainerState {
     }
 }
 
-/// The hash of a sequence, in hex, from the hash of all but its last element.
+/// Returns the hash of a sequence, in hex. `before` is the hash of all elements before `last`.
 fn chained_hash(before: &str, last: &[u8]) -> String {
     blake3::Hasher::new().update(before.as_bytes()).update(last).finalize().to_hex().to_string()
 }

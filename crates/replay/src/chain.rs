@@ -1,5 +1,5 @@
-//! The check of a record against its own receipts, without training a step. A record that passes may still contain
-//! wrong results; only a replay can show that.
+//! The check of a record against its receipts, without training a step. A record that passes may still contain wrong
+//! results. Only a replay can find them.
 
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::differences;
@@ -10,21 +10,21 @@ use stagecoach_telemetry::{RunSummary, StepRecord};
 use super::compare::ReplayDifference;
 use super::record::{RecordedCheckpoint, RunRecord};
 
-/// The first contradiction within a record: lines that are missing or out of order, checkpoints of different jobs, or a
-/// receipt, a checkpoint's link or a result that contradicts the rest.
+/// Returns the first contradiction within a record. Contradictions are missing lines, lines out of order, checkpoints
+/// of different jobs, and a receipt, a checkpoint link or a result that does not match the record.
 pub fn check_chain(record: &RunRecord) -> Option<ReplayDifference> {
-    // a receipt is a hash over the lines in their order
+    // the order of the lines is checked first, because a receipt is a hash over the lines in their order
     if let Some(unexpected) = first_unexpected_line(&record.steps, record.last_step()) {
         return Some(unexpected);
     }
     let checkpoints = record.checkpoints.windows(2).find_map(|pair| contradiction(&pair[0], &pair[1]));
-    let receipts = first_unproven(record);
-    // the earliest difference is reported
+    let receipts = first_receipt_mismatch(record);
+    // the user sees the earliest difference
     let found = [checkpoints, receipts].into_iter().flatten().min_by_key(|difference| difference.step);
     found.or_else(|| result_difference(record.result.as_ref()?, record.checkpoints.last()?))
 }
 
-/// The first line that breaks the sequence of steps 1, 2, 3 and so on to the last known step.
+/// Returns the first line that breaks the sequence of steps 1, 2, 3 and so on to the last known step.
 fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<ReplayDifference> {
     let expected = (1..=last).zip(steps.iter().map(Some).chain(std::iter::repeat(None)));
     let mut wrong = expected.filter(|(step, line)| line.is_none_or(|line| line.step != *step));
@@ -36,11 +36,11 @@ fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<ReplayDiffer
     Some(ReplayDifference { step, what })
 }
 
-/// A contradiction between two consecutive checkpoints.
+/// Returns the contradiction between two consecutive checkpoints, if there is one.
 fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Option<ReplayDifference> {
     let [from, step] = [before, after].map(|checkpoint| checkpoint.manifest.step);
     let different = differences(&after.manifest.metadata.identity, &before.manifest.metadata.identity);
-    // a job with more steps may have another decay
+    // a job with more steps may have another decay of the learning rate
     let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension));
     if let Some(d) = different {
         let text = |value: Option<serde_json::Value>| value.map_or_else(|| "absent".into(), |value| value.to_string());
@@ -60,9 +60,9 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
     })
 }
 
-/// The first checkpoint whose receipt differs from the receipt of the lines. Checkpoints without a receipt are not
-/// checked.
-fn first_unproven(record: &RunRecord) -> Option<ReplayDifference> {
+/// Returns the first checkpoint whose receipt differs from the receipt of the lines. Skips checkpoints without a
+/// receipt.
+fn first_receipt_mismatch(record: &RunRecord) -> Option<ReplayDifference> {
     let with_receipt = |checkpoint: &&RecordedCheckpoint| !checkpoint.state.receipt.is_missing();
     let first = record.checkpoints.iter().find(with_receipt)?;
     let sequences = record.job.spec.training.as_ref().map_or(0, |training| u64::from(training.global_batch_size));
@@ -94,7 +94,7 @@ fn first_unproven(record: &RunRecord) -> Option<ReplayDifference> {
     None
 }
 
-/// The first difference between the result and the last checkpoint.
+/// Returns the first difference between the result and the last checkpoint.
 fn result_difference(result: &RunSummary, last: &RecordedCheckpoint) -> Option<ReplayDifference> {
     let state = &last.state;
     let step = last.manifest.step;

@@ -8,12 +8,12 @@ use stagecoach_telemetry::{RunSummary, StepRecord};
 
 use stagecoach_planner::TrainerState;
 
-/// The first difference, located.
+/// The first difference, and its step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayDifference {
     /// The step of the difference.
     pub step: u64,
-    /// The difference, in one sentence with the step.
+    /// A sentence about the difference, which names the step.
     pub what: String,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for ReplayDifference {
     }
 }
 
-/// The first of the replayed steps whose record differs or is missing.
+/// Returns the first replayed step whose record differs or is missing.
 pub fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) -> Option<ReplayDifference> {
     replayed.iter().find_map(|here| {
         let step = here.step;
@@ -35,8 +35,8 @@ pub fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) -> Option
     })
 }
 
-/// The first field in which two records of a step differ, as the rest of a sentence. Measurements and the choice of
-/// evaluated steps may differ.
+/// Returns the first field in which two records of a step differ, as the end of a sentence. Measurements and the choice
+/// of evaluated steps may differ.
 fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<String> {
     let differs = |name: &str, in_record: Option<f64>, in_replay: Option<f64>| {
         let bits = |value: Option<f64>| value.map(f64::to_bits);
@@ -46,7 +46,7 @@ fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<Stri
     };
     let [r, h] = [recorded, replayed];
     let evaluated = r.evaluation_loss.is_some() && h.evaluation_loss.is_some();
-    // a 32-bit loss is shown with the digits of its type
+    // the sentence shows a 32-bit loss with the digits of its type
     let loss = || {
         let [in_record, in_replay] =
             [r, h].map(|record| record.loss.map_or_else(|| "none".into(), |loss| loss.to_string()));
@@ -70,7 +70,7 @@ fn number(value: Option<f64>) -> String {
     value.map_or_else(|| "none (not finite)".into(), |value| value.to_string())
 }
 
-/// The first tensor, in the order of their names, whose bytes differ; weights and moments alike.
+/// Returns the first tensor whose bytes differ, in the order of the names. Compares both weights and moments.
 pub fn compare_tensors(recorded: &Manifest, replayed: &Manifest) -> Option<ReplayDifference> {
     let by_name = |manifest| -> BTreeMap<&str, &TensorEntry> { tensors_by_name(manifest) };
     let (in_record, mut in_replay) = (by_name(recorded), by_name(replayed));
@@ -79,7 +79,7 @@ pub fn compare_tensors(recorded: &Manifest, replayed: &Manifest) -> Option<Repla
         |what: String| Some(ReplayDifference { step, what: format!("the checkpoint of step {step} {what}") });
     for (name, entry) in in_record {
         match in_replay.remove(name) {
-            None => return difference(format!("has a tensor {name}, which this model has not")),
+            None => return difference(format!("has a tensor {name}, which this model lacks")),
             Some(other) if other.shape != entry.shape => {
                 return difference(format!("has {name} as {:?}, the replay as {:?}", entry.shape, other.shape));
             }
@@ -96,8 +96,8 @@ fn tensors_by_name(manifest: &Manifest) -> BTreeMap<&str, &TensorEntry> {
     manifest.tensors.iter().map(|tensor| (&*tensor.name, tensor)).collect()
 }
 
-/// The first difference between a recorded checkpoint and the replay's checkpoint of the same step: tensors, then the
-/// state of training.
+/// Returns the first difference between a recorded checkpoint and the replay's checkpoint of the same step. Compares
+/// the tensors first, then the state of training.
 pub fn compare_checkpoints(
     recorded: (&Manifest, &TrainerState),
     replayed: (&Manifest, &TrainerState),
@@ -123,7 +123,7 @@ pub fn compare_checkpoints(
     })
 }
 
-/// The first difference between the result of a run and the result of a replay to its last step.
+/// Returns the first difference between the result of a run and the result of a replay to its last step.
 pub fn compare_results(recorded: &RunSummary, replayed: &RunSummary) -> Option<ReplayDifference> {
     let hashes = |result: &RunSummary| {
         [

@@ -7,8 +7,8 @@ use std::fmt;
 use stagecoach_checkpoint::Manifest;
 use tch::{Kind, Tensor};
 
-/// The first of `steps`, ascending, at which two runs have diverged. Diverged runs stay different, so bisection finds
-/// the step. `None` if they are equal at the last step.
+/// Returns the first of the ascending `steps` at which two runs differ, or `None` if they are equal at the last step.
+/// Two runs that have diverged stay different, so bisection finds the step.
 pub fn first_divergence(steps: &[u64], mut is_equal: impl FnMut(u64) -> bool) -> Option<u64> {
     steps.get(steps.partition_point(|step| is_equal(*step))).copied()
 }
@@ -18,7 +18,7 @@ pub fn first_divergence(steps: &[u64], mut is_equal: impl FnMut(u64) -> bool) ->
 pub struct DivergentTensor {
     /// The name of the tensor.
     pub name: String,
-    /// The difference.
+    /// The description of the difference.
     what: String,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for DivergentTensor {
     }
 }
 
-/// The first tensor, in the order of computation, that is not bit-identical.
+/// Returns the first tensor that is not bit-identical in both runs, in the order of computation.
 pub fn first_divergent_tensor(ones: &[(String, Tensor)], others: &[(String, Tensor)]) -> Option<DivergentTensor> {
     let others: BTreeMap<&str, &Tensor> = others.iter().map(|(name, tensor)| (&**name, tensor)).collect();
     let mut ones: Vec<&(String, Tensor)> = ones.iter().collect();
@@ -42,8 +42,8 @@ pub fn first_divergent_tensor(ones: &[(String, Tensor)], others: &[(String, Tens
     })
 }
 
-/// The position of a tensor in the order of computation: first the weights, then the layers from first to last, then
-/// the gradients from last to first.
+/// Returns the position of a tensor in the order of computation: first the weights, then the layers from first to last,
+/// then the gradients from last to first.
 fn moment(name: &str) -> (u8, i64, String) {
     let layer = |last: i64| match name.strip_prefix("layer.") {
         Some(rest) => rest.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(last),
@@ -58,7 +58,8 @@ fn moment(name: &str) -> (u8, i64, String) {
     (phase.0, phase.1, name.to_owned())
 }
 
-/// The number of different values in two tensors, and the first of these values; `None` if the tensors are equal.
+/// Describes the difference between two tensors: their types and shapes, or the number of different values and the
+/// first of them. Returns `None` if the tensors are equal.
 fn difference(one: &Tensor, other: &Tensor) -> Option<String> {
     if one.size() != other.size() || one.kind() != other.kind() {
         return Some(format!("{:?}{:?} and {:?}{:?}", one.kind(), one.size(), other.kind(), other.size()));
@@ -79,7 +80,7 @@ fn difference(one: &Tensor, other: &Tensor) -> Option<String> {
     ))
 }
 
-/// The stage that held the layer or the weight of a dumped tensor when a checkpoint was saved.
+/// Returns the stage that held the layer or the weight of a dumped tensor when the run saved the checkpoint.
 pub fn stage_of<'m>(manifest: &'m Manifest, tensor: &str) -> Option<&'m str> {
     let weight = match tensor.strip_prefix("layer.").and_then(|rest| rest.split('.').next()) {
         Some(layer) => format!("model.layers.{layer}."),

@@ -1,4 +1,4 @@
-//! The tensors of a replayed step: each stage writes its own, and a reader gets the tensors of all stages.
+//! The dumped tensors of a replayed step. Each stage writes one file, and a reader combines the files of all stages.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{Stage, TensorDump};
 use tch::Tensor;
 
-/// The file of a stage's tensors of a step; [`read_dump`] reads the files of all stages.
+/// Returns the path of the file with a stage's tensors of a step. [`read_dump`] reads the files of all stages.
 fn dump_file(folder: &Path, step: u64, stage: usize) -> PathBuf {
     folder.join(format!("step-{step}.stage-{stage}.safetensors"))
 }
 
-/// Ends the dump of a step and writes its tensors as a file of this stage, if there are any.
+/// Ends the dump of a step. Writes the dumped tensors to the file of this stage, if there are any.
 ///
 /// # Errors
 /// If the file can't be written.
@@ -25,8 +25,8 @@ pub fn write_dump(dump: &TensorDump, stage: &Stage, step: u64) -> Result<(), Sta
     Tensor::write_safetensors(&tensors, &path).map_err(|error| StageError::storage("write", &path, error))
 }
 
-/// The tensors of `step` in the stages' files in `folder`, by name. The result does not depend on the assignment of
-/// layers to stages.
+/// Reads the tensors of `step` from the stages' files in `folder`, sorted by name. The result does not depend on the
+/// assignment of layers to stages.
 ///
 /// # Errors
 /// If a file can't be read, or the dump has no tensor of the step.
@@ -43,7 +43,7 @@ pub(super) fn read_dump(folder: &Path, step: u64) -> anyhow::Result<Vec<(String,
     tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
     if tensors.is_empty() {
         bail!(
-            "no tensor of the step is called so: there are layer.N.output and layer.N.output.gradient for every layer, \
+            "no tensor of the step matches --dump: available are layer.N.output and layer.N.output.gradient for every layer, \
              norm.output, norm.output.gradient, and WEIGHT.value and WEIGHT.gradient for every weight in the checkpoint"
         );
     }

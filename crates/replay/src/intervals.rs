@@ -20,8 +20,8 @@ impl fmt::Display for Interval {
     }
 }
 
-/// The intervals of a run of `last` steps with checkpoints of `steps`, ascending. The last interval ends at the last
-/// step, even without a checkpoint.
+/// Returns the intervals of a run of `last` steps with checkpoints of `steps`, ascending. The last interval ends at the
+/// last step, even without a checkpoint.
 pub fn intervals(steps: &[u64], last: u64) -> Vec<Interval> {
     let mut ends: Vec<u64> = steps.iter().copied().filter(|step| *step > 0).collect();
     ends.extend((ends.last().copied().unwrap_or(0) < last).then_some(last));
@@ -29,12 +29,12 @@ pub fn intervals(steps: &[u64], last: u64) -> Vec<Interval> {
     begins.zip(ends.iter().copied()).map(|(after, until)| Interval { after, until }).collect()
 }
 
-/// A random sample of `count` intervals, each equally likely, in their order; all intervals if there are at most
-/// `count`.
+/// Returns a random sample of `count` intervals, in their order, or all intervals if there are at most `count`. Each
+/// interval is equally likely.
 pub fn sample(intervals: &[Interval], count: usize, seed: u64) -> Vec<Interval> {
     let mut drawn = intervals.to_vec();
     let mut state = seed;
-    // the first `count` of a shuffle (Fisher and Yates)
+    // the sample is the first `count` elements of a Fisher-Yates shuffle
     for at in 0..count.min(drawn.len()) {
         let other = at + (next(&mut state) % (drawn.len() - at) as u64) as usize;
         drawn.swap(at, other);
@@ -44,7 +44,7 @@ pub fn sample(intervals: &[Interval], count: usize, seed: u64) -> Vec<Interval> 
     drawn
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
+/// Returns the next number of the generator SplitMix64 (Steele, Lea and Flood, 2014).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

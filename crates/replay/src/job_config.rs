@@ -1,4 +1,4 @@
-//! The configuration of a recorded job, and the reports of its waits.
+//! The configuration of a recorded job, and the notes about its waits.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use stagecoach_engine::StageError;
 use stagecoach_planner::{JobConfig, RemoteModels};
 use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
-/// The configuration of `job`, with the settings of its models of the hub at the commits in the record of
-/// `recorded_in`.
+/// Returns the configuration of `job`. The settings of its hub models come from the commits that the job's folder
+/// `recorded_in` records.
 ///
 /// # Errors
 /// If the job is invalid, or the settings can't be fetched.
@@ -26,7 +26,7 @@ pub(crate) fn job_config(
     JobConfig::with_settings(job, workspace, known, on_progress, noted_waits())
 }
 
-/// A receiver that shows the reasons for waits, such as a hub's rate limit, as notes.
+/// Returns a receiver that shows the reasons for waits, such as a hub's rate limit, as notes.
 pub(crate) fn noted_waits() -> OnWait {
     OnWait::without_repetitions(|sentence| {
         ProgressDisplay::notes().update(&TrainingEvent::Note { message: sentence.to_owned() });

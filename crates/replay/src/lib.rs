@@ -1,6 +1,6 @@
 //! The replay of a run's steps, and the comparison of its results with the record. `record` reads a run's folder,
-//! `scratch` is the folder of a replay, and `replay` trains the steps in it. `compare`, `chain` and `intervals` are
-//! pure: the first difference between two records, the check of a record against its receipts, and the choice of
+//! `scratch` is the folder of a replay, and `replayed` trains the steps in it. Three modules are pure: `compare` finds
+//! the first difference between two records, `chain` checks a record against its receipts, and `intervals` chooses
 //! intervals for an audit. [`blame`] finds the contribution of each document to a step's loss and gradient.
 
 pub mod blame;

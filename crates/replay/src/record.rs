@@ -1,4 +1,4 @@
-//! The record of a run: its job, checkpoints, metrics and result. The module writes nothing.
+//! The record of a run: its job, checkpoints, metrics and result. This module only reads.
 
 use std::path::{Path, PathBuf};
 
@@ -34,11 +34,11 @@ pub struct RunRecord {
     pub checkpoints: Vec<RecordedCheckpoint>,
     /// The checkpoints whose manifest can't be read.
     pub damage: Vec<Damage>,
-    /// The lines of the metrics, as they are in the file; empty if there is no file.
+    /// The lines of the metrics, in the order of the file; empty if there is no file.
     pub steps: Vec<StepRecord>,
     /// The result, if the run is finished.
     pub result: Option<RunSummary>,
-    /// The job of the last training.
+    /// The job of the newest checkpoint, or the resolved job if there is no checkpoint.
     pub job: PipelineJob,
 }
 
@@ -48,7 +48,7 @@ impl RunRecord {
         self.checkpoints.last().is_some_and(|newest| recorded_last_sequences(&newest.manifest.metadata.identity))
     }
 
-    /// Whether the job streams its corpus; `None` without a checkpoint.
+    /// Whether the job streams its corpus, or `None` if the run has no checkpoint.
     pub(crate) fn streams(&self) -> Option<bool> {
         self.checkpoints.last().map(|newest| recorded_streaming(&newest.manifest.metadata.identity))
     }
@@ -56,7 +56,8 @@ impl RunRecord {
     /// Reads a job's folder, or a single checkpoint at `path` with the files beside it.
     ///
     /// # Errors
-    /// If neither a checkpoint nor a resolved job specifies the job, a file has invalid content, or the volume fails.
+    /// If neither a checkpoint nor a resolved job specifies the job, if a file has invalid content, or if the volume
+    /// fails.
     pub fn open(path: &Path) -> anyhow::Result<RunRecord> {
         let location = CheckpointLocation::resolve(path)?;
         let volume = location.volume();
@@ -98,13 +99,13 @@ impl RunRecord {
         })
     }
 
-    /// The name of the job's folder, which is the name of the job.
+    /// Returns the name of the job's folder, which is the name of the job.
     pub fn name(&self) -> String {
         let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
         folder.file_name().unwrap_or_default().display().to_string()
     }
 
-    /// Checks that `step` is trained, according to the record.
+    /// Checks that the run has trained `step`, according to the record.
     ///
     /// # Errors
     /// If the record ends before `step`.
@@ -117,13 +118,14 @@ impl RunRecord {
         }
     }
 
-    /// The workspace that contains the job's folder.
+    /// Returns the workspace that contains the job's folder.
     pub fn workspace(&self) -> PathBuf {
         let depth = self.job.spec.storage.path.as_deref().map(|path| Path::new(path).components().count());
         self.folder.ancestors().nth(depth.unwrap_or(1)).unwrap_or(&self.folder).to_owned()
     }
 
-    /// The newest checkpoint before `step`, from 1; `None` if the step was trained from the initial weights.
+    /// Returns the newest checkpoint before `step`, or `None` if the run trained the step from the initial weights.
+    /// Steps count from 1.
     pub fn newest_before(&self, step: u64) -> Option<&RecordedCheckpoint> {
         self.checkpoints.iter().rev().find(|checkpoint| checkpoint.manifest.step < step)
     }
@@ -133,13 +135,13 @@ impl RunRecord {
         self.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step == step)
     }
 
-    /// The last step that appears anywhere in the record.
+    /// Returns the last step that appears anywhere in the record.
     pub fn last_step(&self) -> u64 {
         let recorded = self.steps.iter().map(|record| record.step).max();
         recorded.max(self.checkpoints.last().map(|checkpoint| checkpoint.manifest.step)).unwrap_or(0)
     }
 
-    /// Verifies the hash of every file of the checkpoint of `step`; returns the damage, if there is any.
+    /// Verifies the hash of every file of the checkpoint of `step`. Returns the first damage, if there is any.
     ///
     /// # Errors
     /// If the volume fails.
@@ -159,7 +161,7 @@ impl RunRecord {
     }
 }
 
-/// The job of the newest checkpoint, or the one that the launcher resolved.
+/// Reads the job of the newest checkpoint. Without a checkpoint, reads the job that the launcher resolved.
 fn read_job(folder: &Path, newest: Option<&RecordedCheckpoint>) -> anyhow::Result<PipelineJob> {
     if let Some(RecordedCheckpoint { folder, manifest, .. }) = newest {
         let spec = serde_json::from_value(manifest.metadata.job.clone())

@@ -1,4 +1,4 @@
-//! The second training of a run's steps, with the ordinary launcher and the ordinary stages, in a scratch folder.
+//! The replay of a run's steps, with the ordinary launcher and the ordinary stages, in a scratch folder.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,17 +29,18 @@ use super::job_config::job_config;
 use super::record::{RecordedCheckpoint, RunRecord};
 use super::scratch::Scratch;
 
-/// Options of a stage in a replay, besides a pod's contract: the argument `--replay` of `stagecoach stage`.
+/// The options of a stage in a replay, beyond the contract of a pod. The argument `--replay` of `stagecoach stage` has
+/// them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReplayOptions {
-    /// Tensors to write.
+    /// The tensors to write.
     pub dump: Option<DumpConfig>,
-    /// Documents, by index, whose tokens are not targets in training.
+    /// The indices of the documents whose tokens are not targets in training.
     pub without: BTreeSet<u64>,
     /// Whether the replayed job holds out the last sequences of each source.
     #[serde(default)]
     pub holds_out_last_sequences: bool,
-    /// The frozen weights of the replayed job, which a replay from its first step on must find.
+    /// The frozen weights of the replayed job. A replay from the first step fails if it finds other weights.
     #[serde(default)]
     pub frozen_weights: Option<FrozenWeights>,
 }
@@ -47,15 +48,15 @@ pub struct ReplayOptions {
 /// The settings of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayConfig {
-    /// The folder that contains corpus, token cache and other jobs.
+    /// The folder that contains the corpus, the token cache and other jobs.
     pub workspace: PathBuf,
-    /// The number of stages; `None` for the number of the run.
+    /// The number of stages; `None` for the run's number of stages.
     pub stages: Option<u32>,
     /// The names of the tensors to dump.
     pub dump: Vec<String>,
     /// The steps whose tensors are dumped; empty for the last step.
     pub dump_steps: Vec<u64>,
-    /// Documents, by index, to train without ([`Dataset::without`]).
+    /// The indices of the documents to train without ([`Dataset::without`]).
     pub without: BTreeSet<u64>,
 }
 
@@ -65,20 +66,20 @@ const DUMP: &str = "dump";
 /// The results of the replayed steps.
 #[derive(Debug)]
 pub struct Replayed {
-    /// The steps that were trained.
+    /// The records of the replayed steps.
     pub steps: Vec<StepRecord>,
     /// The checkpoint after the last step.
     pub manifest: Manifest,
     /// The state of training in the manifest.
     pub state: TrainerState,
-    /// The result.
+    /// The summary of the replay.
     pub result: RunSummary,
-    /// The scratch folder, removed with this value.
+    /// The scratch folder. Dropping this value removes the folder.
     scratch: Scratch,
 }
 
 impl Replayed {
-    /// The dumped tensors of `step`, by name.
+    /// Reads the dumped tensors of `step`, by name.
     ///
     /// # Errors
     /// If the replay has no dump of the step, or the dump can't be read.
@@ -87,11 +88,11 @@ impl Replayed {
     }
 }
 
-/// Replays the steps after `base` (after the initial weights if `None`) up to and including `until`. Returns
-/// `Ok(Err(difference))` if the corpus or the tokenizer here differs from the run's.
+/// Replays the steps after `base` up to and including `until`. Without `base`, the replay starts from the initial
+/// weights. Returns `Ok(Err(difference))` if the corpus or the tokenizer of this machine differs from the run's.
 ///
 /// # Errors
-/// If the steps can't be trained here, or a signal stopped them.
+/// If this machine can't train the steps, or if a signal stops the replay.
 pub fn replay(
     record: &RunRecord,
     base: Option<&RecordedCheckpoint>,
@@ -102,7 +103,7 @@ pub fn replay(
     let workspace = std::path::absolute(&config.workspace)?;
     ensure!(
         workspace.is_dir(),
-        "the workspace {} is no folder: --workspace names the one below which the corpus is",
+        "the workspace {} is not a folder: set --workspace to the folder that contains the corpus",
         workspace.display()
     );
     let newest = record.checkpoints.last();
@@ -155,7 +156,8 @@ pub fn replay(
     Ok(Ok(Replayed { steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result, scratch }))
 }
 
-/// The job of the replay: the run's job, which ends with step `until`, saves only that step, and has `stages` stages.
+/// Returns the job of the replay: the run's job, which ends with step `until`, saves only that step, and has `stages`
+/// stages.
 fn replayed_job(
     record: &RunRecord,
     base: Option<&RecordedCheckpoint>,
@@ -166,7 +168,7 @@ fn replayed_job(
     let mut spec = record.job.spec.clone();
     spec.suspend = false;
     spec.active_deadline_seconds = None;
-    // a step that fails would fail again
+    // a restart is useless, because a step that fails would fail again
     spec.restart = RestartSpec { max_restarts: 0, ..spec.restart };
     spec.storage = Default::default();
     spec.storage.path = Some(folder.to_owned());
@@ -217,7 +219,7 @@ fn replayed_job(
     Ok(PipelineJob { spec, ..PipelineJob::new("replay", record.job.spec.clone()) })
 }
 
-/// The manifest of `base` with the decays of steps that were added to the job after `base`.
+/// Returns the manifest of `base` with the learning-rate decays of steps that were added to the job after `base`.
 fn with_decays_of(base: &RecordedCheckpoint, newest: &RecordedCheckpoint) -> Manifest {
     let state = TrainerState {
         decay_steps: newest.state.decay_steps,
@@ -230,7 +232,7 @@ fn with_decays_of(base: &RecordedCheckpoint, newest: &RecordedCheckpoint) -> Man
     manifest
 }
 
-/// The first difference between the job here and the recorded job, in the corpus or the tokenizer.
+/// Returns the first difference in the corpus or the tokenizer between the job on this machine and the recorded job.
 fn other_identity(
     config: &JobConfig,
     recorded: &Manifest,
@@ -248,11 +250,15 @@ fn other_identity(
     .map_err(StageError::from)?;
     let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
     let here: Value = config.identity(&prepared, &dataset);
-    // the newest checkpoint, whose job is replayed, and the one from which the replay starts
+    // this compares with the newest checkpoint, whose job is replayed, and with the checkpoint from which the replay
+    // starts
     let found = [Some(recorded), base.map(|base| &base.manifest)].into_iter().flatten().find_map(|manifest| {
         let different = differences(&here, &manifest.metadata.identity);
         let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension))?;
-        let what = format!("the run is not what its job comes to here: {different} of step {}", manifest.step);
+        let what = format!(
+            "the corpus or the tokenizer on this machine differs from the run's: {different} of step {}",
+            manifest.step
+        );
         Some(ReplayDifference { step: manifest.step, what })
     });
     Ok(found)

@@ -1,5 +1,6 @@
-//! The folder of a replay: a separate job's folder. It is hidden in the workspace, because the files of a job must be
-//! below the workspace. Links in it lead to the files of the initial checkpoint, which the replay only reads.
+//! The scratch folder of a replay, which is a job's folder. A job's files must be below the workspace, so this folder
+//! is in a hidden folder of the workspace. It has symbolic links to the files of the initial checkpoint, which the
+//! replay only reads.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +16,7 @@ use super::record::RecordedCheckpoint;
 /// The folder of the scratch folders. It is hidden, so that no pattern of a corpus matches it.
 const SCRATCH: &str = ".replay";
 
-/// A scratch folder, locked, and removed when it is dropped.
+/// A locked scratch folder. Dropping this value removes the folder.
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) folder: JobFolder,
@@ -61,8 +62,8 @@ impl Scratch {
         Ok(())
     }
 
-    /// Links `checkpoint` as the checkpoint from which training resumes, with `manifest` in place of the original
-    /// manifest.
+    /// Links the files of `checkpoint` as the checkpoint from which training resumes. Writes `manifest` as the manifest
+    /// of that checkpoint.
     ///
     /// # Errors
     /// If the workspace can't be written.
@@ -81,18 +82,18 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // the removal deletes links, not their targets; a later replay removes the rest
+        // the call deletes links, not their targets; if it fails, a later replay removes the folder
         let _ = fs::remove_dir_all(self.folder.root());
-        // fails while other replays run
+        // the call fails while other replays run
         let _ = fs::remove_dir(&self.parent);
     }
 }
 
-/// Removes the folders of killed replays, whose locks are free.
+/// Removes the folders of killed replays. The lock of a killed replay is free.
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let Ok(folder) = JobFolder::open(&entry.path(), None) else { continue };
-        // a folder without a process id is new, and about to be locked
+        // another replay has just created a folder without a process id, and will lock it
         let Some(_lock) = folder.lock_holder().and_then(|_| JobLock::acquire(&folder).ok()) else { continue };
         let _ = fs::remove_dir_all(folder.root());
     }

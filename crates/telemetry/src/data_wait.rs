@@ -6,42 +6,42 @@ use stagecoach_display::{duration, percent};
 
 use super::StepRecord;
 
-/// The share of a step's time from which its wait for data is notable. A smaller share does not matter to the training
-/// time.
+/// The smallest share of a step's time at which the step's wait for data is notable. A smaller share does not matter
+/// for the training time.
 const NOTABLE_SHARE: f64 = 0.01;
-/// The seconds from which the wait is notable. A shorter wait is noise of the machine.
+/// The shortest notable wait, in seconds. A shorter wait is noise of the machine.
 const NOTABLE_SECONDS: f64 = 0.1;
 
 /// The total wait of several steps for their data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DataWait {
-    /// Wall seconds for which stage 0 waited.
+    /// The wall seconds that stage 0 waited.
     pub seconds: f64,
-    /// The part of the steps' time, 0 to 1.
+    /// The wait divided by the time of the steps, 0 to 1.
     pub share: f64,
 }
 
 impl DataWait {
-    /// The total wait of `steps`, each given by the seconds of its wait, if it measured them, and of the step. `None`
-    /// if no step measured its wait.
+    /// Returns the total wait of `steps`, or `None` if no step measured its wait. An item has the seconds of the step's
+    /// wait, if the step measured them, and the seconds of the whole step.
     pub fn of_steps(steps: impl IntoIterator<Item = (Option<f64>, f64)>) -> Option<DataWait> {
         let measured = steps.into_iter().filter_map(|(waited, seconds)| Some((waited?, seconds)));
         let (waited, seconds) = measured.reduce(|(waited, seconds), step| (waited + step.0, seconds + step.1))?;
         Some(DataWait { seconds: waited, share: if seconds > 0.0 { waited / seconds } else { 0.0 } })
     }
 
-    /// The wait of a run's steps; `None` if no step measured it.
+    /// Returns the total wait of a run's steps; `None` if no step measured its wait.
     pub fn of_run(records: &[StepRecord]) -> Option<DataWait> {
         DataWait::of_steps(records.iter().map(|record| (record.data_wait_seconds, record.seconds)))
     }
 
-    /// A sentence about the wait of one step. The step's timeline lacks the wait, because it begins with the first
-    /// computation.
+    /// Returns a sentence about the wait of one step. The step's timeline lacks the wait, because the timeline begins
+    /// with the first computation.
     pub fn in_step(seconds: f64) -> String {
         format!("stage 0 waited {} for data before the step's first computation", duration(seconds))
     }
 
-    /// The wait of a step, if it is a notable part of the step's time.
+    /// Returns the wait of a step, if the wait is a notable part of the step's time.
     pub(crate) fn notable(record: &StepRecord) -> Option<DataWait> {
         let wait = DataWait::of_steps([(record.data_wait_seconds, record.seconds)])?;
         (wait.seconds >= NOTABLE_SECONDS && wait.share >= NOTABLE_SHARE).then_some(wait)

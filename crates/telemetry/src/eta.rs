@@ -1,15 +1,15 @@
-//! The time that the remaining steps will take, from a moving average of the steps so far.
+//! Estimates the time of the remaining steps from a moving average of the finished steps.
 
 use super::StepRecord;
 
-/// The newest step's weight in the average.
+/// The weight of the newest step in the average.
 const SMOOTHING: f64 = 0.1;
 
 /// An exponential moving average of the seconds per step, bias-corrected as Adam's moments are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EtaEstimator {
     average: f64,
-    /// The sum of all steps' weights in `average`: less than 1 at first.
+    /// The sum of the weights of all steps in `average`. The sum is less than 1 at first.
     weight: f64,
 }
 
@@ -21,7 +21,7 @@ impl EtaEstimator {
         }
     }
 
-    /// The seconds that `steps` more steps will take; `None` before the first step.
+    /// Returns the seconds that `steps` more steps will take; `None` before the first step.
     pub(super) fn seconds(&self, steps: u64) -> Option<f64> {
         (self.weight > 0.0).then(|| self.average / self.weight * steps as f64)
     }

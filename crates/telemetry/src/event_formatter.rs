@@ -1,4 +1,4 @@
-//! Events as aligned lines of text, one event per line.
+//! Formats events as aligned lines of text, one event per line.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use super::{BestEvaluation, DataWait, RunSummary, SaveRecord, StartRecord, StepR
 pub(super) struct EventFormatter {
     steps: u64,
     eta: EtaEstimator,
-    /// The preparation activity and its tenth in the last line.
+    /// The preparation activity of the last line, and the tenth of the work that the line reported.
     last_preparation: Option<(String, u64)>,
     save_failures: SaveFailures,
 }
 
 impl EventFormatter {
-    /// The event's line without a line feed; `None` if the line would repeat the last one.
+    /// Returns the event's line without a line feed; `None` if the line would repeat the last line.
     pub(super) fn format(&mut self, event: &TrainingEvent) -> Option<String> {
         match event {
             TrainingEvent::Preparing { what, done, total } => self.format_preparation(what, *done, *total),
@@ -86,13 +86,13 @@ impl EventFormatter {
         line
     }
 
-    /// Seconds from a step to the last one; `None` before the first step.
+    /// Returns the estimated seconds from a step to the last step of the run; `None` before the first step.
     pub(super) fn eta_seconds(&self, step: u64) -> Option<f64> {
         self.eta.seconds(self.steps.saturating_sub(step))
     }
 }
 
-/// A step's measurements, in columns.
+/// Returns the measurements of a step in columns.
 fn format_measurements(record: &StepRecord) -> String {
     let norm = record.gradient_norm.map_or("-".into(), |norm| format!("{norm:.2}"));
     let mfu = record.mfu.map_or(String::new(), |mfu| format!("  mfu {:>3}", percent(mfu)));
@@ -105,24 +105,24 @@ fn format_measurements(record: &StepRecord) -> String {
     )
 }
 
-/// The wait of a step for its data, if it is a notable part of the step's time.
+/// Returns the wait of a step for its data, if the wait is a notable part of the step's time.
 pub(super) fn format_data_wait(record: &StepRecord) -> Option<String> {
     DataWait::notable(record).map(|wait| format!("waited {} for data", duration(wait.seconds)))
 }
 
-/// The held-out loss, and in parentheses the losses on held-out sets.
+/// Returns the held-out loss, and the losses on the held-out sets in parentheses.
 fn format_evaluation(loss: f64, sets: &BTreeMap<String, f64>) -> String {
     let sets = if sets.is_empty() { String::new() } else { format!(" ({})", format_losses(sets)) };
     format!("held-out {}{sets}", nats(Some(loss)))
 }
 
-/// Losses, each after its name.
+/// Returns the losses, each after its name.
 pub(super) fn format_losses(losses: &BTreeMap<String, f64>) -> String {
     let losses: Vec<String> = losses.iter().map(|(name, loss)| format!("{name} {}", nats(Some(*loss)))).collect();
     losses.join(", ")
 }
 
-/// A run's configuration in one line.
+/// Returns the configuration of a run in one line.
 pub(super) fn format_start(started: &StartRecord) -> String {
     let layers: Vec<String> = started.partition.iter().map(usize::to_string).collect();
     let plural = if started.stages == 1 { "" } else { "s" };
@@ -243,7 +243,7 @@ pub(super) mod tests {
         assert!(!line(0.05).contains("waited"), "{}", line(0.05));
     }
 
-    /// The losses of two held-out sets, one of which is not finite.
+    /// Returns the losses of two held-out sets, one of which is not finite.
     pub(crate) fn set_losses() -> BTreeMap<String, f64> {
         BTreeMap::from([("code".to_owned(), f64::NAN), ("web".to_owned(), 2.25)])
     }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::TrainingEvent;
 use super::event_formatter::EventFormatter;
 
-/// The environment variable for the format: `json`, or text for any other value.
+/// The environment variable that selects the format of events. The value `json` selects JSON, and any other value
+/// selects text.
 pub const EVENTS_ENV: &str = "STAGECOACH_EVENTS";
 
-/// Whether a launcher on this machine has started this process, and reads its events.
+/// Whether a launcher on this machine has started this process and reads the events of the process.
 pub fn has_launcher() -> bool {
     std::env::var_os(EVENTS_ENV).is_some_and(|value| value == "json")
 }
@@ -19,9 +20,9 @@ pub fn has_launcher() -> bool {
 pub struct EventWriter(Arc<Mutex<EventOutput>>);
 
 struct EventOutput {
-    /// `None` once the reader has closed the pipe.
+    /// The output; `None` after the reader has closed the pipe.
     writer: Option<Box<dyn Write + Send>>,
-    /// Formats text; `None` for JSON.
+    /// The formatter of text; `None` for JSON.
     formatter: Option<EventFormatter>,
 }
 
@@ -34,7 +35,7 @@ impl EventWriter {
         Self::new(Box::new(io::stdout()), Some(EventFormatter::default()))
     }
 
-    /// Writes to stdout, in the format that `EVENTS_ENV` selects.
+    /// Returns a writer to stdout, in the format that `EVENTS_ENV` selects.
     pub fn from_env() -> Self {
         if has_launcher() { Self::json() } else { Self::text() }
     }
@@ -51,7 +52,7 @@ impl EventWriter {
             None => serde_json::to_string(event).ok(),
         };
         let (Some(text), Some(writer)) = (text, &mut output.writer) else { return };
-        // a single write, so that output of other threads and processes to the same pipe can't land inside the line
+        // a single write keeps output of other threads and processes to the same pipe out of the line
         let written = writer.write_all(format!("{text}\n").as_bytes()).and_then(|()| writer.flush());
         if let Err(error) = written {
             tracing::warn!("the reader of this stage's events has closed the pipe ({error}); training continues");
@@ -66,7 +67,7 @@ mod tests {
     use super::super::event_formatter::tests::{record, started};
     use super::*;
 
-    /// Records writes, and fails after the given number of writes.
+    /// A pipe that records writes. A write after the given number of writes fails.
     #[derive(Clone, Default)]
     struct RecordingPipe(Arc<Mutex<Vec<Vec<u8>>>>, usize);
 

@@ -1,17 +1,17 @@
-//! JSON values by the paths of their leaves.
+//! Flattens JSON values to their leaves, by path.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The leaves of a value by their paths, as JSON.
+/// Returns the leaves of a value as JSON, by their paths.
 pub(crate) fn json_by_path(value: &Value) -> BTreeMap<String, String> {
     let mut leaves = BTreeMap::new();
     flatten_json("", value, &mut leaves);
     leaves
 }
 
-/// Adds the leaves of `value`, whose own path is `path`, by their paths.
+/// Adds the leaves of `value` to `into`, by their paths. `path` is the path of `value`.
 pub fn flatten_json(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(map) => {

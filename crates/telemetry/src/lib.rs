@@ -1,7 +1,8 @@
 //! The output of a run for users: events, metrics, progress, the loss curve, the final report. The crate makes no
-//! decisions. `event` defines the events of stage 0; `event_writer` writes them; `event_formatter` and
-//! `progress_display` show them; `metrics_file` stores them. `export` serves the cluster and collectors. `curve` and
-//! `run_report` are shown at the end, the latter with the `data_wait` of all steps.
+//! decisions. `event` defines the events of stages, `event_writer` writes events, and `event_formatter` and
+//! `progress_display` show events. `metrics_file` stores the record of each step. `export` serves status and metrics in
+//! the cluster, and sends telemetry to collectors. At the end of a run, users see `curve` and `run_report`. The report
+//! has the `data_wait` of all steps.
 
 pub mod curve;
 mod data_wait;

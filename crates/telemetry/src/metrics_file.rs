@@ -1,4 +1,4 @@
-//! `metrics.jsonl` in the job's folder: a JSON line per step.
+//! Writes and reads `metrics.jsonl` in the job's folder. The file has a line of JSON for each step.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::{EvaluationRecord, StepRecord};
 /// A failure to write or read the metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The volume failed.
+    /// The volume failed to read or write.
     #[error("{}: cannot {what} the metrics: {source}", path.display())]
     Io {
         /// The file.
@@ -21,7 +21,7 @@ pub enum MetricsError {
         /// The error.
         source: io::Error,
     },
-    /// A line before the last is not a [`StepRecord`].
+    /// A line before the last line is not a [`StepRecord`].
     #[error("{}:{line}: this is not a step's record ({source}): move the file away to start with an empty one", path.display())]
     Line {
         /// The file.
@@ -41,13 +41,13 @@ impl MetricsError {
     }
 }
 
-/// The file, open for appending.
+/// A metrics file that is open for appending.
 #[derive(Debug)]
 pub struct MetricsFile {
     path: PathBuf,
     /// The folder in which the file is created before it is renamed to `path`.
     temporary_folder: PathBuf,
-    /// `None` until the first write has succeeded.
+    /// The open file; `None` until the first write has succeeded.
     file: Option<File>,
     /// Length in bytes of the lines that were written completely.
     written: u64,
@@ -58,13 +58,14 @@ pub struct MetricsFile {
 }
 
 impl MetricsFile {
-    /// Prepares a file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it. The
-    /// last line gets `evaluation`, if it is set. The first [`MetricsFile::flush`] creates the file in
-    /// `temporary_folder` and renames it to `path`. A crash therefore leaves the old file or the new one. A group that
-    /// is fenced off, whose folder no longer exists, can't replace the file of a newer group.
+    /// Prepares a file with the lines of the old file up to `from_step`. A run that resumes therefore keeps the records
+    /// of the steps before it. The line of `from_step` gets `evaluation`, if that is set. The first
+    /// [`MetricsFile::flush`] creates the file in `temporary_folder` and renames it to `path`. A crash therefore leaves
+    /// the old file or the new one. A group that has lost the fence can't replace the file of a newer group, because
+    /// the folder of the lost group no longer exists.
     ///
     /// # Errors
-    /// If the old file can't be read, or a line before its last is not a record.
+    /// Fails if the old file can't be read, or a line before its last is not a record.
     pub fn new(
         path: &Path,
         temporary_folder: &Path,
@@ -91,10 +92,10 @@ impl MetricsFile {
         })
     }
 
-    /// Appends a step's line. If that fails, the line is written together with the next one.
+    /// Appends the line of a step. If the write fails, the line stays pending, and the next call writes both lines.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Fails if the volume fails.
     pub fn append(&mut self, record: &StepRecord) -> Result<(), MetricsError> {
         self.pending += &to_line(record);
         self.last_step = Some(record.step);
@@ -104,7 +105,7 @@ impl MetricsFile {
     /// Writes the pending lines.
     ///
     /// # Errors
-    /// If the volume fails; the lines stay pending.
+    /// Fails if the volume fails; the lines stay pending.
     pub fn flush(&mut self) -> Result<(), MetricsError> {
         let (what, result) = match &mut self.file {
             Some(file) => ("write", append(file, self.written, &self.pending)),
@@ -118,19 +119,19 @@ impl MetricsFile {
         Ok(())
     }
 
-    /// The step of the last line.
+    /// Returns the step of the last line, written or pending.
     pub fn last_step(&self) -> Option<u64> {
         self.last_step
     }
 
-    /// Whether the last write failed, so that lines are pending.
+    /// Whether lines are pending, or the first write has not succeeded yet.
     pub fn has_pending_lines(&self) -> bool {
         self.file.is_none() || !self.pending.is_empty()
     }
 }
 
-/// Creates the file. The renamed file stays open, so that no write goes to the file with which a newer group replaces
-/// it.
+/// Creates the file. The renamed file stays open: after a newer group has replaced the file at `path`, writes of this
+/// group don't reach the new file.
 fn create(folder: &Path, path: &Path, lines: &str) -> io::Result<File> {
     let mut file = AtomicFile::create_in(folder, path)?;
     file.write_all(lines.as_bytes())?;
@@ -138,19 +139,19 @@ fn create(folder: &Path, path: &Path, lines: &str) -> io::Result<File> {
 }
 
 fn append(file: &mut File, written: u64, lines: &str) -> io::Result<()> {
-    // a failed write may have left a part of its lines
+    // a failed write may have left a part of its lines in the file
     if file.metadata()?.len() != written {
         file.set_len(written)?;
     }
     file.write_all(lines.as_bytes())
 }
 
-/// Reads all records; empty if the file doesn't exist. An incomplete last line is ignored.
+/// Returns all records. The list is empty if the file doesn't exist. An incomplete last line is ignored.
 ///
 /// # Errors
-/// If the file can't be read, or a line before the last is not a record.
+/// Fails if the file can't be read, or a line before the last is not a record.
 pub fn read_metrics(path: &Path) -> Result<Vec<StepRecord>, MetricsError> {
-    // bytes, not a string: a crash may have cut the last line inside a character
+    // the file is read as bytes, because a crash may have cut the last line inside a character
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         read => read.map_err(|source| MetricsError::Io { path: path.to_owned(), what: "read", source })?,
@@ -167,8 +168,8 @@ pub fn read_metrics(path: &Path) -> Result<Vec<StepRecord>, MetricsError> {
     Ok(records)
 }
 
-/// A record as a line. Serialisation can't fail: the keys of all maps are strings, and numbers that are not finite
-/// become null or are left out.
+/// Returns a record as a line. Serialisation can't fail: the keys of all maps are strings, and numbers that are not
+/// finite become null or are left out.
 fn to_line(record: &StepRecord) -> String {
     serde_json::to_string(record).unwrap_or_default() + "\n"
 }

@@ -1,10 +1,10 @@
-//! Model FLOPs utilization: the time of a step's products and attention at the GPUs' peak, relative to the step's
-//! duration.
+//! Model FLOPs utilization: the time that a step's matrix products and attention take at the peak of the GPUs, divided
+//! by the duration of the step.
 
 use stagecoach_api::job::Precision;
 
 /// Dense FLOP/s of one GPU in bf16 on tensor cores and in fp32 without them, from NVIDIA's data sheets. A GPU has the
-/// first entry whose words all occur in the driver's name for the GPU.
+/// peaks of the first entry whose words all occur in the driver's name for the GPU.
 const PEAKS: &[(&str, f64, f64)] = &[
     ("B200", 2250e12, 75e12),
     ("GH200", 989e12, 67e12),
@@ -18,16 +18,16 @@ const PEAKS: &[(&str, f64, f64)] = &[
     ("L4", 121e12, 30.3e12),
 ];
 
-/// The total peak of GPUs with these driver names, in FLOP/s; `None` if the peak of any of them is unknown.
+/// Returns the total peak of GPUs with these driver names, in FLOP/s; `None` if the peak of any of them is unknown.
 pub fn total_peak_flops<'a>(gpus: impl Iterator<Item = &'a str>, precision: Precision) -> Option<f64> {
     gpus.map(|gpu| peak_flops(gpu, precision)).sum()
 }
 
-/// The peak of one GPU by its driver's name, in FLOP/s, if it is known.
+/// Returns the peak of one GPU by its driver's name, in FLOP/s, if it is known.
 pub fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
     let words: Vec<&str> = gpu.split([' ', '-']).collect();
     if words.contains(&"MIG") {
-        return None; // a slice of the GPU, of unknown size
+        return None; // a MIG device is a slice of a GPU, of unknown size
     }
     let matches = |name: &str| name.split(' ').all(|word| words.contains(&word));
     let &(_, bf16, fp32) = PEAKS.iter().find(|(name, ..)| matches(name))?;
@@ -37,17 +37,17 @@ pub fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
     })
 }
 
-/// The constants that give the utilization of each step.
+/// The constants from which the utilization of each step is computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlopsUtilization {
     /// FLOPs of a step, forward and backward, without recomputation.
     pub step_flops: f64,
-    /// FLOP/s of all ranks together.
+    /// The peak FLOP/s of all ranks together.
     pub peak_flops: f64,
 }
 
 impl FlopsUtilization {
-    /// The utilization of a step of `seconds` seconds, 0 to 1.
+    /// Returns the utilization of a step of `seconds` seconds, 0 to 1.
     pub fn of_step(self, seconds: f64) -> f64 {
         self.step_flops / (self.peak_flops * seconds)
     }

@@ -1,4 +1,4 @@
-//! A run's progress: a progress bar on a terminal, otherwise a line per step.
+//! Shows the progress of a run: a progress bar on a terminal, otherwise a line per step.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const BYTES: &str =
     "{bar:20.cyan/dim} {binary_bytes}/{binary_total_bytes}  {wide_msg}  {binary_bytes_per_sec}  eta {eta}";
 const UNMEASURED: &str = "{spinner:.cyan} {wide_msg}";
 
-/// Displays events.
+/// Displays the events of a run.
 pub struct ProgressDisplay {
     mode: DisplayMode,
     formatter: EventFormatter,
@@ -29,7 +29,7 @@ pub struct ProgressDisplay {
 
 enum DisplayMode {
     Lines(Box<dyn Write + Send>),
-    /// Only messages, on stderr.
+    /// Displays only messages, on stderr.
     Notes,
     Bar {
         bar: ProgressBar,
@@ -38,7 +38,7 @@ enum DisplayMode {
 }
 
 impl ProgressDisplay {
-    /// A progress bar if stdout is a terminal, otherwise lines.
+    /// Returns a display with a progress bar if stdout is a terminal, otherwise with lines.
     pub fn stdout() -> Self {
         if !io::stdout().is_terminal() {
             return Self::lines(Box::new(io::stdout()));
@@ -47,12 +47,12 @@ impl ProgressDisplay {
         Self::new(DisplayMode::Bar { bar, template: "" })
     }
 
-    /// A progress bar if stdout is a terminal, otherwise only messages.
+    /// Returns a display with a progress bar if stdout is a terminal, otherwise with messages only.
     pub fn notes() -> Self {
         if io::stdout().is_terminal() { Self::stdout() } else { Self::new(DisplayMode::Notes) }
     }
 
-    /// Lines for each event; write errors are ignored.
+    /// Returns a display that writes a line for each event to `writer`. Write errors are ignored.
     pub fn lines(writer: Box<dyn Write + Send>) -> Self {
         Self::new(DisplayMode::Lines(writer))
     }
@@ -110,7 +110,7 @@ impl ProgressDisplay {
             }
             TrainingEvent::AuditDiffers(difference) => self.print_line(&difference.message),
             TrainingEvent::Note { message } => self.print_line(message),
-            // the launcher prints its reaction
+            // the launcher prints how it reacts to these events
             TrainingEvent::StageLost { .. } | TrainingEvent::StandingBy { .. } | TrainingEvent::Promoted { .. } => {}
             TrainingEvent::Finished(_) => self.clear(),
         }
@@ -118,7 +118,7 @@ impl ProgressDisplay {
 
     /// Prints a line above the bar.
     pub fn print_line(&mut self, line: &str) {
-        // a message may quote a file's name, or words of another process
+        // a message may quote a file name or the output of another process, which may contain control characters
         let line = visible(line);
         match &mut self.mode {
             DisplayMode::Lines(writer) => {
@@ -154,7 +154,7 @@ impl ProgressDisplay {
         if *template != new_template {
             *template = new_template;
             bar.reset();
-            // the templates are constants, which a test checks
+            // a test checks that the templates, which are constants, parse
             if let Ok(style) = ProgressStyle::with_template(new_template) {
                 bar.set_style(style.progress_chars("━╸─"));
             }

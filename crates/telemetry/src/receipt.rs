@@ -1,34 +1,38 @@
 //! The receipt of a run: a hash chain over the inputs and the results of every step. The receipt depends only on the
-//! job's identity, and not on stages, schedules, attempts or checkpoints. Equal runs therefore have equal receipts.
+//! job's identity and steps, and not on stages, schedules, attempts or checkpoints. Equal runs therefore have equal
+//! receipts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::json_paths::json_by_path;
 
-/// The prefix of the hashed data, so that a receipt differs from any other hash of the same bytes.
+/// The prefix of the hashed data. With this prefix, a receipt differs from any other hash of the same bytes.
 const DOMAIN: &[u8] = b"stagecoach receipt 1";
 
-/// The identity's field that may change when a job gets more steps. The chain contains its effect as learning rates.
+/// The field of the identity that may change when a job gets more steps. The receipt leaves the field out: the chain
+/// contains the learning rates of the steps, which the field affects.
 const EXTENDED: &str = "training.learningRate.decaySteps";
 
-/// The chain up to a step.
+/// The hash chain up to a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
-    /// The number of steps before the first covered one: above 0 if a version without receipts trained these steps.
+    /// The number of steps before the first covered step. The number is above 0 if a version without receipts trained
+    /// these steps.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub after: u64,
-    /// BLAKE3 in hex: of the identity, chained with every step since. Empty if there is no receipt.
+    /// The BLAKE3 hash, in hex, of the identity and every covered step. The text is empty if there is no receipt.
     pub head: String,
 }
 
-/// The facts about a step in the chain.
+/// The facts about a step that the chain contains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepFacts {
     /// The step, from 1.
     pub step: u64,
-    /// Sequences of a step. Together with the step, they determine the positions of its data.
+    /// The number of sequences of a step. The number of sequences and the step determine the positions of the step's
+    /// data.
     pub sequences: u64,
     /// The learning rate.
     pub learning_rate: f64,
@@ -41,7 +45,7 @@ pub struct StepFacts {
 }
 
 impl Receipt {
-    /// The receipt of a run of `identity` whose first `after` steps are not covered.
+    /// Returns the receipt of a run of `identity` whose first `after` steps are not covered.
     pub fn begin(identity: &Value, after: u64) -> Receipt {
         let mut hasher = blake3::Hasher::new();
         hasher.update(DOMAIN).update(&after.to_le_bytes());
@@ -61,7 +65,7 @@ impl Receipt {
     /// Adds the next step.
     pub fn add(&mut self, facts: &StepFacts) {
         let StepFacts { step, sequences, learning_rate, loss, gradient_norm, skipped } = *facts;
-        // non-finite numbers have many bit patterns, and no form in JSON
+        // all non-finite numbers hash to one value, because they have many bit patterns and no form in JSON
         let loss = loss.map_or(u32::MAX, f32::to_bits);
         let norm = gradient_norm.map_or(u64::MAX, f64::to_bits);
         let first_sequence = step.saturating_sub(1) * sequences;

@@ -10,14 +10,14 @@ use stagecoach_pipeline::Advice;
 use super::event_formatter::format_losses;
 use super::{BestEvaluation, DataWait, RunSummary};
 
-/// Results, files and duration of a run; displayed as lines, each with its line feed.
+/// The results, files and duration of a run. The report is displayed as lines, each with its line feed.
 #[derive(Clone, Copy, Debug)]
 pub struct RunReport<'a> {
     /// The job's name.
     pub job: &'a str,
     /// Stage 0's result.
     pub summary: &'a RunSummary,
-    /// Number of restarts of the group.
+    /// The number of restarts of the group.
     pub restarts: u32,
     /// Wall seconds of the run; `None` for the result of an earlier run.
     pub seconds: Option<f64>,
@@ -91,8 +91,8 @@ impl fmt::Display for RunReport<'_> {
     }
 }
 
-/// The difference between a held-out loss and the unigram entropy, the loss of a model that knows only token
-/// frequencies.
+/// Describes the difference between a held-out loss and the unigram entropy. The unigram entropy is the loss of a model
+/// that predicts by token frequencies alone.
 fn compare_to_entropy(loss: f64, entropy: Option<f64>) -> String {
     match entropy.map(|entropy| entropy - loss).filter(|gain| gain.is_finite()) {
         Some(gain) if gain >= 0.0 => format!(", {gain:.4} below the unigram entropy"),
@@ -101,7 +101,7 @@ fn compare_to_entropy(loss: f64, entropy: Option<f64>) -> String {
     }
 }
 
-/// Generated text as an indented block, made [`visible`].
+/// Returns generated text as an indented block. The text is made [`visible`].
 pub fn format_sample(text: &str) -> String {
     let mut block = String::from("generated sample:\n");
     for line in text.trim_end().lines() {

@@ -1,8 +1,9 @@
-//! Messages about failed saves: the first failure, then the number of failures so far, and the first successful save.
+//! Messages about failed saves. The 1st, 10th and 100th failure and so on have a message, and so does the first
+//! successful save after failures.
 
 use super::SaveRecord;
 
-/// Consecutive failed saves.
+/// The consecutive failed saves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SaveFailures {
     count: u64,
@@ -23,17 +24,18 @@ impl SaveFailures {
         is_described.then(|| format!("{count} checkpoints in a row failed, of steps {first_step} to {step}: {why}"))
     }
 
-    /// Records a successful save. Returns a message with the number of failures before it, if there were any.
+    /// Records a successful save. Returns a message with the number of consecutive failures before this save, if there
+    /// were any.
     pub(super) fn saved(&mut self) -> Option<String> {
         match std::mem::take(self).count {
             0 => None,
-            1 => Some("the one before it failed".to_owned()),
+            1 => Some("the previous save failed".to_owned()),
             count => Some(format!("{count} before it failed")),
         }
     }
 }
 
-/// One sentence about a failed save.
+/// Returns one sentence about a failed save.
 pub(crate) fn format_save_failure(save: &SaveRecord) -> String {
     let why = save.error.as_deref().unwrap_or("no reason was reported");
     format!(
@@ -58,6 +60,6 @@ mod tests {
         assert_eq!(failures.saved().unwrap(), "1000 before it failed");
         assert_eq!(failures.saved(), None);
         assert!(failures.failed(&save(1004)).unwrap().starts_with("the checkpoint of step 1004 failed"));
-        assert_eq!(failures.saved().unwrap(), "the one before it failed");
+        assert_eq!(failures.saved().unwrap(), "the previous save failed");
     }
 }

@@ -1,5 +1,5 @@
-//! Event files for TensorBoard: TFRecord frames of `Event` messages (tensorflow/core/util/event.proto and
-//! tensorflow/core/framework/summary.proto), of which this module writes only scalars.
+//! Writes event files for TensorBoard. A file consists of TFRecord frames of `Event` messages
+//! (tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto). This module writes only scalars.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -8,9 +8,9 @@ use crc::{CRC_32_ISCSI, Crc};
 
 use super::StepRecord;
 
-/// The first event of a file.
+/// The version that the first event of a file contains.
 const FILE_VERSION: &str = "brain.Event:2";
-/// `SessionLog.SessionStatus.START`
+/// The value of `SessionLog.SessionStatus.START`.
 const SESSION_START: u64 = 1;
 
 static CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
@@ -26,22 +26,22 @@ impl<W: Write> EventFile<W> {
     /// Creates a file and writes its first event.
     ///
     /// # Errors
-    /// The writer's error.
+    /// Returns the writer's error.
     pub fn create(writer: W, wall_time: f64) -> io::Result<EventFile<W>> {
         let mut file = EventFile { writer, last_step: 0 };
         file.write_event(wall_time, 0, |event| text(event, 3, FILE_VERSION))?;
         Ok(file)
     }
 
-    /// The last step that was written.
+    /// Returns the last step that was written.
     pub fn last_step(&self) -> u64 {
         self.last_step
     }
 
-    /// Discards the steps after `step`, from which training has resumed.
+    /// Writes an event that makes TensorBoard discard the steps after `step`. Training has resumed from `step`.
     ///
     /// # Errors
-    /// The writer's error.
+    /// Returns the writer's error.
     pub fn rewind(&mut self, wall_time: f64, step: u64) -> io::Result<()> {
         let mut session = Vec::new();
         number(&mut session, 1, SESSION_START);
@@ -52,7 +52,7 @@ impl<W: Write> EventFile<W> {
     /// Writes the measurements of a step.
     ///
     /// # Errors
-    /// The writer's error.
+    /// Returns the writer's error.
     pub fn write(&mut self, wall_time: f64, record: &StepRecord) -> io::Result<()> {
         let mut summary = Vec::new();
         for (tag, value) in scalars(record) {
@@ -68,7 +68,7 @@ impl<W: Write> EventFile<W> {
     /// Flushes all written data to the operating system.
     ///
     /// # Errors
-    /// The writer's error.
+    /// Returns the writer's error.
     pub fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()
     }
@@ -83,7 +83,7 @@ impl<W: Write> EventFile<W> {
     }
 }
 
-/// The scalars of a step, by their tags; scalars that were not measured are left out.
+/// Returns the scalars of a step, by their tags. Scalars that were not measured are left out.
 fn scalars(record: &StepRecord) -> impl Iterator<Item = (Cow<'static, str>, f32)> {
     let sets = record.evaluation_set_losses.iter();
     let sets = sets.map(|(set, loss)| (Cow::Owned(format!("loss/held-out/{set}")), *loss as f32));
@@ -103,19 +103,20 @@ fn scalars(record: &StepRecord) -> impl Iterator<Item = (Cow<'static, str>, f32)
     measured.into_iter().filter_map(|(tag, value)| Some((Cow::Borrowed(tag), value?))).chain(sets)
 }
 
-/// A TFRecord: length, its checksum, the message, its checksum.
+/// Returns a TFRecord: the length, the checksum of the length, the message, and the checksum of the message.
 fn frame(message: &[u8]) -> Vec<u8> {
     let length = (message.len() as u64).to_le_bytes();
     let checksum = |bytes: &[u8]| masked_crc(bytes).to_le_bytes();
     [&length[..], &checksum(&length), message, &checksum(message)].concat()
 }
 
-/// The checksum of TFRecords: CRC-32C, rotated and shifted, since a plain CRC of data that contains CRCs is weak.
+/// Returns the checksum of TFRecords. This is CRC-32C, rotated and shifted, because a plain CRC of data that contains
+/// CRCs is weak.
 fn masked_crc(bytes: &[u8]) -> u32 {
     CRC32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// The key of a field in protobuf's wire format.
+/// Appends the key of a field in protobuf's wire format.
 fn key(into: &mut Vec<u8>, field: u64, wire_type: u64) {
     varint(into, field << 3 | wire_type);
 }
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!((wait(Some(0.0)), wait(Some(1.5)), wait(None)), (Some(0.0), Some(1.5), None));
     }
 
-    /// The messages of a file. Asserts that their checksums are right.
+    /// Returns the messages of a file. Asserts that their checksums are right.
     fn messages(mut file: &[u8]) -> Vec<Vec<u8>> {
         let mut messages = Vec::new();
         while let Some((length, rest)) = file.split_first_chunk::<8>() {
@@ -205,11 +206,11 @@ mod tests {
         let messages = messages(&file.writer);
         let wall_time = |seconds: f64| [&[0x09][..], &seconds.to_le_bytes()].concat();
         assert_eq!(messages[0], [wall_time(1.0), b"\x10\x00\x1a\x0dbrain.Event:2".to_vec()].concat());
-        // step 300 as a varint, then the summary, whose first value is the loss
+        // the event has step 300 as a varint, then the summary, whose first value is the loss
         assert!(messages[1].starts_with(&[wall_time(2.0), b"\x10\xac\x02\x2a".to_vec()].concat()));
         let tag = |tag: &str| messages[1].windows(tag.len()).any(|window| window == tag.as_bytes());
         assert!(tag("\x0a\x0aloss/train\x15") && tag("gradient_norm") && !tag("loss/held-out"));
-        // a session that starts at step 300 again
+        // the last event starts a session at step 300 again
         assert_eq!(messages[2], [wall_time(3.0), b"\x10\xac\x02\x3a\x02\x08\x01".to_vec()].concat());
     }
 }

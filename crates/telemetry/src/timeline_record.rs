@@ -1,4 +1,5 @@
-//! A measured step in `metrics.jsonl`, with all data to draw it, to simulate it, and to advise how to shorten it.
+//! A measured step in `metrics.jsonl`. Its record has all data for a drawing, a simulation, and advice on shorter
+//! steps.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{
@@ -12,13 +13,14 @@ use stagecoach_pipeline::{
 pub struct TimelineRecord {
     /// The number of layers of each chunk.
     pub partition: Vec<usize>,
-    /// For each chunk of the job's schedule, the number of recorded chunks into which it is split; empty if none is
-    /// split.
+    /// For each chunk of the job's schedule, the number of recorded chunks into which the chunk is split. The list is
+    /// empty if no chunk is split.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<usize>,
-    /// FLOPs per microbatch of F, I and W: of the embedding, of each layer, and of the head with the loss.
+    /// FLOPs per microbatch of the actions F, I and W. The first item is for the embedding, the last for the head with
+    /// the loss, and the items between for the layers.
     pub work: Vec<[f64; 3]>,
-    /// The times, by stage.
+    /// The actions and their times, by stage.
     pub stages: Vec<StageTimes>,
 }
 
@@ -28,20 +30,20 @@ pub struct TimelineRecord {
 pub struct StageTimes {
     /// The stage's actions in order: computations, and the actions that end the step.
     pub actions: Vec<String>,
-    /// Begin and end of each action, in seconds since the step's first computation began.
+    /// The begin and the end of each action, in seconds since the step's first computation began.
     pub seconds: Vec<(f64, f64)>,
 }
 
-/// Begin and end times are kept to the microsecond.
+/// Rounds a begin or end time to the microsecond.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// Work of F, I and W.
+/// The work of the actions F, I and W.
 type Work = [f64; 3];
 
 impl TimelineRecord {
-    /// The record of a measured step.
+    /// Returns the record of a measured step.
     pub fn new(timeline: &Timeline, partition: &Partition, model: &ModelCost) -> TimelineRecord {
         let work = |module: &ModuleCost| -> Work { [module.forward, module.backward_input, module.backward_weight] };
         let modules = std::iter::once(&model.embedding).chain(&model.layers).chain(std::iter::once(&model.head));
@@ -57,10 +59,10 @@ impl TimelineRecord {
         }
     }
 
-    /// The measured step.
+    /// Returns the timeline of the measured step.
     ///
     /// # Errors
-    /// If [`TimelineRecord::new`] did not write the record: a description of the error.
+    /// Returns a description of the error if [`TimelineRecord::new`] did not write the record.
     pub fn timeline(&self) -> Result<Timeline, String> {
         let stage = |times: &StageTimes| {
             if times.actions.len() != times.seconds.len() {
@@ -75,10 +77,11 @@ impl TimelineRecord {
         Ok(Timeline::new(spans, Vec::new()))
     }
 
-    /// The programs that were executed: the recorded computations as a schedule, with communication added again.
+    /// Returns the programs that were executed. They are the recorded computations as a schedule, to which lowering
+    /// adds the communication.
     ///
     /// # Errors
-    /// If the actions are not a schedule.
+    /// Fails if the actions are not a schedule.
     pub fn programs(&self) -> Result<Programs, String> {
         let is = |text: &String, wanted: fn(Action) -> bool| text.parse().is_ok_and(wanted);
         let computations = |times: &StageTimes| {
@@ -99,55 +102,50 @@ impl TimelineRecord {
         Ok(if has(Action::is_between_replicas) { programs.replicate() } else { programs })
     }
 
-    /// The model's work.
+    /// Returns the work of the model.
     ///
     /// # Errors
-    /// If embedding or head are missing.
+    /// Fails if the embedding or the head is missing.
     pub fn model(&self) -> Result<ModelCost, String> {
         let module = |&[forward, backward_input, backward_weight]: &Work| ModuleCost {
-            name: String::new(),
             forward,
             backward_input,
             backward_weight,
-            parameter_bytes: 0,
-            copied_bytes: 0,
-            activation_bytes: 0,
-            weight_gradient_bytes: 0,
-            temporary_bytes: 0,
+            ..ModuleCost::default()
         };
         match &self.work[..] {
             [embedding, layers @ .., head] if layers.len() == self.partition.iter().sum::<usize>() => Ok(ModelCost {
                 embedding: module(embedding),
                 layers: layers.iter().map(module).collect(),
                 head: module(head),
-                boundary_bytes: 0,
-                ranks: Vec::new(),
+                ..ModelCost::default()
             }),
             work => Err(format!("the work of {} modules with the partition {:?}", work.len(), self.partition)),
         }
     }
 }
 
-/// The number of the newest records on which advice is based: single steps are noisy.
+/// The number of the newest records on which advice is based. The advice averages over several steps because single
+/// steps are noisy.
 const ADVICE_RECORDS: usize = 10;
 
 /// The fewest records from which the stages' speeds are computed.
 const MIN_SPEED_RECORDS: usize = 3;
 
-/// The advice for a shorter step, from the newest of `records`, which are in the order of their steps. Records of an
-/// earlier partition or schedule are left out. `None` if there is no usable record.
+/// Returns the advice for a shorter step, or `None` if there is no usable record. `records` are in the order of their
+/// steps. The advice uses the newest records, without the records of an earlier partition or schedule.
 pub fn advice<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>) -> Option<Advice> {
     let Newest { programs, timelines, model, partition, parts } = newest(records)?;
     let advice = advise(&programs, &timelines, &model, &partition)?;
-    // merges the schedule's chunks into the job's
+    // the recorded chunks are merged into the chunks of the job's schedule
     let partition = advice.partition.merge(&parts);
     let better = advice.better.map(|(better, saving)| (better.merge(&parts), saving));
     let better = better.filter(|(better, _)| *better != partition);
     Some(Advice { partition, better, ..advice })
 }
 
-/// The relative speeds of the stages, from the newest of `records`, which are in the order of their steps. `None` if
-/// the records have another number of stages, or are too few.
+/// Returns the relative speeds of the stages, from the newest of `records`. `records` are in the order of their steps.
+/// Returns `None` if there are too few records, or if the number of their stages is not `stages`.
 pub fn speeds<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>, stages: usize) -> Option<RankSpeeds> {
     let Newest { programs, timelines, model, partition, parts: _ } = newest(records)?;
     let is_usable = programs.placement.ranks() == stages && timelines.len() >= MIN_SPEED_RECORDS;
@@ -185,20 +183,10 @@ mod tests {
     use super::*;
 
     fn module(work: f64) -> ModuleCost {
-        ModuleCost {
-            name: String::new(),
-            forward: work,
-            backward_input: work,
-            backward_weight: 2.0 * work,
-            parameter_bytes: 0,
-            copied_bytes: 0,
-            activation_bytes: 0,
-            weight_gradient_bytes: 0,
-            temporary_bytes: 0,
-        }
+        ModuleCost { forward: work, backward_input: work, backward_weight: 2.0 * work, ..ModuleCost::default() }
     }
 
-    /// The record of a simulated step.
+    /// Returns the record of a simulated step, with its timeline and model.
     fn record(programs: &Programs) -> (TimelineRecord, Timeline, ModelCost) {
         let chunks = programs.placement.chunks();
         let costs = Costs { link_seconds: 0.125, ..Costs::uniform(chunks) };
@@ -212,8 +200,7 @@ mod tests {
             embedding: module(0.0),
             layers: vec![module(1.0); 2 * chunks],
             head: module(3.0),
-            boundary_bytes: 0,
-            ranks: Vec::new(),
+            ..ModelCost::default()
         };
         (TimelineRecord::new(&timeline, &partition, &model), timeline, model)
     }
@@ -241,7 +228,7 @@ mod tests {
     fn advice_is_about_the_chunks_of_the_schedule() {
         let parts = [2, 2, 2];
         let whole = lower(&one_f_one_b(3, 8), true).unwrap();
-        // each stage has four layers and a half of the head's work
+        // each stage has four layers, and half of the head's work
         let (whole_record, ..) = record(&whole);
         let (mut in_parts, ..) = record(&whole.split(&parts).replicate());
         in_parts.parts = parts.to_vec();
@@ -254,7 +241,7 @@ mod tests {
     #[test]
     fn speeds_are_those_of_several_steps_with_as_many_stages() {
         let (record, ..) = record(&lower(&one_f_one_b(3, 8), true).unwrap());
-        // all stages took the same time, and the last also has the head's work
+        // all stages took the same time, and the last stage also has the head's work
         let expected = RankSpeeds::new(&[2.0, 2.0, 5.0]).unwrap();
         let records = |count| vec![record.clone(); count];
         assert_eq!(speeds(records(MIN_SPEED_RECORDS).iter(), 3), Some(expected));

@@ -1,5 +1,6 @@
-//! Accepts the links that end at this stage. Connections are read concurrently, so that a silent peer delays no other.
-//! A connection whose peer is not the sender of a missing link is closed without an answer.
+//! Accepts the links that end at this stage. The stage reads from all connections concurrently, so that a silent peer
+//! does not delay the other links. The stage closes a connection without an answer if the peer is not the sender of a
+//! missing link.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,13 +20,14 @@ use super::nccl::{NewCommunicator, UniqueId};
 use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
 
-/// The receiver's answer: the stream, the ring in shared memory, or the communicator carries payloads.
+/// The receiver's answer to a greeting: the stream, the ring in shared memory, or the NCCL communicator carries
+/// payloads.
 pub(super) const INLINE: u8 = 0;
 pub(super) const SHARED: u8 = 1;
 pub(super) const COMMUNICATOR: u8 = 2;
 
-/// The number of connections whose greeting is pending at the same time; beyond it the oldest is closed. A sender
-/// greets at once; other peers may never do so.
+/// The maximum number of connections with a pending greeting. Beyond this number, the stage closes the oldest such
+/// connection: a sender greets at once, but a foreign peer may never send a greeting.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 
 /// The links that end at this stage.
@@ -33,7 +35,7 @@ const MAX_PENDING_CONNECTIONS: usize = 64;
 pub(super) struct Accepted {
     /// The open receivers.
     pub(super) receivers: BTreeMap<LinkId, Receiver>,
-    /// The links over communicators, which are not connected yet.
+    /// The links over NCCL communicators that are not connected yet.
     pub(super) communicators: Vec<NewCommunicator>,
 }
 
@@ -53,8 +55,8 @@ enum Carrier {
     Communicator(UniqueId),
 }
 
-/// Waits until all links that end at this stage are connected. A link uses NCCL if this stage and the sender both have
-/// it.
+/// Waits until all links that end at this stage are connected. A link uses NCCL if both this stage and the sender can
+/// use NCCL.
 pub(super) fn accept(
     config: &LinksConfig,
     gpu: Option<&LinksGpu>,
@@ -65,7 +67,7 @@ pub(super) fn accept(
     let context = gpu.map(|gpu| gpu.context);
     let mut accepted = Accepted::default();
     let failed = |e: io::Error| LinkError::from_io(format_args!("stage {} could not accept a link", config.rank), &e);
-    // the peer causes any other error
+    // a shortage in this process is fatal, and the peer causes any other error
     let unless_own = |error: io::Error| if local_shortage(&error).is_some() { Err(failed(error)) } else { Ok(()) };
     config.listener.set_nonblocking(true).map_err(failed)?;
     config.interrupt.add(&config.listener).map_err(failed)?;
@@ -92,7 +94,7 @@ pub(super) fn accept(
             match connection.read_greeting(config.security()) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(config, has_nccl, &greeting, &accepted) {
-                    // the control plane reports a sender that has disconnected
+                    // a sender that has disconnected is ignored here, because the control plane reports its loss
                     Ok(carrier) => {
                         start(config, context, greeting.link, connection, carrier, &mut accepted).or_else(unless_own)?
                     }
@@ -115,7 +117,7 @@ pub(super) fn accept(
 /// Checks a greeting, and opens the carrier of its link's payloads.
 ///
 /// # Errors
-/// The reason why the peer is not the sender of a missing link.
+/// If the peer is not the sender of a missing link. The text is the reason.
 fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
     let Greeting { link, ring, communicator } = greeting;
     if !config.link_ids.contains(link) || link.to != config.rank {
@@ -124,7 +126,7 @@ fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &A
     if accepted.has(*link) {
         return Err(format!("it brings {link}, which is connected already"));
     }
-    let id = communicator.as_ref().map(|bytes| UniqueId::from_bytes(bytes).ok_or("its NCCL identifier is none"));
+    let id = communicator.as_ref().map(|bytes| UniqueId::from_bytes(bytes).ok_or("its NCCL identifier is invalid"));
     let announced = match (ring, id.transpose()?, config.transport) {
         (None, Some(id), Transport::Nccl | Transport::Auto) if link.payload.is_on_device() => {
             return Ok(if has_nccl { Carrier::Communicator(id) } else { Carrier::Incoming(Incoming::Stream) });
@@ -158,7 +160,7 @@ fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &A
 /// Answers the greeting and starts to receive.
 ///
 /// # Errors
-/// If the sender has disconnected, or this process may open no more files.
+/// If the sender has disconnected, or this process can't open more files.
 fn start(
     config: &LinksConfig,
     gpu: Option<CudaContext>,
@@ -184,7 +186,7 @@ fn start(
     Ok(())
 }
 
-/// The error of a group that fails while its links are opened.
+/// Returns the error for a group that fails while this stage opens its links.
 fn ended(config: &LinksConfig) -> LinkError {
     LinkError::Broken(format!("stage {} opens no links any more: the group has ended", config.rank))
 }

@@ -7,7 +7,8 @@ use tch::Tensor;
 
 use crate::{LinkError, LinkId};
 
-/// A posted tensor, and the time at which it was filled: for a GPU possibly an event that is not complete yet.
+/// A posted tensor, and the time at which the link filled it. On a GPU, this time may be an event that is not complete
+/// yet.
 #[derive(Debug)]
 pub(crate) struct ArrivedTensor {
     pub(crate) microbatch: usize,
@@ -16,7 +17,7 @@ pub(crate) struct ArrivedTensor {
 }
 
 impl ArrivedTensor {
-    /// The tensor, and the time at which it was filled. Later computations of libtorch run after that time.
+    /// Returns the tensor, and the time at which it is filled. Later computations of libtorch run after that time.
     fn into_parts(self) -> Result<(Tensor, Timestamp), LinkError> {
         if let Timestamp::Device(filled) = &self.at {
             filled.make_default_stream_wait()?;
@@ -25,7 +26,7 @@ impl ArrivedTensor {
     }
 }
 
-/// Arrivals, by microbatch.
+/// The arrived tensors, by microbatch.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     arrived: mpsc::Receiver<Result<ArrivedTensor, LinkError>>,
@@ -38,7 +39,7 @@ impl Arrivals {
         Arrivals { arrived, early: Vec::new() }
     }
 
-    /// Waits for the tensor of a microbatch, and makes later computations of libtorch wait until it is filled.
+    /// Waits for the tensor of a microbatch, and makes later computations of libtorch wait until the tensor is filled.
     pub(crate) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         if let Some(at) = self.early.iter().position(|early| early.microbatch == microbatch) {
             return self.early.swap_remove(at).into_parts();

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use super::shm::{RingReader, RingWriter};
 use super::stream::LinkStream;
 
-/// The sending half.
+/// The sending half of a carrier.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Stream,
@@ -28,7 +28,7 @@ impl Outgoing {
     }
 }
 
-/// The receiving half.
+/// The receiving half of a carrier.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Stream,
@@ -36,7 +36,7 @@ pub(super) enum Incoming {
 }
 
 impl Incoming {
-    /// Fills `into` with the payload of the header just read.
+    /// Fills `into` with the payload of the header that was read last.
     pub(super) fn take(&mut self, stream: &mut LinkStream, into: &mut [u8]) -> io::Result<()> {
         match self {
             Incoming::Stream => stream.read_exact(into),

@@ -15,15 +15,15 @@ use super::{Interrupt, LinkError, LinkId, LinkPayload};
 
 /// Configuration from which a stage opens its links.
 pub struct LinksConfig<'a> {
-    /// Rank of this stage.
+    /// The rank of this stage.
     pub rank: usize,
-    /// Identifies the group in the names of its shared memory.
+    /// The identifier of the group, from which the names of its shared memory are derived.
     pub group: String,
-    /// The group's secret: connections of peers without it are refused.
+    /// The group's secret. The stage refuses peers that do not have the secret.
     pub secret: &'a GroupSecret,
-    /// Called for every connection that was closed because its peer is not the sender of a missing link.
+    /// The callback for every connection that the stage closes because the peer is not the sender of a missing link.
     pub on_rejected: &'a (dyn Fn() + Sync),
-    /// Listens at `addresses[rank]`.
+    /// The listener at `addresses[rank]`.
     pub listener: TcpListener,
     /// The address at which each rank listens, by rank.
     pub addresses: &'a [String],
@@ -35,13 +35,13 @@ pub struct LinksConfig<'a> {
     pub device: Device,
     /// Whether payloads in a stream are encrypted.
     pub encryption: Encryption,
-    /// Size of the largest activation or gradient between two chunks, in bytes.
+    /// The size of the largest activation or gradient between two chunks, in bytes.
     pub boundary_bytes: usize,
-    /// Size of a tied weight's gradient, in bytes.
+    /// The size of a tied weight's gradient, in bytes.
     pub tied_bytes: usize,
-    /// Ends all waiting once the group has failed.
+    /// The interrupt that ends all waiting once the group has failed.
     pub interrupt: Interrupt,
-    /// Time limit for opening all links.
+    /// The time limit for opening all links.
     pub timeout: Duration,
 }
 
@@ -50,10 +50,10 @@ impl LinksConfig<'_> {
         LinkSecurity { secret: self.secret, encryption: self.encryption }
     }
 
-    /// The GPU whose memory holds the stage's tensors; `None` if they are in host memory.
+    /// Returns the GPU whose memory holds the stage's tensors; `None` if the tensors are in host memory.
     ///
     /// # Errors
-    /// If the driver does not know the GPU, or the transport is Nccl and something is missing.
+    /// If the driver does not find the GPU, or if the transport is Nccl and the stage can't use NCCL.
     pub(super) fn gpu(&self) -> Result<Option<LinksGpu>, LinkError> {
         let (endpoint, without_nccl) = self.endpoint()?;
         let context = match (self.device, &endpoint) {
@@ -66,11 +66,11 @@ impl LinksConfig<'_> {
         Ok(Some(LinksGpu { context, endpoint, without_nccl }))
     }
 
-    /// The endpoint for links over NCCL, if the stage can use NCCL. Otherwise, with the transport Auto and a GPU, the
-    /// reason that it can't.
+    /// Returns the endpoint for links over NCCL, if the stage can use NCCL. Otherwise, with the transport Auto and a
+    /// GPU, returns the reason why the stage can't use NCCL.
     ///
     /// # Errors
-    /// If the transport is Nccl and something is missing.
+    /// If the transport is Nccl and the stage can't use NCCL.
     fn endpoint(&self) -> Result<(Option<Endpoint>, Option<String>), LinkError> {
         let has_any =
             self.link_ids.iter().any(|link| link.payload.is_on_device() && [link.from, link.to].contains(&self.rank));
@@ -93,21 +93,21 @@ impl LinksConfig<'_> {
     }
 }
 
-/// A GPU as its stage's links use it. The GPU's memory holds the stage's tensors.
+/// The GPU whose memory holds the stage's tensors, as the stage's links use it.
 #[derive(Clone, Debug)]
 pub(super) struct LinksGpu {
     pub(super) context: CudaContext,
-    /// Set if NCCL is used.
+    /// The stage's endpoint for NCCL; `None` if the links do not use NCCL.
     pub(super) endpoint: Option<Endpoint>,
-    /// The reason that NCCL is not used, with the transport Auto.
+    /// The reason why the links do not use NCCL, with the transport Auto.
     pub(super) without_nccl: Option<String>,
 }
 
-/// The number of boundary tensors, or parts of a state, that fit into a ring, so that a sender rarely waits for its
-/// receiver.
+/// The number of boundary tensors, or parts of a state, that fit into a ring. With this number, a sender rarely waits
+/// for its receiver.
 const PAYLOADS_IN_RING: usize = 4;
 
-/// The size of a link's ring in bytes, a multiple of the page size. Both ends compute it.
+/// Returns the size of a link's ring in bytes, a multiple of the page size. Both ends compute the same size.
 pub(super) fn ring_bytes(config: &LinksConfig, link: LinkId) -> usize {
     ring_size(link, config.boundary_bytes, config.tied_bytes)
 }
@@ -122,8 +122,9 @@ fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
     bytes.next_multiple_of(4096)
 }
 
-/// Bytes that either end of a link holds: the ring, unless the transport is TCP, and a tensor that waits to be sent or
-/// has been received. The gradient of a tied weight exists at the end of a step only, and is not counted.
+/// Returns the number of bytes that either end of a link holds: the ring, if the transport uses one, and one tensor
+/// that waits to be sent or has been received. The gradient of a tied weight is not counted, because it exists only at
+/// the end of a step.
 pub fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_bytes: u64) -> u64 {
     let ring = match transport {
         Transport::Tcp => 0,

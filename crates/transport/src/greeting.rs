@@ -1,5 +1,5 @@
-//! The start of a link. A handshake proves to both ends that the other belongs to the group. Then one encrypted frame
-//! identifies the link, and an encrypted byte is the answer.
+//! The start of a link. A handshake proves to each end that its peer belongs to the group. The sender then identifies
+//! the link in one encrypted frame, and the receiver answers with one encrypted byte.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,10 +16,10 @@ use super::stream::LinkStream;
 /// The time limit for a connection's greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The size limit of a greeting.
+/// The size limit of a greeting, in bytes.
 const MAX_GREETING_BYTES: usize = 4096;
 
-/// The link that a connection is for.
+/// The message with which a sender identifies the link of a new connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Greeting {
     pub(super) link: LinkId,
@@ -29,18 +29,19 @@ pub(super) struct Greeting {
     pub(super) communicator: Option<Vec<u8>>,
 }
 
-/// An announced ring. The greeting has neither name nor path, since both ends derive them.
+/// A ring that the sender announces. The greeting contains neither the ring's name nor its path, because both ends
+/// derive them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AnnouncedRing {
-    /// Distinguishes the ring from all other rings of this link.
+    /// A text that distinguishes the ring from all other rings of this link.
     pub(super) nonce: String,
-    /// The size of the ring.
+    /// The size of the ring, in bytes.
     pub(super) bytes: usize,
 }
 
 impl Greeting {
     /// Greets the receiver on a new connection. Returns the receiver's answer, and the connection's stream for
-    /// payloads. Reads wait until the socket's timeout.
+    /// payloads. Each read waits for at most the socket's timeout.
     pub(super) fn send(&self, socket: &TcpStream, security: LinkSecurity) -> io::Result<(u8, LinkStream)> {
         let (handshake, message) = Handshake::begin(security.secret, security.purpose())?;
         (&mut &*socket).write_all(&message)?;
@@ -55,7 +56,7 @@ impl Greeting {
     }
 }
 
-/// The settings on which both ends of a link must agree before either learns anything about the other.
+/// The settings on which both ends of a link must agree for the handshake to succeed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkSecurity<'a> {
     pub(super) secret: &'a GroupSecret,
@@ -63,8 +64,8 @@ pub(super) struct LinkSecurity<'a> {
 }
 
 impl LinkSecurity<'_> {
-    /// The purpose that distinguishes these handshakes from those of control connections, and of links with other
-    /// encryption.
+    /// Returns the purpose that distinguishes these handshakes from the handshakes of control connections, and of links
+    /// with another encryption setting.
     fn purpose(self) -> &'static str {
         match self.encryption {
             Encryption::None => "stagecoach link",
@@ -90,13 +91,13 @@ impl LinkSecurity<'_> {
 pub(super) struct PendingConnection {
     pub(super) stream: TcpStream,
     state: GreetingState,
-    /// The time at which the connection is closed.
+    /// The time at which the stage closes the connection if the greeting is still incomplete.
     pub(super) deadline: Instant,
 }
 
 #[derive(Debug)]
 enum GreetingState {
-    /// The first message of the handshake, and the number of bytes of it that have arrived.
+    /// The first message of the handshake, and the number of its bytes that have arrived.
     Handshake([u8; HANDSHAKE_BYTES], usize),
     Greeting(Session, SecureReader<TcpStream>, FrameReader),
 }
@@ -109,7 +110,7 @@ impl PendingConnection {
         Ok(PendingConnection { stream, state, deadline: Instant::now() + GREETING_TIMEOUT })
     }
 
-    /// Reads the bytes that have arrived, and none beyond the greeting; `None` if the greeting is incomplete.
+    /// Reads the bytes that have arrived, up to the end of the greeting. Returns `None` if the greeting is incomplete.
     ///
     /// # Errors
     /// If the peer has disconnected or does not belong to the group.
@@ -125,7 +126,7 @@ impl PendingConnection {
                 }
                 GreetingState::Handshake(message, _) => {
                     let (session, answer) = Handshake::respond(security.secret, security.purpose(), message)?;
-                    // these are the first bytes sent: the socket's buffer has room for them
+                    // the write does not block, because these are the first bytes that this end sends
                     self.stream.write_all(&answer)?;
                     let reader = session.reader(self.stream.try_clone()?);
                     self.state = GreetingState::Greeting(session, reader, FrameReader::new(MAX_GREETING_BYTES));

@@ -5,22 +5,22 @@ use tch::{Kind, Tensor};
 
 use super::{LinkError, LinkPayload};
 
-/// Bytes of an encoded header.
+/// The size of an encoded header, in bytes.
 pub(super) const HEADER_BYTES: usize = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"SCF1");
 const MAX_DIMS: usize = 5;
 
-/// The element types that links carry; a header identifies one by its position here, from 1.
+/// The dtypes that links carry. A header identifies a dtype by its position in this list, from 1.
 const KINDS: [Kind; 3] = [Kind::Float, Kind::BFloat16, Kind::Int64];
 
 fn code(kind: Kind) -> u8 {
     KINDS.iter().position(|&known| known == kind).map_or(0, |at| at as u8 + 1)
 }
 
-/// Describes a payload.
+/// The description of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The microbatch; for a state, the step's low bits; 0 where the link carries neither.
+    /// The microbatch, or for a state the low bits of the step. The field is 0 on links that carry neither.
     pub(super) microbatch: u32,
     pub(super) kind: Kind,
     pub(super) shape: Vec<i64>,
@@ -31,7 +31,7 @@ impl Header {
         Header { microbatch, kind: tensor.kind(), shape: tensor.size() }
     }
 
-    /// Payload size in bytes.
+    /// Returns the size of the payload, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.shape.iter().product::<i64>() as usize * self.kind.elt_size_in_bytes()
     }
@@ -77,7 +77,7 @@ impl std::fmt::Display for Header {
     }
 }
 
-/// The pieces in which a contiguous tensor is sent: parts that fit into the carrier, or the whole tensor.
+/// Returns the pieces in which a contiguous tensor is sent: parts that fit into the carrier, or the whole tensor.
 pub(super) fn parts(tensor: &Tensor, payload: LinkPayload) -> Vec<Tensor> {
     match payload.part_elements() {
         Some(elements) => tensor.view(-1).split(elements, 0),

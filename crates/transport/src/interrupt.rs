@@ -1,5 +1,5 @@
-//! Ends all waiting on the links of a group from another thread. The thread that learns that the group has failed must
-//! not wait for a thread that waits for a tensor of a lost stage.
+//! An interrupt ends all waiting on the links of a group, from any thread. The thread that detects the failure of the
+//! group must not wait for a thread that waits for a tensor of a lost stage.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{Shutdown, shutdown};
 
-/// The sockets of a group's links. Clones are the same interrupt.
+/// The sockets of a group's links. All clones share the same sockets.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Mutex<Sockets>>);
 
@@ -21,7 +21,7 @@ impl Interrupt {
     /// Adds a socket: a stream, or a listener on which a thread waits.
     ///
     /// # Errors
-    /// If no more files can be opened.
+    /// If this process can't open more files.
     pub(crate) fn add(&self, socket: &impl AsFd) -> io::Result<()> {
         let socket = socket.as_fd().try_clone_to_owned()?;
         let mut sockets = self.sockets();
@@ -32,7 +32,7 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Shuts all sockets down, including sockets that are added later: waiting for them fails from now on.
+    /// Shuts all sockets down, and each socket that is added later. Every wait on such a socket fails.
     pub fn trigger(&self) {
         let mut sockets = self.sockets();
         sockets.is_triggered = true;
@@ -49,7 +49,7 @@ impl Interrupt {
     }
 }
 
-/// Shuts a socket down. The call fails for a socket that is not connected any more, which needs no shutdown.
+/// Shuts a socket down. A failure is ignored, because a socket that is not connected needs no shutdown.
 fn shut_down(socket: &OwnedFd) {
     let _ = shutdown(socket, Shutdown::Both);
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{Edge, Placement, Replica};
 
-/// The payload of a link. A boundary is named by the chunk before it.
+/// The kind of tensors that a link carries. A boundary has the number of the chunk before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LinkPayload {
     /// Activations from chunk `boundary` to `boundary + 1`.
@@ -20,13 +20,14 @@ pub enum LinkPayload {
     },
     /// A tied weight's two gradients, between the ranks of the first and the last chunk.
     Tied,
-    /// Between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from the owner.
+    /// Tensors between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from the
+    /// owner.
     Replicas,
     /// Copies of the sender's state, which the receiver holds.
     PeerCopy,
     /// The sender's copy of the receiver's state, returned to the receiver.
     HeldCopy,
-    /// The inputs of the sender's work that the receiver recomputes to audit it.
+    /// The inputs of a work item of the sender, which the receiver recomputes for an audit.
     Audit,
 }
 
@@ -41,7 +42,7 @@ impl LinkPayload {
         }
     }
 
-    /// The number of elements in each part of a tensor that is too large for its carrier.
+    /// Returns the number of elements in each part of a tensor; `None` if the link sends the tensor as a whole.
     pub(super) fn part_elements(self) -> Option<i64> {
         match self {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => None,
@@ -54,7 +55,7 @@ impl LinkPayload {
     }
 }
 
-/// The number of elements of a state in one part: 2 MiB.
+/// The number of f32 elements in one part of a state: 2 MiB.
 pub(super) const STATE_PART_ELEMENTS: i64 = 1 << 19;
 
 /// Identifies one directed link between two ranks.
@@ -64,12 +65,12 @@ pub struct LinkId {
     pub from: usize,
     /// The rank that receives.
     pub to: usize,
-    /// The payload.
+    /// The kind of tensors.
     pub payload: LinkPayload,
 }
 
 impl LinkId {
-    /// The link of a pipeline edge; `None` if a chunk does not exist.
+    /// Returns the link of a pipeline edge; `None` if a chunk does not exist.
     pub fn of(placement: &Placement, edge: Edge) -> Option<LinkId> {
         let (from, to) = (placement.get_rank(edge.from)?, placement.get_rank(edge.to)?);
         let payload = if edge.from < edge.to {
@@ -80,33 +81,33 @@ impl LinkId {
         Some(LinkId { from, to, payload })
     }
 
-    /// The link on which a rank sends copies of its state to their holder.
+    /// Returns the link on which a rank sends copies of its state to their holder.
     pub fn state_copy(rank: usize, ring: PeerRing) -> LinkId {
         LinkId { from: rank, to: ring.holder(rank), payload: LinkPayload::PeerCopy }
     }
 
-    /// The link on which the copy of the state of `rank` returns to it.
+    /// Returns the link on which the copy of the state of `rank` returns to `rank`.
     pub fn held_copy(rank: usize, ring: PeerRing) -> LinkId {
         LinkId { from: ring.holder(rank), to: rank, payload: LinkPayload::HeldCopy }
     }
 
-    /// The link on which a rank sends the work that the next of `ranks` ranks audits.
+    /// Returns the link on which a rank sends the work that the next of `ranks` ranks audits.
     pub fn audit(rank: usize, ranks: usize) -> LinkId {
         LinkId { from: rank, to: (rank + 1) % ranks, payload: LinkPayload::Audit }
     }
 
-    /// The link from one replica of a stage to another.
+    /// Returns the link from one replica of a stage to another.
     pub fn replicas(from: usize, to: usize) -> LinkId {
         LinkId { from, to, payload: LinkPayload::Replicas }
     }
 
-    /// This link of a pipeline of `stages` stages, in one of its replicas.
+    /// Returns this link of a pipeline of `stages` stages, in one of its replicas.
     #[must_use]
     pub fn in_replica(self, replica: Replica, stages: usize) -> LinkId {
         LinkId { from: replica.rank(self.from, stages), to: replica.rank(self.to, stages), ..self }
     }
 
-    /// The link for the gradient of a tied embedding.
+    /// Returns the link for the gradient of a tied embedding.
     pub fn tied(from: usize, to: usize) -> LinkId {
         LinkId { from, to, payload: LinkPayload::Tied }
     }
@@ -131,7 +132,7 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// All links of a placement, in a fixed order. Chunks on one rank need no link.
+/// Returns all links of a placement, in a fixed order. Chunks on one rank need no link.
 pub fn link_ids(placement: &Placement, tied: bool) -> Vec<LinkId> {
     let chunks = placement.chunks();
     let edges =
@@ -145,7 +146,7 @@ pub fn link_ids(placement: &Placement, tied: bool) -> Vec<LinkId> {
     links
 }
 
-/// All links of `replicas` replicas of a pipeline, in a fixed order.
+/// Returns all links of `replicas` replicas of a pipeline, in a fixed order.
 pub fn replicated_link_ids(placement: &Placement, tied: bool, replicas: usize) -> Vec<LinkId> {
     let (stages, of_one) = (placement.ranks(), link_ids(placement, tied));
     let replica = |index| Replica { index, count: replicas };
@@ -159,28 +160,29 @@ pub fn replicated_link_ids(placement: &Placement, tied: bool, replicas: usize) -
     within.chain(among).collect()
 }
 
-/// Assigns the holder of each rank's state copies: the same stage of the next replica, so that a whole replica may be
-/// lost. With a single replica, the next stage is the holder. The first replica or stage holds the copies of the last.
+/// The assignment of a holder to each rank's state copies. The holder is the same stage of the next replica, so that
+/// the copies survive the loss of a whole replica. With a single replica, the holder is the next stage. The first
+/// replica or stage holds the copies of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRing {
-    /// Stages of a replica.
+    /// The number of stages of a replica.
     pub stages: usize,
-    /// Replicas.
+    /// The number of replicas.
     pub replicas: usize,
 }
 
 impl PeerRing {
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(self) -> usize {
         self.stages * self.replicas
     }
 
-    /// The rank that holds copies of the state of `rank`.
+    /// Returns the rank that holds copies of the state of `rank`.
     pub fn holder(self, rank: usize) -> usize {
         (rank + self.step()) % self.ranks()
     }
 
-    /// The rank whose state copies `rank` holds.
+    /// Returns the rank whose state copies `rank` holds.
     pub fn held_by(self, rank: usize) -> usize {
         (rank + self.ranks() - self.step()) % self.ranks()
     }
@@ -189,7 +191,7 @@ impl PeerRing {
         if self.replicas > 1 { self.stages } else { 1 }
     }
 
-    /// The links of checkpoints in memory, in a fixed order.
+    /// Returns the links of checkpoints in memory, in a fixed order.
     pub fn link_ids(self) -> Vec<LinkId> {
         (0..self.ranks()).flat_map(|rank| [LinkId::state_copy(rank, self), LinkId::held_copy(rank, self)]).collect()
     }

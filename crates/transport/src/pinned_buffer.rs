@@ -1,5 +1,5 @@
-//! Copies a GPU's tensors through host memory, for carriers that can't access GPU memory. A link's thread copies them
-//! on a stream of its own, so that the computing thread waits for no copy.
+//! Copies a GPU's tensors through host memory, for carriers that can't access GPU memory. A link's thread uses a
+//! separate stream for the copies, so that the computing thread does not wait for them.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use tch::{Kind, Tensor};
 pub(super) struct PinnedBuffer {
     context: CudaContext,
     stream: CudaStream,
-    /// Bytes; as large as the largest tensor so far.
+    /// The pinned memory, as large as the largest tensor so far.
     memory: HostTensor,
     /// The event after the last copy from or to the memory.
     in_use: Option<Arc<CudaEvent>>,
 }
 
 impl PinnedBuffer {
-    /// An empty buffer.
+    /// Creates an empty buffer.
     pub(crate) fn new(context: CudaContext) -> Result<PinnedBuffer, CudaError> {
         let memory = HostTensor::zeros(&[0], Kind::Uint8, None)?;
         Ok(PinnedBuffer { context, stream: context.stream()?, memory, in_use: None })
     }
 
-    /// Copies a tensor of the GPU to the host once it is `ready`. The result is valid until the next call.
+    /// Copies a GPU tensor to the host once the event `ready` is complete. The result is valid until the next call.
     pub(crate) fn read(&mut self, tensor: &Tensor, ready: &CudaEvent) -> Result<Tensor, CudaError> {
         let on_host = self.memory_for(tensor)?;
         if tensor.numel() > 0 {
@@ -36,7 +36,8 @@ impl PinnedBuffer {
         Ok(on_host)
     }
 
-    /// A tensor of this shape in host memory, to be filled and then copied by [`write`](Self::write).
+    /// Returns a tensor of the same shape and dtype in host memory. The caller fills it and copies it by
+    /// [`write`](Self::write).
     pub(super) fn memory_for(&mut self, tensor: &Tensor) -> Result<Tensor, CudaError> {
         self.wait()?;
         let bytes = (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64;
@@ -46,7 +47,7 @@ impl PinnedBuffer {
         Ok(self.memory.narrow(0, 0, bytes).view_dtype(tensor.kind()).view_as(tensor))
     }
 
-    /// Copies the memory to a tensor of the GPU once that tensor is `free`. Returns an event after the copy.
+    /// Copies `on_host` to the GPU tensor `tensor` once the event `free` is complete. Returns an event after the copy.
     pub(crate) fn write(
         &mut self,
         tensor: &Tensor,
@@ -62,7 +63,7 @@ impl PinnedBuffer {
         Ok(copied)
     }
 
-    /// An event after the last copy. If the event can't be recorded, waits for the copy now, because no later wait
+    /// Records an event after the last copy. If recording fails, waits for the copy at once, because no later wait
     /// would be possible.
     fn record(&self) -> Result<CudaEvent, CudaError> {
         self.stream.record().inspect_err(|_| drop(self.stream.synchronize()))
@@ -74,7 +75,7 @@ impl PinnedBuffer {
     }
 }
 
-/// Waits for copies from or to the memory before it is freed.
+/// Waits for the last copy from or to the memory before the memory is freed.
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         let _ = self.wait();

@@ -1,5 +1,6 @@
 //! A ring of bytes in memory that two processes on one host map. The writer copies a payload in and announces it on the
-//! stream; the reader copies it out and returns the space on the same stream. Neither polls: both block in `read`.
+//! stream. The reader copies the payload out and returns the space on the same stream. Neither process polls: both
+//! block in `read`.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -22,7 +23,7 @@ const PREFIX: &str = "stagecoach-";
 /// The permissions of a ring's file: only its owner has access.
 const FILE_MODE: u32 = 0o600;
 
-/// The start of a file, mapped and shared with another process.
+/// A mapping of the start of a file, which another process maps too.
 #[derive(Debug)]
 struct Mapping(MmapRaw);
 
@@ -38,7 +39,7 @@ impl Mapping {
         self.0.len()
     }
 
-    /// The two segments that hold `length` bytes from ring position `at`.
+    /// Returns the two segments that hold `length` bytes from ring position `at`.
     fn segments(&self, at: u64, length: usize) -> [(usize, usize); 2] {
         let offset = (at % self.bytes() as u64) as usize;
         let first = length.min(self.bytes() - offset);
@@ -46,19 +47,19 @@ impl Mapping {
     }
 }
 
-/// Identifies a ring. The ring's name and mark are derived from this identity, so that no greeting can name another
-/// file and no other ring can be mistaken for this one.
+/// The identity of a ring. Both ends derive the ring's file name and mark from the identity, so that no greeting can
+/// name another file and no other ring can be mistaken for this one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingIdentity<'a> {
     pub(super) group: &'a str,
     pub(super) link: LinkId,
-    /// Distinguishes the ring from all other rings of this link.
+    /// A text that distinguishes the ring from all other rings of this link.
     pub(super) nonce: &'a str,
-    /// The capacity of the ring, without the mark.
+    /// The capacity of the ring in bytes, without the mark.
     pub(super) bytes: usize,
 }
 
-/// Bytes at the end of a ring's file, after the mapped part.
+/// The size of the mark in bytes. The mark follows the mapped part of a ring's file.
 const MARK_BYTES: usize = 32;
 
 impl RingIdentity<'_> {
@@ -67,7 +68,7 @@ impl RingIdentity<'_> {
         blake3::hash(format!("{group}\n{link}\n{nonce}\n{bytes}").as_bytes()).into()
     }
 
-    /// The ring's path while it has a name.
+    /// Returns the ring's path while the ring has a name.
     pub(super) fn path(&self) -> PathBuf {
         let group = blake3::hash(self.group.as_bytes()).to_hex();
         let ring = blake3::hash(&self.mark()).to_hex();
@@ -79,7 +80,7 @@ impl RingIdentity<'_> {
     }
 }
 
-/// The file name of a ring, removed on drop.
+/// The file name of a ring. Dropping this value removes the file.
 #[derive(Debug)]
 struct RingName(PathBuf);
 
@@ -89,14 +90,15 @@ impl Drop for RingName {
     }
 }
 
-/// Removes rings of this user's processes that were killed while the rings had a name: no process holds their lock.
+/// Removes the rings of this user's processes that were killed while their rings had a name. No process holds the lock
+/// of such a ring.
 pub(super) fn remove_abandoned() -> io::Result<()> {
     for entry in std::fs::read_dir(FOLDER)? {
         let path = entry?.path();
         if path.file_name().is_none_or(|name| !name.to_string_lossy().starts_with(PREFIX)) {
             continue;
         }
-        // removed meanwhile, or another user's
+        // the file has been removed, or belongs to another user
         let Ok(file) = open_existing(&path) else { continue };
         if file.metadata()?.uid() == geteuid().as_raw()
             && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -107,49 +109,50 @@ pub(super) fn remove_abandoned() -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a ring by its name, whatever the type of the file.
+/// Opens a ring by its name. The call does not block and does not follow a link, whatever the type of the file.
 fn open_existing(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
 
-/// A ring that exists under a name until the other side has mapped it.
+/// A ring that exists under a name until the peer has mapped it.
 #[derive(Debug)]
 pub(super) struct NamedRing {
     mapping: Mapping,
     name: RingName,
-    /// Locked, to show that the process lives.
+    /// The file of the ring, locked to show that the process lives.
     _file: File,
 }
 
 impl NamedRing {
-    /// Creates `ring`.
+    /// Creates the ring of this identity.
     pub(crate) fn create(ring: &RingIdentity) -> io::Result<NamedRing> {
         let path = ring.path();
         let (file, name) = loop {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(&path)?;
             let name = RingName(path.clone());
             flock(&file, FlockOperation::LockExclusive)?;
-            // a process that found the file before it was locked took it for abandoned
+            // a process that found the file before it was locked has removed the file as abandoned
             if file.metadata()?.nlink() == 1 {
                 break (file, name);
             }
         };
-        file.set_permissions(Permissions::from_mode(FILE_MODE))?; // independent of the umask
-        // allocated now: a full /dev/shm must be an error here, not a SIGBUS later
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?; // the umask has no effect
+        // the memory is allocated here, so that a full /dev/shm is an error of this call and not a later SIGBUS
         fallocate(&file, FallocateFlags::empty(), 0, ring.file_bytes())?;
         file.write_all_at(&ring.mark(), ring.bytes as u64)?;
         Ok(NamedRing { mapping: Mapping::new(&file, ring.bytes)?, name, _file: file })
     }
 
-    /// Removes the name. From now on only the two mappings hold the memory, so that a kill leaves no file.
+    /// Removes the name. Only the two mappings hold the memory after this call, so that a killed process leaves no
+    /// file.
     pub(super) fn into_writer(self) -> RingWriter {
         drop(self.name);
         RingWriter { ring: self.mapping, written: 0, released: 0 }
     }
 }
 
-/// The sending half.
+/// The sending half of a ring.
 #[derive(Debug)]
 pub(super) struct RingWriter {
     ring: Mapping,
@@ -184,27 +187,27 @@ impl RingWriter {
     }
 }
 
-/// The receiving half.
+/// The receiving half of a ring.
 #[derive(Debug)]
 pub(super) struct RingReader {
     ring: Mapping,
     read: u64,
 }
 
-/// Result of opening a ring.
+/// The result of opening a ring.
 #[derive(Debug)]
 pub(super) enum RingLookup {
-    /// The ring.
+    /// The sender's ring.
     Ring(RingReader),
     /// There is no such file, or it can't be mapped: the two ends share no memory.
     None,
-    /// Another file, and the reason that it is not the ring.
+    /// The file is not the sender's ring, for the reason in the text.
     Other(String),
 }
 
 impl RingReader {
-    /// Maps `ring`, if the file under its name is the one that its sender created. The checks use the open file, which
-    /// can't be replaced meanwhile.
+    /// Maps `ring`, if the file under its name is the file that its sender created. The checks use the open file, which
+    /// no process can replace.
     pub(crate) fn open(ring: &RingIdentity) -> RingLookup {
         let file = match open_existing(&ring.path()) {
             Ok(file) => file,
@@ -220,14 +223,14 @@ impl RingReader {
         mapping.map_or(RingLookup::None, |mapping| RingLookup::Ring(RingReader { ring: mapping, read: 0 }))
     }
 
-    /// Copies the next payload out and returns its space.
+    /// Copies the next payload to `into`, and returns its space to the writer.
     pub(super) fn take(&mut self, into: &mut [u8], stream: &mut LinkStream) -> io::Result<()> {
         let total = into.len();
         let mut rest = into;
         for (offset, length) in self.ring.segments(self.read, total) {
             let (now, later) = rest.split_at_mut(length);
-            // SAFETY: the range lies in the mapping; the writer has announced it, so that it is written and will not
-            // change.
+            // SAFETY: the range lies in the mapping. The writer has announced the range, so that it is written and will
+            // not change.
             unsafe { std::ptr::copy_nonoverlapping(self.ring.0.as_mut_ptr().add(offset), now.as_mut_ptr(), length) };
             rest = later;
         }
@@ -236,7 +239,7 @@ impl RingReader {
     }
 }
 
-/// The reason that `file` is not `ring`.
+/// Returns the reason why `file` is not `ring`, if there is one.
 fn difference(file: &File, ring: &RingIdentity) -> io::Result<Option<String>> {
     let found = file.metadata()?;
     let own = geteuid().as_raw();

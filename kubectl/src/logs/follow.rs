@@ -11,41 +11,41 @@ use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::JobPhase;
 
 use super::lines;
-use crate::cluster::{self, Pod};
+use crate::cluster::{self, JobPod};
 use crate::kubectl::Kubectl;
 
-/// The interval between two lists of pods.
+/// The interval between two requests for the list of pods.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// A line that a pod wrote.
 struct Line {
-    pod: Pod,
+    pod: JobPod,
     at: Timestamp,
     text: String,
 }
 
 /// Writes the log lines of the job's pods until the job is over or stopped. Pods of replaced stages and of new attempts
-/// are included. `shown` has the time up to which the lines of each pod were already shown. The lines are in the order
+/// are included. `shown` has, for each pod, the time of the last line that is already shown. The lines are in the order
 /// in which they arrive, and `show` formats each line.
 ///
 /// # Errors
-/// The error of kubectl, or of a reader that has closed the output.
+/// Returns the error of kubectl, or an error if the reader of `out` has closed it.
 pub(crate) fn follow(
     kubectl: &Kubectl,
     name: &str,
     mut shown: BTreeMap<String, Timestamp>,
-    show: &dyn Fn(Pod, Timestamp, String) -> String,
+    show: &dyn Fn(JobPod, Timestamp, String) -> String,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let (sender, received) = channel();
     let mut readers: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
-    // pods whose log is complete once it is read
+    // the names of the ended pods: one read of their log is complete
     let mut ended = BTreeSet::new();
     loop {
-        // get the job before the pods: lines that a pod wrote until then are read below
+        // get the job before the pods: if the job is over, the reads below return all lines
         let job = cluster::job(kubectl, name)?;
         let is_over = matches!(job.status()?.phase, Some(JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended));
-        // the loop reopens a connection that the API server has closed
+        // the loop below reopens a log connection that the API server has closed
         readers.retain(|_, reader| !reader.is_finished());
         for pod in cluster::pods(kubectl, &job)? {
             if !pod.has_started || readers.contains_key(&pod.name) || ended.contains(&pod.name) {
@@ -61,7 +61,7 @@ pub(crate) fn follow(
         let until = Instant::now() + if is_last { Duration::ZERO } else { INTERVAL };
         while let Ok(line) = received.recv_timeout(until.saturating_duration_since(Instant::now())) {
             let Line { pod, at, text } = line;
-            // the requested log begins at a whole second, so that kubectl may repeat lines
+            // kubectl may repeat lines, because the requested log begins at a whole second
             if shown.get(&pod.name).is_some_and(|shown| at <= *shown) {
                 continue;
             }
@@ -75,8 +75,8 @@ pub(crate) fn follow(
     }
 }
 
-/// Reads a pod's log from `since` on, as it grows.
-fn read(kubectl: &Kubectl, pod: Pod, since: Timestamp, sender: Sender<Line>) -> anyhow::Result<JoinHandle<()>> {
+/// Starts a thread that sends the lines of a pod's log from `since` on, until the log ends.
+fn read(kubectl: &Kubectl, pod: JobPod, since: Timestamp, sender: Sender<Line>) -> anyhow::Result<JoinHandle<()>> {
     let since = format!("--since-time={since}");
     let mut process =
         kubectl.start(&["logs", &pod.name, "--container", CONTAINER_NAME, "--timestamps", "--follow", &since])?;
@@ -87,7 +87,7 @@ fn read(kubectl: &Kubectl, pod: Pod, since: Timestamp, sender: Sender<Line>) -> 
                 break;
             }
         }
-        // kubectl has written all its lines, or the receiver of the lines is gone
+        // kubectl has written all its lines, or the receiver is dropped
         let _ = process.kill();
         let _ = process.wait();
     }))

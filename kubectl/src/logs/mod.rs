@@ -11,12 +11,12 @@ use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::{JobPhase, LastFailureStatus};
 use stagecoach_api::visible;
 
-use crate::cluster::{self, Pod};
+use crate::cluster::{self, JobPod};
 use crate::kubectl::Kubectl;
 
 pub(crate) use follow::follow;
 
-/// The number of logs that are read at the same time.
+/// The number of logs that the plugin reads at the same time.
 const AT_ONCE: usize = 8;
 
 /// The logs of all stages and spares.
@@ -27,18 +27,18 @@ pub(crate) struct LogsCommand {
     /// Print only the last lines of each pod.
     #[arg(long, value_name = "LINES")]
     tail: Option<u32>,
-    /// With the time at which each line was written.
+    /// Print the time at which each line was written.
     #[arg(long)]
     timestamps: bool,
-    /// Go on with what is written from now on, also by pods that are made later, until the job is over.
+    /// Also print new lines, including those of pods that are created later, until the job is over.
     #[arg(long, short)]
     follow: bool,
 }
 
 /// A pod's log: each line with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Log {
-    pod: Pod,
+struct PodLog {
+    pod: JobPod,
     lines: Vec<(Timestamp, String)>,
 }
 
@@ -51,8 +51,8 @@ impl LogsCommand {
         let mut logs = Vec::new();
         for (pod, log) in pods.iter().zip(self.read(kubectl, &pods)) {
             match log {
-                Ok(text) => logs.push(Log { pod: pod.clone(), lines: lines(&text) }),
-                // other pods may have a log: a pod that waits for its image, for example, has none yet
+                Ok(text) => logs.push(PodLog { pod: pod.clone(), lines: lines(&text) }),
+                // continue with the other pods: a pod that waits for its image, for example, has no log yet
                 Err(error) => eprintln!("{} (pod {}) has no log: {error:#}", pod.role, pod.name),
             }
         }
@@ -63,20 +63,20 @@ impl LogsCommand {
         write!(out, "{}", show(logs, failure.as_ref(), self.timestamps))?;
         match self.follow {
             true => {
-                let show = |pod, at, text| merged(vec![Log { pod, lines: vec![(at, text)] }], self.timestamps);
+                let show = |pod, at, text| merged(vec![PodLog { pod, lines: vec![(at, text)] }], self.timestamps);
                 follow(kubectl, &self.job, shown, &show, out)
             }
             false => Ok(()),
         }
     }
 
-    /// The logs of the pods, in the order of `pods`.
-    fn read(&self, kubectl: &Kubectl, pods: &[Pod]) -> Vec<anyhow::Result<String>> {
+    /// Returns the logs of the pods, in the order of `pods`.
+    fn read(&self, kubectl: &Kubectl, pods: &[JobPod]) -> Vec<anyhow::Result<String>> {
         let tail = self.tail.map_or_else(|| "-1".to_owned(), |lines| lines.to_string());
-        let read = |pod: &Pod| {
+        let read = |pod: &JobPod| {
             kubectl.output(&["logs", &pod.name, "--container", CONTAINER_NAME, "--timestamps", "--tail", &tail])
         };
-        let several = |pods: &[Pod]| pods.iter().map(read).collect::<Vec<_>>();
+        let several = |pods: &[JobPod]| pods.iter().map(read).collect::<Vec<_>>();
         thread::scope(|scope| {
             let readers =
                 pods.chunks(pods.len().div_ceil(AT_ONCE).max(1)).map(|pods| scope.spawn(move || several(pods)));
@@ -86,8 +86,8 @@ impl LogsCommand {
     }
 }
 
-/// The lines of a log, made [`visible`], each with the time that kubectl has put in front of it. A line without a time
-/// continues the line before.
+/// Returns the lines of a log, made [`visible`], each with the time that kubectl writes before the line. A line without
+/// a time gets the time of the line before.
 fn lines(log: &str) -> Vec<(Timestamp, String)> {
     let mut last = Timestamp::MIN;
     let read =
@@ -101,9 +101,9 @@ fn lines(log: &str) -> Vec<(Timestamp, String)> {
     log.lines().map(read).collect()
 }
 
-/// All lines in the order of time, each with its pod's role. For a job that failed, the lines of the culprit come
-/// first.
-fn show(mut logs: Vec<Log>, failure: Option<&LastFailureStatus>, timestamps: bool) -> String {
+/// Returns all lines in the order of time, each with the role of its pod. For a failed job, the lines of the pod that
+/// failed first precede the other lines.
+fn show(mut logs: Vec<PodLog>, failure: Option<&LastFailureStatus>, timestamps: bool) -> String {
     let mut text = String::new();
     if let Some(failure) = failure.filter(|failure| failure.pod.is_some() || failure.stage.is_some()) {
         let stage = failure.stage.map_or_else(|| "the pod".into(), |stage| format!("stage {stage}"));
@@ -122,11 +122,11 @@ fn show(mut logs: Vec<Log>, failure: Option<&LastFailureStatus>, timestamps: boo
     text + &merged(logs, timestamps)
 }
 
-/// The lines of logs in the order of time. Lines of the same time are in the order of the pods.
-fn merged(logs: Vec<Log>, timestamps: bool) -> String {
+/// Returns the lines of logs in the order of time. Lines of the same time are in the order of the pods.
+fn merged(logs: Vec<PodLog>, timestamps: bool) -> String {
     let roles: Vec<String> = logs.iter().map(|log| log.pod.role.to_string()).collect();
     let width = roles.iter().map(String::len).max().unwrap_or_default();
-    let labelled_lines = |(log, role): (Log, &String)| {
+    let labelled_lines = |(log, role): (PodLog, &String)| {
         let role = role.clone();
         log.lines.into_iter().map(move |(at, line)| (at, role.clone(), line)).collect::<Vec<_>>()
     };
@@ -143,21 +143,25 @@ fn merged(logs: Vec<Log>, timestamps: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Role;
+    use crate::cluster::PodRole;
 
-    fn log(role: Role, text: &str) -> Log {
-        let pod = Pod { name: role.to_string(), role, attempt: 1, incarnation: 0, has_started: true, is_running: true };
-        Log { pod, lines: lines(text) }
+    fn log(role: PodRole, text: &str) -> PodLog {
+        let pod =
+            JobPod { name: role.to_string(), role, attempt: 1, incarnation: 0, has_started: true, is_running: true };
+        PodLog { pod, lines: lines(text) }
     }
 
-    fn logs() -> Vec<Log> {
+    fn logs() -> Vec<PodLog> {
         vec![
             log(
-                Role::Stage { replica: None, stage: 0 },
+                PodRole::Stage { replica: None, stage: 0 },
                 "2026-09-21T14:00:00.1Z a\n2026-09-21T14:00:00.3Z c\nno time\n2026-09-21T14:00:00.5Z e\n",
             ),
-            log(Role::Stage { replica: None, stage: 1 }, "2026-09-21T14:00:00.2Z b\n2026-09-21T14:00:00.3000001Z d\n"),
-            log(Role::Spare(10), "2026-09-21T14:00:00.30Z waits\n"),
+            log(
+                PodRole::Stage { replica: None, stage: 1 },
+                "2026-09-21T14:00:00.2Z b\n2026-09-21T14:00:00.3000001Z d\n",
+            ),
+            log(PodRole::Spare(10), "2026-09-21T14:00:00.30Z waits\n"),
         ]
     }
 
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_log_can_not_drive_the_terminal() {
-        let stage = Role::Stage { replica: None, stage: 0 };
+        let stage = PodRole::Stage { replica: None, stage: 0 };
         let logs = vec![log(stage, "2026-09-21T14:00:00.1Z \u{1b}[2Jred\r\n\u{202e}no time\n")];
         assert_eq!(show(logs, None, false), "stage 0 | ^[[2Jred\nstage 0 | <U+202E>no time\n");
     }

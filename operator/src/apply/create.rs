@@ -16,7 +16,7 @@ use crate::observe::{BlockingReason, OwnedObject};
 /// Creates `object`, unless it exists already. Returns the stored object.
 ///
 /// # Errors
-/// `Rejected` if the API server rejects the object, or if an object that the job does not own has its name.
+/// Returns `Rejected` if the API server rejects the object, or if an object that the job does not own has its name.
 pub(crate) async fn create_owned<T: DeserializeOwned>(
     api: &JsonApi,
     job: &JobReference,
@@ -43,11 +43,11 @@ pub(crate) async fn create_owned<T: DeserializeOwned>(
     }
 }
 
-/// The stored object of this name. Creates `object` if no object of this name exists. This function is for an object
-/// that is expected to exist.
+/// Returns the stored object with the name of `object`, or creates `object` if no such object exists. The function
+/// first tries to read the object, because the object usually exists.
 ///
 /// # Errors
-/// Same as [`create_owned`].
+/// Returns the same errors as [`create_owned`].
 pub(super) async fn get_or_create<T: DeserializeOwned>(
     api: &JsonApi,
     job: &JobReference,
@@ -59,10 +59,10 @@ pub(super) async fn get_or_create<T: DeserializeOwned>(
     }
 }
 
-/// The object of this name, if such an object exists.
+/// Returns the object of this name; `None` if no object has the name.
 ///
 /// # Errors
-/// `Rejected` if the job does not own the object.
+/// Returns `Rejected` if the job does not own the object.
 pub(super) async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> Result<Option<Value>, ApplyError> {
     let Some(existing) = api.get(name).await? else { return Ok(None) };
     let metadata: ObjectMeta = ObjectMeta::deserialize(&existing["metadata"]).map_err(kube::Error::SerdeError)?;
@@ -81,7 +81,7 @@ pub(super) async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> 
 /// `create_first`, the function tries to create the object before it looks for an existing one.
 ///
 /// # Errors
-/// Same as [`create_owned`].
+/// Returns the same errors as [`create_owned`].
 pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwned>(
     context: &ApplyContext<'_>,
     api: &JsonApi,
@@ -106,8 +106,8 @@ pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwn
         }
     }
     if updated != stored {
-        // the write has the resourceVersion that was read: if the object changed meanwhile, the write fails and is
-        // repeated
+        // the write has the resourceVersion of the read: if another client has changed the object since the read, the
+        // write fails, and the next reconcile repeats it
         stored = api.replace(&name, &updated).await?;
     }
     let stored = serde_json::from_value::<K>(stored).map_err(kube::Error::SerdeError)?;

@@ -16,7 +16,7 @@ pub(crate) use create::create_owned;
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
 pub(crate) use repair::{Repair, repair, repairs};
 
-use crate::build::kueue::Placement;
+use crate::build::kueue::PodSetPlacements;
 use crate::build::{BuildError, PolicyPeers};
 use crate::clients::Clients;
 use crate::job::ParsedJob;
@@ -26,10 +26,11 @@ use crate::rejection::CreationResults;
 /// The reason why an action failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApplyError {
-    /// The API server could not be reached, or an object changed meanwhile: try again.
+    /// The API server could not be reached, or another client changed an object between a read and a write. The
+    /// operator tries again.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// The API server rejected an object: a user must change something.
+    /// The API server rejected an object, or the object's name is taken. A user must change something.
     #[error("{}: {}", .0.reason, .0.message)]
     Rejected(BlockingReason),
 }
@@ -53,16 +54,16 @@ pub(crate) struct ApplyContext<'a> {
     pub clients: &'a Clients,
     /// The PodGroup APIs that the cluster serves.
     pub pod_group_discovery: &'a PodGroupDiscovery,
-    /// The known objects of all jobs besides their pods.
+    /// The known objects of all jobs, without pods.
     pub owned_objects: &'a OwnedObjects,
-    /// The logs that are being read.
+    /// The reads of pod logs that are in progress.
     pub log_tails: &'a LogTails,
-    /// The placement by the job's queue, or the reason why there is none; `None` for a job without a queue, and if no
-    /// pod is created.
-    pub placement: Option<&'a Result<Placement, BlockingReason>>,
+    /// The placement that the job's queue has admitted, or the reason why the queue has admitted none. `None` for a job
+    /// without a queue, and if the actions create no pod.
+    pub placement: Option<&'a Result<PodSetPlacements, BlockingReason>>,
     /// The peers in the jobs' NetworkPolicies.
     pub peers: PolicyPeers<'a>,
-    /// The trainer's image if the pod template names no image and the job keeps no image.
+    /// The trainer's image of a job whose pod template names no image, unless `kept_image` has one.
     pub default_image: &'a str,
     /// The image that the job keeps because training has progressed with this image.
     pub kept_image: Option<&'a str>,
@@ -71,7 +72,7 @@ pub(crate) struct ApplyContext<'a> {
 }
 
 impl ApplyContext<'_> {
-    /// The known state of an object that the API server returned.
+    /// Returns the known state of an object that the API server returned.
     fn known(&self, stored: &impl OwnedObject) -> KnownObject {
         KnownObject::new(stored, self.clients.field_manager())
     }
@@ -83,14 +84,14 @@ impl ApplyContext<'_> {
     }
 }
 
-/// The grace period of unwanted spares, which have nothing to save.
+/// The grace period, in seconds, of removed spares, which have no state to save.
 const SPARE_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
 /// Applies `actions` in their order until the API server rejects a start. A rejected spare does not stop the actions,
-/// because the job continues without it. The function adds the results of starts and spares to `created`.
+/// because the job continues without the spare. The function adds the results of starts and spares to `created`.
 ///
 /// # Errors
-/// The first error of the API server. The next reconcile decides the remaining actions again.
+/// Returns the first error of the API server. The next reconcile decides the remaining actions again.
 pub(crate) async fn apply(
     context: &ApplyContext<'_>,
     actions: &[AttemptAction],
@@ -140,10 +141,10 @@ pub(crate) async fn apply(
     Ok(())
 }
 
-/// The result of a creation. The inner error is the reason why the API server rejected an object.
+/// Separates a rejection from other errors. The inner error is the reason why the API server rejected an object.
 ///
 /// # Errors
-/// The error of the API, if the creation could not be tried.
+/// Returns the error of the API if the API server gave no decision about the object.
 fn rejected(result: Result<(), ApplyError>) -> kube::Result<Result<(), BlockingReason>> {
     match result {
         Ok(()) => Ok(Ok(())),
@@ -152,13 +153,13 @@ fn rejected(result: Result<(), ApplyError>) -> kube::Result<Result<(), BlockingR
     }
 }
 
-/// The parameters of a deletion with this grace period, in seconds.
+/// Returns the parameters of a deletion with this grace period, in seconds.
 fn with_grace_period(seconds: u64) -> DeleteParams {
     DeleteParams::default().grace_period(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
-/// Deletes the pods of a finished job that still run although their trainer has exited, because a sidecar must not keep
-/// resources. Pods that end by themselves stay for their logs.
+/// Deletes the pods of a finished job that still run although their trainer has exited, because a sidecar must not hold
+/// resources. A pod without such a sidecar stays, so that users can read its log.
 pub(crate) async fn delete_lingering_pods(context: &ApplyContext<'_>) -> kube::Result<()> {
     let lingering = context.pods.all.iter().filter(|pod| pod.has_exited() && !pod.ends_by_itself);
     delete_pods(context, lingering, DeleteParams::default()).await
@@ -178,7 +179,7 @@ async fn delete_pods(
         // delete only this pod, not a later pod of the same name
         params.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
         match context.clients.pods.delete(&pod.name, &params).await {
-            // the name belongs to another pod now
+            // another pod has the name
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             other => other,
         }

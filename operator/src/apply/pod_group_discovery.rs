@@ -11,8 +11,8 @@ use crate::build::PodGroupApi;
 use crate::observe::BlockingReason;
 use crate::sync::lock;
 
-/// The time for which the result of a discovery is cached. The time is limited because schedulers may be installed and
-/// removed.
+/// The time for which the result of a discovery is cached. The time is limited because an administrator may install or
+/// remove a scheduler.
 const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
 
 /// The PodGroup APIs that the cluster serves, cached.
@@ -20,10 +20,10 @@ const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
 pub(crate) struct PodGroupDiscovery(Mutex<Option<(Instant, Vec<PodGroupApi>)>>);
 
 impl PodGroupDiscovery {
-    /// The API of an attempt's PodGroup; `None` for pods that are scheduled one by one.
+    /// Returns the API of an attempt's PodGroup; `None` for pods that are scheduled one by one.
     ///
     /// # Errors
-    /// `Rejected` if the cluster does not serve the API that the job names.
+    /// Returns `Rejected` if the cluster does not serve the API that the job names.
     pub(super) async fn choose(
         &self,
         client: &Client,

@@ -1,5 +1,5 @@
 //! Repairs the objects of a job other than its pods. The operator restores objects that another client deleted or
-//! changed, and removes objects that the job no longer needs.
+//! changed, and removes objects that the job does not need.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Preconditions};
@@ -18,11 +18,11 @@ use crate::observe::{ChangedObject, KnownObject, OwnedKind, OwnedObject};
 pub(crate) enum Repair {
     /// Create the object again, or undo its changes.
     Restore(ChangedObject),
-    /// Delete the object, which is no longer needed.
+    /// Delete the object, which the job does not need.
     Remove(KnownObject),
 }
 
-/// The repairs that the job needs in this state.
+/// Returns the repairs that the job needs in this state.
 pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repair> {
     let job = context.job;
     let (reference, attempt, objects) = (&job.reference, state.attempt, context.owned_objects);
@@ -43,7 +43,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
     let service = build::service(reference, attempt.number, attempt.mesh);
     let service = match runs || is_draining {
         true => restore(OwnedKind::Service, &reference.name, service.fingerprint()),
-        // stages need the Service while they save; afterwards it would hold a ClusterIP for nothing
+        // stages need the Service while they save; after their exit, the Service would only occupy a ClusterIP
         false if is_over && context.pods.all_exited() => remove(OwnedKind::Service, &reference.name),
         false => None,
     };
@@ -55,7 +55,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
         }
         NetworkPolicyMode::Restricted => None,
     };
-    // after an edit of the spec, the next attempt has its own ConfigMap
+    // after an edit of the spec, restore no ConfigMap: the next attempt has a new ConfigMap
     let desired = job.desired();
     let is_current = (desired.revision, desired.mesh) == (attempt.revision, attempt.mesh);
     let name = build::attempt_name(reference, attempt.number);
@@ -66,7 +66,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
 /// Makes one repair of this attempt's objects.
 ///
 /// # Errors
-/// The error of the API server. `Rejected` if an object that the job does not own has the name.
+/// Returns the error of the API server. Returns `Rejected` if an object that the job does not own has the name.
 pub(crate) async fn repair(context: &ApplyContext<'_>, attempt: Attempt, repair: &Repair) -> Result<(), ApplyError> {
     let ApplyContext { job, clients, .. } = *context;
     let reference = &job.reference;

@@ -37,7 +37,8 @@ pub(super) async fn start(
         template = template.with_job_file_of(before);
     }
     let template = create_objects(context, &template, is_new).await?;
-    // delete older attempts before the pods are created: once all pods exist, StartAttempt is not decided again
+    // delete older attempts before creating the pods: once all pods exist, `lifecycle` does not decide StartAttempt
+    // again
     delete_attempts(clients, &job.reference, older).await?;
     let exists = |instance| pods.of_attempt(number).any(|pod| pod.instance_id() == Some(instance));
     let instances = incarnations.iter().map(|(&rank, &incarnation)| InstanceId { rank, incarnation });
@@ -45,7 +46,7 @@ pub(super) async fn start(
     create_pods(context, &template, &missing).await
 }
 
-/// The template of `attempt` according to the current spec.
+/// Returns the template of `attempt` according to the current spec.
 pub(super) async fn attempt_template(
     context: &ApplyContext<'_>,
     attempt: Attempt,
@@ -60,9 +61,9 @@ pub(super) async fn attempt_template(
     Ok(template)
 }
 
-/// Creates the objects of an attempt except its pods. An object may exist already. Unless the attempt `is_new`, the
-/// function expects that the objects exist. Returns the stored template, because the attempt may have been started
-/// before, from an older spec or by another version of the operator.
+/// Creates the objects of an attempt except its pods. An object may exist already; unless the attempt `is_new`, all
+/// objects usually exist. Returns the stored template, because an earlier call may have stored a template from an older
+/// spec, or by another version of the operator.
 async fn create_objects(
     context: &ApplyContext<'_>,
     template: &AttemptTemplate,
@@ -132,11 +133,11 @@ async fn create_pods(
     Ok(())
 }
 
-/// An attempt's ConfigMap and the template in it. The template is `None` if it can't be read because another client has
-/// changed the ConfigMap.
+/// An attempt's ConfigMap and the template in it. The template is `None` if it can't be parsed because another client
+/// has changed the ConfigMap.
 type StoredAttempt = (ConfigMap, Option<AttemptTemplate>);
 
-/// The stored templates of the attempts before `current`.
+/// Returns the stored templates of the attempts before `current`.
 async fn older_attempts(clients: &Clients, job: &JobReference, current: u64) -> kube::Result<Vec<StoredAttempt>> {
     let selector = format!("{},{}!={current}", build::pod_label_selector(job), ATTEMPT_LABEL);
     let listed = clients.config_maps.list::<ConfigMap>(&selector).await?.into_iter();

@@ -11,23 +11,24 @@ use stagecoach_api::job::TrainerType;
 use stagecoach_api::{PipelineJob, PipelineJobSpec};
 use stagecoach_lifecycle::Attempt;
 
-use super::kueue::Placement;
+use super::kueue::PodSetPlacements;
 use super::{JobReference, PodGroupApi, attempt_name, job_file, names, pod};
 
-/// The keys of the attempt's ConfigMap.
+/// The keys of the job file and of the template in an attempt's ConfigMap.
 pub(super) const JOB_FILE_KEY: &str = "job.yaml";
 const TEMPLATE_KEY: &str = "blueprint.json";
 
 /// All data from which the pods of one attempt are built. The template is fixed when the attempt starts, and is stored
-/// in the attempt's ConfigMap. A pod that is created later therefore equals the other pods, even if the spec or the
-/// operator has changed meanwhile.
+/// in the attempt's ConfigMap. A pod that is created later therefore equals the other pods, even after a change of the
+/// spec or of the operator.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttemptTemplate {
     /// The attempt's number.
     pub(crate) number: u64,
     /// The attempt's stages and replicas.
     pub(crate) mesh: Mesh,
-    /// The number of pods that a gang scheduler starts together: those of the fewest replicas of an elastic job.
+    /// The number of pods that a gang scheduler starts together. For an elastic job, these are the pods of its fewest
+    /// replicas.
     pub(crate) gang_size: u32,
     /// The revision of the spec that the attempt runs; `None` if an older operator stored the template.
     pub(crate) revision: Option<u64>,
@@ -44,7 +45,7 @@ pub(crate) struct AttemptTemplate {
     /// The nodes on which the attempt's pods must not run, because a stage on them has computed a wrong result.
     pub(crate) excluded_nodes: BTreeSet<String>,
     /// The placement by Kueue; `None` for a job without a queue.
-    pub(crate) placement: Option<Placement>,
+    pub(crate) placement: Option<PodSetPlacements>,
     /// The pod template, with the trainer's image resolved.
     pub(crate) pod_template: Map<String, Value>,
 }
@@ -55,10 +56,10 @@ pub(crate) struct AttemptTemplate {
 pub(crate) struct BuildError(String);
 
 impl AttemptTemplate {
-    /// The template of `attempt` of `job`. `image` is the trainer's image if the pod template names no image.
+    /// Returns the template of `attempt` of `job`. `image` is the trainer's image if the pod template names no image.
     ///
     /// # Errors
-    /// A spec that can't be written as JSON.
+    /// Returns an error if the spec can't be written as JSON.
     pub(crate) fn new(
         job: &PipelineJob,
         attempt: Attempt,
@@ -84,15 +85,15 @@ impl AttemptTemplate {
         })
     }
 
-    /// The template with the job file of an earlier attempt, which has the form that the image of that attempt
-    /// understands. The job file stays unchanged unless both attempts have the same revision.
+    /// Returns the template with the job file of an earlier attempt, because the image of that attempt can read this
+    /// job file. If the revisions of the attempts differ, the template keeps its job file.
     pub(crate) fn with_job_file_of(self, earlier: &AttemptTemplate) -> AttemptTemplate {
         let same = self.revision.is_some() && self.revision == earlier.revision;
         let kept = same.then(|| job_file::carried_over(&earlier.job_file, &self.job_file)).flatten();
         AttemptTemplate { job_file: kept.unwrap_or(self.job_file), ..self }
     }
 
-    /// The attempt's ConfigMap, which stores this template.
+    /// Returns the attempt's ConfigMap, which stores this template.
     pub(crate) fn to_config_map(&self, job: &JobReference) -> ConfigMap {
         let mut template = json!({
             "attempt": self.number,
@@ -129,10 +130,10 @@ impl AttemptTemplate {
         }
     }
 
-    /// The template that a ConfigMap stores.
+    /// Returns the template that a ConfigMap stores.
     ///
     /// # Errors
-    /// If `config_map` is not the ConfigMap of an attempt.
+    /// Returns an error if `config_map` is not the ConfigMap of an attempt.
     pub(crate) fn from_config_map(config_map: &ConfigMap) -> Result<AttemptTemplate, BuildError> {
         let name = config_map.name_any();
         let wrong = |what: &str| {
@@ -145,7 +146,8 @@ impl AttemptTemplate {
         let stored: Value =
             serde_json::from_str(text(TEMPLATE_KEY)?).map_err(|_| wrong("holds no attempt template"))?;
         let pod_template = stored["template"].as_object().cloned().ok_or_else(|| wrong("holds no template"))?;
-        // a user can write a ConfigMap, which must not make the operator build an unlimited number of pods
+        // limit the ranks: a user can write a ConfigMap, and the operator must not build an unlimited number of pods
+        // from it
         let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
         // the field is not stored for a single replica
         let data_parallel = number(&stored["dataParallel"]).unwrap_or(1);
@@ -154,7 +156,7 @@ impl AttemptTemplate {
         let mesh = mesh.ok_or_else(|| wrong("names no stages"))?;
         let placement = match &stored["placement"] {
             Value::Null => None,
-            placement => Some(Placement::deserialize(placement).map_err(|_| wrong("holds no placement"))?),
+            placement => Some(PodSetPlacements::deserialize(placement).map_err(|_| wrong("holds no placement"))?),
         };
         let nodes = stored["excludedNodes"].as_array().into_iter().flatten();
         Ok(AttemptTemplate {
@@ -175,7 +177,7 @@ impl AttemptTemplate {
     }
 }
 
-/// The number of pods without which an attempt can't train.
+/// Returns the number of pods that an attempt needs at least to train.
 fn gang_size(spec: &PipelineJobSpec, mesh: Mesh) -> u32 {
     let replicas = if spec.elastic.is_some() { spec.min_data_parallel() } else { mesh.data_parallel };
     Mesh { data_parallel: replicas.min(mesh.data_parallel), ..mesh }.ranks()

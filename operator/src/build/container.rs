@@ -58,7 +58,7 @@ fn reads_corpus(attempt: &AttemptTemplate, role: PodRole) -> bool {
     }
 }
 
-/// All keys of a Secret as environment variables. Variables of `env` take precedence over them.
+/// Returns a source that sets all keys of a Secret as environment variables. Variables of `env` take precedence.
 fn all_keys_of(secret: &str) -> EnvFromSource {
     let secret = SecretEnvSource { name: secret.to_owned(), optional: None };
     EnvFromSource { secret_ref: Some(secret), ..EnvFromSource::default() }
@@ -91,7 +91,7 @@ fn security_context() -> SecurityContext {
     }
 }
 
-/// The contract's variables. The kubelet sets the pod's IP address and UID.
+/// Returns the variables of the contract. The kubelet sets the values of the pod's IP address and UID.
 fn environment(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> Vec<EnvVar> {
     let (rank, incarnation, spare) = match role {
         PodRole::Stage(InstanceId { rank, incarnation }) => (rank, incarnation, None),

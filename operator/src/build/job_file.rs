@@ -1,7 +1,7 @@
 //! The job file of an attempt: the part of the job that the attempt's stages read. The trainer may be older than the
-//! operator and refuse fields that it does not know. The file therefore has only fields that the trainer needs: no
-//! field at its default, and no field that only the operator reads. An attempt that keeps the image of the previous
-//! attempt also keeps the previous job file.
+//! operator, and rejects fields that its version does not have. The file therefore has only fields that the trainer
+//! needs: no field at its default, and no field that only the operator reads. An attempt that keeps the image of the
+//! previous attempt also keeps the previous job file.
 
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
@@ -11,10 +11,10 @@ use stagecoach_api::job::{DataSpec, NetworkPolicySpec, PipelineJobSpec, PodTempl
 /// The fields of the spec that may differ between two attempts of one revision.
 const PER_ATTEMPT_FIELDS: [&str; 4] = ["stages", "dataParallel", "elastic", "restart"];
 
-/// The file of an attempt with the processes of `mesh`, as JSON, which is also YAML.
+/// Returns the job file of an attempt with the processes of `mesh`. The file is JSON, and therefore also YAML.
 ///
 /// # Errors
-/// A number that JSON can't represent.
+/// Returns an error if JSON can't represent a number of the job.
 pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
     let RestartSpec { startup_timeout_seconds, reform_timeout_seconds, .. } = job.spec.restart;
     let RestartSpec { heartbeat_timeout_seconds, stall_timeout_seconds, min_data_parallel, .. } = job.spec.restart;
@@ -22,7 +22,7 @@ pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
         stages: mesh.stages,
         data_parallel: mesh.data_parallel,
         suspend: false,
-        // the pods have the Secret's variables
+        // the stages do not read the Secret: the kubelet sets its variables
         data: job.spec.data.clone().map(|data| DataSpec { credentials: None, ..data }),
         restart: RestartSpec {
             startup_timeout_seconds,
@@ -42,8 +42,8 @@ pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&PipelineJob { spec, status: None, ..job.clone() }.without_defaults())
 }
 
-/// The file of an earlier attempt of the same revision, with the per-attempt fields of `own`, the new attempt's file.
-/// `None` if either file can't be read.
+/// Returns the job file of an earlier attempt of the same revision, with the per-attempt fields of `own`, the new
+/// attempt's job file. Returns `None` if either file can't be parsed.
 pub(super) fn carried_over(earlier: &str, own: &str) -> Option<String> {
     let [earlier, mut own] = [earlier, own].map(|file| serde_json::from_str::<Value>(file).ok());
     let mut spec = earlier?.get_mut("spec")?.as_object_mut().map(std::mem::take)?;
@@ -58,7 +58,7 @@ pub(super) fn carried_over(earlier: &str, own: &str) -> Option<String> {
     serde_json::to_string_pretty(&own?).ok()
 }
 
-/// The pod template with only the termination grace period, the one field of the template that a stage reads.
+/// Returns the pod template with only the termination grace period, the one field of the template that a stage reads.
 fn grace_period_only(template: &PodTemplate) -> Option<PodTemplate> {
     let grace = template.0.get("spec")?.get("terminationGracePeriodSeconds")?;
     let spec = json!({ "terminationGracePeriodSeconds": grace });

@@ -1,4 +1,4 @@
-//! Additions to JSON objects of the user.
+//! Functions that add fields and items to the user's JSON objects.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ pub(super) fn array(value: Option<&Value>) -> Vec<Value> {
     value.and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// A map of strings. Labels and annotations have this form according to the CRD's schema. Any other value is kept as
-/// its JSON text.
+/// Converts an object to a map of strings. The CRD's schema allows only strings as values of labels and annotations.
+/// Any other value becomes its JSON text.
 pub(super) fn string_map(value: Option<&Value>) -> BTreeMap<String, String> {
     let text = |value: Value| match value {
         Value::String(text) => text,
@@ -23,7 +23,7 @@ pub(super) fn string_map(value: Option<&Value>) -> BTreeMap<String, String> {
     object(value).into_iter().map(|(key, value)| (key, text(value))).collect()
 }
 
-/// A typed part of an object as JSON. JSON can represent all values of k8s-openapi's types.
+/// Converts a typed part of an object to JSON. JSON can represent all values of k8s-openapi's types.
 pub(super) fn to_json(part: &impl Serialize) -> Value {
     serde_json::to_value(part).unwrap_or_default()
 }
@@ -33,7 +33,7 @@ pub(super) fn set_default(object: &mut Map<String, Value>, field: &str, value: i
     object.entry(field).or_insert_with(|| to_json(&value));
 }
 
-/// The object `value` with the fields of `defaults` that it lacks.
+/// Returns the object `value`, with the fields of `defaults` that `value` lacks.
 pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) -> Value {
     let mut all = object(value);
     for (field, default) in object(Some(&to_json(defaults))) {
@@ -45,8 +45,8 @@ pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) ->
 /// The keys that identify the items of a list of a pod's spec.
 const ITEM_KEYS: [&str; 3] = ["mountPath", "devicePath", "name"];
 
-/// `value` with the changes. Objects are merged field by field, lists by the key that identifies their items, and null
-/// removes a field. Any other value is replaced.
+/// Returns `value` with `change` applied. Objects are merged field by field, and lists by the key that identifies their
+/// items. A null removes a field. Any other value is replaced.
 pub(super) fn merged(value: &Value, change: &Value) -> Value {
     match (value, change) {
         (Value::Array(items), Value::Array(changes)) => {

@@ -36,7 +36,7 @@ pub(crate) struct AttemptObjects {
     pub(crate) pod_group: Option<PodGroup>,
 }
 
-/// The objects of the attempt that `attempt` describes; `peers` is `None` for a job without a NetworkPolicy.
+/// Returns the objects of the attempt that `attempt` describes. `peers` is `None` for a job without a NetworkPolicy.
 pub(crate) fn build(job: &JobReference, attempt: &AttemptTemplate, peers: Option<PolicyPeers<'_>>) -> AttemptObjects {
     AttemptObjects {
         service: service(job, attempt.number, attempt.mesh),

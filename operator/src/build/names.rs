@@ -26,12 +26,12 @@ pub struct JobReference {
 pub(crate) enum PodRole {
     /// A stage.
     Stage(InstanceId),
-    /// The spare with this number. A spare may take the place of a stage, in the same pod.
+    /// The spare with this number. A spare may replace a lost stage, in the same pod.
     Spare(u32),
 }
 
 impl PodRole {
-    /// Name of the pod.
+    /// Returns the name of the pod.
     pub(crate) fn pod_name(self, job: &JobReference, attempt: u64, mesh: Mesh) -> String {
         match self {
             PodRole::Stage(InstanceId { rank, incarnation }) => {
@@ -43,7 +43,7 @@ impl PodRole {
         }
     }
 
-    /// The labels that store the role.
+    /// Returns the labels that store the role.
     pub(super) fn labels(self, mesh: Mesh) -> Vec<(String, String)> {
         let label = |name: &str, value: u32| (name.to_owned(), value.to_string());
         match self {
@@ -58,11 +58,11 @@ impl PodRole {
         }
     }
 
-    /// The role of a pod with these labels.
+    /// Returns the role of a pod with these labels; `None` if the labels name no role.
     pub(crate) fn from_labels(labels: &BTreeMap<String, String>) -> Option<PodRole> {
         let number = |label: &str| labels.get(label).and_then(|value| value.parse().ok());
         match number(RANK_LABEL).or_else(|| number(STAGE_LABEL)) {
-            // pods of an older operator have no incarnation
+            // pods of an older operator have no label of an incarnation
             Some(rank) => {
                 Some(PodRole::Stage(InstanceId { rank, incarnation: number(INCARNATION_LABEL).unwrap_or(0) }))
             }
@@ -71,17 +71,17 @@ impl PodRole {
     }
 }
 
-/// Name of the Service of stage 0: the MASTER_ADDR of all attempts.
+/// Returns the name of the Service of stage 0, which is the MASTER_ADDR of all attempts.
 pub(super) fn service_name(job: &JobReference) -> String {
     job.name.clone()
 }
 
-/// Name of an attempt's ConfigMap and PodGroup.
+/// Returns the name of an attempt's ConfigMap and PodGroup.
 pub(crate) fn attempt_name(job: &JobReference, attempt: u64) -> String {
     format!("{}-{attempt}", job.name)
 }
 
-/// The labels of an object of the job. An object of one attempt also has the attempt's label.
+/// Returns the labels of an object of the job. An object of one attempt also has the attempt's label.
 pub fn labels(job: &JobReference, attempt: Option<u64>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
         ("app.kubernetes.io/name".to_owned(), "stagecoach".to_owned()),
@@ -94,17 +94,17 @@ pub fn labels(job: &JobReference, attempt: Option<u64>) -> BTreeMap<String, Stri
     labels
 }
 
-/// Selects all pods of the job.
+/// Returns the labels that select all pods of the job.
 pub(super) fn pod_match_labels(job: &JobReference) -> BTreeMap<String, String> {
     BTreeMap::from([(JOB_UID_LABEL.to_owned(), job.uid.clone())])
 }
 
-/// The label selector for all pods of the job, in the form for a list or for `kubectl --selector`.
+/// Returns the label selector for all pods of the job, in the form for a list or for `kubectl --selector`.
 pub(crate) fn pod_label_selector(job: &JobReference) -> String {
     format!("{JOB_UID_LABEL}={}", job.uid)
 }
 
-/// Selects the pod that was created as stage 0 of the first replica, in one attempt.
+/// Returns the labels that select, in one attempt, the pod that was created as stage 0 of the first replica.
 pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64, mesh: Mesh) -> BTreeMap<String, String> {
     let mut selector = pod_match_labels(job);
     selector.insert(ATTEMPT_LABEL.to_owned(), attempt.to_string());
@@ -115,7 +115,7 @@ pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64, mesh: Mesh)
     selector
 }
 
-/// The metadata of an object that the job owns. The object is garbage-collected with the job.
+/// Returns the metadata of an object that the job owns. The object is garbage-collected with the job.
 pub(crate) fn metadata(job: &JobReference, name: String, attempt: Option<u64>) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),

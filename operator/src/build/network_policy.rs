@@ -11,10 +11,10 @@ use stagecoach_api::contract::HTTP_PORT;
 use super::JobReference;
 use super::names::{metadata, pod_match_labels};
 
-/// The peers outside the job that its pods may talk to.
+/// The peers outside the job with which the job's pods may exchange traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PolicyPeers<'a> {
-    /// The peers that may read the pods' status: the operator, and the scraper if there is one.
+    /// The peers that may read the pods' status: the operator, and the metrics scraper if one exists.
     pub readers: &'a [NetworkPolicyPeer],
     /// The peers of the cluster's DNS. If this list is empty, port 53 of any peer is allowed.
     pub dns: &'a [NetworkPolicyPeer],
@@ -22,8 +22,8 @@ pub struct PolicyPeers<'a> {
     pub egress_cidrs: &'a [String],
 }
 
-/// Allows only traffic among the job's pods, to DNS and `peers.egress_cidrs`, and from `peers.readers` to the status
-/// port.
+/// Returns a NetworkPolicy that allows only traffic among the job's pods, to DNS and `peers.egress_cidrs`, and from
+/// `peers.readers` to the status port.
 pub fn network_policy(job: &JobReference, peers: PolicyPeers<'_>) -> NetworkPolicy {
     let own_pods = LabelSelector { match_labels: Some(pod_match_labels(job)), ..LabelSelector::default() };
     let own = vec![NetworkPolicyPeer { pod_selector: Some(own_pods.clone()), ..NetworkPolicyPeer::default() }];

@@ -19,13 +19,13 @@ use super::container::trainer_container;
 use super::json::{add_named, array, merged, object, set_default, string_map, with_defaults};
 use super::{AttemptTemplate, JobReference, PodRole, attempt_name, labels, names};
 
-/// The user and group of the trainer's image.
+/// The user ID and the group ID of the trainer's image.
 const TRAINER_UID: i64 = 65532;
 /// Annotations that each pod gets, unless the template sets them. An autoscaler must not move a stage, because the move
 /// interrupts the whole job.
 const NO_EVICTION_ANNOTATIONS: [(&str, &str); 2] =
     [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
-/// The names of the volumes that the operator adds, unless the template has its own volume of that name.
+/// The names of the volumes that the operator adds, unless the template has a volume of the same name.
 pub(super) const CONFIG_VOLUME: &str = "stagecoach-config";
 pub(super) const WORKSPACE_VOLUME: &str = "workspace";
 
@@ -34,7 +34,7 @@ pub(super) const WORKSPACE_VOLUME: &str = "workspace";
 /// than the operator.
 pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
-/// The pod of an attempt that is created as `role`.
+/// Returns the pod of an attempt that is created as `role`.
 pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> StagePod {
     let template = &template_of(attempt, role);
     let mut spec = object(template.get("spec"));
@@ -63,7 +63,7 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
     annotations.extend(string_map(template_metadata.get("annotations")));
     if let Some(api) = attempt.pod_group_api {
         api.choose_scheduler(&mut spec);
-        // a cluster without room for a spare must not hold up the stages
+        // keep spares out of the gang: the stages must start even if the cluster has no room for a spare
         if let PodRole::Stage(_) = role {
             api.add_pod(attempt_name(job, attempt.number), &mut all_labels, &mut annotations, &mut spec);
         }
@@ -79,8 +79,8 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
     pod
 }
 
-/// The template of one pod. The template of a stage includes the stage's override, if `stages` has one. A spare may
-/// become any stage, so its template includes no override.
+/// Returns the template of one pod. The template of a stage includes the stage's override, if `stages` has one. A spare
+/// may become any stage, so its template includes no override.
 fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
     let stage = match role {
         PodRole::Stage(InstanceId { rank, .. }) => Some(attempt.mesh.stage(rank)),
@@ -89,7 +89,7 @@ fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
     template_of_stage(&attempt.pod_template, stage)
 }
 
-/// The pod template with the override of a stage; without any override if `stage` is `None`.
+/// Returns the pod template with the override of a stage, or without any override if `stage` is `None`.
 pub(crate) fn template_of_stage(pod_template: &Map<String, Value>, stage: Option<u32>) -> Map<String, Value> {
     let mut all = pod_template.clone();
     let overrides = array(all.shift_remove("stages").as_ref());
@@ -103,7 +103,7 @@ pub(crate) fn template_of_stage(pod_template: &Map<String, Value>, stage: Option
     all
 }
 
-/// The pod's security context. Fields that the template sets take precedence.
+/// Returns the pod's security context. Fields that the template sets take precedence.
 fn security_context() -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
@@ -116,7 +116,7 @@ fn security_context() -> PodSecurityContext {
     }
 }
 
-/// The volumes that the attempt adds to the volumes of the template.
+/// Returns the volumes that the attempt adds to the volumes of the template.
 fn volumes(job: &JobReference, attempt: &AttemptTemplate) -> Vec<Volume> {
     let mut volumes = Vec::new();
     if attempt.built_in {
@@ -148,8 +148,8 @@ pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     template.insert("spec".into(), spec.into());
 }
 
-/// The problem of a valid job that has no volume. In a cluster, the pods share a volume; on one machine, a folder
-/// suffices.
+/// Returns the problem of a valid job without a volume. On one machine, a folder suffices. In a cluster, the pods need
+/// a shared volume.
 pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
     is_missing.then(|| {
@@ -160,7 +160,7 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// The problem of a valid job for GPUs that requests no GPU. A pod gets no GPU that it does not request.
+/// Returns the problem of a valid job for GPUs that requests no GPU. A pod gets only the GPUs that it requests.
 pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     let wants_gpu = spec.training.as_ref().is_some_and(|training| training.device == Device::Cuda);
     let asks = |container: &Map<String, Value>| {
@@ -177,7 +177,7 @@ pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// The message about a valid job whose stages get more GPUs than they use. A custom trainer may use all of them.
+/// Returns the message about a valid job whose stages get more GPUs than they use. A custom trainer may use all GPUs.
 pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     let uses_gpu = spec.trainer.kind == TrainerType::BuiltIn
         && spec.training.as_ref().is_some_and(|training| training.device != Device::Cpu);
@@ -199,7 +199,7 @@ pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     ))
 }
 
-/// The trainer's container in the template and in the template's overrides for single stages.
+/// Returns the trainer's containers in the template and in the template's overrides for single stages.
 fn trainer_containers(spec: &PipelineJobSpec) -> Vec<Map<String, Value>> {
     let pods = spec.template.iter().flat_map(|template| {
         let overrides = array(template.0.get("stages"));
@@ -208,15 +208,16 @@ fn trainer_containers(spec: &PipelineJobSpec) -> Vec<Map<String, Value>> {
     pods.flat_map(|pod| containers(&pod)).filter(is_trainer).collect()
 }
 
-/// Whether the trainer's container mounts the workspace: from a claim, or a volume of the template.
+/// Whether the trainer's container mounts the workspace, from a claim or from a volume of the template.
 fn has_workspace(spec: &PipelineJobSpec) -> bool {
     let template = spec.template.as_ref().map(|template| object(template.0.get("spec"))).unwrap_or_default();
     let mounts = containers(&template).into_iter().filter(is_trainer).flat_map(|c| array(c.get("volumeMounts")));
     spec.storage.persistent_volume_claim.is_some() || mounts.into_iter().any(|m| m["mountPath"] == WORKSPACE_PATH)
 }
 
-/// The claim in which a job of the built-in trainer has its folder, and the path in the claim that is the workspace.
-/// `""` is the root of the claim. `None` if the workspace is not on a claim, or if the trainer is not the built-in one.
+/// Returns the claim with the folder of a job of the built-in trainer, and the path of the workspace in the claim. `""`
+/// is the root of the claim. Returns `None` if the workspace is not on a claim, or if the trainer is not the built-in
+/// one.
 pub(crate) fn workspace_claim(spec: &PipelineJobSpec) -> Option<(String, String)> {
     if spec.trainer.kind != TrainerType::BuiltIn {
         return None;
@@ -233,7 +234,7 @@ pub(crate) fn workspace_claim(spec: &PipelineJobSpec) -> Option<(String, String)
     Some((claim.to_owned(), mount["subPath"].as_str().unwrap_or_default().to_owned()))
 }
 
-/// The template's containers, the trainer's among them.
+/// Returns the template's containers. Adds the trainer's container if the template has none.
 fn containers(spec: &Map<String, Value>) -> Vec<Map<String, Value>> {
     let mut all: Vec<_> = array(spec.get("containers")).iter().map(|container| object(Some(container))).collect();
     if !all.iter().any(is_trainer) {

@@ -60,7 +60,7 @@ impl PodGroupApi {
         PodGroupApi::Coscheduling,
     ];
 
-    /// The group and version, which the attempt template also stores.
+    /// Returns the group and version, which the attempt template also stores.
     pub(crate) const fn api_version(self) -> &'static str {
         match self {
             PodGroupApi::Native(version) => version,
@@ -69,12 +69,12 @@ impl PodGroupApi {
         }
     }
 
-    /// The API of this group and version.
+    /// Returns the API of this group and version; `None` for an unknown API.
     pub(crate) fn from_api_version(version: &str) -> Option<PodGroupApi> {
         PodGroupApi::ALL.into_iter().find(|api| api.api_version() == version)
     }
 
-    /// The PodGroup resource of this API.
+    /// Returns the PodGroup resource of this API.
     pub(crate) fn resource(self) -> ApiResource {
         let (group, version) = self.api_version().split_once('/').unwrap_or_default();
         ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "PodGroup"))
@@ -108,8 +108,8 @@ impl PodGroupApi {
     }
 }
 
-/// The PodGroup of an attempt, in `api`. Volcano's PodGroup has the queue and the priority class of the pod template.
-/// In the other APIs, each pod has its own priority, and queues do not exist.
+/// Returns the PodGroup of an attempt, in the form of `api`. Only Volcano's PodGroup has a queue and a priority class,
+/// which come from the pod template.
 pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: &AttemptTemplate) -> PodGroup {
     let template_field = |part: &str, field: &[&str]| {
         let value = field.iter().try_fold(attempt.pod_template.get(part)?, |value, name| value.get(name));

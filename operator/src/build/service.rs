@@ -7,9 +7,9 @@ use stagecoach_api::contract::{HTTP_PORT, MASTER_PORT, Mesh};
 use super::JobReference;
 use super::names::{metadata, service_name, stage_0_match_labels};
 
-/// The Service of stage 0 of the first replica of `attempt`. The operator creates the Service before the pods, so that
-/// no resolver caches a negative DNS answer. The Service sets `publishNotReadyAddresses`, because stages become ready
-/// only after they have reached stage 0 through the Service.
+/// Returns the Service of stage 0 of the first replica of `attempt`. The operator creates the Service before the pods,
+/// so that no resolver caches a negative DNS answer. The Service sets `publishNotReadyAddresses`, because stages become
+/// ready only after they have reached stage 0 through the Service.
 pub(crate) fn service(job: &JobReference, attempt: u64, mesh: Mesh) -> Service {
     Service {
         metadata: metadata(job, service_name(job), None),

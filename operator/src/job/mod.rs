@@ -34,7 +34,7 @@ pub(crate) struct ParsedJob {
     pub status: PipelineJobStatus,
     /// `status.record`: the stored state of the state machine.
     pub state: JobState,
-    /// The paths of the spec's fields that this version of the operator does not know; they have no effect.
+    /// The paths of the spec's fields that are unknown to this version of the operator. Such fields have no effect.
     pub unknown_fields: Vec<String>,
     /// Whether the job's attempt runs the current spec.
     pub runs: bool,
@@ -42,7 +42,7 @@ pub(crate) struct ParsedJob {
     pub demand: Option<Demand>,
     /// The grant of the queue.
     pub grant: Grant,
-    /// Hash of the fields of the spec whose change starts a new attempt.
+    /// The hash of the fields of the spec whose change starts a new attempt.
     revision: u64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Grant {
     pub admission: Admission,
     /// The stages and replicas with which the job may run; `None` for those of the spec.
     pub mesh: Option<Mesh>,
-    /// The number of replicas that an elastic job may have now; `None` for those of `mesh`.
+    /// The number of replicas that an elastic job may run; `None` for the replicas of `mesh`.
     pub replicas: Option<u32>,
     /// The number of spares that the job may have; `None` for that of the spec.
     pub spares: Option<u32>,
@@ -77,7 +77,7 @@ pub(crate) enum InvalidJob {
     Status(String),
     /// `status.record` can't be read by this version of the operator.
     Record(String),
-    /// Another job has this job's folder.
+    /// Another job holds this job's folder.
     Folder(FolderTaken),
 }
 
@@ -86,14 +86,14 @@ pub(crate) enum InvalidJob {
 pub(crate) enum Manager {
     /// This operator.
     Stagecoach,
-    /// MultiKueue: the job runs in another cluster, and only its Workload is this operator's.
+    /// MultiKueue. The job runs in another cluster, and this operator manages only the job's Workload.
     MultiKueue,
-    /// Another controller. The job is not this operator's.
+    /// Another controller. This operator does not manage the job.
     Other,
 }
 
-/// The controller that `spec.managedBy` names. The field is parsed alone, so that the answer is right for an invalid
-/// spec.
+/// Returns the controller that `spec.managedBy` names. The function parses only this field, so that the result is right
+/// even for an invalid spec.
 pub(crate) fn manager(object: &RawPipelineJob) -> Manager {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -113,23 +113,23 @@ pub(crate) fn is_managed_here(object: &RawPipelineJob) -> bool {
     manager(object) == Manager::Stagecoach
 }
 
-/// The status; the default status if no status was written yet.
+/// Returns the status, or the default status if no status was written.
 ///
 /// # Errors
-/// `Status` if the status can't be read. Such a status must not count as unwritten, or the job would start again from
-/// attempt 1.
+/// Returns `Status` if the status can't be parsed. The operator must not treat such a status as unwritten, because it
+/// would start the job again from attempt 1.
 pub(crate) fn status(object: &RawPipelineJob) -> Result<PipelineJobStatus, InvalidJob> {
     let status: Option<PipelineJobStatus> = serde_json::from_str(object.status()).map_err(|error| {
         InvalidJob::Status(format!(
             "status can't be read: {}; it was written by another version of the operator, or by another client: run that \
-             version, or correct the status. Until then nothing is done for this job",
+             version, or correct the status. Until then, the operator does not reconcile this job",
             without_position(&error)
         ))
     })?;
     Ok(status.unwrap_or_default())
 }
 
-/// The job's name, namespace and UID.
+/// Returns the job's name, namespace and UID.
 pub(crate) fn reference(object: &RawPipelineJob) -> JobReference {
     JobReference {
         name: object.name_any(),
@@ -138,7 +138,8 @@ pub(crate) fn reference(object: &RawPipelineJob) -> JobReference {
     }
 }
 
-/// The phase, parsed alone. The default phase if no status was written yet; `None` if the phase can't be read.
+/// Returns the phase, or the default phase if no status was written. The function parses only this field. Returns
+/// `None` if the phase can't be parsed.
 pub(crate) fn phase(object: &RawPipelineJob) -> Option<JobPhase> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -148,7 +149,7 @@ pub(crate) fn phase(object: &RawPipelineJob) -> Option<JobPhase> {
     serde_json::from_str::<Option<PhaseStatus>>(object.status()).ok().map(|status| status.unwrap_or_default().phase)
 }
 
-/// The error without line and column, which refer to JSON that the user has never seen.
+/// Returns the text of the error without line and column, which refer to JSON that the user has never seen.
 fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text).to_owned()
@@ -157,7 +158,7 @@ fn without_position(error: &serde_json::Error) -> String {
 /// Parses and validates `object`.
 ///
 /// # Errors
-/// A message that shows the user what to change.
+/// Returns a message that shows the user what to change.
 pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     let meta = object.meta();
     let status = status(object)?;
@@ -180,10 +181,10 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     let reference = reference(object);
     let generation = meta.generation.unwrap_or_default();
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
-    // same generation: keep the revision, so that an operator version with another hash does not restart the attempt
+    // for the same generation, keep the revision: a version of the operator with another hash must not restart the
+    // attempt
     let revision = if same { state.attempt.revision } else { revision(&manifest.spec) };
-    // the running attempt was accepted before, maybe by a version with other rules, so the operator continues to handle
-    // it
+    // do not validate a spec that already runs: another version of the operator may have accepted it by other rules
     let runs =
         state.attempt.number > 0 && (state.attempt.revision, state.attempt.mesh) == (revision, manifest.spec.mesh());
     let problems = match runs {
@@ -209,14 +210,14 @@ pub(crate) struct CreatedAttempt {
 }
 
 impl CreatedAttempt {
-    /// The attempt of `state`.
+    /// Returns the attempt and the incarnations of `state`.
     pub(crate) fn of(state: &JobState) -> CreatedAttempt {
         CreatedAttempt { attempt: state.attempt.number, incarnations: state.incarnations.clone() }
     }
 }
 
 impl ParsedJob {
-    /// Marks all pods of an attempt as created. The status may not record this fact yet.
+    /// Marks all pods of an attempt as created, because the status may not record this fact yet.
     pub(crate) fn mark_all_created(&mut self, created: &CreatedAttempt) {
         let is_same_attempt = *created == CreatedAttempt::of(&self.state);
         match &mut self.state.attempt_phase {
@@ -225,7 +226,7 @@ impl ParsedJob {
         }
     }
 
-    /// The desired state.
+    /// Returns the desired state of the job.
     pub(crate) fn desired(&self) -> Desired {
         let (spec, grant) = (&self.manifest.spec, self.grant);
         Desired {
@@ -238,8 +239,9 @@ impl ParsedJob {
     }
 }
 
-/// Hash of the spec's fields that define an attempt. The hash is below 2^53, so that JSON represents it exactly. Fields
-/// at their default are left out, so that a version with more fields gives the same hash.
+/// Returns a hash of the spec's fields that define an attempt. The hash is below 2^53, so that JSON represents it
+/// exactly. Fields at their default are omitted, so that a version of the operator with more fields computes the same
+/// hash.
 fn revision(spec: &PipelineJobSpec) -> u64 {
     let spec = spec.without_defaults();
     let mut hasher = blake3::Hasher::new();

@@ -1,14 +1,12 @@
-//! A PipelineJob of the API. Spec and status stay unparsed JSON: the watch stores all jobs of the cluster, and each is
-//! parsed only when it is reconciled.
+//! A PipelineJob of the API. Spec and status stay unparsed JSON, because the watch stores all jobs of the cluster, and
+//! the operator parses a job only when it reconciles the job.
 
-use std::borrow::Cow;
-
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use stagecoach_api::job::{API_VERSION, KIND};
+
+use crate::json_api::namespaced_resource;
 
 /// A PipelineJob of the API.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -36,50 +34,23 @@ fn kind() -> &'static str {
 }
 
 impl RawPipelineJob {
-    /// The spec, as JSON.
+    /// Returns the spec, as JSON.
     pub(crate) fn spec(&self) -> &str {
         self.spec.get()
     }
 
-    /// The status, as JSON.
+    /// Returns the status, as JSON.
     pub(crate) fn status(&self) -> &str {
         self.status.get()
     }
 
-    /// A copy with another status.
+    /// Returns a copy with this status.
     ///
     /// # Errors
-    /// If the status can't be written as JSON.
+    /// Returns an error if the status can't be written as JSON.
     pub(crate) fn with_status(&self, status: &impl Serialize) -> serde_json::Result<RawPipelineJob> {
         Ok(RawPipelineJob { status: serde_json::value::to_raw_value(status)?, ..self.clone() })
     }
 }
 
-impl Resource for RawPipelineJob {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        KIND.into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        API_VERSION.split_once('/').unwrap_or_default().0.into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        API_VERSION.split_once('/').unwrap_or_default().1.into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pipelinejobs".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+namespaced_resource!(RawPipelineJob, API_VERSION, KIND, "pipelinejobs");

@@ -1,5 +1,5 @@
-//! The next writes to the Workloads of a job, from its demand, its Workloads and its own state. Each write is
-//! idempotent, and follows from what was observed alone, so that a crash between two writes is harmless.
+//! Decides the next writes to the Workloads of a job, from the demand, the Workloads and the state of the job. Each
+//! write is idempotent and follows only from observed objects, so that a crash between two writes is harmless.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,59 +16,60 @@ use crate::build::kueue::{Demand, Workload, condition_type, workload_number};
 /// A write to a Workload of the job.
 #[derive(Clone, Debug)]
 pub(crate) enum WorkloadAction {
-    /// Creates the n-th Workload, which may be a slice for other numbers of pods.
+    /// Creates the n-th Workload. The Workload is a slice with other counts if it replaces a Workload.
     Create { number: u64, replaced: Option<Arc<Workload>> },
-    /// Makes the job the owner of a Workload that another controller has made for it.
+    /// Makes the job the owner of a Workload that another controller has created for the job.
     Adopt(Arc<Workload>),
     /// Sets the counts of the demand.
     SetCounts(Arc<Workload>),
     /// Sets the priority class of the demand.
     SetPriority(Arc<Workload>),
-    /// Deletes a Workload that the job no longer needs.
+    /// Deletes a Workload that the job does not need.
     Delete(Arc<Workload>),
-    /// Evicts a Workload that the job no longer needs, so that the copy of the job in another cluster saves and stops.
+    /// Evicts a Workload that the job does not need, so that the copy of the job in another cluster saves and stops.
     Evict(Arc<Workload>),
-    /// Gives the reservation of an evicted Workload back.
+    /// Releases the reservation of an evicted Workload.
     Release(Arc<Workload>),
-    /// Ends a Workload, with a reason of Kueue's own.
+    /// Finishes a Workload, with a reason that Kueue defines.
     Finish { workload: Arc<Workload>, reason: &'static str, message: String },
     /// Reports whether all pods are ready.
     SetPodsReady { workload: Arc<Workload>, is_ready: bool },
-    /// Gives a part of the reservation back: pods of each set that the job no longer needs.
+    /// Releases a part of the reservation: for each pod set, the number of pods that the job does not need.
     SetReclaimable { workload: Arc<Workload>, counts: BTreeMap<String, u32> },
     /// Sets the annotations by which Kueue chooses among the jobs that it may preempt.
     SetBoost { workload: Arc<Workload>, boost: u32, last_checkpoint: Option<String> },
 }
 
-/// The state of the job, as far as the Workloads depend on it.
+/// The part of a job's state on which the Workloads depend.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct JobSituation {
+pub(crate) struct QueueInputs {
     /// Whether the user has suspended the job.
     pub(crate) is_suspended: bool,
     /// Whether the job is complete, and its outcome in words; `None` for a job that has not ended.
     pub(crate) outcome: Option<(bool, String)>,
     /// Whether the job has no attempt, and none of its pods may still use resources.
     pub(crate) has_stopped: bool,
-    /// Whether pods that the queue no longer grants, of an earlier number of stages, may still use resources.
+    /// Whether pods of an earlier mesh, beyond the grant of the queue, may still use resources.
     pub(crate) exceeds_grant: bool,
-    /// Whether Kueue has no slices, so that an elastic job is like any other.
+    /// Whether Kueue has Workload slices turned off, so that the operator treats an elastic job like any job.
     pub(crate) slices_are_off: bool,
     /// Whether the job trains.
     pub(crate) is_running: bool,
     /// The time of the newest checkpoint, in RFC 3339.
     pub(crate) last_checkpoint: Option<String>,
-    /// The time since which the job has computed something that no checkpoint has.
+    /// The time since which the job has trained without a checkpoint.
     pub(crate) at_risk_since: UnixMillis,
     /// The current time.
     pub(crate) now: UnixMillis,
 }
 
-/// The next writes. `demand` is `None` for a job without a queue. `workloads` are in the order of their creation.
+/// Returns the next writes. `demand` is `None` for a job without a queue. `workloads` are in the order of their
+/// creation.
 pub(crate) fn actions(
     job: &JobReference,
     demand: Option<&Demand>,
     workloads: &[Arc<Workload>],
-    situation: &JobSituation,
+    situation: &QueueInputs,
 ) -> Vec<WorkloadAction> {
     let unfinished: Vec<&Arc<Workload>> = workloads.iter().filter(|workload| workload.is_unfinished()).collect();
     let all = |action: fn(Arc<Workload>) -> WorkloadAction| {
@@ -98,13 +99,13 @@ pub(crate) fn actions(
     }
 }
 
-/// The writes of a job that is admitted for the pods that it asks for, or for another number of them.
+/// Returns the writes for a job that is admitted for the pods of its demand, or for another number of pods.
 fn of_holder(
     demand: &Demand,
     holder: &Arc<Workload>,
     unfinished: &[&Arc<Workload>],
     number: u64,
-    situation: &JobSituation,
+    situation: &QueueInputs,
 ) -> Vec<WorkloadAction> {
     let others = unfinished.iter().copied().filter(|other| !Arc::ptr_eq(other, holder));
     let (replaced, others): (Vec<_>, Vec<_>) = others.partition(|other| replaces(holder, other));
@@ -136,14 +137,14 @@ fn replaces(holder: &Workload, other: &Workload) -> bool {
     replaced.is_some() && replaced == other.metadata.name.as_deref()
 }
 
-/// Ends a Workload that the admitted slice replaces, as Kueue does where slices are enabled.
+/// Finishes a Workload that the admitted slice replaces, as Kueue does if slices are enabled.
 fn finish_replaced(holder: &Workload, other: &Arc<Workload>) -> WorkloadAction {
     let message = format!("Replaced by the workload slice {}", holder.name_any());
     WorkloadAction::Finish { workload: Arc::clone(other), reason: "WorkloadSliceReplaced", message }
 }
 
-/// Gives the pods back that the job no longer asks for, after they have stopped.
-fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &JobSituation) -> Option<WorkloadAction> {
+/// Releases the quota of pods that the demand does not include, after these pods have stopped.
+fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &QueueInputs) -> Option<WorkloadAction> {
     if demand.is_elastic && !situation.slices_are_off && !demand.has_counts(holder) {
         return (!situation.exceeds_grant).then(|| WorkloadAction::SetCounts(Arc::clone(holder)));
     }
@@ -153,8 +154,8 @@ fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &JobSituation) ->
         let set = demand.pod_sets.iter().find(|set| set.name == stored.name);
         let wanted = set.map_or(0, |set| set.count(mesh.data_parallel, demand.granted_spares(holder)));
         let surplus = holder.admitted_count(stored).saturating_sub(wanted);
-        // Kueue accepts no smaller number while the reservation lasts
-        let count = surplus.max(holder.surrendered(stored)).min(stored.count);
+        // Kueue rejects a smaller number while the reservation lasts
+        let count = surplus.max(holder.reclaimable_count(stored)).min(stored.count);
         if count > 0 {
             counts.insert(stored.name.clone(), count);
         }
@@ -165,15 +166,15 @@ fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &JobSituation) ->
     is_new.then(|| WorkloadAction::SetReclaimable { workload: Arc::clone(holder), counts })
 }
 
-/// The writes of a job that is not admitted.
+/// Returns the writes for a job that is not admitted.
 fn of_waiting(
     demand: &Demand,
     unfinished: &[&Arc<Workload>],
     number: u64,
-    situation: &JobSituation,
+    situation: &QueueInputs,
 ) -> Vec<WorkloadAction> {
     let mut actions = Vec::new();
-    // the oldest has the best place in the queue
+    // keep the oldest Workload, which has the best place in the queue
     let mut has_kept = false;
     for workload in unfinished {
         if has_kept || !demand.matches(workload) {
@@ -185,7 +186,7 @@ fn of_waiting(
         if workload.is_evicted() && workload.has_reservation() {
             actions.extend(situation.has_stopped.then(|| release(workload)));
         } else if !demand.has_counts(workload) {
-            // a reservation without an admission can't be changed
+            // Kueue rejects a change of a Workload that has a reservation but no admission
             let change = if workload.has_reservation() { WorkloadAction::Delete } else { WorkloadAction::SetCounts };
             actions.push(change(Arc::clone(workload)));
         } else {
@@ -193,14 +194,14 @@ fn of_waiting(
             actions.extend(pods_ready(workload, false));
         }
     }
-    // a Workload that leaves would count against the quota beside its successor
+    // create no second Workload: until the first is deleted, both would count against the quota
     if unfinished.is_empty() {
         actions.push(WorkloadAction::Create { number, replaced: None });
     }
     actions
 }
 
-/// Gives a reservation back. Before that, the boost goes, because in the queue it would preempt others.
+/// Releases a reservation. Removes a boost first, because a queued Workload with a boost would preempt other jobs.
 pub(super) fn release(workload: &Arc<Workload>) -> WorkloadAction {
     let workload = Arc::clone(workload);
     match stored_boost(&workload) {
@@ -209,12 +210,13 @@ pub(super) fn release(workload: &Arc<Workload>) -> WorkloadAction {
     }
 }
 
-/// The writes to a Workload that another controller has made. That controller decides its counts and its end.
+/// Returns the writes to a Workload that another controller has created. That controller decides the counts and the end
+/// of the Workload.
 fn of_prebuilt(
     job: &JobReference,
     demand: &Demand,
     unfinished: &[&Arc<Workload>],
-    situation: &JobSituation,
+    situation: &QueueInputs,
 ) -> Vec<WorkloadAction> {
     let name = demand.prebuilt.as_deref().unwrap_or_default();
     let Some(workload) = unfinished.iter().find(|workload| workload.name_any() == name) else { return Vec::new() };
@@ -227,8 +229,8 @@ fn of_prebuilt(
     if workload.is_admitted() { reports(workload, situation) } else { Vec::new() }
 }
 
-/// The reports about a job that is admitted.
-fn reports(holder: &Arc<Workload>, situation: &JobSituation) -> Vec<WorkloadAction> {
+/// Returns the reports about an admitted job.
+fn reports(holder: &Arc<Workload>, situation: &QueueInputs) -> Vec<WorkloadAction> {
     let mut actions: Vec<WorkloadAction> = pods_ready(holder, situation.is_running).into_iter().collect();
     if situation.is_running {
         let boost = boost(situation.at_risk_since, situation.now);
@@ -256,7 +258,7 @@ pub(super) fn pods_ready(workload: &Arc<Workload>, is_ready: bool) -> Option<Wor
     is_new.then(|| WorkloadAction::SetPodsReady { workload: Arc::clone(workload), is_ready })
 }
 
-/// Sets another priority class. While quota is reserved, Kueue accepts only another name of the same kind.
+/// Sets the priority class of the demand. While quota is reserved, Kueue accepts only another WorkloadPriorityClass.
 pub(super) fn set_priority(demand: &Demand, workload: &Arc<Workload>) -> Option<WorkloadAction> {
     let stored = workload.spec.priority_class_ref.as_ref().map(|class| (class.kind.as_str(), class.name.as_str()));
     let wanted = demand.priority_class.as_ref().map(|class| class.kind_and_name());

@@ -1,21 +1,23 @@
-//! The priority boost: of two jobs of one priority, Kueue preempts the job that has just saved, because it loses least.
+//! The priority boost. Of two jobs with the same priority, Kueue preempts the job that saved last, because it loses
+//! least.
 //!
-//! A job that runs gets a boost that grows with the time since its newest checkpoint, so that a job that waits never
-//! preempts a job of its own priority. The boost has few steps: its changes make Kueue look at its queues again.
+//! A running job gets a boost that grows with the time since its newest checkpoint. A waiting job has no boost, and so
+//! never preempts a running job of the same priority. The boost has few steps, because each change makes Kueue examine
+//! its queues again.
 
 use stagecoach_lifecycle::UnixMillis;
 
 /// The largest boost. Priority classes must be further apart than this number.
 pub(crate) const MAX_BOOST: u32 = 9;
 
-/// The boost of a job whose newest checkpoint, or whose start, was at `since`. Each step takes twice as long as the
-/// step before: 0 below one minute, 1 below two, 2 below four, and so on.
+/// Returns the boost of a job whose newest checkpoint, or whose start, was at `since`. Each step of the boost lasts
+/// twice as long as the step before: 0 below one minute, 1 below two, 2 below four, and so on.
 pub(crate) fn boost(since: UnixMillis, now: UnixMillis) -> u32 {
     let minutes = now.0.saturating_sub(since.0) / 60_000;
     minutes.checked_ilog2().map_or(0, |step| step + 1).min(MAX_BOOST)
 }
 
-/// The time at which the boost changes next, if the job saves no checkpoint; `None` at the largest boost.
+/// Returns the time at which the boost changes next, if the job saves no checkpoint; `None` at the largest boost.
 pub(crate) fn next_change(since: UnixMillis, now: UnixMillis) -> Option<UnixMillis> {
     let current = boost(since, now);
     let minutes = 1_u64.checked_shl(current)?;

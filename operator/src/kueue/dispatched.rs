@@ -1,5 +1,5 @@
-//! The next writes to the Workload of a job that MultiKueue runs in another cluster. The operator keeps the Workload,
-//! and Kueue ends it when the copy of the job has ended.
+//! Decides the next writes to the Workload of a job that MultiKueue runs in another cluster. The operator keeps the
+//! Workload, and Kueue finishes the Workload when the copy of the job has ended.
 
 use std::sync::Arc;
 
@@ -7,29 +7,31 @@ use super::actions::{WorkloadAction, pods_ready, release, set_priority};
 use crate::build::JobReference;
 use crate::build::kueue::{Demand, Workload, workload_number};
 
-/// The state of the copy in the other cluster, from the status that Kueue copies from it.
+/// The state of the job's copy in the other cluster, according to the status that Kueue copies into this cluster.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CopySituation {
+pub(crate) struct RemoteJobState {
     /// Whether the user has suspended the job.
     pub(crate) is_suspended: bool,
     /// Whether the job is complete or has failed.
     pub(crate) has_ended: bool,
-    /// Whether the copy has no attempt. After an eviction, it is also true once the time for the save is over: the
-    /// other cluster may be lost.
+    /// Whether the copy has no attempt. After an eviction, this also becomes true when the time for the save is over,
+    /// because the other cluster may be lost.
     pub(crate) has_stopped: bool,
     /// Whether the copy trains.
     pub(crate) is_running: bool,
 }
 
-/// The next writes. `demand` is `None` for a job without a queue. `workloads` are in the order of their creation.
+/// Returns the next writes. `demand` is `None` for a job without a queue. `workloads` are in the order of their
+/// creation.
 pub(crate) fn dispatched_actions(
     job: &JobReference,
     demand: Option<&Demand>,
     workloads: &[Arc<Workload>],
-    situation: CopySituation,
+    situation: RemoteJobState,
 ) -> Vec<WorkloadAction> {
     let unfinished: Vec<&Arc<Workload>> = workloads.iter().filter(|workload| workload.is_unfinished()).collect();
-    // Kueue finishes a Workload after it has copied the end of the job, but the watch of Workloads may be ahead
+    // Kueue copies the end of the job before it finishes the Workload, but the watch of Workloads may be ahead of the
+    // watch of jobs
     let is_over = situation.has_ended || workloads.iter().any(|workload| workload.is_finished());
     if is_over {
         return Vec::new();
@@ -62,9 +64,9 @@ pub(crate) fn dispatched_actions(
     actions
 }
 
-/// Removes a Workload that the job no longer needs. Its end would kill the copy, so the copy stops before, by an
-/// eviction.
-fn retire(workload: &Arc<Workload>, situation: CopySituation) -> Option<WorkloadAction> {
+/// Removes a Workload that the job does not need. The deletion of a reserved Workload would kill the copy. The operator
+/// therefore evicts the Workload first, and the copy saves and stops.
+fn retire(workload: &Arc<Workload>, situation: RemoteJobState) -> Option<WorkloadAction> {
     if situation.has_stopped || !workload.has_reservation() {
         return Some(WorkloadAction::Delete(Arc::clone(workload)));
     }

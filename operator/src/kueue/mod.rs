@@ -1,4 +1,4 @@
-//! Jobs in the queues of Kueue. The operator makes a Workload for a job, and the job has pods only while the Workload
+//! Jobs in the queues of Kueue. The operator creates a Workload for a job, and the job has pods only while the Workload
 //! is admitted.
 //!
 //! ```text
@@ -16,12 +16,12 @@ mod queue_state;
 mod workloads;
 mod write;
 
-pub(crate) use actions::{JobSituation, WorkloadAction, actions};
+pub(crate) use actions::{QueueInputs, WorkloadAction, actions};
 pub(crate) use boost::next_change as next_boost_change;
-pub(crate) use dispatched::{CopySituation, dispatched_actions};
+pub(crate) use dispatched::{RemoteJobState, dispatched_actions};
 pub(crate) use placement::{FlavorSpec, flavors_of, placement};
 pub(crate) use queue_state::{QueueCondition, QueueState, holder};
-pub(crate) use workloads::Workloads;
+pub(crate) use workloads::WorkloadCache;
 pub(crate) use write::{WriteContext, slices_are_enabled, write};
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The placement of admitted pods: node labels and tolerations of the assigned ResourceFlavors, the changes of
-//! admission checks, and the marks by which Kueue knows the pods.
+//! admission checks, and the labels and annotations by which Kueue recognises the pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::build::kueue::keys::{
     CLUSTER_QUEUE_LABEL, ELASTIC_JOB_ANNOTATION, LOCAL_QUEUE_LABEL, POD_SET_LABEL, SLICE_NAME_ANNOTATION,
     WORKLOAD_ANNOTATION,
 };
-use crate::build::kueue::{Placement, PodSet, PodSetPlacement, PodSetUpdate, QueueAdmission, Workload};
+use crate::build::kueue::{PodSet, PodSetPlacement, PodSetPlacements, PodSetUpdate, QueueAdmission, Workload};
 
 /// The part of a ResourceFlavor that places pods.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -21,23 +21,25 @@ pub(crate) struct FlavorSpec {
     tolerations: Vec<Value>,
 }
 
-/// The names of the ResourceFlavors of an admission, each once.
+/// Returns the names of the ResourceFlavors of an admission, without duplicates.
 pub(crate) fn flavors_of(workload: &Workload) -> BTreeSet<&String> {
     let assignments = workload.status.admission.iter().flat_map(|admission| &admission.pod_set_assignments);
     assignments.flat_map(|assigned| assigned.flavors.values()).collect()
 }
 
-/// The placement by the admission of a Workload, with its ResourceFlavors by name, of a job with these pod sets.
+/// Returns the placement that the admission of a Workload gives to a job with the pod sets `sets`. `flavors` has the
+/// ResourceFlavors by name.
 ///
 /// # Errors
-/// A sentence, if two parts of the admission contradict each other, or if an admission check contradicts the job.
+/// Returns a sentence if two parts of the admission contradict each other, or if an admission check contradicts the
+/// job.
 pub(crate) fn placement(
     workload: &Workload,
     flavors: &BTreeMap<String, FlavorSpec>,
     sets: &[PodSet],
-) -> Result<Placement, String> {
+) -> Result<PodSetPlacements, String> {
     let Some(QueueAdmission { cluster_queue, pod_set_assignments }) = &workload.status.admission else {
-        return Ok(Placement::default());
+        return Ok(PodSetPlacements::default());
     };
     let name = workload.name_any();
     let mut placement = BTreeMap::new();
@@ -73,11 +75,11 @@ pub(crate) fn placement(
         }
         placement.insert(assigned.name.clone(), pods);
     }
-    Ok(Placement(placement))
+    Ok(PodSetPlacements(placement))
 }
 
-/// Compares the changes of an admission check with the template. Kueue's own integrations start no job either whose
-/// template has another value.
+/// Checks that the template does not contradict the changes of an admission check. Kueue's integrations for other jobs
+/// also start no job with a contradicting template.
 fn agree(set: &PodSet, check: &str, update: &PodSetUpdate) -> Result<(), String> {
     let parts = [
         (("metadata", "labels"), &update.labels),
@@ -98,7 +100,7 @@ fn agree(set: &PodSet, check: &str, update: &PodSetUpdate) -> Result<(), String>
     Ok(())
 }
 
-/// Adds entries. A key with two values is an error.
+/// Adds entries. Returns an error for a key with two values.
 fn add(all: &mut BTreeMap<String, String>, added: &BTreeMap<String, String>, workload: &str) -> Result<(), String> {
     for (key, value) in added {
         let before = all.insert(key.clone(), value.clone());

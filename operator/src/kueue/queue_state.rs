@@ -1,4 +1,4 @@
-//! The answer of the queue: whether the job may run, with how many pods, and the condition that shows it.
+//! The answer of the queue: whether the job may run, with how many pods, and the condition that reports the answer.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::job::Grant;
 /// The answer of the queue of a job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueueState {
-    /// Whether the job may run, and with what.
+    /// Whether the job may run, and with how many pods.
     pub(crate) grant: Grant,
     /// The Workload under which the job runs.
     pub(crate) holder: Option<Arc<Workload>>,
@@ -20,7 +20,7 @@ pub(crate) struct QueueState {
     pub(crate) condition: Option<QueueCondition>,
 }
 
-/// Status, reason and message of the condition `Admitted`.
+/// The status, the reason and the message of the condition `Admitted`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueueCondition {
     pub(crate) is_admitted: bool,
@@ -29,26 +29,29 @@ pub(crate) struct QueueCondition {
 }
 
 impl QueueState {
-    /// The state of a job that waits, with the reason.
+    /// Returns the state of a waiting job, with the reason for the wait.
     pub(crate) fn waiting(reason: &str, message: impl Into<String>) -> QueueState {
         let condition = QueueCondition { is_admitted: false, reason: reason.to_owned(), message: message.into() };
         let grant = Grant { admission: Admission::Waiting, ..Grant::default() };
         QueueState { grant, condition: Some(condition), ..QueueState::default() }
     }
 
-    /// The answer of the queue to `demand`, with the job's Workloads. `slices_are_off` if Kueue has no slices.
+    /// Returns the answer of the queue to `demand`, according to the job's Workloads. `slices_are_off` says whether
+    /// Kueue has Workload slices turned off.
     pub(crate) fn new(demand: &Demand, workloads: &[Arc<Workload>], slices_are_off: bool) -> QueueState {
         let holder = holder(workloads);
         let matching = holder.filter(|holder| demand.matches(holder));
         let Some(holder) = matching else { return without_admission(demand, workloads, holder) };
         let granted = demand.granted_mesh(holder);
-        // a slice for other numbers waits, and the job runs with those of its admission
+        // while a slice with other counts waits, the job runs with the admitted counts
         let has_slices = demand.is_elastic && demand.prebuilt.is_none() && !slices_are_off;
         let kept = || holder.admitted_mesh().filter(|_| has_slices);
         let Some(mesh) = granted.or_else(kept) else {
             let name = holder.name_any();
             let hint = match demand.is_elastic {
-                true => "the feature gate ElasticJobsViaWorkloadSlices of Kueue is off, so that no job runs meanwhile",
+                true => {
+                    "the feature gate ElasticJobsViaWorkloadSlices of Kueue is off, so the job does not run while it waits"
+                }
                 false => "the annotation kueue.x-k8s.io/elastic-job keeps a job running meanwhile",
             };
             let message = format!(
@@ -81,12 +84,13 @@ impl QueueState {
     }
 }
 
-/// The newest Workload that is admitted. An admitted slice takes over from the Workload that it replaces.
+/// Returns the newest admitted Workload. An admitted slice is newer than the Workload that it replaces.
 pub(crate) fn holder(workloads: &[Arc<Workload>]) -> Option<&Arc<Workload>> {
     workloads.iter().rfind(|workload| workload.is_admitted())
 }
 
-/// The state of a job without an admission that it can use.
+/// Returns the state of a job without a usable admission. `other` is an admitted Workload that does not match the
+/// demand.
 fn without_admission(demand: &Demand, workloads: &[Arc<Workload>], other: Option<&Arc<Workload>>) -> QueueState {
     if let Some(problem) = demand.problem() {
         return QueueState::waiting(reason::TOO_MANY_POD_SETS, problem);
@@ -119,7 +123,7 @@ fn without_admission(demand: &Demand, workloads: &[Arc<Workload>], other: Option
     )
 }
 
-/// The reason why no quota is reserved for a Workload.
+/// Returns the reason why no quota is reserved for a Workload; `None` if quota is reserved.
 fn not_reserved(workload: &Workload) -> Option<String> {
     if workload.has_reservation() {
         return None;

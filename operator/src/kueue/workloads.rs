@@ -1,4 +1,4 @@
-//! The Workloads of all jobs, fed by the watch.
+//! The Workloads of all jobs, which the watch updates.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -15,22 +15,22 @@ use crate::sync::lock;
 
 /// The Workloads of all jobs.
 #[derive(Debug, Default)]
-pub(crate) struct Workloads {
+pub(crate) struct WorkloadCache {
     watches: Mutex<HashMap<String, Watch>>,
     list_ended: Notify,
 }
 
-/// The Workloads that one watch has delivered. A watch has one namespace, or all of them.
+/// The Workloads that one watch has delivered. A watch covers one namespace, or all namespaces.
 #[derive(Debug, Default)]
 struct Watch {
-    /// By namespace and name.
+    /// The Workloads by namespace and name.
     all: BTreeMap<(String, String), Arc<Workload>>,
     has_listed: bool,
     /// The Workloads of the list that is being read.
     listed: HashSet<(String, String)>,
 }
 
-impl Workloads {
+impl WorkloadCache {
     /// Applies an event of the watch of `watched`. Returns the jobs whose Workloads have changed.
     pub(crate) fn apply(&self, watched: &str, event: Event<Workload>) -> Vec<JobReference> {
         let mut watches = lock(&self.watches);
@@ -65,7 +65,7 @@ impl Workloads {
         self.with_watch(&namespace, |watch| drop(watch.insert(workload)));
     }
 
-    /// Forgets a Workload that this operator has deleted, before the watch delivers its end.
+    /// Removes a Workload that this operator has deleted, before the watch delivers the deletion.
     pub(crate) fn remove(&self, workload: &Workload) {
         let key = key(workload);
         self.with_watch(&key.0, |watch| {
@@ -75,7 +75,7 @@ impl Workloads {
         });
     }
 
-    /// Calls `with` on the watch that delivers the Workloads of a namespace, if there is one.
+    /// Calls `with` on the watch that delivers the Workloads of a namespace, if such a watch exists.
     fn with_watch(&self, namespace: &str, with: impl FnOnce(&mut Watch)) {
         let mut watches = lock(&self.watches);
         let watched = if watches.contains_key("") { "" } else { namespace };
@@ -84,8 +84,8 @@ impl Workloads {
         }
     }
 
-    /// The Workloads of a job in the order of their creation, with the one of the name `prebuilt`. Waits for the first
-    /// list, without which a job would seem to have none.
+    /// Returns the Workloads of a job in the order of their creation, including the Workload with the name `prebuilt`.
+    /// Waits for the first list, because a job would seem to have no Workloads before that list.
     pub(crate) async fn of(&self, job: &JobReference, prebuilt: Option<&str>) -> Vec<Arc<Workload>> {
         loop {
             let ended = self.list_ended.notified();
@@ -96,7 +96,7 @@ impl Workloads {
         }
     }
 
-    /// The Workloads of a job; `None` before the first list.
+    /// Returns the Workloads of a job; `None` before the first list.
     pub(crate) fn listed(&self, job: &JobReference, prebuilt: Option<&str>) -> Option<Vec<Arc<Workload>>> {
         let watches = lock(&self.watches);
         let watch = watches.get("").or_else(|| watches.get(&job.namespace)).filter(|watch| watch.has_listed)?;
@@ -107,7 +107,7 @@ impl Workloads {
         };
         let mut found: Vec<_> =
             of_namespace.map(|(_, workload)| workload).filter(|workload| is_own(workload)).cloned().collect();
-        // two of one second are in the order of their numbers
+        // Workloads of the same second are in the order of their numbers
         let created = |workload: &Workload| workload.creation_timestamp().map(|time| time.0);
         found.sort_by_key(|workload| (created(workload), workload_number(job, workload)));
         Some(found)
@@ -115,7 +115,7 @@ impl Workloads {
 }
 
 impl Watch {
-    /// Inserts a Workload, unless a newer version is known. Returns its job.
+    /// Inserts a Workload, unless the known version is as new. Returns the job of an inserted Workload.
     fn insert(&mut self, workload: Workload) -> Option<JobReference> {
         let version = |workload: &Workload| parse_resource_version(workload.resource_version().as_deref());
         let key = key(&workload);

@@ -27,7 +27,7 @@ pub(crate) struct WriteContext<'a> {
 /// Makes one write. Returns the stored Workload; `None` if the write deletes it or changes nothing.
 ///
 /// # Errors
-/// `Rejected` if the API server or Kueue's webhook refuses it, or if the priority class does not exist.
+/// Returns `Rejected` if the API server or Kueue's webhook rejects the write, or if the priority class does not exist.
 pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -> Result<Option<Workload>, ApplyError> {
     let WriteContext { job, clients, image, .. } = *context;
     match (action, context.demand) {
@@ -71,10 +71,11 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             Ok(None)
         }
         (WorkloadAction::Evict(workload), _) => {
-            // no demand matches it any more, even if the job returns to its former spec
+            // without the hash, the Workload matches no demand, even if the user restores the previous spec
             let obsolete = |stored: &mut Value| stored["metadata"]["annotations"][POD_SETS_ANNOTATION] = "".into();
             update(clients, workload, Part::Spec, obsolete).await?;
-            // Kueue deletes a copy whose Workload has another spec, also by `active: false`, before the copy has saved
+            // do not change the spec, not even by `active: false`: Kueue would delete the copy before the copy has
+            // saved
             update(clients, workload, Part::Status, |stored| {
                 let message = "the job no longer asks for these pods";
                 set_condition(stored, condition_type::EVICTED, true, "Obsolete", message);
@@ -105,15 +106,15 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             })
             .await
         }
-        // only a job with a queue creates or changes a demand
+        // these actions need the demand of a job with a queue
         (WorkloadAction::Create { .. } | WorkloadAction::SetCounts(_) | WorkloadAction::SetPriority(_), None) => {
             Ok(None)
         }
     }
 }
 
-/// Whether slices are enabled in Kueue. Kueue does not say so, but without slices it refuses smaller counts of a
-/// Workload with a reservation.
+/// Whether slices are enabled in Kueue. Kueue does not report this. Without slices, Kueue rejects smaller counts of a
+/// Workload with a reservation, so this function tries such a change in a dry run.
 pub(crate) async fn slices_are_enabled(clients: &Clients, holder: &Workload) -> kube::Result<bool> {
     let Some(mut stored) = current(clients, holder).await? else { return Ok(true) };
     for set in stored["spec"]["podSets"].as_array_mut().into_iter().flatten() {
@@ -125,12 +126,12 @@ pub(crate) async fn slices_are_enabled(clients: &Clients, holder: &Workload) -> 
 /// The part of a Workload that a request replaces.
 #[derive(Clone, Copy)]
 enum Part {
-    /// Metadata and spec.
+    /// The metadata and the spec.
     Spec,
     Status,
 }
 
-/// Changes a part of a Workload, unless another Workload has its name now. Returns the stored Workload.
+/// Changes a part of a Workload, unless another Workload has taken the name. Returns the stored Workload.
 async fn update(
     clients: &Clients,
     workload: &Workload,
@@ -157,7 +158,8 @@ async fn current(clients: &Clients, workload: &Workload) -> kube::Result<Option<
     Ok(stored.filter(|stored| stored["metadata"]["uid"].as_str() == workload.metadata.uid.as_deref()))
 }
 
-/// A refusal is the user's or the administrator's to mend; any other error is tried again.
+/// Converts an error of the API. A user or an administrator must resolve a rejection. The operator retries after any
+/// other error.
 fn refused(name: &str, error: kube::Error) -> ApplyError {
     match error {
         kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422) => ApplyError::Rejected(BlockingReason {
@@ -168,7 +170,7 @@ fn refused(name: &str, error: kube::Error) -> ApplyError {
     }
 }
 
-/// Sets the counts of `demand`. Of a Workload with a reservation, Kueue accepts smaller counts and no other change.
+/// Sets the counts of `demand`. While quota is reserved, Kueue accepts only smaller counts and no other change.
 fn set_counts(stored: &mut Value, demand: &Demand, sets: Vec<Value>) {
     let reserved =
         condition(stored, condition_type::QUOTA_RESERVED).is_some_and(|reserved| reserved["status"] == "True");
@@ -186,8 +188,9 @@ fn set_counts(stored: &mut Value, demand: &Demand, sets: Vec<Value>) {
     }
 }
 
-/// Gives the reservation of an evicted Workload back, as Kueue's own integrations do. The Workload returns to the queue
-/// at once after a preemption, else when Kueue allows it.
+/// Releases the reservation of an evicted Workload, as Kueue's integrations for other jobs do. After a preemption or
+/// the failure of a node, the Workload returns to the queue at once. After any other eviction, it returns when Kueue
+/// allows it.
 fn release(stored: &mut Value) {
     let evicted = condition(stored, condition_type::EVICTED).filter(|evicted| evicted["status"] == "True").cloned();
     let Some(evicted) = evicted else { return };
@@ -199,12 +202,12 @@ fn release(stored: &mut Value) {
     set_condition(stored, condition_type::ADMITTED, false, "NoReservation", "The workload has no reservation");
     if let Some(status) = stored["status"].as_object_mut() {
         status.shift_remove("admission");
-        // the numbers refer to the reservation
+        // the counts of reclaimable pods refer to the reservation
         status.shift_remove("reclaimablePods");
     }
 }
 
-/// Sets `PodsReady`, with the reasons of Kueue's own integrations.
+/// Sets `PodsReady`, with the reasons of Kueue's integrations for other jobs.
 fn set_pods_ready(stored: &mut Value, is_ready: bool) {
     let before = condition(stored, condition_type::PODS_READY).cloned().unwrap_or_default();
     let recovers = before["reason"] == "WaitForRecovery" || before["reason"] == "Recovered";
@@ -247,7 +250,7 @@ fn set_condition(stored: &mut Value, kind: &str, is_true: bool, reason: &str, me
     }
 }
 
-/// The value of the priority class of a demand; 0 without a class, as Kueue has it.
+/// Returns the value of the priority class of a demand; 0 without a class, as in Kueue.
 async fn priority(context: &WriteContext<'_>, demand: &Demand) -> Result<i32, ApplyError> {
     let value = match &demand.priority_class {
         None => return Ok(0),

@@ -1,5 +1,4 @@
-//! Identifies the clients that write an object. Each client is known by its field manager. Each operator has its own
-//! field manager.
+//! Identifies the clients that write an object by their field managers. Each operator has a different field manager.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use kube::ResourceExt;
@@ -11,24 +10,24 @@ use crate::sync::PerJob;
 const PREFIX: &str = "stagecoach-operator:";
 /// The longest field manager that the API server accepts, in bytes.
 const MAX_BYTES: usize = 128;
-/// The age, in seconds, at which a status write of another operator no longer counts. The age is relative to the last
-/// write of this operator. While a job trains, its operator writes the status about every 15 s.
+/// The age, in seconds, from which this operator ignores a status write of another operator. The age is relative to the
+/// last write of this operator. While a job trains, its operator writes the status about every 15 s.
 const MAX_AGE_SECONDS: i64 = 300;
 
-/// The field manager of the operator that uses this Lease. The replicas of one operator share a field manager.
+/// Returns the field manager of the operator that uses this Lease. The replicas of one operator share a field manager.
 pub(crate) fn field_manager(namespace: &str, lease: &str) -> String {
     let mut manager = format!("{PREFIX}{namespace}/{lease}");
     manager.truncate(manager.floor_char_boundary(MAX_BYTES));
     manager
 }
 
-/// The operator of this field manager, as `namespace/lease`; `None` if the field manager belongs to a client that is
-/// not an operator.
+/// Returns the operator of this field manager, as `namespace/lease`; `None` if the field manager belongs to another
+/// kind of client.
 pub(crate) fn operator_of(manager: &str) -> Option<&str> {
     manager.strip_prefix(PREFIX)
 }
 
-/// The client other than `own` that wrote the object last; `None` if only `own` wrote the object.
+/// Returns the field manager, except `own`, that wrote the object last; `None` if only `own` wrote the object.
 pub(super) fn other_writer(metadata: &ObjectMeta, own: &str) -> Option<String> {
     let others = entries(metadata, None).filter(|entry| entry.manager.as_deref() != Some(own));
     others.max_by_key(|entry| seconds(entry))?.manager.clone()
@@ -42,13 +41,13 @@ fn seconds(entry: &ManagedFieldsEntry) -> i64 {
     entry.time.as_ref().map_or(0, |time| time.0.as_second())
 }
 
-/// The other operators that write each job's status, fed by the watch. Two operators that reconcile one job detect each
-/// other here, even if they have the same settings.
+/// The operators, except this one, that write each job's status, according to the watch. Two operators that reconcile
+/// the same job detect each other here, even if they have the same settings.
 #[derive(Debug, Default)]
 pub(crate) struct OtherOperators(PerJob<Vec<String>>);
 
 impl OtherOperators {
-    /// Reads the field managers of a job as the watch delivered it.
+    /// Stores the operators that write the status of a job, from a job that the watch delivered.
     pub(crate) fn read(&self, job: &RawPipelineJob, own: &str) {
         let (uid, others) = (job.uid().unwrap_or_default(), other_operators(&job.metadata, own));
         match others.is_empty() {
@@ -57,18 +56,18 @@ impl OtherOperators {
         }
     }
 
-    /// The other operators of the job with this UID, as `namespace/lease`.
+    /// Returns the other operators of the job with this UID, as `namespace/lease`.
     pub(crate) fn get(&self, uid: &str) -> Vec<String> {
         self.0.lock().get(uid).cloned().unwrap_or_default()
     }
 
-    /// Removes the entries of jobs that no longer exist.
+    /// Removes the entries of deleted jobs.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.0.retain(is_live);
     }
 }
 
-/// The operators other than `own` that write the status. Only times of the API server are compared with each other,
+/// Returns the operators except `own` that write the status. The function compares only times of the API server,
 /// because the operator's clock may be wrong.
 fn other_operators(metadata: &ObjectMeta, own: &str) -> Vec<String> {
     let all = || entries(metadata, Some("status"));

@@ -13,17 +13,17 @@ use crate::build::JobReference;
 use crate::sync::PerJob;
 use crate::triggers::Triggers;
 
-/// Limits of the log tail in the status.
+/// The limits of the log tail in the status.
 const LOG_TAIL_LINES: i64 = 20;
 const LOG_TAIL_BYTES: usize = 2048;
-/// Limits of the request for the log tail: the bytes that the request reads, from the first of the last
-/// `LOG_TAIL_LINES` lines on, and the duration.
+/// The limits of the request for the log tail: the bytes, counted from the start of the last `LOG_TAIL_LINES` lines,
+/// and the duration.
 const REQUEST_BYTES: i64 = 1 << 20;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The log tail of a job's last failure.
 #[derive(Clone, Debug)]
-struct LogTail {
+struct PendingLogTail {
     attempt: u64,
     /// The UID of the pod.
     pod: String,
@@ -34,12 +34,12 @@ struct LogTail {
 /// The log tails, by job UID.
 #[derive(Debug)]
 pub(crate) struct LogTails {
-    jobs: Arc<PerJob<LogTail>>,
+    jobs: Arc<PerJob<PendingLogTail>>,
     triggers: Arc<Triggers>,
 }
 
 impl LogTails {
-    /// An empty collection. `triggers` starts a reconcile after a log was read.
+    /// Creates an empty collection. `triggers` starts a reconcile after a log was read.
     pub(crate) fn new(triggers: Arc<Triggers>) -> LogTails {
         LogTails { jobs: Arc::default(), triggers }
     }
@@ -47,9 +47,9 @@ impl LogTails {
     /// Starts to read the log of the stage that caused `failure`, if the stage's pod exists.
     pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, pods: &ObservedPods, failure: &AttemptFailure) {
         let Some(pod) = pods.pod_that_failed(failure).filter(|pod| !pod.deleted) else { return };
-        let tail = LogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
-        // an earlier reconcile decided the same failure, and the status does not record it yet
-        let is_same = |before: &LogTail| before.attempt == tail.attempt && before.pod == tail.pod;
+        let tail = PendingLogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
+        // an earlier reconcile may have decided the same failure before the status records the failure
+        let is_same = |before: &PendingLogTail| before.attempt == tail.attempt && before.pod == tail.pod;
         if self.jobs.lock().get(&job.uid).is_some_and(is_same) {
             return;
         }
@@ -69,28 +69,28 @@ impl LogTails {
                 .and_then(Result::ok)
                 .filter(|log| !log.is_empty())
                 .map(|log| end_of(&visible(&log)).to_owned());
-            jobs.lock().insert(job.uid.clone(), LogTail { is_read: true, text, ..tail });
+            jobs.lock().insert(job.uid.clone(), PendingLogTail { is_read: true, text, ..tail });
             triggers.trigger(&job);
         });
     }
 
-    /// The log tail of an attempt's failure, once the log was read.
+    /// Returns the log tail of an attempt's failure; `None` until the log was read.
     pub(crate) fn get(&self, job: &str, attempt: u64) -> Option<String> {
         self.jobs.lock().get(job).filter(|tail| tail.attempt == attempt)?.text.clone()
     }
 
-    /// Whether the log of the pod with this UID is being read. The log disappears with the pod.
+    /// Whether the log of the pod with this UID is being read. Deleting the pod would delete its log.
     pub(crate) fn is_reading(&self, job: &str, pod: &str) -> bool {
         self.jobs.lock().get(job).is_some_and(|tail| tail.pod == pod && !tail.is_read)
     }
 
-    /// Removes the entries of jobs that no longer exist.
+    /// Removes the entries of deleted jobs.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.jobs.retain(is_live);
     }
 }
 
-/// The last bytes of `log`.
+/// Returns the last `LOG_TAIL_BYTES` bytes of `log`.
 fn end_of(log: &str) -> &str {
     &log[log.ceil_char_boundary(log.len().saturating_sub(LOG_TAIL_BYTES))..]
 }

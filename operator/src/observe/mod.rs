@@ -1,5 +1,5 @@
-//! Observes the pods of a job and its other objects: watches feed the caches, and `/status` and logs are read in the
-//! background.
+//! Observes the pods and the other objects of a job. Watches update the caches, and background tasks read `/status` and
+//! logs.
 
 mod field_managers;
 mod log_tails;
@@ -27,12 +27,13 @@ pub(crate) use pod_state::BlockingReason;
 pub(crate) use polled_pod::{PROGRESS_INTERVAL_SECONDS, PolledStatus};
 pub(crate) use stage_status_poller::StageStatusPoller;
 
-/// The current time.
+/// Returns the current time.
 pub(crate) fn now() -> UnixMillis {
     UnixMillis(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default())
 }
 
-/// A resourceVersion as a number, by which versions of an object are ordered; 0 if it is missing or not a number.
+/// Parses a resourceVersion, whose value orders the versions of an object. Returns 0 if the resourceVersion is missing
+/// or not a number.
 pub(crate) fn parse_resource_version(version: Option<&str>) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }

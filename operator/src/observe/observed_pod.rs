@@ -28,9 +28,9 @@ pub(crate) struct ObservedPod {
     pub state: InstanceState,
     /// The time at which the pod entered this state.
     pub since: UnixMillis,
-    /// The last progress of a trainer that has exited; only a stage that led its group reports it.
+    /// The last progress of a trainer that has exited. Only the leader of a group reports this progress.
     pub last_progress: Option<ProgressStatus>,
-    /// Types and statuses of the pod's conditions.
+    /// The types and statuses of the pod's conditions.
     pub conditions: Vec<(String, String)>,
     /// `metadata.name`
     pub name: String,
@@ -52,7 +52,7 @@ pub(crate) struct ObservedPod {
     pub blocking_reason: Option<BlockingReason>,
     /// Whether the pod has a deletionTimestamp.
     pub terminating: bool,
-    /// Whether the pod was deleted and is kept only for its exit.
+    /// Whether the pod was deleted. The cache keeps the pod only for its exit.
     pub deleted: bool,
     /// The time since which the pod is absent from lists while the watch has not delivered its deletion.
     pub(super) missing_since: Option<Instant>,
@@ -61,8 +61,8 @@ pub(crate) struct ObservedPod {
 }
 
 impl ObservedPod {
-    /// The pod of an attempt of the job with the UID `job`; `None` if `object` is no such pod. Anybody can write
-    /// labels, so only a pod whose controller is the job counts.
+    /// Returns the pod of an attempt of the job with the UID `job`; `None` if `object` is no such pod. Any client can
+    /// write labels, so the function also checks that the job is the pod's controller.
     pub(crate) fn from_partial(object: &PartialPod, job: &str) -> Option<ObservedPod> {
         let PartialPod { metadata, spec, status } = object;
         if !build::is_controlled_by(metadata, job) {
@@ -109,19 +109,19 @@ impl ObservedPod {
     }
 
     /// Whether both pods lead to the same decision. The comparison ignores resourceVersions. It also ignores conditions
-    /// and nodes, which matter only when something else has failed.
+    /// and nodes, which the operator needs only after a failure.
     pub(super) fn decides_like(&self, other: &ObservedPod) -> bool {
         let compared =
             |pod: &ObservedPod| ObservedPod { version: 0, conditions: Vec::new(), node: None, ..pod.clone() };
         compared(self) == compared(other)
     }
 
-    /// Whether the pod's trainer may run and answer.
+    /// Whether the pod's trainer may run and answer requests.
     pub(crate) fn may_answer(&self) -> bool {
         matches!(self.state, InstanceState::Starting | InstanceState::Ready | InstanceState::Terminating)
     }
 
-    /// The stage of the pod; `None` for a spare that has not taken the place of a stage.
+    /// Returns the stage of the pod; `None` for a spare that the group has not promoted.
     pub(crate) fn instance_id(&self) -> Option<InstanceId> {
         match self.role {
             PodRole::Stage(instance) => Some(instance),
@@ -129,7 +129,7 @@ impl ObservedPod {
         }
     }
 
-    /// The number of the spare, if the pod was created as a spare.
+    /// Returns the number of the spare; `None` if the pod was created as a stage.
     pub(crate) fn spare(&self) -> Option<u32> {
         match self.role {
             PodRole::Stage(_) => None,
@@ -137,8 +137,8 @@ impl ObservedPod {
         }
     }
 
-    /// Adds the responses of a spare. The responses are newer than the pod's readiness, because readiness probes are
-    /// seconds apart.
+    /// Applies the responses of a spare to its pod. The responses are newer than the pod's readiness, because readiness
+    /// probes are seconds apart.
     pub(super) fn apply_polled(&mut self, polled: &PolledPod) {
         let runs = matches!(self.state, InstanceState::Starting | InstanceState::Ready);
         match (polled.stage, &polled.last) {
@@ -156,7 +156,7 @@ impl ObservedPod {
         }
     }
 
-    /// The pod as an instance of a stage, if the pod is a stage.
+    /// Returns the pod as an instance of a stage; `None` if the pod is a spare.
     pub(super) fn stage_instance(&self) -> Option<StageInstance> {
         let InstanceId { rank, incarnation } = self.instance_id()?;
         let (attempt, spare, since) = (self.attempt, self.spare(), self.since);
@@ -164,8 +164,8 @@ impl ObservedPod {
         Some(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
     }
 
-    /// The pod as a spare, if the pod is a spare that has not taken the place of a stage. A deleted spare is left out,
-    /// because its exit is of no use.
+    /// Returns the pod as a spare; `None` if the pod is a stage. A deleted spare also gives `None`, because its exit
+    /// has no use.
     pub(super) fn spare_instance(&self) -> Option<SpareInstance> {
         let number = self.spare().filter(|_| self.taken.is_none() && !self.deleted)?;
         Some(SpareInstance { number, attempt: self.attempt, state: self.state.clone(), since: self.since })
@@ -181,7 +181,7 @@ mod tests {
     use super::super::PolledStatus;
     use super::*;
 
-    /// A pod that was created as spare 1 and is ready according to its node.
+    /// Returns a pod that was created as spare 1 and is ready according to the kubelet.
     fn spare() -> ObservedPod {
         let owner = json!({"apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "name": "a", "uid": "job", "controller": true});
         let labels = json!({"stagecoach.dev/spare": "1", "stagecoach.dev/attempt": "7"});

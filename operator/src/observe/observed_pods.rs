@@ -1,5 +1,5 @@
 //! The observations on which the decision about a job is based: the job's pods, from the cache or a list, and the
-//! `/status` of the leading stage and of spares.
+//! `/status` of the leader and of spares.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use kube::api::{Api, ListParams};
 use stagecoach_api::contract::{FailureKind, StageStatus};
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{
-    Attempt, AttemptFailure, CreationRefusal, InstanceId, InstanceState, LostInstance, Observed, ObservedProgress,
-    Policy, UnixMillis,
+    Attempt, AttemptFailure, CreationRefusal, FailurePolicy, InstanceId, InstanceState, LostInstance, Observed,
+    ObservedProgress, UnixMillis,
 };
 
 use super::{ObservedPod, PartialPod, PodCache, PolledStatus, StageStatusPoller, now, parse_resource_version};
@@ -22,12 +22,12 @@ pub(crate) struct ObservedPods {
     pub all: Vec<ObservedPod>,
     /// The time at which the pods were observed.
     pub observed_at: UnixMillis,
-    /// The last `/status` of the stage that leads the current attempt's group; `None` before the first response.
+    /// The last `/status` of the leader of the current attempt's group; `None` before the first response.
     pub leader_status: Option<PolledStatus>,
-    /// Whether the leading stage runs and does not answer, although it should.
+    /// Whether the leader runs but does not answer requests.
     pub leader_is_silent: bool,
-    /// Whether the first response of a pod is missing and may arrive soon. The pod was created as a spare and may be a
-    /// stage by now.
+    /// Whether the first response of a pod is missing and may arrive soon. The pod was created as a spare, and the
+    /// group may have promoted it.
     pub awaits_spare_status: bool,
 }
 
@@ -42,13 +42,13 @@ impl ObservedPods {
         }
     }
 
-    /// The pods from the pod cache; `None` if only a list can show what became of a pod.
+    /// Returns the pods from the pod cache; `None` if the cache lacks the exit of a pod, so that a list is necessary.
     pub(crate) fn from_cache(job: &ParsedJob, pod_cache: &PodCache) -> Option<ObservedPods> {
         pod_cache.get(&job.reference.uid, job.state.attempt.number).map(ObservedPods::new)
     }
 
-    /// The observation of a new job, which has no record and no pods. `None` if the job has a record, or if the cache
-    /// can't prove that the job has no pods.
+    /// Returns the observation of a new job, which has no record and no pods. Returns `None` if the job has a record,
+    /// or if the cache can't prove that the job has no pods.
     pub(crate) fn of_new_job(job: &ParsedJob, pod_cache: &PodCache) -> Option<ObservedPods> {
         let is_new = job.status.record.is_none() && pod_cache.has_none(&job.reference);
         is_new.then(|| ObservedPods::new(Vec::new()))
@@ -57,7 +57,7 @@ impl ObservedPods {
     /// Lists the pods of `job`.
     ///
     /// # Errors
-    /// The error of the API server.
+    /// Returns the error of the API server.
     pub(crate) async fn from_list(
         job: &ParsedJob,
         api: &Api<PartialPod>,
@@ -76,18 +76,18 @@ impl ObservedPods {
         self.all.iter().any(|pod| pod.missing_since.is_some())
     }
 
-    /// The pods of an attempt.
+    /// Returns the pods of an attempt.
     pub(crate) fn of_attempt(&self, attempt: u64) -> impl Iterator<Item = &ObservedPod> {
         self.all.iter().filter(move |pod| pod.attempt == attempt)
     }
 
-    /// The pod of the stage that caused `failure`, if the pod is known.
+    /// Returns the pod of the stage that caused `failure`, if the pod is known.
     pub(crate) fn pod_that_failed(&self, failure: &AttemptFailure) -> Option<&ObservedPod> {
         let instance = failure.instance_id()?;
         self.of_attempt(failure.attempt).find(|pod| pod.instance_id() == Some(instance))
     }
 
-    /// The nodes of pods that have exited because an audit found their result to be wrong.
+    /// Returns the nodes of pods that have exited because an audit found their result to be wrong.
     pub(crate) fn nodes_that_computed_wrong(&self) -> impl Iterator<Item = String> + '_ {
         let is_suspected = |pod: &&ObservedPod| match &pod.state {
             InstanceState::Exited(exit) => {
@@ -103,8 +103,8 @@ impl ObservedPods {
         self.all.iter().all(ObservedPod::has_exited)
     }
 
-    /// Adds the last `/status` of spares and of the stages that may lead the attempt's group. Polls these pods as long
-    /// as their processes may run; a spare is polled only until it has taken the place of a stage.
+    /// Adds the last `/status` of spares and of the stages that may lead the attempt's group. Polls these pods while
+    /// their processes may run. Polls a spare only until the group has promoted it.
     pub(crate) fn add_polled(&mut self, job: &ParsedJob, poller: &StageStatusPoller) {
         if job.manifest.spec.trainer.kind != TrainerType::BuiltIn {
             return;
@@ -118,7 +118,7 @@ impl ObservedPods {
                 polled_uids.push(pod.uid.clone());
                 self.awaits_spare_status |= polled.is_awaited(pod.state == InstanceState::Ready);
             }
-            // only the trainer itself reports this stage, so the operator ignores an impossible one
+            // the trainer reports this stage, so ignore a stage that can't exist
             polled.stage =
                 polled.stage.filter(|(instance, _)| instance.rank < attempt.mesh.ranks() && instance.incarnation > 0);
             pod.apply_polled(&polled);
@@ -132,7 +132,7 @@ impl ObservedPods {
             .collect();
         if !statuses.is_empty() {
             let fence = |last: &Option<PolledStatus>| last.as_ref().map_or(0, |last| last.status.leader_fence);
-            // the leader has taken the newest fence; before a fence exists, the first stage 0 leads
+            // the leader holds the newest fence; before a fence exists, stage 0 of the first replica leads
             self.leader_status = statuses.into_iter().rev().max_by_key(fence).flatten();
             self.leader_is_silent = self.leader_status.as_ref().is_none_or(|polled| !polled.is_reachable);
         }
@@ -142,8 +142,8 @@ impl ObservedPods {
         self.observed_at = now();
     }
 
-    /// Marks the stages of a group as ready if the group's stage 0 reports that the group trains. The kubelet's
-    /// readiness is ignored, because the kubelet may be unreachable or may not have probed the pod yet.
+    /// Marks the stages of a group as ready if the leader of the group reports that the group trains. The function
+    /// ignores the kubelet's readiness, because the kubelet may be unreachable or may not have probed the pod yet.
     fn mark_training_stages_ready(&mut self) {
         let leader = self.leader_status.as_ref().filter(|leader| leader.is_reachable && leader.is_training());
         let Some(StageStatus { attempt, lost: None, group: Some(group), .. }) = leader.map(|leader| &leader.status)
@@ -159,11 +159,11 @@ impl ObservedPods {
         }
     }
 
-    /// The pods that may lead now: for each replica that may lead, the newest pod of stage 0 whose process may run. The
-    /// newest pod has replaced the older pods.
+    /// Returns the pods that may lead. For each replica that may lead, this is the newest pod of stage 0 whose process
+    /// may run. The newest pod has replaced the older pods.
     fn possible_leaders(&self, job: &ParsedJob) -> impl Iterator<Item = &ObservedPod> {
         let Attempt { number, mesh, .. } = job.state.attempt;
-        // the attempt's own mesh decides: the spec may have been edited since
+        // use the mesh of the attempt, because the user may have edited the spec
         let any_may_lead = mesh.data_parallel > 1;
         let mut newest: BTreeMap<u32, (u32, &ObservedPod)> = BTreeMap::new();
         for pod in self.of_attempt(number).filter(|pod| pod.may_answer()) {
@@ -176,14 +176,14 @@ impl ObservedPods {
         newest.into_values().map(|(_, pod)| pod)
     }
 
-    /// The input of `lifecycle::decide`. `refusal` is the reason why the API server rejects the attempt's pods, if it
-    /// rejects them.
+    /// Returns the input of `lifecycle::decide`. `refusal` is the reason why the API server rejects the attempt's pods;
+    /// `None` if the API server does not reject them.
     pub(crate) fn decision_input(&self, job: &ParsedJob, refusal: Option<CreationRefusal>) -> Observed {
         let instances = self.all.iter().filter_map(ObservedPod::stage_instance).collect();
         let spares = self.all.iter().filter_map(ObservedPod::spare_instance).collect();
         let state = job.state.clone();
-        let mut policy = Policy::for_pods(&job.manifest.spec);
-        // use the grace period of the existing pods: the spec may have been edited since
+        let mut policy = FailurePolicy::for_pods(&job.manifest.spec);
+        // use the grace period of the existing pods, because the user may have edited the spec
         let grace_seconds = self.of_attempt(state.attempt.number).filter_map(|pod| pod.grace_seconds).max();
         policy.grace_seconds = grace_seconds.unwrap_or(policy.grace_seconds);
         policy.spares = job.grant.spares.unwrap_or(policy.spares);
@@ -202,7 +202,7 @@ impl ObservedPods {
             finished_steps: Some(progress.step).filter(|step| *step > 0),
             is_unreachable,
             last_preparation_at: Some(polled.changed_at).filter(|_| polled.is_preparing()),
-            // an unreachable stage 0 may be reachable for its peers; the group detects a hang itself
+            // ignore an unreachable stage 0: its peers may reach it, and the group detects a hang
             last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),
             lost: lost.as_ref().map(|lost| LostInstance {
                 rank: lost.stage,

@@ -1,6 +1,6 @@
 //! The Services, NetworkPolicies and ConfigMaps of the jobs, as the watch delivers them and as this operator wrote
-//! them. Only a fingerprint of each object is kept. `apply::repair` reads and repairs an object whose fingerprint is
-//! not the desired one.
+//! them. The cache keeps only a fingerprint of each object. `apply::repair` repairs an object whose fingerprint differs
+//! from the desired fingerprint.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,18 +21,18 @@ use crate::sync::{PerJob, lock};
 pub(crate) enum OwnedKind {
     /// The Service of stage 0.
     Service,
-    /// The peers with which the job's pods may communicate.
+    /// The NetworkPolicy of the job's pods.
     NetworkPolicy,
-    /// Stores an attempt template.
+    /// The ConfigMap that stores an attempt template.
     ConfigMap,
 }
 
-/// An object of one of these kinds.
+/// An object of an [`OwnedKind`].
 pub(crate) trait OwnedObject: ResourceExt {
     /// The kind of the object.
     const KIND: OwnedKind;
 
-    /// A hash of the fields that the operator sets. The hash stays equal if none of these fields was changed.
+    /// Returns a hash of the fields that the operator sets. A change of any other field keeps the hash.
     fn fingerprint(&self) -> u64;
 }
 
@@ -65,8 +65,8 @@ impl OwnedObject for PartialObjectMeta<ConfigMap> {
     }
 }
 
-/// A hash of the JSON of `fields`. Types of k8s-openapi have a fixed order of fields, so equal values have the same
-/// JSON.
+/// Returns a hash of the JSON of `fields`. Types of k8s-openapi have a fixed order of fields, so equal values have the
+/// same JSON.
 fn hash(fields: &impl Serialize) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(fields).unwrap_or_default().hash(&mut hasher);
@@ -80,8 +80,8 @@ pub(crate) struct ChangedObject {
     pub kind: OwnedKind,
     /// `metadata.name`
     pub name: String,
-    /// The field manager of the client that changed the object; `None` if the object was deleted or the client is not
-    /// known.
+    /// The field manager of the client that changed the object; `None` if the object was deleted or the client is
+    /// unknown.
     pub changed_by: Option<String>,
 }
 
@@ -94,21 +94,21 @@ pub(crate) struct KnownObject {
     pub name: String,
     /// `metadata.uid`
     pub uid: String,
-    /// See [`OwnedObject::fingerprint`].
+    /// The result of [`OwnedObject::fingerprint`].
     pub fingerprint: u64,
-    /// The field manager of the last client other than this operator that wrote the object.
+    /// The field manager of the last client, except this operator, that wrote the object.
     pub other_writer: Option<String>,
-    /// The fingerprints of this operator's last write and of the object that the API server stored for that write.
-    /// Admission may have changed the object.
+    /// The fingerprints of this operator's last write and of the object that the API server stored for that write. An
+    /// admission webhook may have changed the object.
     written: Option<(u64, u64)>,
     version: u64,
-    /// Whether the object was deleted. The entry is kept, so that an older version that arrives later does not bring
-    /// the object back.
+    /// Whether the object was deleted. The entry stays, so that an older version that arrives later does not restore
+    /// the object.
     deleted: bool,
 }
 
 impl KnownObject {
-    /// The known state of `object`; `own` is this operator's field manager.
+    /// Returns the known state of `object`. `own` is this operator's field manager.
     pub(crate) fn new<K: OwnedObject>(object: &K, own: &str) -> KnownObject {
         KnownObject {
             kind: K::KIND,
@@ -122,8 +122,8 @@ impl KnownObject {
         }
     }
 
-    /// The known state of an object that the API server returned when this operator wrote an object with the
-    /// fingerprint `desired`.
+    /// Returns this state with the fact that the API server stored this object when the operator wrote an object with
+    /// the fingerprint `desired`.
     pub(crate) fn written_as(self, desired: u64) -> KnownObject {
         KnownObject { written: Some((desired, self.fingerprint)), ..self }
     }
@@ -135,12 +135,12 @@ impl KnownObject {
     }
 }
 
-/// The objects of all jobs.
+/// The known objects of all jobs.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedObjects {
     jobs: PerJob<JobObjects>,
-    /// Kinds and namespaces (`""` for all) whose initial list is complete. Within these kinds and namespaces, an object
-    /// that is not known does not exist.
+    /// The kinds and namespaces (`""` for all) whose initial list is complete. An unknown object of such a kind and
+    /// namespace does not exist.
     synced: Mutex<HashSet<(OwnedKind, String)>>,
 }
 
@@ -151,7 +151,8 @@ struct JobObjects {
 }
 
 impl OwnedObjects {
-    /// Adds an object that was written or that the watch delivered. Returns whether the object is news.
+    /// Adds an object that this operator wrote or that the watch delivered. Returns whether the known state has
+    /// changed.
     pub(crate) fn insert(&self, job: &str, namespace: &str, mut object: KnownObject) -> bool {
         let mut jobs = self.jobs.lock();
         let objects = jobs.entry(job.to_owned()).or_default();
@@ -159,7 +160,7 @@ impl OwnedObjects {
         let is_same = |known: &KnownObject| known.kind == object.kind && known.name == object.name;
         let before = objects.all.iter().position(is_same);
         if let Some(known) = before.map(|at| &mut objects.all[at]).filter(|known| known.version >= object.version) {
-            // a write that changed nothing has the version of the write before
+            // a write without a change keeps the resourceVersion
             let is_same = known.version == object.version;
             known.written = object.written.filter(|_| is_same).or(known.written);
             return false;
@@ -169,19 +170,19 @@ impl OwnedObjects {
         let is_news = before.is_none_or(|before| {
             (before.deleted, &before.uid, before.fingerprint) != (object.deleted, &object.uid, object.fingerprint)
         });
-        // one deleted object of each kind is enough
+        // keep only one deleted object of each kind
         objects.all.retain(|known| !(object.deleted && known.deleted && known.kind == object.kind));
         objects.all.push(object);
         is_news
     }
 
-    /// Records that an object was deleted. Returns whether the deletion is news.
+    /// Records that an object was deleted. Returns whether the known state has changed.
     pub(crate) fn remove(&self, job: &str, namespace: &str, object: KnownObject) -> bool {
         self.insert(job, namespace, KnownObject { deleted: true, ..object })
     }
 
-    /// Records that a watch starts or restarts. Objects that the watch delivered before may have been deleted
-    /// meanwhile.
+    /// Records that a watch starts or restarts. Removes the objects that the watch delivered before, because another
+    /// client may have deleted them.
     pub(crate) fn begin_list(&self, kind: OwnedKind, namespace: &str) {
         lock(&self.synced).remove(&(kind, namespace.to_owned()));
         for objects in self.jobs.lock().values_mut() {
@@ -196,20 +197,20 @@ impl OwnedObjects {
         lock(&self.synced).insert((kind, namespace.to_owned()));
     }
 
-    /// The object of this kind and name, if the object is known to exist.
+    /// Returns the object of this kind and name; `None` if no such object is known.
     pub(crate) fn get(&self, job: &str, kind: OwnedKind, name: &str) -> Option<KnownObject> {
         let jobs = self.jobs.lock();
         let known = jobs.get(job)?.all.iter().find(|known| known.kind == kind && known.name == name && !known.deleted);
         known.cloned()
     }
 
-    /// Whether the list of this kind is complete, so that an object that is not known does not exist.
+    /// Whether the list of this kind is complete, so that an unknown object does not exist.
     pub(crate) fn is_synced(&self, kind: OwnedKind, namespace: &str) -> bool {
         let synced = lock(&self.synced);
         [namespace, ""].into_iter().any(|namespace| synced.contains(&(kind, namespace.to_owned())))
     }
 
-    /// Removes the entries of jobs that no longer exist.
+    /// Removes the entries of deleted jobs.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.jobs.retain(is_live);
     }

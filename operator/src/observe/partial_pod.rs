@@ -1,17 +1,17 @@
-//! The fields of an API pod that the operator reads. A watch delivers thousands of pods, and the operator does not need
-//! their other fields.
+//! The fields of an API pod that the operator reads. The operator stores no other fields, because a watch may deliver
+//! thousands of pods.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::Resource;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::Resource;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-/// The fields of a pod that are read.
+use crate::json_api::namespaced_resource;
+
+/// The fields of a pod that the operator reads.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct PartialPod {
     #[serde(deserialize_with = "metadata")]
@@ -23,13 +23,13 @@ pub(crate) struct PartialPod {
 }
 
 impl PartialPod {
-    /// The condition of this type.
+    /// Returns the condition of this type.
     pub(super) fn condition(&self, kind: &str) -> Option<&PodCondition> {
         self.status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
     }
 }
 
-/// The fields of a pod's spec that are read.
+/// The fields of a pod's spec that the operator reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PartialPodSpec {
@@ -43,7 +43,7 @@ pub(super) struct PartialPodSpec {
     pub(super) scheduling_gates: Vec<IgnoredAny>,
 }
 
-/// The fields of a container that are read.
+/// The fields of a container that the operator reads.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PartialContainer {
@@ -53,7 +53,7 @@ pub(super) struct PartialContainer {
     pub(super) restart_policy: Option<String>,
 }
 
-/// Metadata without `managedFields`, which are the largest part of the metadata.
+/// Deserialises metadata without `managedFields`, which are the largest part of the metadata.
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -83,31 +83,4 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
     })
 }
 
-impl Resource for PartialPod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Pod::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Pod::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Pod::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Pod::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+namespaced_resource!(PartialPod, Pod::API_VERSION, Pod::KIND, "pods");

@@ -1,4 +1,4 @@
-//! The exit of a pod's trainer, and its cause outside the job, if there is one.
+//! The exit of a pod's trainer, and the external cause of the exit, if the exit has one.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
 use stagecoach_api::contract::{CONTAINER_NAME, ExitCode, FailureKind, TerminationMessage};
@@ -8,7 +8,7 @@ use stagecoach_lifecycle::{Exit, ExternalCause, TerminationReport};
 
 use super::PartialPod;
 
-/// The trainer's exit. `ended` is the terminated state of the trainer's container, if there is one.
+/// Returns the trainer's exit. `ended` is the terminated state of the trainer's container, if the container has one.
 pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -> Exit {
     let message = ended.and_then(termination_message);
     let mut report = message.as_ref().map(TerminationReport::from);
@@ -34,7 +34,7 @@ pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -
     }
 }
 
-/// The last progress of a trainer that has exited, if its termination message has it.
+/// Returns the last progress of an exited trainer; `None` if its termination message has no progress.
 pub(super) fn last_progress(pod: &PartialPod) -> Option<ProgressStatus> {
     let mut containers = pod.status.container_statuses.iter().flatten();
     let trainer = containers.find(|container| container.name == CONTAINER_NAME)?;
@@ -55,8 +55,8 @@ fn disruption(pod: &PartialPod) -> Option<&PodCondition> {
     pod.condition("DisruptionTarget").filter(|condition| condition.status == "True")
 }
 
-/// The exit of a pod whose init container failed, unless the pod was disrupted. The container's own code has no meaning
-/// in the contract of stages.
+/// Returns the exit of a pod whose init container failed; `None` if the pod was disrupted. The exit omits the code of
+/// the container, which has no meaning in the contract of stages.
 pub(super) fn init_container_exit(pod: &PartialPod) -> Option<Exit> {
     let (container, ended) = failed_init_container(pod).filter(|_| external_cause(pod).is_none())?;
     let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default();
@@ -64,8 +64,8 @@ pub(super) fn init_container_exit(pod: &PartialPod) -> Option<Exit> {
     Some(Exit { message: Some(message), ..Exit::with_code(ExitCode::Failure.code()) })
 }
 
-/// The name and the terminated state of the init container that failed, if one failed. Sidecars are ignored: the
-/// kubelet stops them when another container fails, and their own exits do not end the pod.
+/// Returns the name and the terminated state of the init container that failed, if one failed. Sidecars are ignored:
+/// the kubelet stops sidecars when another container fails, and the exit of a sidecar does not end the pod.
 pub(super) fn failed_init_container(pod: &PartialPod) -> Option<(&str, &ContainerStateTerminated)> {
     let is_sidecar = |name: &str| {
         let mut containers = pod.spec.init_containers.iter();
@@ -87,7 +87,7 @@ pub(super) fn ends_by_itself(pod: &PartialPod) -> bool {
         || !statuses.is_empty() && statuses.iter().all(has_ended)
 }
 
-/// The cause of the exit outside the job, if there is one.
+/// Returns the external cause of the exit, if the exit has one.
 fn external_cause(pod: &PartialPod) -> Option<ExternalCause> {
     if is_over_its_own_limit(pod) {
         return None;
@@ -110,6 +110,7 @@ mod tests {
     use stagecoach_lifecycle::{InstanceState, UnixMillis};
 
     use super::super::pod_state;
+    use super::super::pod_state::tests::{at, pod};
     use super::*;
 
     fn state(pod: &Value) -> (InstanceState, UnixMillis) {
@@ -121,16 +122,6 @@ mod tests {
             InstanceState::Exited(exit) => exit,
             other => panic!("{other:?}"),
         }
-    }
-
-    /// 2026-01-01T00:00:SSZ
-    fn at(seconds: u64) -> UnixMillis {
-        UnixMillis(1_767_225_600_000 + seconds * 1000)
-    }
-
-    fn pod(status: Value) -> Value {
-        let labels = json!({"stagecoach.dev/stage": "2", "stagecoach.dev/attempt": "7"});
-        json!({"metadata": {"labels": labels, "creationTimestamp": "2026-01-01T00:00:01Z"}, "status": status})
     }
 
     fn ended(terminated: Value) -> Value {

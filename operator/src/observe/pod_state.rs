@@ -19,19 +19,20 @@ pub(crate) struct BlockingReason {
     pub message: String,
 }
 
-/// The role for which `pod` was created, and its attempt; `None` if the labels do not identify a pod of an attempt.
+/// Returns the role for which `pod` was created, and its attempt; `None` if the labels do not identify a pod of an
+/// attempt.
 pub(super) fn role(pod: &PartialPod) -> Option<(PodRole, u64)> {
     let labels = pod.metadata.labels.as_ref()?;
     Some((PodRole::from_labels(labels)?, labels.get(ATTEMPT_LABEL)?.parse().ok()?))
 }
 
-/// Types and statuses of the pod's conditions.
+/// Returns the types and statuses of the pod's conditions.
 pub(super) fn conditions(pod: &PartialPod) -> Vec<(String, String)> {
     let conditions = pod.status.conditions.iter().flatten();
     conditions.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
 }
 
-/// The reason why a pod can't start, if the pod's status has one.
+/// Returns the reason why a pod can't start; `None` if the pod's status has no such reason.
 pub(super) fn blocking_reason(pod: &PartialPod) -> Option<BlockingReason> {
     let reason = |reason: &Option<String>, message: &Option<String>| BlockingReason {
         reason: reason.clone().unwrap_or_else(|| "Waiting".into()),
@@ -54,7 +55,7 @@ pub(super) fn blocking_reason(pod: &PartialPod) -> Option<BlockingReason> {
     Some(reason(&unexpected.reason, &unexpected.message))
 }
 
-/// The pod's state according to its status in the API, and the time at which the pod entered this state.
+/// Returns the pod's state according to its status in the API, and the time at which the pod entered this state.
 pub(super) fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
     let (metadata, status) = (&pod.metadata, &pod.status);
     let created = time(metadata.creation_timestamp.as_ref()).unwrap_or(UnixMillis(0));
@@ -81,7 +82,7 @@ pub(super) fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
         return (InstanceState::Ready, ready.and_then(since).unwrap_or(created));
     }
     match trainer.and_then(|trainer| time(trainer.running.as_ref()?.started_at.as_ref())) {
-        // the pod may have lost its readiness: the start-up timeout then runs from that moment
+        // if the pod has lost its readiness, the start-up timeout counts from that time
         Some(started) => (InstanceState::Starting, started.max(ready.and_then(since).unwrap_or(started))),
         None if !pod.spec.scheduling_gates.is_empty() => (InstanceState::SchedulingGated, created),
         None => (InstanceState::Pending, created),
@@ -97,7 +98,7 @@ fn time(timestamp: Option<&v1::Time>) -> Option<UnixMillis> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
     use stagecoach_lifecycle::InstanceId;
 
@@ -111,12 +112,12 @@ mod tests {
         super::blocking_reason(&serde_json::from_value(pod.clone()).unwrap())
     }
 
-    /// 2026-01-01T00:00:SSZ
-    fn at(seconds: u64) -> UnixMillis {
+    /// Returns the time 2026-01-01T00:00:SSZ, where SS is `seconds`.
+    pub(in crate::observe) fn at(seconds: u64) -> UnixMillis {
         UnixMillis(1_767_225_600_000 + seconds * 1000)
     }
 
-    fn pod(status: Value) -> Value {
+    pub(in crate::observe) fn pod(status: Value) -> Value {
         let labels = json!({"stagecoach.dev/stage": "2", "stagecoach.dev/attempt": "7"});
         json!({"metadata": {"labels": labels, "creationTimestamp": "2026-01-01T00:00:01Z"}, "status": status})
     }

@@ -8,11 +8,11 @@ use stagecoach_lifecycle::{InstanceId, UnixMillis};
 
 use super::now;
 
-/// Minimum seconds between two reconciles, and between two status writes, that change nothing but progress.
+/// The minimum seconds between two reconciles, and between two status writes, that change only progress.
 pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 
-/// The longest wait for the first response of a ready spare. After this time, the operator decides without knowing
-/// whether the spare is a stage by now.
+/// The longest wait for the first response of a ready spare. After this time, the operator decides, although the group
+/// may have promoted the spare.
 const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The last response of a pod.
@@ -24,7 +24,7 @@ pub(crate) struct PolledStatus {
     pub changed_at: UnixMillis,
     /// The time at which the response was received.
     pub polled_at: UnixMillis,
-    /// Whether the last request was answered.
+    /// Whether the pod answered the last request.
     pub is_reachable: bool,
 }
 
@@ -40,7 +40,7 @@ impl PolledStatus {
     }
 
     /// Whether a change that is no news triggers a reconcile. `last` is the status that triggered the last reconcile.
-    /// The first progress triggers a reconcile at once; other changes trigger one per interval.
+    /// The first progress triggers a reconcile at once. Other changes trigger one reconcile per interval.
     pub(super) fn is_due(&self, last: &PolledStatus) -> bool {
         let has_progress = |polled: &PolledStatus| polled.status.progress != ProgressStatus::default();
         let is_interval_over = last.polled_at.plus_seconds(PROGRESS_INTERVAL_SECONDS) <= self.polled_at;
@@ -54,12 +54,12 @@ impl PolledStatus {
 pub(crate) struct PolledPod {
     /// The pod's last response; `None` before the first response.
     pub last: Option<PolledStatus>,
-    /// The pod's stage, and the time of the first response that named the stage. The value never changes afterwards.
-    /// `None` for a spare that has not taken the place of a stage.
+    /// The pod's stage, and the time of the first response that named the stage. Later responses do not change this
+    /// value. `None` for a spare that the group has not promoted.
     pub stage: Option<(InstanceId, UnixMillis)>,
     /// The time at which the polls of the pod began; `None` until then.
     pub(super) polled_since: Option<Instant>,
-    /// Whether a first request was answered or has failed.
+    /// Whether the first request was answered or has failed.
     pub(super) was_asked: bool,
 }
 

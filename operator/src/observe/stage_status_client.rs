@@ -12,18 +12,18 @@ use tokio::net::TcpStream;
 
 use crate::sync::AbortOnDrop;
 
-/// Limits of one request: the time beyond the timeout of the query itself, and the size of the body in bytes.
+/// The limits of one request: the time beyond the timeout of the query, and the size of the body in bytes.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_BODY_BYTES: usize = 1 << 16;
 
-/// Reads `/status` of one pod. The client keeps its connection, because a new connection would be most of the cost of a
-/// request.
+/// A client that reads `/status` of one pod. The client keeps its connection, because opening a connection is most of
+/// the cost of a request.
 pub(super) struct StageStatusClient {
     address: IpAddr,
-    connection: Option<Connection>,
+    connection: Option<StatusConnection>,
 }
 
-struct Connection {
+struct StatusConnection {
     sender: SendRequest<Empty<Bytes>>,
     _task: AbortOnDrop,
 }
@@ -33,7 +33,7 @@ impl StageStatusClient {
         StageStatusClient { address, connection: None }
     }
 
-    /// The pod's response; `None` if no response arrives in time.
+    /// Returns the pod's response; `None` if no response arrives in time.
     pub(super) async fn fetch(&mut self, query: StatusQuery) -> Option<StageStatus> {
         let timeout = query.timeout() + REQUEST_TIMEOUT;
         if let Some(mut kept) = self.connection.take().filter(|kept| !kept.sender.is_closed()) {
@@ -42,23 +42,24 @@ impl StageStatusClient {
                 self.connection = Some(kept);
                 return response;
             }
-            // the pod has closed the connection meanwhile
+            // the pod has closed the kept connection
         }
-        let mut connection = tokio::time::timeout(REQUEST_TIMEOUT, Connection::open(self.address)).await.ok()??;
+        let mut connection =
+            tokio::time::timeout(REQUEST_TIMEOUT, StatusConnection::open(self.address)).await.ok()??;
         let response = tokio::time::timeout(timeout, connection.request(query)).await.ok()??;
         self.connection = Some(connection);
         Some(response)
     }
 }
 
-impl Connection {
-    async fn open(address: IpAddr) -> Option<Connection> {
+impl StatusConnection {
+    async fn open(address: IpAddr) -> Option<StatusConnection> {
         let stream = TcpStream::connect((address, HTTP_PORT)).await.ok()?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
-        Some(Connection { sender, _task: AbortOnDrop(tokio::spawn(connection).abort_handle()) })
+        Some(StatusConnection { sender, _task: AbortOnDrop(tokio::spawn(connection).abort_handle()) })
     }
 
-    /// The response to one request; `None` if the connection ends or the response is not a status.
+    /// Returns the response to one request; `None` if the connection ends or the response is not a status.
     async fn request(&mut self, query: StatusQuery) -> Option<StageStatus> {
         let request = http::Request::get(query.path()).header("Host", "stage").body(Empty::<Bytes>::new()).ok()?;
         self.sender.ready().await.ok()?;

@@ -1,6 +1,6 @@
 //! Polls `/status` of each job's stage 0 and of its spares in the background, so that a pod that does not answer delays
-//! no reconcile. A pod holds its response until it has news, and news triggers a reconcile. Progress alone triggers one
-//! reconcile per interval. The operator pulls, so that pods need no API permissions.
+//! no reconcile. A pod delays its response until it has news, and news triggers a reconcile. Progress alone triggers
+//! one reconcile per interval. The operator polls the pods, so that the pods need no API permissions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,12 +16,12 @@ use crate::build::JobReference;
 use crate::sync::{AbortOnDrop, PerJob};
 use crate::triggers::Triggers;
 
-/// Pauses before the next request: after news, and after the first request without an answer. Each further request
+/// The pauses before the next request: after news, and after the first request without an answer. Each further request
 /// without an answer doubles the pause, up to the poll interval.
 const PAUSE_AFTER_NEWS: Duration = Duration::from_millis(20);
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The polls of a pod. The responses are kept as long as the pod exists, even when the pod is no longer polled.
+/// The polls of a pod. The responses are kept while the pod exists, even after the polls have ended.
 #[derive(Debug, Default)]
 struct Polls {
     pod: PolledPod,
@@ -55,12 +55,12 @@ pub(crate) struct StageStatusPoller {
 }
 
 impl StageStatusPoller {
-    /// A poller that polls a pod without news once per `interval`.
+    /// Creates a poller that polls a pod without news once per `interval`.
     pub(crate) fn new(interval: Duration, triggers: Arc<Triggers>) -> StageStatusPoller {
         StageStatusPoller { interval, jobs: Arc::default(), triggers }
     }
 
-    /// The responses of `pod` so far. The poller polls the pod from now on.
+    /// Returns the responses of `pod` so far, and starts to poll the pod.
     pub(crate) fn poll(&self, job: &JobReference, pod: &ObservedPod) -> PolledPod {
         let mut jobs = self.jobs.lock();
         let polls = jobs.entry(job.uid.clone()).or_default().entry(pod.uid.clone()).or_default();
@@ -72,7 +72,7 @@ impl StageStatusPoller {
         polls.pod.clone()
     }
 
-    /// The responses of `pod` so far.
+    /// Returns the responses of `pod` so far.
     pub(crate) fn last_polled(&self, job: &JobReference, pod: &ObservedPod) -> PolledPod {
         let jobs = self.jobs.lock();
         jobs.get(&job.uid).and_then(|pods| pods.get(&pod.uid)).map(|polls| polls.pod.clone()).unwrap_or_default()
@@ -87,7 +87,7 @@ impl StageStatusPoller {
         all.iter_mut().filter(|(uid, _)| !polled.contains(uid)).for_each(|(_, polls)| polls.task = None);
     }
 
-    /// Removes the entries of jobs that no longer exist.
+    /// Removes the entries of deleted jobs.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.jobs.retain(is_live);
     }
@@ -114,7 +114,7 @@ impl StageStatusPoller {
             }
             let pause = match (is_answered, is_news) {
                 (true, true) => PAUSE_AFTER_NEWS,
-                // a held response may have used up the interval
+                // a delayed response may have used up the interval
                 (true, false) => self.interval.saturating_sub(asked_at.elapsed()),
                 (false, _) => retry_pause,
             };

@@ -12,7 +12,7 @@ use super::conditions::is_normal_startup;
 use super::{StatusInputs, stage_prefix};
 use crate::build::{JobReference, PodRole};
 
-/// One event.
+/// An event about a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JobEvent {
     /// The reason, in CamelCase.
@@ -23,7 +23,7 @@ pub(crate) struct JobEvent {
     pub is_warning: bool,
 }
 
-/// The events for the change from the old status to `new`, in the order in which they are published.
+/// Returns the events for the change from the old status to `new`, in the order of their publication.
 pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobEvent> {
     let mut all = Vec::new();
     all.extend(failure_event(inputs));
@@ -44,7 +44,8 @@ fn warning(reason: &'static str, note: impl Into<String>) -> JobEvent {
     JobEvent { reason, note: note.into(), is_warning: true }
 }
 
-/// The event for an attempt that failed. The event is published again when more is known about the same failure.
+/// Returns the event for a failed attempt. The operator publishes the event again when it has more details of the same
+/// failure.
 fn failure_event(inputs: &StatusInputs) -> Option<JobEvent> {
     let failure = inputs.decision.state.last_failure.as_ref()?;
     let is_new = inputs.job.state.last_failure.as_ref() != Some(failure);
@@ -59,7 +60,7 @@ fn attempt_event(inputs: &StatusInputs) -> Option<JobEvent> {
     is_new.then(|| normal("AttemptStarted", format!("attempt {} with {}", attempt.number, attempt.mesh)))
 }
 
-/// The events for replaced stages. A spare or a new pod replaces each of these stages.
+/// Returns the events for replaced stages. A spare or a new pod replaces each of these stages.
 fn replacement_events(inputs: &StatusInputs) -> impl Iterator<Item = JobEvent> {
     let state = &inputs.decision.state;
     let Attempt { number, mesh, .. } = state.attempt;
@@ -76,7 +77,7 @@ fn replacement_events(inputs: &StatusInputs) -> impl Iterator<Item = JobEvent> {
     })
 }
 
-/// The event for the phase that the job has entered, or for a changed number of training replicas.
+/// Returns the event for the phase that the job has entered, or for a changed number of training replicas.
 fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEvent> {
     let (old, phase) = (&inputs.job.status, inputs.decision.job_phase);
     // a status of an older version does not have this field
@@ -107,7 +108,7 @@ fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEven
     }
 }
 
-/// The event for an admission, or for its end.
+/// Returns the event for an admission, for the loss of an admission, or for a wait in the queue.
 fn queue_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
     let Condition { status, reason, message, .. } = new.condition(condition_type::ADMITTED)?;
     let before = old.condition(condition_type::ADMITTED);
@@ -120,7 +121,7 @@ fn queue_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEv
     is_new.then_some(event)
 }
 
-/// The event for saving that fails, or that works again.
+/// Returns the event for saves that fail, or that succeed again.
 fn checkpoint_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
     match (failing_save(old), failing_save(new)) {
         (None, Some(condition)) => Some(warning(condition_reason::SAVING_FAILS, &condition.message)),
@@ -134,7 +135,7 @@ fn failing_save(status: &PipelineJobStatus) -> Option<&Condition> {
     healthy.filter(|condition| condition.reason == condition_reason::SAVING_FAILS)
 }
 
-/// The event for pods that can't be created or scheduled, for another reason than before.
+/// Returns the event for pods that can't be created or scheduled, if the reason is new.
 fn scheduling_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
     let Condition { reason, message, .. } = blocked_scheduling(new)?;
     let is_new = blocked_scheduling(old).is_none_or(|old| old.reason != *reason);
@@ -146,11 +147,11 @@ fn blocked_scheduling(status: &PipelineJobStatus) -> Option<&Condition> {
     scheduled.filter(|condition| condition.reason != condition_reason::NOT_WANTED && !is_normal_startup(condition))
 }
 
-/// The largest note that the API accepts.
+/// The largest note that the API accepts, in bytes.
 const MAX_NOTE_BYTES: usize = 1024;
 
 impl JobEvent {
-    /// The event in the form that the API expects.
+    /// Returns the event in the form that the API expects.
     pub(crate) fn to_api(&self) -> kube::runtime::events::Event {
         let mut note = visible(&self.note).into_owned();
         note.truncate(note.floor_char_boundary(MAX_NOTE_BYTES));
@@ -164,7 +165,7 @@ impl JobEvent {
     }
 }
 
-/// The reference to the job in its events.
+/// Returns the reference to the job in its events.
 pub(crate) fn object_reference(job: &JobReference) -> ObjectReference {
     ObjectReference {
         api_version: Some(API_VERSION.into()),

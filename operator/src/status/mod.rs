@@ -24,13 +24,13 @@ use crate::kueue::QueueCondition;
 use crate::observe::{ChangedObject, ObservedPod, ObservedPods, PolledStatus};
 use crate::rejection::Rejections;
 
-/// Inputs of the status and the events.
+/// The inputs of the status and of the events.
 pub(crate) struct StatusInputs<'a> {
     /// The job at the time of the decision.
     pub job: &'a ParsedJob,
     /// The job's observed pods.
     pub pods: &'a ObservedPods,
-    /// The decision.
+    /// The decision of `lifecycle::decide`.
     pub decision: &'a Decision,
     /// The rejections by the API server at the last try.
     pub rejections: &'a Rejections,
@@ -38,7 +38,7 @@ pub(crate) struct StatusInputs<'a> {
     pub log_tail: Option<String>,
     /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
     pub recovery: Option<Recovery>,
-    /// The objects that another client changes or deletes again and again.
+    /// The objects that another client repeatedly changes or deletes.
     pub contested: Vec<ChangedObject>,
     /// The condition `Admitted`; `None` for a job without a queue.
     pub queue: Option<QueueCondition>,
@@ -51,8 +51,8 @@ pub(crate) struct StatusInputs<'a> {
 }
 
 impl StatusInputs<'_> {
-    /// The number of replicas that train: the replicas in the group, if stage 0 reports its group, else the replicas
-    /// whose pods are ready.
+    /// Returns the number of replicas that train. If stage 0 reports its group, these are the replicas in the group.
+    /// Otherwise, these are the replicas whose pods are ready.
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
         let polled = self.pods.leader_status.as_ref().filter(|polled| polled.is_reachable);
@@ -70,13 +70,13 @@ impl StatusInputs<'_> {
         }
     }
 
-    /// A sentence about the missing replicas, if the job trains without some of its replicas.
+    /// Returns a sentence about the missing replicas; `None` if the job trains with all its replicas.
     fn missing_replicas(&self) -> Option<String> {
         Replicas::of(self.decision.state.attempt.mesh, self.training_replicas())?.missing()
     }
 }
 
-/// The status after a decision, or the old status if the write can be delayed.
+/// Returns the status after a decision, or the old status if the write can be delayed.
 pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     let StatusInputs { job, pods, decision, .. } = inputs;
     let (old, state, now) = (&job.status, &decision.state, pods.observed_at);
@@ -153,7 +153,7 @@ fn keeps_image(old: &JobState, new: &JobState) -> bool {
     old.max_finished_steps.is_some() && old.attempt.revision == new.attempt.revision
 }
 
-/// Training progress: from stage 0's `/status`, or from the termination message of a stage that ended.
+/// Returns the training progress, from the `/status` of stage 0 or from the termination message of a stage that ended.
 fn progress(
     old: Option<&ProgressStatus>,
     polled: Option<&PolledStatus>,
@@ -169,7 +169,7 @@ fn progress(
     };
     let ended = pods.of_attempt(attempt).filter_map(|pod| Some((pod.since, pod.last_progress.as_ref()?)));
     match ended.max_by_key(|(_, last)| last.step).filter(|(_, last)| last.step >= progress.step) {
-        // no pod answers any more, and the last answer may be older than the end of the stage
+        // no pod answers, and the last answer may be older than the end of the stage
         Some((since, last)) if polled.is_none() => {
             progress = ProgressStatus { updated_at: Some(to_rfc3339(since)), ..last.clone() };
         }
@@ -213,8 +213,8 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     })
 }
 
-/// The name of the pod of the stage that failed. `None` if the pod no longer exists and may have been created as a
-/// spare.
+/// Returns the name of the pod of the stage that failed. Returns `None` if the pod does not exist and may have been
+/// created as a spare.
 fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<String> {
     let instance = failure.instance_id()?;
     let known = inputs.pods.pod_that_failed(failure).map(|pod| pod.name.clone());
@@ -225,155 +225,23 @@ fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<St
     })
 }
 
-/// The failure that `decision` records for the first time.
+/// Returns the failure that `decision` records for the first time, if it records a new failure.
 pub(crate) fn new_failure<'d>(job: &ParsedJob, decision: &'d Decision) -> Option<&'d AttemptFailure> {
     let before = job.state.last_failure.as_ref();
     let failure = decision.state.last_failure.as_ref();
     failure.filter(|failure| before.is_none_or(|before| !before.is_same(failure)))
 }
 
-/// The failed stage as the beginning of a message: `stage 2: `. Empty if no stage is known.
+/// Returns the failed stage as the beginning of a message, such as `stage 2: `. The text is empty if no stage is known.
 fn stage_prefix(failure: &AttemptFailure) -> String {
     failure.stage().map(|stage| format!("{stage}: ")).unwrap_or_default()
 }
 
-/// The time in RFC 3339, in whole seconds and UTC.
+/// Returns the time in RFC 3339, in whole seconds and UTC.
 pub(crate) fn to_rfc3339(time: UnixMillis) -> String {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-    use stagecoach_api::contract::{FailureKind, Mesh, StageStatus, TerminationMessage};
-    use stagecoach_api::job::{FloatString, JobPhase, condition_type};
-    use stagecoach_lifecycle::{Attempt, decide};
-
-    use super::*;
-
-    const SAMPLE_JOB: &str = include_str!("../../../manifests/samples/shakespeare.yaml");
-
-    /// 2026-01-01T00:00:12Z
-    const NOW: UnixMillis = UnixMillis(1_767_225_612_000);
-
-    /// A job of two stages whose first attempt runs, with the progress that stage 0 reported last.
-    fn running_job() -> ParsedJob {
-        let state = JobState {
-            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7, admission: 0, admitted_replicas: None },
-            ..JobState::default()
-        };
-        let overrides = [("stages".to_owned(), "2".to_owned())];
-        let spec = stagecoach_api::parse_with(SAMPLE_JOB, "shakespeare.yaml", &overrides).unwrap().spec;
-        let status = PipelineJobStatus {
-            attempt: Some(AttemptStatus { number: 1, generation: Some(1), stages: 2, ..AttemptStatus::default() }),
-            progress: Some(ProgressStatus { step: 700, steps: Some(1000), ..ProgressStatus::default() }),
-            record: serde_json::to_string(&state).ok(),
-            ..PipelineJobStatus::default()
-        };
-        let metadata = json!({"name": "a", "namespace": "ml", "uid": "job", "generation": 1});
-        let object = json!({"metadata": metadata, "spec": spec, "status": status}).to_string();
-        crate::job::parse(&serde_json::from_str(&object).unwrap()).unwrap()
-    }
-
-    fn ended_pod(stage: u32, progress: Option<ProgressStatus>) -> ObservedPod {
-        let message = TerminationMessage { progress, ..TerminationMessage::new(FailureKind::Done, stage, "done") };
-        let owner = json!({"apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "name": "a", "uid": "job", "controller": true});
-        let labels = json!({"stagecoach.dev/stage": stage.to_string(), "stagecoach.dev/attempt": "1"});
-        let terminated = json!({"exitCode": 0, "finishedAt": "2026-01-01T00:00:09Z", "message": message.to_json()});
-        let object = json!({
-            "metadata": {"uid": stage.to_string(), "labels": labels, "ownerReferences": [owner]},
-            "status": {"containerStatuses": [{"name": "trainer", "state": {"terminated": terminated}}]},
-        });
-        ObservedPod::from_partial(&serde_json::from_value(object).unwrap(), "job").unwrap()
-    }
-
-    fn pods(all: Vec<ObservedPod>) -> ObservedPods {
-        ObservedPods { all, observed_at: NOW, leader_status: None, leader_is_silent: false, awaits_spare_status: false }
-    }
-
-    /// The status after both stages have ended with exit code 0, and the events. `last` is the progress in stage 0's
-    /// termination message.
-    fn ended(last: ProgressStatus) -> (PipelineJobStatus, Vec<events::JobEvent>) {
-        let mut job = running_job();
-        let pods = pods(vec![ended_pod(0, Some(last)), ended_pod(1, None)]);
-        let decision = loop {
-            let decision = decide(&pods.decision_input(&job, None), pods.observed_at);
-            if decision.state == job.state {
-                break decision;
-            }
-            job.state = decision.state;
-        };
-        let inputs = StatusInputs {
-            job: &job,
-            pods: &pods,
-            decision: &decision,
-            rejections: &Rejections::default(),
-            log_tail: None,
-            recovery: None,
-            contested: Vec::new(),
-            queue: None,
-            other_operators: Vec::new(),
-            field_manager: "test",
-            since_last_write: None,
-        };
-        let status = next_status(&inputs).status;
-        let events = events(&inputs, &status);
-        (status, events)
-    }
-
-    fn reason_and_message<'a>(status: &'a PipelineJobStatus, kind: &str) -> (&'a str, &'a str) {
-        let condition = status.condition(kind).unwrap();
-        assert_eq!(condition.status, "True", "{kind}");
-        (&condition.reason, &condition.message)
-    }
-
-    #[test]
-    fn a_job_that_ended_early_is_complete_and_says_why() {
-        let why = "the held-out loss was not lower than 4.5 of step 600 in 3 evaluations in a row";
-        let last = ProgressStatus {
-            step: 900,
-            steps: Some(1000),
-            loss: Some(FloatString(4.25)),
-            evaluation_loss: Some(FloatString(4.75)),
-            best_evaluation_loss: Some(FloatString(4.5)),
-            best_evaluation_step: Some(600),
-            ended_early: Some(why.into()),
-            ..ProgressStatus::default()
-        };
-        let (status, events) = ended(last.clone());
-        assert_eq!(status.phase, Some(JobPhase::Complete));
-        let updated_at = Some("2026-01-01T00:00:09Z".to_owned());
-        assert_eq!(status.progress, Some(ProgressStatus { updated_at, ..last }));
-        assert_eq!(reason_and_message(&status, condition_type::COMPLETE), ("NoImprovement", why));
-        assert_eq!(reason_and_message(&status, condition_type::READY), ("Complete", why));
-        let reasons_and_notes: Vec<(&str, &str)> =
-            events.iter().map(|event| (event.reason, event.note.as_str())).collect();
-        assert_eq!(reasons_and_notes, [("NoImprovement", why)]);
-    }
-
-    #[test]
-    fn an_exited_pod_raises_the_step_while_another_stage_answers() {
-        let of = |step: u64, loss: f64| {
-            let loss = Some(FloatString(loss));
-            ProgressStatus { step, loss, ..ProgressStatus::default() }
-        };
-        let pods = pods(vec![ended_pod(0, Some(of(7, 2.5)))]);
-        let status = StageStatus { attempt: 1, progress: of(5, 3.5), ..StageStatus::default() };
-        let polled = PolledStatus { status, changed_at: NOW, polled_at: NOW, is_reachable: true };
-        let current = |polled| progress(None, polled, &pods, 1).map(|now| (now.step, now.loss));
-        assert_eq!(current(Some(&polled)), Some((7, Some(FloatString(3.5)))));
-        assert_eq!(current(None), Some((7, Some(FloatString(2.5)))));
-    }
-
-    #[test]
-    fn a_job_that_trained_all_steps_is_complete() {
-        let (status, events) = ended(ProgressStatus { step: 1000, ..ProgressStatus::default() });
-        for kind in [condition_type::COMPLETE, condition_type::READY] {
-            assert_eq!(reason_and_message(&status, kind), ("Complete", "training is complete"));
-        }
-        assert_eq!(events.len(), 1);
-        assert_eq!((events[0].reason, events[0].note.as_str()), ("Complete", "training is complete"));
-    }
-}
+mod tests;

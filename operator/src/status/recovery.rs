@@ -7,8 +7,8 @@ use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, InstanceState, JobState
 
 use crate::observe::{ObservedPod, ObservedPods};
 
-/// The phases in their order, as the metric names them. If a spare takes the place of the lost stage, no pod is created
-/// or started, and these two phases take no time.
+/// The phases in their order, as the metric names them. If a spare replaces the lost stage, the operator creates and
+/// starts no pod, and the phases `created` and `started` take no time.
 pub(crate) const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "first_step"];
 
 /// A recovery, complete or in progress.
@@ -56,9 +56,9 @@ impl RecoveryProgress {
     }
 }
 
-/// Whether a group of this attempt has formed after the failure: the group has a later incarnation of the stage that
-/// failed, or lacks this stage. Times can't decide this question. If a spare takes the place, the next group may train
-/// before the operator observes the failure.
+/// Whether a group of this attempt has formed after the failure. Such a group has a later incarnation of the failed
+/// stage, or lacks this stage. Times can't decide this question: if a spare replaces the stage, the next group may
+/// train before the operator observes the failure.
 fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool {
     let taken_by = failure.rank.and_then(|rank| group.incarnations.get(rank as usize));
     attempt > failure.attempt
@@ -66,8 +66,7 @@ fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool 
 }
 
 impl Recovery {
-    /// Updates the recovery from the last failure: the `known` recovery, or a recovery that begins now if the failure
-    /// `is_new`.
+    /// Updates the recovery from the last failure: the `known` recovery, or a new recovery if the failure `is_new`.
     pub(crate) fn update(
         known: Option<Recovery>,
         is_new: bool,
@@ -114,7 +113,7 @@ impl Recovery {
         }
     }
 
-    /// The seconds of each phase, once all phases are over.
+    /// Returns the seconds of each phase; `None` until all phases are over.
     pub(crate) fn seconds(&self) -> Option<[f64; PHASES.len()]> {
         let ends: [UnixMillis; PHASES.len()] = self.ends.clone().try_into().ok()?;
         let mut before = self.failure.failed_at;
@@ -125,7 +124,7 @@ impl Recovery {
         }))
     }
 
-    /// The recovery in the form of the status, once the recovery is over.
+    /// Returns the recovery in the form of the status; `None` until the recovery is over.
     pub(crate) fn status(&self) -> Option<RecoveryStatus> {
         let seconds = self.seconds()?;
         let rounded = |seconds: f64| Some(FloatString(seconds).rounded(3));
@@ -211,13 +210,12 @@ mod tests {
         assert!(!follows(3, &of(&[9, 1]), &failed));
         assert!(follows(3, &of(&[0, 2]), &failed));
         assert!(follows(4, &of(&[0, 0]), &failed));
-        // a trainer that does not report its incarnations
+        // this trainer does not report its incarnations
         assert!(!follows(3, &of(&[]), &failed));
         assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { rank: None, ..failed }));
     }
 
-    /// With a spare that takes the place of the lost stage, the group may train again before the operator knows about
-    /// the loss.
+    /// If a spare replaces the lost stage, the group may train before the operator observes the loss.
     #[test]
     fn what_was_over_before_the_failure_was_known_took_no_time() {
         let mut recovery = Recovery::new(&failure());

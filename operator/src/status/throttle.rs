@@ -11,7 +11,7 @@ use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 use super::conditions::is_normal_startup;
 use crate::observe::PROGRESS_INTERVAL_SECONDS;
 
-/// Minimum time between writes that change nothing but pod counts.
+/// The minimum time between two writes that change only pod counts.
 const POD_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The status to write.
@@ -46,7 +46,7 @@ pub(super) fn throttle(
     }
 }
 
-/// The part of the status that is written at once.
+/// Returns the part of the status that is written at once.
 fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
     let condition = |condition: &Condition| match is_normal_startup(condition) {
         true => Condition { kind: condition.kind.clone(), ..Condition::default() },
@@ -67,8 +67,8 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
     }
 }
 
-/// The part of the record that must be written at once. `all_created` is excluded, because this field is also cached in
-/// memory.
+/// Returns the part of the record that must be written at once. The part excludes progress and `all_created`, which the
+/// operator also caches in memory.
 fn recorded_state(status: &PipelineJobStatus) -> Option<JobState> {
     let mut state: JobState = serde_json::from_str(status.record.as_ref()?).ok()?;
     (state.max_finished_steps, state.failures_without_progress) = (None, 0);

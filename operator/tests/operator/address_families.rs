@@ -1,14 +1,14 @@
-//! Control planes whose Services and pods have IPv6 addresses.
+//! Tests of control planes whose Services and pods have IPv6 addresses.
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{Component, Settings};
+use stagecoach_cluster::{Component, ControlPlaneSettings};
 
 use crate::support::{TestCluster, has_condition};
 
-/// A cluster whose Services have addresses of these ranges, and an operator that listens as in the chart.
+/// Starts a cluster with these flags of the API server, and an operator that listens as in the chart.
 fn cluster(flags: &[&str]) -> TestCluster {
     let flags = flags.iter().map(|flag| (Component::ApiServer, (*flag).to_owned())).collect();
-    let cluster = TestCluster::with_settings(Settings { flags });
+    let cluster = TestCluster::with_settings(ControlPlaneSettings { flags });
     cluster.run_operator(&[("STAGECOACH_LISTEN", "[::]:0")]);
     cluster
 }
@@ -17,8 +17,8 @@ fn service(cluster: &TestCluster, job: &str) -> Value {
     cluster.plane.get(&format!("/api/v1/namespaces/default/services/{job}")).unwrap()["spec"].clone()
 }
 
-/// A job of one stage at ::1, the only IPv6 address that every machine has. The job runs, and the operator gets its
-/// status.
+/// Runs a job of one stage at ::1, the only IPv6 address that every machine has. Checks that the operator reads the
+/// status of the stage.
 fn stage_at_an_ipv6_address(cluster: &TestCluster) {
     let at = json!({"metadata": {"annotations": {"stagecoach.test/address": "::1"}}});
     cluster.create("six", json!({"stages": 1, "template": at}));

@@ -1,4 +1,4 @@
-//! The user's own trainers, and containers beside the trainer.
+//! Tests of custom trainers, and of containers beside the trainer.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -60,8 +60,8 @@ fn a_native_sidecar_ends_by_itself_and_its_pod_stays() {
     });
 }
 
-/// A mesh injects its container by admission. In this test the API server injects the container itself, for pods with a
-/// label of these tests.
+/// A service mesh injects its container by admission. In this test, the API server injects the container into the pods
+/// with a label of the test.
 #[test]
 fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
     let cluster = shared();
@@ -105,7 +105,7 @@ fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
     cluster.create("inside", labels(json!({"mesh": "on"})));
     cluster.wait_running("inside", 1);
     assert_eq!(containers("inside"), [2, 2]);
-    // a restart does not wait for the sidecars, and at the end of the job they keep no pod
+    // a restart does not wait for the sidecars, and the sidecars keep no pod at the end of the job
     cluster.kubelet.pod("inside-1-1").exit(1, "");
     cluster.wait_running("inside", 2);
     cluster.finish("inside", 2, 2);

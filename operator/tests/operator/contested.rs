@@ -1,4 +1,4 @@
-//! Other clients and other operators that write the objects of a job.
+//! Tests of other clients and other operators that write the objects of a job.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use stagecoach_cluster::{condition_of, until};
 
 use crate::support::{OperatorProcess, TestCluster, has_condition, network_policy, path, shared};
 
-/// An operator of one namespace with its own Lease.
+/// Starts an operator of one namespace with its own Lease.
 fn operator_of(cluster: &TestCluster, namespace: &str, lease: &str, readers: &str) -> OperatorProcess {
     cluster.operator(
         cluster.kubeconfig(),
@@ -50,7 +50,7 @@ fn operators_with_the_same_settings_find_each_other_too() {
     let job = "shared-by-two/demo";
     cluster.create(job, json!({}));
     cluster.wait_running(job, 1);
-    // the faster operator writes each status, so both have written one after some rounds
+    // the faster operator writes each status, so several rounds are necessary until both operators have written one
     for round in 1..=20 {
         if cluster.job(job).is_some_and(|job| names_both(&job)) {
             break;
@@ -69,7 +69,7 @@ fn a_client_that_undoes_repairs_is_named() {
     cluster.wait_running("undone", 1);
     let change = json!({"spec": {"egress": [{}]}});
     let contested = until("the condition to name the client", || {
-        // the API server refuses this change while the operator writes the object
+        // the API server rejects this change while the operator writes the object
         drop(cluster.plane.client().patch(&network_policy("undone"), &change));
         let job = cluster.job("undone")?;
         has_condition(&job, "ObjectsInSync", "False", "ChangedByOthers").then_some(job)
@@ -90,7 +90,7 @@ fn a_repair_that_is_refused_is_no_dispute() {
     let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
     cluster.plane.client().create(policies, &foreign).unwrap();
     cluster.edit_and_wait("occupied", json!({"networkPolicy": {"mode": "Restricted"}}));
-    // each change is reconciled and each repair is tried, but nothing is repaired
+    // the operator reconciles each change and tries each repair, but no repair succeeds
     for seconds in 3600..3610 {
         let job = cluster.edit_and_wait("occupied", json!({"ttlSecondsAfterFinished": seconds}));
         assert!(has_condition(&job, "ObjectsInSync", "True", "InSync"), "{:#}", job["status"]["conditions"]);
@@ -116,7 +116,7 @@ fn what_admission_changes_is_not_repaired() {
     let cluster = shared();
     cluster.create_namespace("mutated");
     cluster.plane.apply(MUTATION);
-    // admission takes a moment to learn of the policy
+    // the API server applies the policy only after a moment
     let probe = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "probe", "namespace": "mutated"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
     let policies = "/apis/networking.k8s.io/v1/namespaces/mutated/networkpolicies";
@@ -135,7 +135,7 @@ fn what_admission_changes_is_not_repaired() {
     let reconcile_again = |seconds: u64| drop(cluster.edit_and_wait(job, json!({"ttlSecondsAfterFinished": seconds})));
     (3600..3610).for_each(reconcile_again);
     assert_eq!(repairs(), 0, "{}", operator.log());
-    // the change of another client is still repaired
+    // the operator still repairs the change of another client
     let change = json!({"spec": {"podSelector": {"matchLabels": {"app": "nobody"}}}});
     cluster.plane.client().patch(&network_policy("mutated/demo"), &change).unwrap();
     until("the change to be undone", || stored()["spec"]["podSelector"]["matchLabels"]["app"].is_null().then_some(()));

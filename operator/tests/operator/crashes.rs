@@ -8,7 +8,7 @@ use crate::support::{OperatorProcess, TestCluster, job, jobs, shared};
 use serde_json::{Value, json};
 use stagecoach_cluster::{Deadline, Fate, Proxy, merge, until_or_tell};
 
-/// Number of parallel runs. Each run has its own namespace and its own operator, which mostly wait.
+/// The number of parallel runs. Each run has a namespace and an operator, and mostly waits.
 const PARALLEL_RUNS: usize = 4;
 
 /// The life of a job: a setup, an action during which the operator crashes, and the expected end.
@@ -20,18 +20,18 @@ pub struct Scenario {
     pub end: Value,
 }
 
-/// A cluster for scenarios, with what differs from other clusters.
-pub struct Site {
+/// A cluster for scenarios, with the settings that differ between clusters.
+pub struct ScenarioCluster {
     pub cluster: &'static TestCluster,
-    /// Environment variables of the operators.
+    /// The environment variables of the operators.
     pub env: &'static [(&'static str, &'static str)],
-    /// Adds to the end of a run what only this cluster has.
+    /// Adds to the final state of a run the objects that only this cluster has.
     pub add_to_end: fn(&ScenarioRun, &mut Value),
 }
 
-/// A scenario's run in its own namespace.
+/// The run of a scenario in its own namespace.
 pub struct ScenarioRun<'s> {
-    site: &'s Site,
+    site: &'s ScenarioCluster,
     pub cluster: &'s TestCluster,
     proxy: &'s Proxy,
     pub namespace: String,
@@ -47,7 +47,7 @@ impl ScenarioRun<'_> {
         self.cluster.kubelet.pod(&format!("{}/job-{stage}-{attempt}", self.namespace)).exit(code, "");
     }
 
-    /// The end of the operator's log.
+    /// Returns the end of the operator's log.
     fn log_tail(&self) -> String {
         let operator = self.operator.lock().unwrap();
         let log = operator.as_ref().map(OperatorProcess::log).unwrap_or_default();
@@ -71,7 +71,7 @@ impl ScenarioRun<'_> {
         all
     }
 
-    /// The objects at the end, without the fields that differ from run to run.
+    /// Returns the objects of the run, without the fields that differ between runs.
     fn end(&self) -> Value {
         let names = |api: &str, kind: &str| -> Vec<Value> {
             self.list(api, kind).iter().map(|object| object["metadata"]["name"].clone()).collect()
@@ -99,7 +99,7 @@ impl ScenarioRun<'_> {
         end
     }
 
-    /// Waits until all objects are in their final state. The operator then has nothing left to write.
+    /// Waits until all objects are in their final state, in which the operator writes nothing.
     fn wait_for(&self, end: &Value) {
         let deadline = Deadline::start();
         let mut now = self.end();
@@ -111,15 +111,15 @@ impl ScenarioRun<'_> {
     }
 }
 
-/// Runs a scenario to its end in `namespace`. The operator crashes after `crash` writes, unless it reaches the end with
-/// fewer writes: two status writes may become one. Returns the number of writes.
-fn run(site: &Site, scenario: &Scenario, namespace: String, crash: Option<usize>) -> usize {
+/// Runs a scenario to its end in `namespace`. The operator crashes after `crash` writes, unless the run needs fewer
+/// writes, because two status writes may become one. Returns the number of writes.
+fn run(site: &ScenarioCluster, scenario: &Scenario, namespace: String, crash: Option<usize>) -> usize {
     let cluster = site.cluster;
     cluster.create_namespace(&namespace);
     let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
     let run = ScenarioRun { site, cluster, proxy: &proxy, namespace, operator: Mutex::default() };
     run.start_operator();
-    // a field of the object, such as its labels, is given as such
+    // a spec with `metadata` changes the whole object
     let mut object = job(&run.job(), json!({}));
     match scenario.spec.get("metadata") {
         Some(_) => merge(&mut object, scenario.spec.clone()),
@@ -160,7 +160,7 @@ fn run(site: &Site, scenario: &Scenario, namespace: String, crash: Option<usize>
     proxy.answered_writes() - before
 }
 
-/// A job that trains in attempt `number`; `changes` are merged into it.
+/// Returns the final state of a job that trains in attempt `number`, with `changes` merged into the state.
 pub fn training(number: u64, stages: usize, changes: Value) -> Value {
     let mut end = json!({
         "phase": "Running", "isObserved": true, "conditions": ["Accepted", "Scheduled", "Running", "Progressing", "ObjectsInSync", "Ready"],
@@ -203,7 +203,7 @@ fn scenarios() -> Vec<Scenario> {
                 "stages": 1, "dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60},
             }),
             setup: first,
-            // the other replica continues to train meanwhile
+            // the second replica continues to train
             action: |run| run.cluster.kubelet.pod(&format!("{}/job-1-0-1", run.namespace)).exit(1, ""),
             end: training(
                 1,
@@ -269,12 +269,12 @@ fn scenarios() -> Vec<Scenario> {
 
 #[test]
 fn a_crash_between_any_two_writes_changes_nothing() {
-    let site = Site { cluster: shared(), env: &[], add_to_end: |_, _| {} };
+    let site = ScenarioCluster { cluster: shared(), env: &[], add_to_end: |_, _| {} };
     crash_after_each_write(&site, &scenarios());
 }
 
 /// Runs each scenario without a crash, and then with a crash after each of its writes.
-pub fn crash_after_each_write(site: &Site, scenarios: &[Scenario]) {
+pub fn crash_after_each_write(site: &ScenarioCluster, scenarios: &[Scenario]) {
     let undisturbed: Vec<usize> = std::thread::scope(|scope| {
         let run = |scenario| scope.spawn(move || run(site, scenario, format!("{}-0", scenario.name), None));
         let running: Vec<_> = scenarios.iter().map(run).collect();

@@ -1,10 +1,10 @@
-//! Elastic jobs: the number of replicas follows the pods that the cluster can run.
+//! Tests of elastic jobs, whose number of replicas follows the pods that the cluster can run.
 
 use serde_json::{Value, json};
 
 use crate::support::{TestCluster, has_condition, shared};
 
-/// An elastic job of one stage with so many replicas, each on a node of its own.
+/// Returns the spec of an elastic job of one stage with at most `max` replicas, each on a different node.
 fn spread(name: &str, max: u32) -> Value {
     let apart = json!({"labelSelector": {"matchLabels": {"stagecoach.dev/job": name}}, "topologyKey": "kubernetes.io/hostname"});
     let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}});
@@ -27,7 +27,7 @@ fn pod_names(cluster: &TestCluster, job: &str) -> Vec<String> {
 fn a_job_runs_with_the_replicas_that_have_a_node() {
     let cluster = shared();
     let mut spec = spread("spread", 4);
-    // a pod without a node fails the attempt of another job after this time
+    // a pod without a node would fail the attempt of a job that is not elastic after this time
     spec["scheduling"] = json!({"timeoutSeconds": 1});
     cluster.create("spread", spec);
     let job = cluster.wait("spread", "three replicas", |job| job["status"]["trainingReplicas"] == 3);
@@ -38,7 +38,7 @@ fn a_job_runs_with_the_replicas_that_have_a_node() {
     let config = cluster.plane.get("/api/v1/namespaces/default/configmaps/spread-1").unwrap();
     let file: Value = serde_json::from_str(config["data"]["job.yaml"].as_str().unwrap()).unwrap();
     assert_eq!(file["spec"]["elastic"]["maxDataParallel"], 4, "{file:#}");
-    // a later job exceeds its timeout meanwhile
+    // wait until a later job exceeds its timeout
     let nowhere = json!({"scheduling": {"gang": "None", "timeoutSeconds": 1}, "template": {"spec": {"nodeSelector": {"nowhere": "true"}}}});
     cluster.create("nowhere", nowhere);
     cluster.wait("nowhere", "timed out", |job| job["status"]["lastFailure"]["reason"] == "Unschedulable");
@@ -49,7 +49,7 @@ fn a_job_runs_with_the_replicas_that_have_a_node() {
         "{job:#}"
     );
 
-    // more replicas than the job has may not wait for a node
+    // a job of at most three replicas has no replica that waits for a node
     cluster.edit("spread", json!({"elastic": {"maxDataParallel": 3}}));
     let job = cluster.wait_running("spread", 2);
     assert_eq!(job["status"]["attempt"]["dataParallel"], 3);
@@ -70,7 +70,7 @@ fn a_job_runs_with_the_replicas_for_which_there_is_quota() {
         has_condition(job, "Scheduled", "False", "QuotaExceeded") && job["status"]["phase"] == "Running"
     });
     assert_eq!(job["status"]["attempt"]["number"], 1);
-    // the refused replica is created when there is room
+    // the operator creates the rejected replica when the quota has room
     let more = json!({"spec": {"hard": {"pods": "3"}}});
     cluster.plane.client().patch("/api/v1/namespaces/few/resourcequotas/few", &more).unwrap();
     let job = cluster.wait("few/narrow", "three replicas", |job| job["status"]["trainingReplicas"] == 3);

@@ -1,11 +1,11 @@
-//! Pods that are preempted or evicted by a taint. Their restarts do not count, and the status shows the cause.
+//! Tests of pods that are preempted or evicted by a taint. Their restarts do not count, and the status shows the cause.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
 
 use crate::support::{exclusive, path};
 
-/// Number of GPUs of a node of the cluster.
+/// The number of GPUs of a node of the cluster.
 const GPUS_PER_NODE: u32 = 64;
 
 fn gpus() -> Value {
@@ -30,7 +30,7 @@ fn preemptions_and_evictions_are_not_counted() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
             "priorityClassName": "urgent", "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "a", "image": "a", "resources": gpus()}]}});
-        // the admission plugin learns of the class from its own watch
+        // the admission plugin reads the class from a watch, which may be late
         until("admission to know the class", || match client.create(pods, &pod) {
             Ok(_) => Some(()),
             Err(refusal) if refusal.message.contains("no PriorityClass") => None,

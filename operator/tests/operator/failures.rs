@@ -1,4 +1,4 @@
-//! The root cause among failures, and its report in the status.
+//! Tests of the root cause among several failures, and of its report in the status.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{FailureKind, TerminationMessage};
@@ -169,7 +169,7 @@ fn the_exit_of_a_deleted_pod_is_the_cause() {
     cluster.wait_running("alone", 1);
     cluster.plane.client().delete("/api/v1/namespaces/default/pods/alone-0-1");
     let job = cluster.wait_running("alone", 2);
-    // no list contains the pod any more: only the watch has delivered its exit
+    // no list contains the pod, so only the watch has delivered its exit
     assert_eq!((&last_failure(&job)["reason"], &last_failure(&job)["exitCode"]), (&json!("Drained"), &json!(143)));
     assert_eq!(job["status"]["restarts"]["counted"], 0);
 }

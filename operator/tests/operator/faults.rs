@@ -29,7 +29,7 @@ impl ProxiedOperator {
         format!("{}/job", self.namespace)
     }
 
-    /// The images and the labels `version` of the pods of each attempt.
+    /// Returns the images and the labels `version` of the pods of each attempt.
     fn versions(&self) -> BTreeMap<String, BTreeSet<(String, Option<String>)>> {
         let mut all: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
         for pod in shared().kubelet.pods().into_iter().filter(|pod| pod.namespace == self.namespace) {
@@ -211,14 +211,14 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
     until("the operator to end", || operator.ended());
     assert!(operator.log().contains("the Lease is lost"), "{}", operator.log());
 
-    // the holder is gone, and its clock was an hour early: a Lease that is valid for two seconds is taken after two
-    // seconds
+    // the holder renews nothing, and its clock is an hour early: the operator takes a Lease that is valid for two
+    // seconds after two seconds
     held("early", 3600, 2);
     let _operator = with("early");
     until("it to be taken", || (holder("early") == "ours").then_some(()));
 }
 
-/// A pod with the labels of stage 0 of `attempt` of this job, and with `changes` merged into it.
+/// Returns a pod with the labels of stage 0 of `attempt` of this job, and with `changes` merged into it.
 fn labelled_pod(job: &Value, name: &str, attempt: u64, changes: Value) -> Value {
     let labels = json!({
         "stagecoach.dev/job": "job", "stagecoach.dev/job-uid": job["metadata"]["uid"],
@@ -279,7 +279,7 @@ fn an_unreadable_status_is_left_alone() {
     }
     let before = cluster.wait_phase("unreadable", "Complete");
     cluster.kill_operator();
-    // as after a newer operator: the CRD and the status have a phase that this operator does not know
+    // simulate a newer operator: the CRD and the status have a phase that is unknown to this operator
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
     let phases = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/phase/enum/-";
     cluster.plane.client().patch(crd, &json!([{"op": "add", "path": phases, "value": "Archived"}])).unwrap();

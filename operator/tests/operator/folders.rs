@@ -1,4 +1,4 @@
-//! Two jobs name the same folder of one claim: one job has it, and the other waits.
+//! Tests of two jobs that name the same folder of one claim: one job holds the folder, and the other job waits.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn a_second_job_of_a_folder_waits_until_the_first_is_over() {
     let message = refused("second-there");
     assert!(message.starts_with("the job first-there has the folder \"one-folder\" of claim training"), "{message}");
     assert!(cluster.pods("second-there").is_empty());
-    // the pods of a running job stay as they are when the job is refused for its new folder
+    // the pods of a running job stay when the operator rejects the job's new folder
     cluster.create("moved-there", json!({}));
     cluster.wait_running("moved-there", 1);
     cluster.edit("moved-there", in_folder("one-folder"));

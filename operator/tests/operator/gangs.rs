@@ -1,4 +1,4 @@
-//! PodGroups of other gang schedulers, with the schedulers' own CRDs.
+//! Tests of the PodGroups of Volcano and of coscheduling, with the CRDs of these schedulers.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::{tool, until};
@@ -19,7 +19,7 @@ fn pod_group(cluster: &TestCluster, api: &str, name: &str) -> Option<Value> {
     cluster.plane.get(&format!("/apis/{api}/namespaces/default/podgroups/{name}"))
 }
 
-/// Restarts a job. The new attempt has its own PodGroup, and the old PodGroup disappears.
+/// Restarts a job. Checks that the new attempt has a new PodGroup, and that the old PodGroup disappears.
 fn restart(cluster: &TestCluster, api: &str, job: &str) {
     cluster.kubelet.pod(&format!("{job}-1-1")).exit(1, "");
     cluster.wait_running(job, 2);
@@ -53,7 +53,7 @@ fn pod_groups_of_volcano_and_coscheduling_fit_their_crds() {
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "volcanic"}, "value": 1000});
     cluster.plane.client().create("/apis/scheduling.k8s.io/v1/priorityclasses", &class).unwrap();
 
-    // Volcano's scheduler isn't here, so the template names another scheduler
+    // Volcano's scheduler does not run in this cluster, so the template names another scheduler
     let template = json!({
         "metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "research"}},
         "spec": {"schedulerName": "default-scheduler", "priorityClassName": "volcanic"},
@@ -69,7 +69,7 @@ fn pod_groups_of_volcano_and_coscheduling_fit_their_crds() {
     }
     restart(&cluster, VOLCANO, "volcanic");
 
-    // a job without these settings gets Volcano's scheduler and the CRD's own defaults
+    // a job without these settings gets Volcano's scheduler and the defaults of the CRD
     cluster.create("plain", gang("Volcano"));
     until("its pods", || (cluster.pods("plain").len() == 2).then_some(()));
     assert!(cluster.pods("plain").iter().all(|pod| pod["spec"]["schedulerName"] == "volcano"));

@@ -1,4 +1,4 @@
-//! The state of a job for tools that apply jobs from Git: kstatus, with which Flux waits, and the health script for
+//! Tests of a job's state for tools that apply jobs from Git: kstatus, with which Flux waits, and the health script for
 //! Argo CD in docs/GITOPS.md, which runs in the Lua that Argo CD embeds.
 
 use std::process::Command;
@@ -8,7 +8,7 @@ use stagecoach_cluster::tool;
 
 use crate::support::{condition_of, has_condition, path, shared};
 
-/// The status that kstatus computes for an object of any kind, according to the rules in its documentation.
+/// Returns the status that kstatus computes for an object of any kind, according to the rules in its documentation.
 fn kstatus(object: &Value) -> &'static str {
     let holds = |kind| condition_of(object, kind).is_some_and(|condition| condition["status"] == "True");
     let ready = condition_of(object, "Ready");
@@ -22,14 +22,14 @@ fn kstatus(object: &Value) -> &'static str {
     }
 }
 
-/// The health script in the docs.
+/// Returns the health script in docs/GITOPS.md.
 fn script() -> String {
     let page = include_str!("../../../docs/GITOPS.md");
     let (_, script) = page.split_once("resource.customizations.health.stagecoach.dev_PipelineJob: |\n").unwrap();
     script.split_once("```").unwrap().0.to_owned()
 }
 
-/// A value in Lua's notation.
+/// Returns a value in Lua's notation.
 fn lua(value: &Value) -> String {
     let items = |items: Vec<String>| format!("{{{}}}", items.join(", "));
     match value {
@@ -45,7 +45,7 @@ fn lua(value: &Value) -> String {
     }
 }
 
-/// The status and the message that Argo CD shows.
+/// Returns the status and the message that Argo CD shows.
 fn argo(object: &Value) -> (String, String) {
     let seen = json!({
         "metadata": {"generation": object["metadata"]["generation"]},

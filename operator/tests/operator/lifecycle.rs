@@ -1,4 +1,4 @@
-//! The lifecycle of a job: creation, completion, scaling, suspension, deletion.
+//! Tests of the lifecycle of a job: creation, completion, scaling, suspension, deletion.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -85,7 +85,7 @@ fn a_stage_that_was_still_starting_holds_up_no_restart() {
     cluster.kubelet.pod("starting-1-1").set_ready(false);
     cluster.wait("starting", "with a stage that is not ready", |job| job["status"]["readyStages"] == 2);
     cluster.kubelet.pod("starting-0-1").exit(1, "");
-    // only the ready pod gets time to record its end
+    // only the ready pod gets its full grace period
     for (name, grace_seconds) in [("starting-1-1", 1), ("starting-2-1", 10)] {
         let pod = cluster.kubelet.pod(name);
         assert_eq!(until("its end to be asked for", || pod.grace_seconds()), grace_seconds, "{name}");
@@ -142,7 +142,7 @@ fn a_finished_job_is_deleted_after_its_ttl() {
     cluster.wait_running("brief", 1);
     cluster.finish("brief", 1, 2);
     cluster.wait_phase("brief", "Complete");
-    // the job stays until the test has seen its end, and by now it has been finished for long enough
+    // the job stays until the test has observed its end, so the shorter TTL is already over
     cluster.edit("brief", json!({"ttlSecondsAfterFinished": 0}));
     until("the job to go", || cluster.job("brief").is_none().then_some(()));
     until("its pods to go", || cluster.pods("brief").is_empty().then_some(()));

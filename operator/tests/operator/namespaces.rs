@@ -1,4 +1,4 @@
-//! An operator of some namespaces acts in each of them and in no other.
+//! Tests of an operator that watches some namespaces and acts only in these namespaces.
 
 use crate::support::shared;
 use serde_json::{Value, json};

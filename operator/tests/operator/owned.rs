@@ -1,5 +1,5 @@
-//! The objects of a job beside its pods. The operator repairs them when another client changes them, and deletes them
-//! when the job no longer needs them.
+//! Tests of the objects of a job beside its pods. The operator repairs these objects when another client changes them,
+//! and deletes them when the job does not need them.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -49,7 +49,7 @@ fn what_another_client_changes_or_deletes_is_repaired() {
         patch(cluster, &objects[object], change.clone());
         until(&format!("{change} to be undone"), || is_as_before(&objects[object], &before[object]));
     }
-    // a field that the operator does not set belongs to others
+    // the operator keeps a field that it does not set
     patch(cluster, &objects[1], json!({"metadata": {"annotations": {"example.com/note": "seen"}}}));
     let job = cluster.job("repaired").unwrap();
     assert_eq!((&job["status"]["phase"], &job["status"]["restarts"]["total"]), (&json!("Running"), &json!(0)));
@@ -120,7 +120,7 @@ fn a_job_that_is_over_or_suspended_holds_no_address() {
     cluster.wait_phase("released", "Complete");
     gone("released");
     assert_eq!(cluster.pods("released").len(), 2, "its pods stay, for their logs");
-    // after a final failure
+    // the same happens after a final failure
     cluster.create("lost", json!({"restart": {"maxRestarts": 0}}));
     cluster.wait_running("lost", 1);
     cluster.kubelet.pod("lost-0-1").exit(1, "");

@@ -1,11 +1,12 @@
-//! Requests of single stages, and devices by claims. The real scheduler places the examples of docs/GPUS.md.
+//! Tests of requests of single stages, and of devices by claims. The real scheduler places the examples of
+//! docs/GPUS.md.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
 
 use crate::support::shared;
 
-/// The spec in the example under this heading of the page.
+/// Returns the spec of the example under this heading of docs/GPUS.md.
 fn example(heading: &str) -> Value {
     let page = include_str!("../../../docs/GPUS.md");
     let (_, section) = page.split_once(heading).unwrap();

@@ -1,4 +1,4 @@
-//! `kubectl stagecoach` with jobs that the operator runs.
+//! Tests of `kubectl stagecoach` with jobs that the operator runs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use stagecoach_cluster::{run as process, tool, until};
 
 use crate::support::{TestCluster, shared};
 
-/// kubectl, with its cache of the API in the test's folder.
+/// Returns a kubectl whose cache of the API is in the test's folder.
 fn kubectl(cluster: &TestCluster) -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -21,8 +21,8 @@ fn kubectl(cluster: &TestCluster) -> PathBuf {
             (cluster.plane.folder().join("plugin-kubectl"), cluster.plane.folder().join("plugin-cache"));
         let real = tool("kubectl");
         let script = format!("#!/bin/sh\nexec '{}' --cache-dir '{}' \"$@\"\n", real.display(), cache.display());
-        // another process writes the file: a program can't start while a child that was just forked has it open for
-        // writing
+        // let another process write the file: a program can't start while a child that was just forked has its file
+        // open for writing
         let mut write = Command::new("sh");
         let written = process(write.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(&program), &script);
         assert!(written.status.success(), "{written:?}");
@@ -31,7 +31,7 @@ fn kubectl(cluster: &TestCluster) -> PathBuf {
     MADE.get_or_init(make).clone()
 }
 
-/// The output of `kubectl stagecoach ARGUMENTS`, or its error.
+/// Returns the output of `kubectl stagecoach ARGUMENTS`, or its error.
 fn plugin(cluster: &TestCluster, arguments: &[&str]) -> Result<String, String> {
     let mut screen = Screen::default();
     run(cluster, arguments, &mut screen).map(|()| screen.text())

@@ -1,4 +1,5 @@
-//! Pods that the cluster refuses. A refusal is no failure of the job, and the job holds nothing meanwhile.
+//! Tests of pods that the API server rejects. A rejection is no failure of the job, and the job does not hold resources
+//! forever.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -24,8 +25,8 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "half")]);
     let template = json!({"stages": [{"stage": 1, "spec": {"priorityClassName": "system-node-critical"}}]});
     cluster.create(job, json!({"scheduling": {"gang": "None"}, "template": template}));
-    // the pod of stage 0 waits in vain for stage 1: the refusal is reported at once, and the waiting pod is deleted
-    // after a while
+    // the pod of stage 0 waits in vain for stage 1: the operator reports the rejection at once, and deletes the waiting
+    // pod after a while
     cluster.wait(job, "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
     let waited = cluster.wait(job, "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(waited["status"]["lastFailure"]["reason"], "Unschedulable", "{:#}", waited["status"]);

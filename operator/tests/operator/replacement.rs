@@ -1,4 +1,4 @@
-//! A lost stage gets a new pod. The pods of the other stages stay.
+//! Tests of a lost stage, which gets a new pod. The pods of the other stages stay.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus, env};
@@ -14,7 +14,7 @@ fn training(cluster: &TestCluster, name: &str) -> Vec<Value> {
     uids(cluster, name)
 }
 
-/// UIDs of the job's pods, ordered by stage.
+/// Returns the UIDs of the job's pods, ordered by stage.
 fn uids(cluster: &TestCluster, name: &str) -> Vec<Value> {
     let mut pods = cluster.pods(name);
     pods.sort_by_key(|pod| pod["metadata"]["labels"]["stagecoach.dev/stage"].to_string());

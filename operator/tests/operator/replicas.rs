@@ -1,4 +1,4 @@
-//! Replicas of the pipeline: their pods, and their report in the status.
+//! Tests of replicas of the pipeline: their pods, and their report in the status.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus};
@@ -74,7 +74,7 @@ fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
     });
 }
 
-/// The number of pods stays the same, but they are other stages.
+/// The number of pods stays the same, but the pods are different stages.
 #[test]
 fn replicas_that_become_stages_are_another_attempt() {
     let cluster = shared();
@@ -122,7 +122,7 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert_eq!(job["status"]["phase"], "Starting");
 }
 
-/// A former leader no longer reports on the group, although it runs.
+/// A former leader does not report on the group, although it still runs.
 #[test]
 fn the_stage_that_took_the_newest_fence_is_believed() {
     let cluster = shared();

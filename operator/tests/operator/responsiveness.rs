@@ -1,4 +1,4 @@
-//! A pod that does not answer delays neither the recovery of its own job nor the recovery of other jobs.
+//! Tests that a pod that does not answer delays neither the recovery of its own job nor the recovery of other jobs.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use stagecoach_cluster::{Fate, Proxy};
 
 use crate::support::shared;
 
-/// Number of jobs whose pods do not answer. Each poll of such a pod takes the full time limit, so sequential polls
+/// The number of jobs whose pods do not answer. Each poll of such a pod takes the full time limit, so sequential polls
 /// would take a minute.
 const SILENT_JOBS: usize = 30;
 
@@ -39,7 +39,7 @@ fn pods_that_do_not_answer_hold_up_no_restart() {
 fn news_of_stage_0_does_not_wait_for_the_next_poll() {
     let cluster = shared();
     cluster.create_namespace("news");
-    // the operator polls nothing a second time within the test
+    // the poll interval is longer than the test
     let env = [("STAGECOACH_NAMESPACES", "news"), ("STAGECOACH_POLL_SECONDS", "3600")];
     let _operator = cluster.operator(cluster.kubeconfig(), &env);
     cluster.create("news/job", json!({}));

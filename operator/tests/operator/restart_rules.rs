@@ -1,4 +1,4 @@
-//! The consequences of a failure under `spec.restart`: by exit code, policy and budget, and their times.
+//! Tests of the effects of a failure under `spec.restart`: by exit code, policy and budget, and their times.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;

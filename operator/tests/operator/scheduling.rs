@@ -1,4 +1,4 @@
-//! Obstacles to the creation of objects and the scheduling of pods: the condition `Scheduled`.
+//! Tests of obstacles to the creation of objects and the scheduling of pods, which the condition `Scheduled` shows.
 
 use serde_json::{Value, json};
 
@@ -62,12 +62,12 @@ fn pods_that_a_queue_holds_back_wait_for_it_and_keep_their_place() {
     let uids =
         || -> Vec<Value> { cluster.pods("held-back").iter().map(|pod| pod["metadata"]["uid"].clone()).collect() };
     let held = uids();
-    // meanwhile, a later job without a scheduling gate exceeds its timeout
+    // wait until a later job without a scheduling gate exceeds its timeout
     cluster.create("roomless", wants(json!({"nodeSelector": {"nowhere": "true"}})));
     let timed_out = |job: &Value| job["status"]["lastFailure"]["reason"] == "Unschedulable";
     cluster.wait("roomless", "timed out", |job| timed_out(job) && job["status"]["attempt"]["number"] == 2);
     assert_eq!((uids(), cluster.job("held-back").unwrap()["status"]["restarts"]["total"].clone()), (held, json!(0)));
-    // this gives a busy machine time to place the pods
+    // a long timeout gives a busy machine time to place the pods
     cluster.edit_and_wait("held-back", json!({"scheduling": {"timeoutSeconds": 600}}));
     for pod in cluster.pods("held-back") {
         let path = format!("/api/v1/namespaces/default/pods/{}", pod["metadata"]["name"].as_str().unwrap());
@@ -100,7 +100,7 @@ fn an_exceeded_quota_is_reported_and_retried() {
     let job = cluster.wait("small/big", "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
     let message = condition_of(&job, "Scheduled").unwrap()["message"].to_string();
     assert!(message.contains("exceeded quota: none"), "{message}");
-    // no pod exists that would hold resources in vain, so the attempt lasts until the quota controller sees the change
+    // no pod holds resources in vain, so the attempt lasts until the quota controller observes the change
     let more = json!({"spec": {"hard": {"pods": "10"}}});
     cluster.plane.client().patch("/api/v1/namespaces/small/resourcequotas/none", &more).unwrap();
     let job = cluster.wait_running("small/big", 1);

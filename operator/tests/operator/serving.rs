@@ -1,4 +1,4 @@
-//! The operator's HTTP endpoints, logs and shutdown.
+//! Tests of the operator's HTTP endpoints, logs and shutdown.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ pub fn ask(address: &str, request: &str, body: &str) -> String {
     answer
 }
 
-/// The address of an operator that writes its log as JSON.
+/// Returns the address of an operator that writes its log as JSON.
 pub fn address(operator: &OperatorProcess) -> String {
     until("the operator to serve", || {
         let log = operator.log();

@@ -1,4 +1,4 @@
-//! Spares: pods without a stage, which take the place of a lost stage. The operator follows their promotions.
+//! Tests of spares: pods without a stage, which replace a lost stage. The operator follows their promotions.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn until_ready_with_spares(cluster: &TestCluster, name: &str, spares: u32) -> Va
     })
 }
 
-/// UIDs of the pods, by name.
+/// Returns the UIDs of the pods, by name.
 fn uids(cluster: &TestCluster, name: &str) -> BTreeMap<String, Value> {
     let pods = cluster.pods(name).into_iter();
     pods.map(|pod| (pod["metadata"]["name"].as_str().unwrap().to_owned(), pod["metadata"]["uid"].clone())).collect()
@@ -37,7 +37,7 @@ fn wait_pods(cluster: &TestCluster, name: &str, pods: &[&str]) -> BTreeMap<Strin
     })
 }
 
-/// Makes the pod report that it is this stage now.
+/// Makes the pod report that it is this stage.
 fn take_place(cluster: &TestCluster, pod: &str, stage: u32, incarnation: u32) {
     let phase = StagePhase::Forming;
     cluster.kubelet.pod(pod).set_status(StageStatus { stage, incarnation, phase, ..StageStatus::default() });
@@ -73,7 +73,7 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
     let spare = cluster.pods("spared").into_iter().find(|pod| pod["metadata"]["name"] == "spared-spare-0-1").unwrap();
     assert_eq!(spare["spec"]["schedulingGroup"], Value::Null);
 
-    // the spare reports its stage before the node reports the end of the old one
+    // the spare reports its stage before the node reports the exit of the lost stage
     take_place(cluster, "spared-spare-0-1", 2, 1);
     wait_replaced(cluster, "spared", 1);
     cluster.kubelet.pod("spared-2-1").oom();
@@ -90,14 +90,14 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
     assert_eq!((&status["stages"], &status["readyStages"]), (&json!(3), &json!(3)));
     assert_eq!(status["attempt"]["number"], 1);
 
-    // a former spare is lost, and another spare takes its place
+    // the promoted spare is lost, and another spare replaces it
     has_saved(cluster, "spared-0-1", 0, 5);
     wait_saved(cluster, "spared", 5);
     cluster.kubelet.pod("spared-spare-0-1").exit(1, "");
     take_place(cluster, "spared-spare-1-1", 2, 2);
     let job = wait_replaced(cluster, "spared", 2);
     assert_eq!(job["status"]["lastFailure"]["pod"], "spared-spare-0-1");
-    // the number of the lost spare is not used again while its end is known
+    // the operator does not reuse the number of the lost spare while the spare's exit is known
     let pods = ["spared-0-1", "spared-1-1", "spared-spare-1-1", "spared-spare-2-1"];
     let last = wait_pods(cluster, "spared", &pods);
     assert!(pods[..3].iter().all(|pod| last[*pod] == after[*pod]), "{after:?} became {last:?}");
@@ -111,7 +111,7 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
 #[test]
 fn the_status_is_read_from_the_spare_that_is_stage_0() {
     let cluster = shared();
-    // the former stage 0 still runs and answers, although it was asked to end
+    // the former stage 0 still runs and answers, although it has received SIGTERM
     cluster.kubelet.behave(|pod| (pod.name == "headless-0-1").then_some(Behaviour::IgnoreSigterm));
     let grace = json!({"spec": {"terminationGracePeriodSeconds": 300}});
     let spec = json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}, "template": grace});
@@ -203,7 +203,7 @@ fn a_rejected_spare_is_reported_although_a_repair_is_rejected_too() {
     let operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "crowded")]);
     cluster.create(job, json!({"stages": 3, "restart": {"reformTimeoutSeconds": 60}}));
     cluster.wait_phase(job, "Running");
-    // the Service no longer belongs to the job, so it can't be restored
+    // without an owner reference, the Service does not belong to the job, so the operator can't restore it
     let orphaned = json!({"metadata": {"ownerReferences": null}});
     cluster.plane.client().patch("/api/v1/namespaces/crowded/services/job", &orphaned).unwrap();
     until("the repair to be rejected", || operator.log().contains("does not belong to this job").then_some(()));

@@ -1,4 +1,4 @@
-//! The status of a running job, and of a job that can't be read.
+//! Tests of the status of a running job, and of a job that can't be read.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{AuditStatus, GroupStatus, StagePhase, StageStatus, SuspectedStage};
@@ -54,8 +54,8 @@ fn progress_and_checkpoints_are_in_the_status() {
     assert_eq!(job["status"]["checkpoint"]["step"], 5);
     assert!(has_condition(&job, "Progressing", "True", "Training"));
     assert!(has_condition(&job, "CheckpointsHealthy", "True", "Committed"));
-    // a new checkpoint is written at once, and steps every 15 s: the step that is written with the checkpoint is the
-    // newest
+    // the operator writes a new checkpoint at once, and steps every 15 s: a write of a checkpoint also has the newest
+    // step
     stage_0.set_status(status(8, 5));
     stage_0.set_status(status(12, 10));
     let job = cluster.wait("shown", "checkpointed", |job| job["status"]["checkpoint"]["step"] == 10);
@@ -70,7 +70,7 @@ fn progress_and_checkpoints_are_in_the_status() {
     cluster.wait("shown", "refilled", refilled);
 }
 
-/// The kubelet of a node may be away, or may not have probed a pod yet. Stage 0 gets the state from its group.
+/// The kubelet of a node may be unreachable, or may not have probed a pod yet. Stage 0 reports the state of its group.
 #[test]
 fn a_job_is_running_while_its_group_trains_and_a_pod_is_not_ready() {
     let cluster = shared();

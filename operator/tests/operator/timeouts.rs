@@ -1,4 +1,4 @@
-//! Phases that take too long, and phases that are allowed to take long.
+//! Tests of phases that take too long, and of phases that may take long.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
@@ -60,13 +60,13 @@ fn a_long_preparation_without_reports_is_no_failure() {
     let reported =
         |job: &Value| condition_of(job, "Progressing").is_some_and(|progressing| progressing["status"] == "Unknown");
     cluster.wait("mute", "not heard", reported);
-    // meanwhile another job with the same time-out, whose pod answers, exceeds it
+    // wait until another job with the same timeout, whose pod answers, exceeds the timeout
     cluster
         .create("asked", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8, "maxRestarts": 0}}));
     cluster.wait_phase("asked", "Failed");
     let mute = cluster.job("mute").unwrap();
     assert_eq!((&mute["status"]["attempt"]["number"], &mute["status"]["phase"]), (&json!(1), &json!("Starting")));
-    // when the pod answers again, the time-out counts again
+    // when the pod answers again, the timeout counts again
     stage_0.set_status(preparing);
     let job = cluster.wait("mute", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(last_failure(&job)["reason"], "StartupTimeout");

@@ -1,5 +1,5 @@
-//! Operators, CRDs and trainers of other versions: the operator handles running jobs in the form that their trainer
-//! understands.
+//! Tests of operators, CRDs and trainers of other versions. The operator handles running jobs in the form that their
+//! trainer understands.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ fn config_map_path(job: &str, attempt: u64) -> String {
     format!("/api/v1/namespaces/{namespace}/configmaps/{name}-{attempt}")
 }
 
-/// The job file that the stages of an attempt read.
+/// Returns the job file that the stages of an attempt read.
 fn job_file(cluster: &TestCluster, job: &str, attempt: u64) -> Value {
     let config_map = cluster.plane.get(&config_map_path(job, attempt)).unwrap();
     serde_json::from_str(config_map["data"]["job.yaml"].as_str().unwrap()).unwrap()
@@ -32,7 +32,7 @@ fn a_newer_crd_stops_no_older_operator() {
     client.patch(crd, &json!([{"op": "add", "path": at, "value": newer}])).unwrap();
     let is_newer = |job: &Value| job["spec"]["pipeline"]["ofANewerVersion"] == 7;
     until("the newer CRD to be served", || cluster.job("before").filter(is_newer));
-    // a job that ran before: its failure is handled, and a change that needs no new attempt starts none
+    // the operator handles a failure of an earlier job, and a change that needs no new attempt starts none
     cluster.kubelet.pod("before-1-1").exit(1, "");
     cluster.wait_running("before", 2);
     cluster.edit("before", json!({"restart": {"maxRestarts": 7}}));
@@ -41,8 +41,8 @@ fn a_newer_crd_stops_no_older_operator() {
     // a new job runs, and its status names the fields without effect
     cluster.create("after", json!({}));
     cluster.wait_running("after", 1);
-    // a watch that was open before shows objects in the older form until they change, and a watch that begins now shows
-    // their present form
+    // a watch that was open before delivers objects in the older form until they change; a new watch delivers the
+    // present form
     cluster.kill_operator();
     cluster.run_operator(&[]);
     let job = cluster.wait("after", "reported", |job| has_condition(job, "Accepted", "True", "UnknownFields"));
@@ -67,7 +67,7 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     cluster.create(job, json!({}));
     cluster.wait_running(job, 1);
     cluster.train_to(job, 1, 1);
-    // the file as another version of the operator wrote it, for its own trainer
+    // write the file as an operator of another version would write it for its trainer
     let written = config_map_path(job, 1);
     let mut config_map = cluster.plane.get(&written).unwrap();
     let mut file = job_file(cluster, job, 1);
@@ -92,8 +92,8 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     assert_eq!((&file["spec"]["pipeline"], &file["spec"]["checkpoint"]["everySteps"]), (&Value::Null, &json!(7)));
 }
 
-/// The next version's operator and CRD, which `make test-kubernetes` builds from this tree with the feature
-/// `next-version`.
+/// Returns the path of the next version's operator or CRD, which `make test-kubernetes` builds from this tree with the
+/// feature `next-version`.
 fn next_version(file: &str) -> PathBuf {
     let folder =
         std::env::var_os("STAGECOACH_NEXT_VERSION").expect("STAGECOACH_NEXT_VERSION: see `make test-kubernetes`");
@@ -168,7 +168,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
         (json!("example.com/trainer:2"), json!("example.com/trainer:1"))
     );
 
-    // forward again, while all jobs train
+    // upgrade again, while all jobs train
     cluster.train_to("newer", 2, 2);
     cluster.kill_operator();
     let next = start_next();

@@ -1,4 +1,4 @@
-//! The operator's requests for all pods: one list, whatever the number of jobs, and one watch.
+//! Tests of the operator's requests for all pods: one list, whatever the number of jobs, and one watch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::support::shared;
 
 const JOBS: usize = 4;
 
-/// The value of one of an operator's metrics.
+/// Returns the value of an operator's metric.
 fn metric(address: &str, name: &str) -> u64 {
     let text = ask(address, "GET /metrics", "");
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());

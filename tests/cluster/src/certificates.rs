@@ -29,7 +29,7 @@ impl Authority {
         Authority { issuer, folder: folder.to_owned() }
     }
 
-    /// Writes `NAME.crt` and `NAME.key` for a server with these names and addresses.
+    /// Writes `NAME.crt` and `NAME.key` for a server that has these DNS names and addresses.
     pub fn server(&self, name: &str, names: &[&str], addresses: &[Ipv4Addr]) {
         let mut params = subject(name, None);
         let names = names.iter().map(|name| SanType::DnsName((*name).try_into().unwrap()));
@@ -39,7 +39,8 @@ impl Authority {
         self.sign(name, &params);
     }
 
-    /// Writes `NAME.crt` and `NAME.key` for a client, `user` of `group`. Returns the `user` entry of a kubeconfig.
+    /// Writes `NAME.crt` and `NAME.key` for a client that authenticates as `user`, a member of `group`. Returns the
+    /// `user` entry of a kubeconfig.
     pub fn client(&self, name: &str, user: &str, group: Option<&str>) -> Value {
         let mut params = subject(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -47,7 +48,7 @@ impl Authority {
         json!({"client-certificate": certificate, "client-key": key})
     }
 
-    /// Like [`Authority::client`]. Also writes `NAME.kubeconfig`, with which the client finds `server`.
+    /// Like [`Authority::client`]. Also writes `NAME.kubeconfig`, whose cluster is the API server at `server`.
     pub fn kubeconfig(&self, name: &str, user: &str, group: Option<&str>, server: &str) {
         let user = self.client(name, user, group);
         write_kubeconfig(&self.folder.join(format!("{name}.kubeconfig")), server, &self.folder.join("ca.crt"), &user);

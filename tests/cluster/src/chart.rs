@@ -1,4 +1,4 @@
-//! The Helm chart, rendered by the real helm: the objects of an installation with given values.
+//! Renders the Helm chart with the real helm, and reads the objects of the result.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,16 +8,16 @@ use serde_json::Value;
 use crate::process::run;
 use crate::tools::tool;
 
-/// The rendered release. The chart's objects and the operator's account are named `stagecoach-operator`.
+/// The name of the rendered release. The chart's objects and the operator's account are named `stagecoach-operator`.
 pub const RELEASE: &str = "stagecoach";
 
-/// The chart's folder.
+/// Returns the chart's folder.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/stagecoach")
 }
 
-/// The objects that `helm install --namespace release_namespace` makes with `values` (null for the defaults), with
-/// their namespaces. The CRD is among them.
+/// Returns the objects, with their namespaces, that `helm install --namespace release_namespace` creates with `values`
+/// (null for the defaults). The CRD is among them.
 ///
 /// # Panics
 /// If helm refuses the values.
@@ -46,13 +46,13 @@ pub fn helm(arguments: &[&str], input: &str) -> Output {
     run(Command::new(tool("helm")).args(arguments).envs(homes), input)
 }
 
-/// The objects of a YAML stream.
+/// Returns the objects of a YAML stream.
 pub fn parse(yaml: &str) -> Vec<Value> {
     let all: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
     all.into_iter().filter(Value::is_object).collect()
 }
 
-/// The only object of `kind` with the name `name`.
+/// Returns the only object of `kind` with the name `name`.
 ///
 /// # Panics
 /// If there is no such object, or more than one.

@@ -1,4 +1,4 @@
-//! Requests to the API server as plain calls: a request starts no process, and the test needs no async code.
+//! Blocking requests to the API server: a request starts no process, and the test needs no async code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Client {
 /// The API server's reason for a refusal, or the failure to reach the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiRefusal {
-    /// The HTTP status; 0 without an answer.
+    /// The HTTP status, or 0 without an answer.
     pub code: u16,
     /// The reason in one word, such as `NotFound`.
     pub reason: String,
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client with the rights of `kubeconfig`.
+    /// Returns a client with the rights of `kubeconfig`.
     pub fn new(kubeconfig: &Path) -> Client {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let client = runtime.block_on(connect(kubeconfig));
@@ -73,7 +73,7 @@ impl Client {
         self.send(method, path, kind, body)
     }
 
-    /// Reads an object or a list; `None` if it does not exist.
+    /// Reads an object or a list. Returns `None` if it does not exist.
     ///
     /// # Panics
     /// If the API server refuses for any other reason.
@@ -86,7 +86,7 @@ impl Client {
         }
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     ///
     /// # Panics
     /// If the API server refuses.
@@ -112,7 +112,7 @@ impl Client {
         self.request(Method::PUT, &strict(path), Some(object))
     }
 
-    /// Patches the object at `path`. An object is a merge patch; a list is a JSON patch.
+    /// Patches the object at `path`. An object as `patch` is a merge patch, and a list is a JSON patch.
     ///
     /// # Errors
     /// If the API server refuses.
@@ -120,16 +120,7 @@ impl Client {
         self.request(Method::PATCH, &strict(path), Some(patch))
     }
 
-    /// Applies the object on the server side as `manager`, by force.
-    ///
-    /// # Errors
-    /// If the API server refuses.
-    pub fn server_side_apply(&self, path: &str, manager: &str, object: &Value) -> Result<Value, ApiRefusal> {
-        let path = format!("{path}?fieldManager={manager}&force=true&fieldValidation=Strict");
-        self.send(Method::PATCH, &path, "application/apply-patch+yaml", Some(object))
-    }
-
-    /// Deletes the object at `path` in the background, with the object's own grace period. An absent object is not an
+    /// Deletes the object at `path` in the background, with the grace period of the object. An absent object is not an
     /// error.
     ///
     /// # Panics
@@ -143,9 +134,9 @@ impl Client {
         }
     }
 
-    /// Follows the collection at `path` in the background for as long as the client lives. `seen` receives each object
-    /// that exists, that is added or that changes. After the API server ends the watch, `seen` receives no more
-    /// objects.
+    /// Watches the collection at `path` in the background for as long as the client lives. Calls `seen` with each
+    /// object that exists, that is added or that changes. After the API server ends the watch, this client does not
+    /// call `seen` again.
     pub fn watch<T>(&self, path: &str, mut seen: impl FnMut(T) + Send + 'static)
     where
         T: DeserializeOwned + Clone + Send + 'static,
@@ -168,7 +159,7 @@ impl Client {
             http::Request::builder().method(method).uri(path).header("Content-Type", kind).body(body).unwrap();
         self.runtime.block_on(async {
             match tokio::time::timeout(Duration::from_secs(10), self.client.request_text(request)).await {
-                // some answers are text, such as a log or a healthy server's "ok"
+                // some answers are text, such as a log or the "ok" of a healthy server
                 Ok(answer) => Ok(answer.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))?),
                 Err(_) => {
                     let message = "the API server did not answer within 10 s".into();
@@ -183,7 +174,8 @@ fn strict(path: &str) -> String {
     format!("{path}{}fieldValidation=Strict", if path.contains('?') { '&' } else { '?' })
 }
 
-/// An async client with the rights of `kubeconfig`. The caller must be within a runtime, which drives the client.
+/// Returns an async client with the rights of `kubeconfig`. The caller must be within a runtime, which drives the
+/// client.
 pub async fn connect(kubeconfig: &Path) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig).unwrap();
     let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();

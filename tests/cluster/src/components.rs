@@ -9,7 +9,7 @@ use crate::tools::tool;
 /// A process of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// The store.
+    /// etcd.
     Etcd,
     /// kube-apiserver.
     ApiServer,
@@ -23,7 +23,7 @@ impl Component {
     pub(crate) const ALL: [Component; 4] =
         [Component::Etcd, Component::ApiServer, Component::ControllerManager, Component::Scheduler];
 
-    /// The name of the component's program.
+    /// Returns the name of the component's program.
     pub fn program(self) -> &'static str {
         match self {
             Component::Etcd => "etcd",
@@ -36,34 +36,35 @@ impl Component {
 
 /// The settings of a control plane. The default suits most tests.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct ControlPlaneSettings {
     /// Additional flags, which override the usual ones, such as `(Component::ControllerManager,
     /// "--node-monitor-grace-period=5s")`.
     pub flags: Vec<(Component, String)>,
 }
 
-/// The place of a control plane, and the kind of its nodes.
+/// The folder and address of a control plane, and the kind of its nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Site<'a> {
-    /// The folder with state, certificates and kubeconfigs.
+pub struct ControlPlaneSite<'a> {
+    /// The folder with the state, the certificates and the kubeconfigs.
     pub folder: &'a Path,
     /// The address of the API server.
     pub server: SocketAddrV4,
-    /// Whether kubelets join with rights of their own, at an address that Endpoints accept. Endpoints refuse loopback
-    /// addresses, and pods without root can have no others.
+    /// Whether the nodes are real: each kubelet has credentials, and the API server has an address that Endpoints
+    /// accept. Endpoints refuse loopback addresses. Without root, a pod can have only loopback addresses.
     pub real_nodes: bool,
 }
 
-/// The addresses of services. The first one is the API server's.
+/// The addresses of Services. The first one is the API server's.
 pub const SERVICES: &str = "10.96.0.0/16";
 /// The feature gates of native gang scheduling.
 const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 
-/// The command that runs `component`.
-pub fn command(component: Component, site: Site, settings: &Settings) -> Command {
+/// Returns the command that runs `component`.
+pub fn command(component: Component, site: ControlPlaneSite, settings: &ControlPlaneSettings) -> Command {
     let at = |name: &str| site.folder.join(name).display().to_string();
     let mut flags: Vec<String> = match component {
-        // unlike a port, a socket file can't be taken by another control plane; no client uses the peer's socket
+        // two control planes can't share a socket file, but could take each other's port; no client uses the peer
+        // socket
         Component::Etcd => vec![
             format!("--data-dir={}", at("etcd")),
             format!("--listen-client-urls=unix://{}", at("etcd.sock")),
@@ -116,7 +117,7 @@ pub fn command(component: Component, site: Site, settings: &Settings) -> Command
         (Component::ApiServer, false) => {
             vec!["--authorization-mode=RBAC".into(), "--endpoint-reconciler-type=none".into()]
         }
-        // these controllers would retry for ever
+        // Endpoints refuse the loopback addresses of pods, so that these controllers would retry for ever
         (Component::ControllerManager, false) => vec![
             "--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
                 .into(),

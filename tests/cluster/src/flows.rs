@@ -1,7 +1,8 @@
-//! Evaluates NetworkPolicies as Kubernetes defines them, since the nodes of tests enforce none. Pure.
+//! Evaluates NetworkPolicies as Kubernetes defines them, since the nodes of tests enforce none. These functions are
+//! pure.
 //!
-//! A connection needs the permission of both ends: of the policies that select the source pod (egress), and of those
-//! that select the target pod (ingress). A pod that no policy selects is open. A pod that some policies select allows
+//! Both ends must permit a connection: the policies that select the source pod (egress), and those that select the
+//! target pod (ingress). A pod that no policy selects allows every connection. A pod that some policies select allows
 //! only the union of what these policies allow. Replies always pass.
 
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
-/// Labels of a pod or of a namespace.
+/// The labels of a pod or of a namespace.
 pub type Labels = BTreeMap<String, String>;
 
 /// One end of a connection.
@@ -69,12 +70,12 @@ impl Network {
     /// Whether `from` may open a connection to `target` of `to`.
     ///
     /// # Panics
-    /// If a namespace was not added, or a policy has a field that this evaluator does not know.
+    /// If a namespace was not added, or a policy has a field that this evaluator does not support.
     pub fn allows(&self, from: &End, to: &End, target: Target<'_>) -> bool {
         self.leave(Direction::Egress, from, to, to, target) && self.leave(Direction::Ingress, to, from, to, target)
     }
 
-    /// Whether the policies of `own` allow it to communicate with `other`. `target` is a port of `to`.
+    /// Whether the policies that select `own` allow it to communicate with `other`. `target` is a port of `to`.
     fn leave(&self, direction: Direction, own: &End, other: &End, to: &End, target: Target<'_>) -> bool {
         let End::Pod(pod) = own else { return true };
         let mut isolated = false;
@@ -96,7 +97,7 @@ impl Network {
         !isolated
     }
 
-    /// Whether the peer of a rule, in a policy of `namespace`, matches `end`.
+    /// Whether `end` matches `peer`, a peer of a rule in a policy of `namespace`.
     fn is_peer(&self, peer: &Value, namespace: &str, end: &End) -> bool {
         let peer = fields(peer, &["podSelector", "namespaceSelector", "ipBlock"]);
         if let Some(block) = peer.get("ipBlock") {
@@ -118,7 +119,7 @@ impl Network {
     }
 }
 
-/// Whether a policy restricts one direction of a pod.
+/// Whether `policy` restricts one direction of `pod`.
 fn isolates(policy: &Value, direction: Direction, pod: &Pod) -> bool {
     let spec = fields(&policy["spec"], &["podSelector", "policyTypes", "ingress", "egress"]);
     let applies = match (spec.get("policyTypes"), direction) {
@@ -130,7 +131,7 @@ fn isolates(policy: &Value, direction: Direction, pod: &Pod) -> bool {
     applies && policy["metadata"]["namespace"] == pod.namespace && selects(&spec["podSelector"], &pod.labels)
 }
 
-/// Whether an item of a rule's list matches. An absent or empty list matches everything.
+/// Whether an item of a rule's list satisfies `predicate`. An absent or empty list matches everything.
 fn any(items: Option<&Value>, predicate: impl Fn(&Value) -> bool) -> bool {
     let items = items.map(list).unwrap_or_default();
     items.is_empty() || items.iter().any(predicate)
@@ -186,7 +187,7 @@ fn contains(cidr: &str, address: IpAddr) -> bool {
     size == same && (network ^ address).checked_shr(size - length).unwrap_or(0) == 0
 }
 
-/// The fields of an object, which must all be in `known`: a field that is not evaluated must not go unnoticed.
+/// Returns the fields of an object. Panics at a field that is not in `known`: this evaluator must not ignore a field.
 fn fields<'a>(object: &'a Value, known: &[&str]) -> &'a Map<String, Value> {
     let object = object.as_object().unwrap_or_else(|| panic!("{object} should be an object with some of {known:?}"));
     object.keys().for_each(|key| assert!(known.contains(&key.as_str()), "`{key}` is not one of {known:?}"));

@@ -1,4 +1,4 @@
-//! The cluster in which a controller runs as a process of this machine.
+//! The cluster in which Kueue runs as a process of this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -10,22 +10,22 @@ use crate::kubectl::Kubectl;
 
 /// The cluster in which Kueue runs.
 #[derive(Clone, Debug)]
-pub struct Host<'a> {
+pub struct KueueCluster<'a> {
     /// The administrator's client.
     pub client: &'a Client,
     /// The administrator's kubectl.
     pub kubectl: &'a Kubectl,
-    /// The folder with the certificate authority, in which the controller has a folder `kueue` of its own.
+    /// The folder with the certificate authority. The controller's files are in its subfolder `kueue`.
     pub folder: &'a Path,
     /// The API server's address.
     pub url: String,
 }
 
-impl Host<'_> {
-    /// A kubeconfig with the rights of a service account. Its token is valid for an hour.
+impl KueueCluster<'_> {
+    /// Writes a kubeconfig with the rights of a service account, and returns its path. Its token is valid for an hour.
     ///
     /// # Panics
-    /// If there is no such account.
+    /// If the account does not exist.
     #[track_caller]
     pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> PathBuf {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");

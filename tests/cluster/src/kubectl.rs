@@ -16,12 +16,12 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// An administrator's kubectl, whose kubeconfig is in `folder`.
+    /// Returns an administrator's kubectl, whose kubeconfig is in `folder`.
     pub fn admin(folder: &Path) -> Kubectl {
         Kubectl { kubeconfig: folder.join("admin.kubeconfig"), cache: folder.join("kubectl") }
     }
 
-    /// Runs kubectl to its end.
+    /// Runs kubectl and waits for its exit.
     pub fn run(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = Command::new(tool("kubectl"));
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(&self.cache);

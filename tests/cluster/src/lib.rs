@@ -1,7 +1,7 @@
 //! A Kubernetes for tests. [`ControlPlane`] needs neither root nor a container runtime: etcd, the API server, the
-//! controller manager and the scheduler are processes of the test. [`TestKubelet`] stands in for the nodes, and lets a
-//! test decide the behaviour of each pod. [`kueue::Kueue`] is Kueue's own controller. A failure here fails a test, so
-//! these functions panic. The crate `stagecoach-node` makes a real node of the same parts.
+//! controller manager and the scheduler are processes of the test. [`TestKubelet`] simulates the nodes, and lets a test
+//! decide the behaviour of each pod. [`kueue::Kueue`] runs Kueue's controller. These functions panic on a failure,
+//! since a failure here fails the test. The crate `stagecoach-node` builds a real node from the same parts.
 
 mod certificates;
 pub mod chart;
@@ -21,7 +21,7 @@ pub mod tools;
 
 pub use certificates::{Authority, control_plane};
 pub use client::{ApiRefusal, Client, connect};
-pub use components::{Component, SERVICES, Settings, Site, command};
+pub use components::{Component, ControlPlaneSettings, ControlPlaneSite, SERVICES, command};
 pub use kubectl::Kubectl;
 pub use kubelet::{Behaviour, PodHandle, PodView, TestKubelet};
 pub use object::{condition_of, merge, pipeline_job};

@@ -1,8 +1,8 @@
-//! Objects as plain JSON: functions that change and read them.
+//! Functions that change and read objects as plain JSON.
 
 use serde_json::{Value, json};
 
-/// A PipelineJob that is valid in a cluster: a small Llama over two stages, on the claim `training`.
+/// Returns a PipelineJob that is valid in a cluster: a small Llama over two stages, on the claim `training`.
 pub fn pipeline_job(name: &str, spec: Value) -> Value {
     let mut object = json!({
         "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "metadata": {"name": name},
@@ -19,7 +19,7 @@ pub fn pipeline_job(name: &str, spec: Value) -> Value {
     object
 }
 
-/// Merges changes into an object as a merge patch does: null removes a field, and lists are replaced.
+/// Merges changes into an object as a merge patch does: null removes a field, and a list replaces a list.
 pub fn merge(into: &mut Value, changes: Value) {
     match (into, changes) {
         (Value::Object(into), Value::Object(changes)) => {
@@ -34,7 +34,7 @@ pub fn merge(into: &mut Value, changes: Value) {
     }
 }
 
-/// A condition of an object's status.
+/// Returns a condition of an object's status.
 pub fn condition_of(object: &Value, kind: &str) -> Option<Value> {
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind).cloned()
 }

@@ -11,24 +11,24 @@ use socket2::{Domain, Socket, Type};
 
 use crate::certificates::control_plane;
 use crate::client::Client;
-use crate::components::{Component, Settings, Site, command};
-use crate::host::Host;
+use crate::components::{Component, ControlPlaneSettings, ControlPlaneSite, command};
+use crate::host::KueueCluster;
 use crate::kubectl::Kubectl;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::until;
 
-/// The number of lines that a failure shows of each log.
+/// The number of lines of each log that a failed test prints.
 const TAIL: usize = 15;
 
 /// A running control plane: etcd, API server, controller manager and scheduler. Any number may run at the same time.
-/// All its processes and files are gone after it is dropped, or after the test dies.
+/// Its processes end and its files are removed when this value is dropped, or when the test's process ends.
 #[derive(Debug)]
 pub struct ControlPlane {
     // fields are dropped in this order: processes before their folder
     processes: Mutex<Vec<(Component, Process)>>,
     admin: Client,
-    settings: Settings,
+    settings: ControlPlaneSettings,
     server: SocketAddrV4,
     url: String,
     kubectl: Kubectl,
@@ -37,19 +37,19 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts a control plane and waits until pods can be created.
+    /// Starts a control plane and waits until it accepts pods.
     ///
     /// # Panics
-    /// If a component does not start. The test's output has the tails of the logs.
+    /// If a component does not start. The test's output has the last lines of the logs.
     pub fn start() -> ControlPlane {
-        ControlPlane::start_with(Settings::default())
+        ControlPlane::start_with(ControlPlaneSettings::default())
     }
 
-    /// Like [`ControlPlane::start`], with settings.
+    /// Like [`ControlPlane::start`], with `settings`.
     ///
     /// # Panics
     /// If a component does not start.
-    pub fn start_with(settings: Settings) -> ControlPlane {
+    pub fn start_with(settings: ControlPlaneSettings) -> ControlPlane {
         let scratch = Scratch::new();
         let (held, server) = hold_port();
         let url = format!("https://{server}");
@@ -69,29 +69,24 @@ impl ControlPlane {
         plane
     }
 
-    /// The administrator's kubeconfig.
+    /// Returns the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubectl.kubeconfig
     }
 
-    /// The API server's address: `https://127.0.0.1:PORT`.
-    pub fn server_url(&self) -> &str {
-        &self.url
-    }
-
-    /// The administrator's client.
+    /// Returns the administrator's client.
     pub fn client(&self) -> &Client {
         &self.admin
     }
 
-    /// A folder for the test's own files. It is removed with the control plane.
+    /// Returns a folder for files of the test. It is removed with the control plane.
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// The cluster as Kueue's controller needs it.
-    pub fn host(&self) -> Host<'_> {
-        Host { client: &self.admin, kubectl: &self.kubectl, folder: self.scratch.path(), url: self.url.clone() }
+    /// Returns the cluster in the form that [`crate::kueue::Kueue::start_in`] takes.
+    pub fn host(&self) -> KueueCluster<'_> {
+        KueueCluster { client: &self.admin, kubectl: &self.kubectl, folder: self.scratch.path(), url: self.url.clone() }
     }
 
     /// Runs kubectl as the administrator.
@@ -99,7 +94,7 @@ impl ControlPlane {
         self.kubectl.run(arguments, "")
     }
 
-    /// Applies manifests with kubectl, as a user does.
+    /// Applies manifests with kubectl.
     ///
     /// # Panics
     /// If the API server refuses them.
@@ -108,7 +103,7 @@ impl ControlPlane {
         self.try_apply(yaml).unwrap_or_else(|message| panic!("kubectl apply: {message}\n{yaml}"));
     }
 
-    /// Applies manifests with kubectl, as a user does.
+    /// Applies manifests with kubectl.
     ///
     /// # Errors
     /// If kubectl fails. The error is kubectl's standard error.
@@ -116,13 +111,13 @@ impl ControlPlane {
         self.kubectl.try_apply(yaml)
     }
 
-    /// Reads the object or list at a path of the API; `None` if it does not exist.
+    /// Reads the object or list at a path of the API. Returns `None` if it does not exist.
     #[track_caller]
     pub fn get(&self, path: &str) -> Option<Value> {
         self.admin.get(path)
     }
 
-    /// Creates a namespace in which pods can be created.
+    /// Creates a namespace and waits until it accepts pods.
     #[track_caller]
     pub fn create_namespace(&self, name: &str) {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -130,16 +125,16 @@ impl ControlPlane {
         self.wait_for_account(name);
     }
 
-    /// A kubeconfig with the rights of a service account. Its token is valid for an hour.
+    /// Writes a kubeconfig with the rights of a service account, and returns its path. Its token is valid for an hour.
     ///
     /// # Panics
-    /// If there is no such account.
+    /// If the account does not exist.
     #[track_caller]
     pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> PathBuf {
         self.host().service_account_kubeconfig(namespace, name)
     }
 
-    /// Kills the API server and starts it again at the same address. Returns when it answers.
+    /// Kills the API server, starts it again at the same address, and waits until it answers.
     pub fn restart_api_server(&self) {
         self.kill(Component::ApiServer);
         self.run(Component::ApiServer);
@@ -151,10 +146,10 @@ impl ControlPlane {
         self.processes.lock().unwrap().retain(|(of, _)| *of != component);
     }
 
-    /// Starts a component that was killed, and does not wait until it serves.
+    /// Starts a component that was killed. Does not wait until the component serves.
     pub fn run(&self, component: Component) {
         let log = self.scratch.path().join(format!("{}.log", component.program()));
-        let site = Site { folder: self.scratch.path(), server: self.server, real_nodes: false };
+        let site = ControlPlaneSite { folder: self.scratch.path(), server: self.server, real_nodes: false };
         let command = command(component, site, &self.settings);
         let process = Process::start(command, &log).unwrap_or_else(|e| panic!("{}: {e}", component.program()));
         self.processes.lock().unwrap().push((component, process));
@@ -170,18 +165,18 @@ impl ControlPlane {
         self.signal(component, libc::SIGCONT);
     }
 
-    /// The ids of the running processes.
+    /// Returns the ids of the running processes.
     pub fn process_ids(&self) -> Vec<u32> {
         self.processes.lock().unwrap().iter().map(|(_, process)| process.id()).collect()
     }
 
-    /// The id of a component's process, if it runs.
+    /// Returns the id of a component's process, or `None` if the component does not run.
     pub fn process_id(&self, component: Component) -> Option<u32> {
         let processes = self.processes.lock().unwrap();
         processes.iter().find(|(of, _)| *of == component).map(|(_, process)| process.id())
     }
 
-    /// The last `lines` lines of a component's log.
+    /// Returns the last `lines` lines of a component's log.
     pub fn log_tail(&self, component: Component, lines: usize) -> String {
         tail(&self.scratch.path().join(format!("{}.log", component.program())), lines)
     }
@@ -195,13 +190,14 @@ impl ControlPlane {
         self.wait_for("the API server", || self.admin.request(Method::GET, "/readyz", None).ok().map(drop));
     }
 
-    /// Waits for the namespace's default account. The API server refuses pods until the controller manager has made it.
+    /// Waits for the default service account of a namespace. The API server refuses pods until the controller manager
+    /// has created the account.
     fn wait_for_account(&self, namespace: &str) {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/default");
         self.wait_for(&format!("the default account of {namespace}"), || self.admin.get(&path).map(drop));
     }
 
-    /// Waits for a condition, and fails as soon as a process ends.
+    /// Waits for a condition. Panics as soon as a process ends.
     fn wait_for(&self, what: &str, mut condition: impl FnMut() -> Option<()>) {
         until(what, || {
             for (component, process) in self.processes.lock().unwrap().iter_mut() {
@@ -221,22 +217,22 @@ impl Drop for ControlPlane {
                 eprintln!("--- {} ends with\n{}", component.program(), self.log_tail(component, TAIL));
             }
         }
-        // the reverse of the order in which they started
+        // the components end in the reverse of the order in which they started
         while let Some(last) = self.processes.get_mut().unwrap_or_else(|e| e.into_inner()).pop() {
             drop(last);
         }
     }
 }
 
-/// The last `lines` lines of a file.
+/// Returns the last `lines` lines of a file.
 pub(crate) fn tail(file: &Path, lines: usize) -> String {
     let text = String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned();
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// A free port of 127.0.0.1, held so that no other process gets it. The socket does not listen. The API server shares
-/// the port and may listen there, also after restarts.
+/// Returns a free port of 127.0.0.1, and a socket that is bound to it, so that no other process gets the port. The
+/// socket does not listen. The API server shares the port and can listen there, also after a restart.
 fn hold_port() -> (Socket, SocketAddrV4) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();

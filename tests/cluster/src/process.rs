@@ -1,4 +1,4 @@
-//! A component's process: its output goes to a file, and the process never outlives the test.
+//! The process of a component. It writes its output to a file, and never outlives the test.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,7 +8,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
-/// A running process. Dropping it kills the process and waits for its end; the kernel kills it when the test dies.
+/// A running process. Dropping this value kills the process and waits for its exit. The kernel kills the process when
+/// the test dies.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -22,17 +23,17 @@ impl Process {
     pub fn start(mut command: Command, log: &Path) -> io::Result<Process> {
         let file = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        // Ctrl-C at the terminal must reach only the test, which ends its processes itself
+        // Ctrl-C at the terminal must reach only the test, since the test itself ends its processes
         command.process_group(0);
         Ok(Process { child: spawn(command)? })
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The exit status; `None` while the process runs.
+    /// Returns the exit status, or `None` while the process runs.
     ///
     /// # Panics
     /// If the process can't be waited for.
@@ -42,20 +43,20 @@ impl Process {
 
     /// Sends a signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call; the process has not been waited for, so the id is still its own.
+        // SAFETY: a plain system call; nothing has waited for the process, so no other process has its id.
         unsafe { libc::kill(self.id() as i32, signal) };
     }
 
-    /// Kills the process and waits for its end.
+    /// Kills the process and waits for its exit.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs a command to its end with `input`. Returns its output and exit status.
+/// Runs a command with `input`, and waits for its exit. Returns its output and exit status.
 pub fn run(command: &mut Command, input: &str) -> Output {
-    // the servers are on this machine, so proxies of the environment do not apply
+    // the servers are on this machine, so the proxies of the environment do not apply
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy"] {
         command.env_remove(name);
     }
@@ -74,8 +75,9 @@ impl Drop for Process {
 
 type Job = (Command, Sender<io::Result<Child>>);
 
-/// Spawns from a thread that lives as long as the test's process. The kernel sends the death signal when the *thread*
-/// that forked ends. Each test has a thread of its own, but several tests may share a control plane.
+/// Spawns a process from a thread that lives as long as the test's process. The reason is that the kernel sends the
+/// death signal when the *thread* that forked ends. Each test has its thread, but several tests may share a control
+/// plane.
 fn spawn(mut command: Command) -> io::Result<Child> {
     static NURSERY: OnceLock<Sender<Job>> = OnceLock::new();
     let parent = std::process::id();

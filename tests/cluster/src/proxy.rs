@@ -1,4 +1,5 @@
-//! A proxy to the API server that causes failures: a rule decides which answers are replaced, delayed or lost.
+//! A proxy to the API server that simulates failures. For each request, a rule decides whether the proxy forwards,
+//! refuses or delays the request, or loses its answer.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,20 +17,20 @@ use tokio::runtime::Runtime;
 
 use crate::client::connect;
 
-/// The effect on a request.
+/// The treatment of a request by the proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The request arrives, and so does its answer.
+    /// Forwards the request, and returns its answer.
     Pass,
-    /// The request does not arrive, and the answer has this code.
+    /// Does not forward the request, and answers with this code.
     Refuse(u16),
-    /// The request arrives, and its answer is lost.
+    /// Forwards the request, and never answers.
     LoseAnswer,
-    /// The request arrives after this time.
+    /// Forwards the request after this time, and returns its answer.
     Delay(Duration),
 }
 
-/// A request, as a rule sees it.
+/// The attributes of a request that a rule can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// GET, POST and so on.
@@ -41,7 +42,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether the request changes an object, other than an event or a Lease.
+    /// Whether the request changes an object that is neither an event nor a Lease.
     pub fn is_write(&self) -> bool {
         !matches!(self.method, Method::GET) && !["/events", "/leases"].iter().any(|kind| self.path.contains(kind))
     }
@@ -49,7 +50,7 @@ impl Seen {
 
 type Rule = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// A proxy in front of the API server, with the rights of one kubeconfig. It ends when dropped.
+/// A proxy in front of the API server, with the rights of one kubeconfig. Dropping this value ends the proxy.
 pub struct Proxy {
     shared: Arc<ProxyState>,
     kubeconfig: PathBuf,
@@ -64,7 +65,8 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// Starts the proxy with the server and the rights of `kubeconfig`. The proxy's own kubeconfig goes to `folder`.
+    /// Starts the proxy with the server and the rights of `kubeconfig`. Writes the kubeconfig for the proxy's clients
+    /// to `folder`.
     pub fn start(kubeconfig: &Path, folder: &Path) -> Proxy {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let client = runtime.block_on(connect(kubeconfig));
@@ -94,22 +96,22 @@ impl Proxy {
         Proxy { shared, kubeconfig, runtime: Some(runtime) }
     }
 
-    /// The kubeconfig for clients of the proxy.
+    /// Returns the kubeconfig for clients of the proxy.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// Sets the rule for requests after this call.
+    /// Sets the rule for requests that arrive after this call.
     pub fn rule(&self, rule: impl FnMut(&Seen) -> Fate + Send + 'static) {
         *self.shared.rule.lock().unwrap() = Box::new(rule);
     }
 
-    /// The number of writes that the API server has answered, also by a refusal.
+    /// Returns the number of writes that the API server has answered, refused writes included.
     pub fn answered_writes(&self) -> usize {
         self.shared.answered.load(Ordering::Relaxed)
     }
 
-    /// The writes that arrived, in order: method and path.
+    /// Returns the writes that the API server accepted, in the order of their answers, as method and path.
     pub fn writes(&self) -> Vec<String> {
         self.shared.writes.lock().unwrap().clone()
     }
@@ -134,11 +136,11 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
         Fate::Pass | Fate::LoseAnswer => {}
     }
     let Ok(body) = axum::body::to_bytes(body, 8 << 20).await else { return refusal(400) };
-    // the proxy's own client sets host and account
+    // the proxy's client sets the host and the credentials
     parts.headers.remove(http::header::HOST);
     parts.uri = parts.uri.path_and_query().map_or("/", |path| path.as_str()).parse().unwrap();
     let request = http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
-    // a client that gives up ends this handler, and not a write that has been seen
+    // a client that closes its connection ends this handler, but not the task that sends the request
     let Ok(answer) = tokio::spawn(send(Arc::clone(&shared), seen, request)).await else { return refusal(500) };
     if fate == Fate::LoseAnswer {
         return std::future::pending().await;
@@ -165,7 +167,7 @@ async fn send(
     answer
 }
 
-/// A refusal in the API server's form.
+/// Returns a refusal in the API server's form.
 fn refusal(code: u16) -> Response {
     let reason = match code {
         409 => "Conflict",

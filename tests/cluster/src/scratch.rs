@@ -1,17 +1,17 @@
-//! A folder that is removed when its owner ends, in whatever way.
+//! A temporary folder that is removed when its owner drops it or dies.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A script that waits for the end of its input, and then removes the folder. The input ends when the process at the
-/// other end of the pipe ends. The script tries for a while, since processes that die with the test may still write. It
-/// ignores Ctrl-C at the terminal.
+/// other end of the pipe ends. The script retries for 10 s, since processes that die with the test may still write. The
+/// script ignores Ctrl-C at the terminal.
 const CLEANUP_SCRIPT: &str =
     r#"trap "" INT HUP TERM; cat >/dev/null; for i in $(seq 100); do rm -rf "$0" 2>/dev/null && exit; sleep 0.1; done"#;
 
-/// A temporary folder. A separate process removes it, so it is also removed when the test is killed, or when a static
-/// holds it, which is never dropped.
+/// A temporary folder. A separate process removes the folder, so the folder is also removed if the test is killed, or
+/// if a static holds this value, which Rust never drops.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,

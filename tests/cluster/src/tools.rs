@@ -1,15 +1,16 @@
-//! The paths of the cluster's programs: `tools.sh` builds them into a folder of the cache.
+//! Finds the cluster's programs, which `tools.sh` builds into a folder of the cache.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// The variable with the folder of the programs. Without it, the newest folder in the cache is used.
+/// The environment variable with the folder of the programs. Without the variable, the newest complete folder in the
+/// cache is used.
 const FOLDER: &str = "STAGECOACH_CLUSTER_TOOLS";
-/// The programs without which a folder is not complete.
+/// The programs that a complete folder contains.
 const NEEDED: [&str; 6] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm"];
 
-/// The path of the program `name`.
+/// Returns the path of the program `name`.
 ///
 /// # Panics
 /// If the program was not built.
@@ -17,7 +18,7 @@ pub fn tool(name: &str) -> PathBuf {
     find(name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The path of the program `name`.
+/// Returns the path of the program `name`.
 ///
 /// # Errors
 /// If the program was not built.
@@ -27,7 +28,7 @@ pub fn find(name: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder of all programs.
+/// Returns the folder of all programs.
 pub fn folder() -> anyhow::Result<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) {
         return Ok(PathBuf::from(folder));
@@ -36,7 +37,7 @@ pub fn folder() -> anyhow::Result<PathBuf> {
     newest(&cache).with_context(|| format!("no Kubernetes in {}: run `make cluster-tools`", cache.display()))
 }
 
-/// The complete `cluster-*` folder that was made last.
+/// Returns the newest complete `cluster-*` folder.
 fn newest(cache: &Path) -> Option<PathBuf> {
     let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cluster-"));
     let complete = |path: &PathBuf| NEEDED.iter().all(|name| path.join(name).is_file());

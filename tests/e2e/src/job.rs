@@ -9,7 +9,8 @@ use stagecoach_node::Container;
 
 use crate::{Hashes, NAMESPACE, Product};
 
-/// The manifest of all jobs: a small Llama that three stages train on three plays, with a checkpoint every 20 steps.
+/// Returns the manifest of all jobs: a small Llama that three stages train on three plays, with a checkpoint every 20
+/// steps.
 pub fn spec(name: &str, namespace: &str) -> Value {
     json!({
         "apiVersion": "stagecoach.dev/v1alpha1",
@@ -42,7 +43,7 @@ pub fn spec(name: &str, namespace: &str) -> Value {
     })
 }
 
-/// A job that was applied. Dropping it deletes the job and its pods.
+/// A job that was applied. Dropping this value deletes the job and its pods.
 pub struct E2eJob<'p> {
     /// The product on which the job runs.
     pub product: &'p Product,
@@ -63,7 +64,7 @@ impl<'p> E2eJob<'p> {
         E2eJob { product, name: name.into(), folder: product.volume.join(name) }
     }
 
-    /// The job's object.
+    /// Returns the job's object.
     pub fn get(&self) -> Value {
         self.product.node.get(&self.path()).unwrap_or_else(|| panic!("{} is gone", self.name))
     }
@@ -72,7 +73,7 @@ impl<'p> E2eJob<'p> {
         format!("/apis/stagecoach.dev/v1alpha1/namespaces/{NAMESPACE}/pipelinejobs/{}", self.name)
     }
 
-    /// Waits until the object fulfils `wanted`, and returns it.
+    /// Waits until the object satisfies `wanted`, and returns it.
     #[track_caller]
     pub fn wait(&self, what: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         let what = format!("{} to be {what}", self.name);
@@ -93,7 +94,7 @@ impl<'p> E2eJob<'p> {
         }
     }
 
-    /// Waits for a phase. The phase `Failed` ends the wait with a failure.
+    /// Waits for a phase. Panics if the job reaches the phase `Failed` instead.
     #[track_caller]
     pub fn wait_phase(&self, phase: &str) -> Value {
         let job = self.wait(phase, |job| job["status"]["phase"] == phase || job["status"]["phase"] == "Failed");
@@ -109,12 +110,12 @@ impl<'p> E2eJob<'p> {
         })
     }
 
-    /// The number of the attempt.
+    /// Returns the number of the attempt.
     pub fn attempt(&self) -> u64 {
         self.get()["status"]["attempt"]["number"].as_u64().unwrap_or_default()
     }
 
-    /// The last step in the job's metrics.
+    /// Returns the last step in the job's metrics.
     pub fn step(&self) -> u64 {
         let metrics = std::fs::read_to_string(self.folder.join("metrics.jsonl")).unwrap_or_default();
         let lines = metrics.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -127,20 +128,20 @@ impl<'p> E2eJob<'p> {
         self.wait(&format!("at step {step}"), |_| self.step() >= step);
     }
 
-    /// The job's pods, with those that are being deleted.
+    /// Returns the job's pods, including those that are being deleted.
     pub fn all_pods(&self) -> Vec<Value> {
         let query = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=stagecoach.dev/job={}", self.name);
         self.product.node.client().list(&query)
     }
 
-    /// The job's pods, without those that are being deleted.
+    /// Returns the job's pods, except those that are being deleted.
     pub fn pods(&self) -> Vec<Value> {
         let mut pods = self.all_pods();
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods
     }
 
-    /// The UIDs of the job's pods, sorted.
+    /// Returns the UIDs of the job's pods, sorted.
     pub fn pod_uids(&self) -> Vec<String> {
         let mut uids: Vec<String> =
             self.pods().iter().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect();
@@ -148,7 +149,7 @@ impl<'p> E2eJob<'p> {
         uids
     }
 
-    /// Waits for a ready pod of a spare that is none of `others`. Returns its UID.
+    /// Waits for a ready pod of a spare whose UID is not in `others`. Returns its UID.
     #[track_caller]
     pub fn wait_spare(&self, others: &[String]) -> String {
         let is_ready = |pod: &&Value| {
@@ -167,7 +168,7 @@ impl<'p> E2eJob<'p> {
         found.unwrap()
     }
 
-    /// The newest pod of a stage, by rank, in the current attempt, among the pods made for that rank.
+    /// Returns the newest pod of a rank in the current attempt. A spare that became the stage does not count.
     #[track_caller]
     fn newest_pod(&self, stage: u32) -> Value {
         let attempt = self.attempt();
@@ -180,19 +181,19 @@ impl<'p> E2eJob<'p> {
         pods.into_iter().max_by_key(|pod| label(pod, "incarnation")).unwrap()
     }
 
-    /// The name of the newest pod of a stage of the current attempt.
+    /// Returns the name of the newest pod of a stage of the current attempt.
     #[track_caller]
     pub fn pod(&self, stage: u32) -> String {
         self.newest_pod(stage)["metadata"]["name"].as_str().unwrap().to_owned()
     }
 
-    /// The trainer's container in the newest pod of a stage.
+    /// Returns the trainer's container in the newest pod of a stage.
     #[track_caller]
     pub fn trainer(&self, stage: u32) -> Container {
         self.product.node.container(self.newest_pod(stage)["metadata"]["uid"].as_str().unwrap(), "trainer")
     }
 
-    /// The number of restarts so far.
+    /// Returns the number of restarts so far.
     pub fn restarts(&self) -> u64 {
         self.get()["status"]["restarts"]["total"].as_u64().unwrap_or_default()
     }
@@ -211,7 +212,7 @@ impl<'p> E2eJob<'p> {
         self.product.kubectl(&["patch", "pj", &self.name, "--type=merge", "-p", &patch]);
     }
 
-    /// The reasons of the events about the job.
+    /// Returns the reasons of the events about the job.
     pub fn events(&self) -> Vec<String> {
         let events = self.product.node.client().list(&format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"));
         let about =
@@ -227,7 +228,7 @@ impl Drop for E2eJob<'_> {
             let reported = self.product.node.kubectl(&["-n", NAMESPACE, "logs", &logs, "--prefix", "--tail=15"], "");
             eprintln!("{}", String::from_utf8_lossy(&reported.stdout));
         }
-        // a failure to clean up must not hide the failure that led here
+        // a failure of the clean-up must not hide the failure of the test
         let _ = self.product.node.kubectl(&["-n", NAMESPACE, "delete", "pj", &self.name, "--ignore-not-found"], "");
         let pods = format!("-l=stagecoach.dev/job={}", self.name);
         let _ =

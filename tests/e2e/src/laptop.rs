@@ -1,4 +1,4 @@
-//! Runs the same manifest without a cluster. Every job on the node must have the same result.
+//! Runs the same manifest without a cluster. Every job on the node must have the same result as this run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// The hashes in a job's folder; `None` before the job has ended.
+    /// Reads the hashes in a job's folder. Returns `None` before the job has ended.
     pub fn read(folder: &Path) -> Option<Hashes> {
         let result: Value = serde_json::from_slice(&std::fs::read(folder.join("result.json")).ok()?).ok()?;
         let text = |name: &str| result[name].as_str().map(str::to_owned);
@@ -34,13 +34,13 @@ impl Hashes {
     }
 }
 
-/// The hashes of `stagecoach run` of the jobs' manifest, undisturbed. The job is trained once.
+/// Returns the hashes of an undisturbed `stagecoach run` of the jobs' manifest. The first call trains the job.
 pub fn on_this_machine(folder: &Path) -> &'static Hashes {
     static HASHES: OnceLock<Hashes> = OnceLock::new();
     HASHES.get_or_init(|| run_on_this_machine(folder, "laptop", json!({})))
 }
 
-/// Like [`on_this_machine`], with `changes` merged into the spec, as job `name`.
+/// Like [`on_this_machine`], with the job name `name`, and with `changes` merged into the spec.
 pub fn run_on_this_machine(folder: &Path, name: &str, changes: Value) -> Hashes {
     let workspace = folder.join(name);
     std::fs::create_dir_all(&workspace).unwrap();
@@ -54,7 +54,7 @@ pub fn run_on_this_machine(folder: &Path, name: &str, changes: Value) -> Hashes 
     Hashes::read(&workspace.join(name)).expect("a result")
 }
 
-/// The trainer from which the image was made, two folders above this test's binary.
+/// Returns the path of the trainer from which the image was made, two folders above this test's binary.
 fn stagecoach() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let built = own.ancestors().nth(2).unwrap().join("stagecoach");

@@ -1,4 +1,4 @@
-//! The release: images, namespaces, the volume with its texts, and the chart.
+//! The release on the node: images, namespaces, the volume with the corpus, and the chart.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use stagecoach_node::TestNode;
 
 /// The namespace of the jobs, which enforces the restricted Pod Security Standard.
 pub const NAMESPACE: &str = "e2e";
-/// The namespace of the operator, which enforces the same standard.
+/// The namespace of the operator, which enforces the same standard as the jobs' namespace.
 pub const SYSTEM: &str = "stagecoach-system";
 /// The label selector of the operator's pods.
 const OPERATOR_PODS: &str = "app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator";
@@ -28,12 +28,12 @@ pub struct Product {
 }
 
 impl Product {
-    /// The product, for one test at a time. The first test installs it.
+    /// Returns the product for one test at a time. The first call installs it.
     pub fn take() -> MutexGuard<'static, Product> {
         static PRODUCT: OnceLock<Mutex<Product>> = OnceLock::new();
         let product = PRODUCT.get_or_init(|| Mutex::new(Product::install()));
         product.lock().unwrap_or_else(|failed| {
-            // repairs the release after a failed test, whatever that test did to it
+            // the failed test may have left the release in any state, so this repairs the release
             product.clear_poison();
             let product = failed.into_inner();
             product.helm_install(&json!({}));
@@ -53,7 +53,7 @@ impl Product {
         product
     }
 
-    /// Installs or upgrades the release with additional values. Returns when its replicas are ready.
+    /// Installs or upgrades the release with additional values. Returns when the operator's replicas are ready.
     #[track_caller]
     pub fn helm_install(&self, more: &Value) {
         let image = |name: &str| json!({"repository": format!("localhost/stagecoach-{name}"), "tag": "e2e"});
@@ -61,7 +61,7 @@ impl Product {
             "image": image("operator"),
             "trainerImage": image("trainer"),
             "logFormat": "text",
-            // the node is the only one, so an evicted replica has no other place
+            // the cluster has one node, so no other node can run an evicted replica
             "podDisruptionBudget": {"enabled": false},
             "networkPolicy": {"apiServer": {"ports": [443, 6443, 16443]}},
         });
@@ -73,7 +73,7 @@ impl Product {
         self.kubectl_in(SYSTEM, &["rollout", "status", "deployment/stagecoach-operator", "--timeout=180s"]);
     }
 
-    /// Removes the release and waits until its pods have gone.
+    /// Removes the release and waits until the operator's pods have ended.
     #[track_caller]
     pub fn helm_uninstall(&self) {
         self.helm(&["uninstall", "--wait", chart::RELEASE], &Value::Null);
@@ -88,23 +88,23 @@ impl Product {
         assert!(output.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Kills all replicas of the operator at once (SIGKILL), as a node without memory does, and lets new pods take
-    /// their place. If the containers restarted in place, the kubelet would delay each restart longer than the last,
-    /// and the job might end before an operator runs. This also removes the Lease: to wait for the dead leader's Lease
-    /// could take as long, and other tests cover that.
+    /// Kills all replicas of the operator at once (SIGKILL), as a node without memory does, and lets new pods replace
+    /// them. If the containers restarted within their pods, the kubelet would delay each restart longer than the last,
+    /// and the job might end before an operator runs. This function also deletes the Lease, because the wait until the
+    /// Lease of the dead leader expires could take as long. Other tests cover that wait.
     #[track_caller]
     pub fn kill_operators(&self) {
         let running = self.operators();
         assert!(!running.is_empty(), "no operator runs");
-        // a frozen replica can't leave in order, and the kubelet does not restart it in place; a restarted replica
-        // would take the Lease and then die with its pod
+        // a frozen replica can't release the Lease, and the kubelet does not restart its container; a restarted
+        // container would take the Lease and then end with its pod
         running.iter().for_each(Container::freeze);
         self.kubectl_in(SYSTEM, &["delete", "pods", "--selector", OPERATOR_PODS, "--force", "--grace-period=0"]);
         running.iter().for_each(Container::kill);
         self.kubectl_in(SYSTEM, &["delete", "lease", "stagecoach-operator", "--ignore-not-found"]);
     }
 
-    /// The operator's running containers.
+    /// Returns the operator's running containers.
     pub fn operators(&self) -> Vec<Container> {
         let running = |pod: &&Value| !pod["status"]["containerStatuses"][0]["state"]["running"].is_null();
         let pods = self.operator_pods();
@@ -116,7 +116,7 @@ impl Product {
         self.node.client().list(&format!("/api/v1/namespaces/{SYSTEM}/pods?labelSelector={OPERATOR_PODS}"))
     }
 
-    /// The output of kubectl in the jobs' namespace.
+    /// Returns the output of kubectl in the jobs' namespace.
     #[track_caller]
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         self.kubectl_in(NAMESPACE, arguments)
@@ -132,7 +132,7 @@ impl Product {
     }
 }
 
-/// The folder of plays, which `make texts` fetches.
+/// Returns the folder of plays, which `make texts` fetches.
 pub fn texts() -> PathBuf {
     let workspace = std::env::var_os("WORKSPACE").map_or_else(|| "workspace".into(), PathBuf::from);
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(workspace).join("corpus/shakespeare")

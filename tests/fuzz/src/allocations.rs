@@ -1,4 +1,4 @@
-//! The process's allocator, which counts the bytes that each thread holds.
+//! The process's allocator, which counts the bytes that each thread has allocated.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,14 +14,14 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 fn count(bytes: i64) {
-    // a thread that ends frees memory after its thread-local variables are gone
+    // a thread that ends frees memory after the end of its thread-local variables
     let _ = HELD.try_with(|held| {
         let (now, most) = held.get();
         held.set((now + bytes, most.max(now + bytes)));
     });
 }
 
-// SAFETY: every call is passed unchanged to the system's allocator.
+// SAFETY: every call goes unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // old and new memory both exist while it copies
+        // the old and the new memory both exist during the copy
         count(size as i64);
         count(-(layout.size() as i64));
         // SAFETY: as above.
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The result of `run`, and the peak of the bytes that this thread held meanwhile, minus the bytes that it held before.
+/// Returns the result of `run`, and the peak of the bytes that this thread held during `run` minus those before it.
 pub fn peak_bytes<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let (before, _) = HELD.get();
     HELD.set((before, before));

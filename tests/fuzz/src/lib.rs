@@ -1,4 +1,4 @@
-//! Changed bytes, and the memory that a reader of them takes.
+//! Random changes of bytes, and the measurement of the memory that a reader of such bytes allocates.
 
 mod allocations;
 mod mutations;

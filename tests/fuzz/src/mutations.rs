@@ -1,28 +1,28 @@
-//! Damage to bytes.
+//! Random changes of bytes.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// One change.
+/// One change of a byte string.
 #[derive(Clone, Debug)]
 pub enum Mutation {
-    /// Flips a bit.
+    /// Flips a bit of the byte at this index.
     Flip(Index, u8),
-    /// Replaces a byte. Bytes that often begin or end numbers and texts are drawn often.
+    /// Replaces a byte. The strategy prefers bytes that often begin or end numbers and texts.
     Set(Index, u8),
-    /// Replaces up to eight bytes, or up to four, by a number.
+    /// Overwrites up to eight bytes with a number in little-endian order, or up to four if the flag is set.
     Number(Index, u64, bool),
-    /// Removes bytes.
+    /// Removes this number of bytes at this index.
     Remove(Index, usize),
-    /// Repeats bytes.
+    /// Repeats this number of bytes at this index.
     Repeat(Index, usize),
-    /// Removes the end.
+    /// Removes all bytes from this index on.
     Truncate(Index),
-    /// Inserts bytes.
+    /// Inserts bytes at this index.
     Insert(Index, Vec<u8>),
 }
 
-/// One to six changes.
+/// Generates one to six changes.
 pub fn mutations() -> impl Strategy<Value = Vec<Mutation>> {
     let at = any::<Index>;
     let byte = prop_oneof![any::<u8>(), prop::sample::select(&b"\0\x01\x7f\x80\xff09-.,:;{}[]\"'\\\n\t #&*!|>eE"[..])];
@@ -44,7 +44,7 @@ pub fn mutations() -> impl Strategy<Value = Vec<Mutation>> {
     prop::collection::vec(one, 1..7)
 }
 
-/// The bytes after all changes.
+/// Returns the bytes after all changes.
 pub fn mutate(bytes: &[u8], changes: &[Mutation]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for change in changes {

@@ -1,6 +1,7 @@
-//! A library for `LD_PRELOAD`. It has the functions of the CUDA runtime in which the host waits for a GPU. Each
-//! function appends its name and its thread's to the file `HOST_WAITS`, and then calls the runtime. libtorch waits in
-//! the runtime; the trainer's own threads wait in the driver, which the library does not note.
+//! A library for `LD_PRELOAD` that records when the host waits for a GPU. It defines the functions of the CUDA runtime
+//! in which the host waits. Each function appends its name and the name of its thread to the file `HOST_WAITS`, and
+//! then calls the function of the runtime. libtorch waits in the runtime. The trainer's other threads wait in the
+//! driver, which this library does not record.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::OpenOptions;
@@ -10,7 +11,7 @@ unsafe extern "C" {
     fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
 }
 
-/// Notes a call, and returns the runtime's function of that name.
+/// Records a call, and returns the runtime's function of this name.
 fn note(name: &CStr) -> *mut c_void {
     if let Some(path) = std::env::var_os("HOST_WAITS") {
         let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();

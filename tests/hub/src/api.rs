@@ -1,4 +1,4 @@
-//! The API: revisions and listings.
+//! The API of the hub: revisions and listings.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::file::File;
-use crate::shared::{ReceivedRequest, Shared, decode, not_found, redirect};
-use crate::store::{Files, Refusal, Repo};
+use crate::shared::{ReceivedRequest, ServerState, decode, not_found, redirect};
+use crate::store::{Files, HubRefusal, StoredRepo};
 
 /// Answers a request below `/api/`.
-pub(crate) fn answer(shared: &Shared, request: &ReceivedRequest) -> Result<Response, Refusal> {
+pub(crate) fn answer(shared: &ServerState, request: &ReceivedRequest) -> Result<Response, HubRefusal> {
     let mut segments = request.path.trim_start_matches("/api/").split('/').map(decode);
     let mut next = || segments.next().unwrap_or_default();
     let name = format!("{}/{}/{}", next(), next(), next());
@@ -37,7 +37,7 @@ fn document(value: &Value) -> Response {
     answer.body(Body::from(value.to_string())).expect("an answer")
 }
 
-fn information(name: &str, repo: &Repo, revision: &str) -> Result<Value, Refusal> {
+fn information(name: &str, repo: &StoredRepo, revision: &str) -> Result<Value, HubRefusal> {
     let (commit, files) = repo.commit(revision)?;
     let siblings: Vec<_> = files.keys().map(|path| json!({"rfilename": path})).collect();
     let id = name.split_once('/').map_or(name, |(_, id)| id);
@@ -48,13 +48,13 @@ fn information(name: &str, repo: &Repo, revision: &str) -> Result<Value, Refusal
     }))
 }
 
-fn references(repo: &Repo) -> Value {
+fn references(repo: &StoredRepo) -> Value {
     let branch = |(name, commit): (&String, &String)| json!({"name": name, "ref": format!("refs/heads/{name}"), "targetCommit": commit});
     let branches: Vec<_> = repo.branches.iter().map(branch).collect();
     json!({"branches": branches, "converts": [], "tags": [], "pullRequests": []})
 }
 
-fn tree(shared: &Shared, request: &ReceivedRequest, files: &Files, folder: &str) -> Result<Response, Refusal> {
+fn tree(shared: &ServerState, request: &ReceivedRequest, files: &Files, folder: &str) -> Result<Response, HubRefusal> {
     let entries =
         entries(files, folder, request.parameter("recursive").is_some_and(|it| it.eq_ignore_ascii_case("true")));
     if entries.is_empty() && !folder.is_empty() {
@@ -72,7 +72,7 @@ fn tree(shared: &Shared, request: &ReceivedRequest, files: &Files, folder: &str)
     Ok(answer)
 }
 
-/// The entries of a folder, and of its folders.
+/// Returns the entries of a folder. If `is_recursive`, includes the entries of its subfolders.
 fn entries(files: &Files, folder: &str, is_recursive: bool) -> Vec<Value> {
     let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
     let mut found = BTreeMap::new();
@@ -99,7 +99,7 @@ fn paths_information(request: &ReceivedRequest, files: &Files) -> Value {
     json!(wanted_paths(&request.body).into_iter().filter_map(described).collect::<Vec<_>>())
 }
 
-/// The paths of a body, which is a document or a form.
+/// Returns the paths that a request's body names. The body is JSON or a form.
 fn wanted_paths(body: &str) -> Vec<String> {
     if let Ok(document) = serde_json::from_str::<Value>(body) {
         return match &document["paths"] {
@@ -118,7 +118,7 @@ fn directory(path: &str) -> Value {
 fn entry(path: &str, file: &File) -> Value {
     let File { size, digest, is_large, .. } = file;
     match is_large {
-        // the oid is that of the pointer in git, which no client reads
+        // the oid is the hash of the LFS pointer in git, which no client reads
         true => json!({
             "type": "file", "oid": "1".repeat(40), "size": size, "path": path,
             "lfs": {"oid": digest, "size": size, "pointerSize": 130},

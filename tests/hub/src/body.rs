@@ -1,4 +1,4 @@
-//! Bodies of files.
+//! Responses with the bytes of files.
 
 use std::io;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use crate::file::File;
 use crate::shared::{ReceivedRequest, status};
 
 const CHUNK: u64 = 64 << 10;
-/// The chunks of a second, if bodies are slowed down.
+/// The number of chunks a second if a fault limits the speed of bodies.
 const CHUNKS_PER_SECOND: u64 = 20;
 
-/// The response with a file or with the requested range, after all faults.
+/// Returns the response with the file or the requested range. Applies the faults.
 pub(crate) fn file(faults: &mut Faults, request: &ReceivedRequest, file: &File, etag: &str) -> Response {
     let wanted = request.header("range").filter(|_| !faults.ignores_ranges);
     let range = match wanted.map(|range| parse_range(range, file.size)) {
@@ -42,7 +42,7 @@ pub(crate) fn file(faults: &mut Faults, request: &ReceivedRequest, file: &File, 
     answer.body(body).expect("an answer")
 }
 
-/// The range of `bytes=A-B` or `bytes=A-`; `None` if the file ends before it.
+/// Parses `bytes=A-B` or `bytes=A-`. Returns `None` if the range starts after the file's end.
 fn parse_range(value: &str, size: u64) -> Option<Range<u64>> {
     let (start, last) = value.strip_prefix("bytes=")?.split_once('-')?;
     let start = start.parse().ok().filter(|start| *start < size)?;
@@ -50,7 +50,7 @@ fn parse_range(value: &str, size: u64) -> Option<Range<u64>> {
     Some(start..end)
 }
 
-/// A body that is being sent.
+/// The state of a body that the server sends.
 struct Flow {
     file: File,
     rest: Range<u64>,
@@ -83,7 +83,7 @@ impl Flow {
         }
         let Range { start, end } = self.rest;
         if self.breaks_at == Some(start) {
-            // the server flushes what it has before it waits for more
+            // during this wait, the server flushes the bytes before the break
             tokio::task::yield_now().await;
             return Some(Err(io::Error::other("the connection breaks, as the test wants")));
         }

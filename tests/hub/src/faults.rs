@@ -1,57 +1,57 @@
-//! Failures of a corpus in a bucket.
+//! The faults of the hub, which simulate the failures of a remote corpus.
 
 use crate::port::Port;
 
 /// The faults of a hub. A new hub has no faults. A test may change them at any time.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// The number of requests that a signed URL serves. The CDN refuses further ones with 403.
+    /// The number of requests that the CDN answers for a signed URL. It refuses further requests with 403.
     pub requests_per_signature: u32,
-    /// Whether bodies of files begin at their first byte, whatever range a request asks for.
+    /// Whether a body starts at the file's first byte even if the request has a range.
     pub ignores_ranges: bool,
     /// The number of bytes of a file's body after which the connection breaks.
     pub truncate_at: Option<u64>,
     /// The number of bodies that are truncated.
     pub truncations: u32,
-    /// The offset of a byte that is flipped in every file that has it.
+    /// The offset in a file of a byte with a flipped bit. Shorter files are intact.
     pub flipped_byte: Option<u64>,
-    /// Answers that requests get in place of their usual answers, in order.
-    pub answers: Vec<Answer>,
+    /// The answers that replace the usual answers to the next requests, in order.
+    pub answers: Vec<PlannedAnswer>,
     /// The number of entries on a page of a listing.
     pub page_size: usize,
-    /// The number of bytes of a file's body after which no more come.
+    /// The number of bytes of a file's body after which the hub sends no more bytes and keeps the connection open.
     pub stall_at: Option<u64>,
     /// The number of bodies that stall.
     pub stalls: u32,
-    /// The speed of each body.
+    /// The number of bytes per second of each body. `None` means no limit.
     pub bytes_per_second: Option<u64>,
-    /// Whether redirects within the hub have a host.
+    /// Whether the URLs of redirects within the hub contain the host.
     pub absolute_redirects: bool,
-    /// Headers that the hub sends with files in place of its own headers.
+    /// The headers with which the hub replaces its usual headers of files.
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// An answer without a body.
+/// An answer without a body, which replaces a usual answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct PlannedAnswer {
     pub(crate) port: Port,
     pub(crate) status: u16,
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-impl Answer {
-    /// An answer of the hub.
-    pub fn hub(status: u16) -> Answer {
-        Answer { port: Port::Hub, status, headers: Vec::new() }
+impl PlannedAnswer {
+    /// Returns an answer of the hub.
+    pub fn hub(status: u16) -> PlannedAnswer {
+        PlannedAnswer { port: Port::Hub, status, headers: Vec::new() }
     }
 
-    /// An answer of the CDN.
-    pub fn cdn(status: u16) -> Answer {
-        Answer { port: Port::Cdn, ..Answer::hub(status) }
+    /// Returns an answer of the CDN.
+    pub fn cdn(status: u16) -> PlannedAnswer {
+        PlannedAnswer { port: Port::Cdn, ..PlannedAnswer::hub(status) }
     }
 
-    /// The answer with one more header.
-    pub fn with(mut self, name: &'static str, value: &str) -> Answer {
+    /// Returns the answer with one more header.
+    pub fn with(mut self, name: &'static str, value: &str) -> PlannedAnswer {
         self.headers.push((name, value.to_owned()));
         self
     }
@@ -77,18 +77,18 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// The answer of a fault to the next request at a port; `None` if the request gets its usual answer.
-    pub(crate) fn take_answer(&mut self, port: Port) -> Option<Answer> {
+    /// Returns the answer that replaces the usual answer to the next request at a port, or `None` without such a fault.
+    pub(crate) fn take_answer(&mut self, port: Port) -> Option<PlannedAnswer> {
         let next = self.answers.iter().position(|answer| answer.port == port)?;
         Some(self.answers.remove(next))
     }
 
-    /// The bytes of a body of `length` after which it breaks.
+    /// Returns the number of bytes after which a body of `length` bytes breaks, or `None` if it is complete.
     pub(crate) fn take_truncation(&mut self, length: u64) -> Option<u64> {
         take(self.truncate_at, &mut self.truncations, length)
     }
 
-    /// The bytes of a body of `length` after which it stalls.
+    /// Returns the number of bytes after which a body of `length` bytes stalls, or `None` if it does not stall.
     pub(crate) fn take_stall(&mut self, length: u64) -> Option<u64> {
         take(self.stall_at, &mut self.stalls, length)
     }

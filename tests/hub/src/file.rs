@@ -1,4 +1,4 @@
-//! Files of the hub.
+//! Files in the repositories of the hub.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,52 +9,52 @@ use sha2::Sha256;
 
 type Fill = Arc<dyn Fn(u64, &mut [u8]) + Send + Sync>;
 
-/// A file.
+/// The content of a file, and its size and digest.
 #[derive(Clone)]
 pub struct File {
-    content: Content,
+    content: FileContent,
     pub(crate) size: u64,
-    /// The digest in hexadecimal digits: the blob's SHA-1 for a file in git, or else the SHA-256.
+    /// The digest in hexadecimal digits: the SHA-1 of the blob for a file in git, and the SHA-256 for a large file.
     pub(crate) digest: String,
     pub(crate) is_large: bool,
 }
 
 #[derive(Clone)]
-enum Content {
+enum FileContent {
     Bytes(Bytes),
     Generated(Fill),
 }
 
 impl File {
-    /// A file in git, which the hub itself serves.
+    /// Returns a file in git, which the hub serves itself.
     pub fn small(bytes: impl Into<Vec<u8>>) -> File {
         let bytes = Bytes::from(bytes.into());
         let mut hasher = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
         hasher.update(&bytes);
         let (size, digest) = (bytes.len() as u64, format!("{:x}", hasher.finalize()));
-        File { content: Content::Bytes(bytes), size, digest, is_large: false }
+        File { content: FileContent::Bytes(bytes), size, digest, is_large: false }
     }
 
-    /// A large file, which the CDN serves.
+    /// Returns a large file, which the CDN serves.
     pub fn large(bytes: impl Into<Vec<u8>>) -> File {
         let bytes = Bytes::from(bytes.into());
         let (size, digest) = (bytes.len() as u64, format!("{:x}", Sha256::digest(&bytes)));
-        File { content: Content::Bytes(bytes), size, digest, is_large: true }
+        File { content: FileContent::Bytes(bytes), size, digest, is_large: true }
     }
 
-    /// A large file that needs no memory. `fill` writes the bytes from an offset on into a buffer. `sha256` is the
-    /// digest of all bytes.
+    /// Returns a large file that needs no memory. `fill` writes the file's bytes, starting at an offset, into a buffer.
+    /// `sha256` is the digest of the whole file.
     pub fn generated(size: u64, sha256: &str, fill: impl Fn(u64, &mut [u8]) + Send + Sync + 'static) -> File {
-        File { content: Content::Generated(Arc::new(fill)), size, digest: sha256.to_owned(), is_large: true }
+        File { content: FileContent::Generated(Arc::new(fill)), size, digest: sha256.to_owned(), is_large: true }
     }
 
-    /// The bytes from `offset` on, `count` at most.
+    /// Returns at most `count` bytes, starting at `offset`.
     pub(crate) fn read(&self, offset: u64, count: usize) -> Bytes {
         let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let count = count.min(rest);
         match &self.content {
-            Content::Bytes(bytes) => bytes.slice(offset as usize..offset as usize + count),
-            Content::Generated(fill) => {
+            FileContent::Bytes(bytes) => bytes.slice(offset as usize..offset as usize + count),
+            FileContent::Generated(fill) => {
                 let mut buffer = vec![0; count];
                 fill(offset, &mut buffer);
                 buffer.into()

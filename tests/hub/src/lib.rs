@@ -1,5 +1,5 @@
-//! A Hugging Face hub for tests: the API, the files and the CDN, on two ports of this machine. It is as hostile as a
-//! test wants, see [`Faults`].
+//! A Hugging Face hub for tests: the API, the files and the CDN, on two ports of this machine. A test can make it fail
+//! in many ways, see [`Faults`].
 #![deny(unsafe_code)]
 
 mod api;
@@ -15,19 +15,19 @@ mod store;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub use faults::{Answer, Faults};
+pub use faults::{Faults, PlannedAnswer};
 pub use file::File;
 pub use port::Port;
 pub use shared::Request;
 
 use server::Servers;
-use shared::Shared;
+use shared::ServerState;
 
-/// A running hub. Dropping it ends the servers.
+/// A running hub. Dropping this value ends its servers.
 #[derive(Debug)]
 pub struct Hub {
     servers: Servers,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ServerState>>,
 }
 
 impl Hub {
@@ -36,28 +36,28 @@ impl Hub {
     /// # Panics
     /// If no port is free.
     pub fn start() -> Hub {
-        let shared = Arc::new(Mutex::new(Shared::default()));
+        let shared = Arc::new(Mutex::new(ServerState::default()));
         Hub { servers: Servers::start(&shared), shared }
     }
 
-    /// The value for `HF_ENDPOINT`.
+    /// Returns the value for `HF_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         self.servers.endpoint()
     }
 
-    /// The address of the CDN, HOST:PORT.
+    /// Returns the address of the CDN, HOST:PORT.
     pub fn cdn(&self) -> String {
         self.servers.cdn()
     }
 
-    /// Replaces all files of a branch. Returns the commit, which is always the same for the same files. `repo` is
+    /// Replaces all files of a branch. Returns the commit, which is the same for the same files. `repo` is
     /// `datasets/OWNER/NAME` or `models/OWNER/NAME`.
     pub fn put<'a>(&self, repo: &str, branch: &str, files: impl IntoIterator<Item = (&'a str, File)>) -> String {
         let files: BTreeMap<_, _> = files.into_iter().map(|(path, file)| (path.to_owned(), file)).collect();
         self.lock().store.put(repo, branch, files)
     }
 
-    /// Renames a repository. Requests with the old name are redirected.
+    /// Renames a repository. The hub redirects requests with the old name.
     pub fn rename(&self, old: &str, new: &str) {
         self.lock().store.rename(old, new);
     }
@@ -77,17 +77,17 @@ impl Hub {
         self.lock().store.add_user(token);
     }
 
-    /// Changes the faults.
+    /// Changes the faults of the hub.
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.lock().faults);
     }
 
-    /// Takes the log of requests.
+    /// Returns the log of requests, and empties it.
     pub fn take_requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.lock().requests)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         shared::lock(&self.shared)
     }
 }

@@ -1,5 +1,5 @@
-//! Serves the repositories of a folder, `FOLDER/{datasets,models}/OWNER/NAME/...`, as a hub does, until its input ends.
-//! Files of a megabyte and more are on the CDN. Prints the value for `HF_ENDPOINT`.
+//! Serves the repositories of a folder, `FOLDER/{datasets,models}/OWNER/NAME/...`, as a hub does, until the end of its
+//! standard input. The CDN serves files of a mebibyte and more. Prints the value for `HF_ENDPOINT`.
 
 use std::env;
 use std::error::Error;

@@ -1,10 +1,10 @@
-//! The two ports.
+//! The two ports of the hub.
 
-/// One of the two ports.
+/// One of the two ports of the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// The API, small files, and redirects to the CDN.
+    /// The port with the API, small files, and redirects to the CDN.
     Hub,
-    /// Large files.
+    /// The port with large files.
     Cdn,
 }

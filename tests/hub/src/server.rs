@@ -1,4 +1,4 @@
-//! The two servers.
+//! The HTTP servers of the two ports.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
@@ -10,13 +10,13 @@ use axum::response::Response;
 use tokio::runtime::Runtime;
 
 use crate::port::Port;
-use crate::shared::{ReceivedRequest, Request, Shared, decode, lock, status};
+use crate::shared::{ReceivedRequest, Request, ServerState, decode, lock, status};
 use crate::{api, resolve};
 
-/// The largest body of a request.
+/// The largest accepted body of a request, in bytes.
 const LARGEST_BODY: usize = 1 << 20;
 
-/// The running servers. Dropping this ends them.
+/// The running servers. Dropping this value ends them.
 #[derive(Debug)]
 pub(crate) struct Servers {
     runtime: Option<Runtime>,
@@ -25,7 +25,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    pub(crate) fn start(shared: &Arc<Mutex<Shared>>) -> Servers {
+    pub(crate) fn start(shared: &Arc<Mutex<ServerState>>) -> Servers {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let serve = |port| {
@@ -55,14 +55,14 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        // bodies that stall never end by themselves
+        // bodies that stall never end by themselves, so the shutdown does not wait for them
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-type Served = (Port, Arc<Mutex<Shared>>);
+type Served = (Port, Arc<Mutex<ServerState>>);
 
 async fn answer(
     State((port, shared)): State<Served>,

@@ -1,4 +1,4 @@
-//! The state of both servers, and their answers.
+//! The state that both servers share, and their answers.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,19 +11,19 @@ use percent_encoding::percent_decode_str;
 
 use crate::faults::Faults;
 use crate::port::Port;
-use crate::store::{Refusal, Store};
+use crate::store::{HubContents, HubRefusal};
 
-/// The state of both servers.
+/// The state that both servers share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    pub(crate) store: Store,
+pub(crate) struct ServerState {
+    pub(crate) store: HubContents,
     pub(crate) faults: Faults,
     pub(crate) requests: Vec<Request>,
-    /// The CDN, HOST:PORT.
+    /// The address of the CDN, HOST:PORT.
     pub(crate) cdn: String,
 }
 
-/// A request in the log.
+/// A request in the log of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The port that received the request.
@@ -36,20 +36,20 @@ pub struct Request {
     pub range: Option<String>,
     /// Whether the request had the header `Authorization`.
     pub has_authorization: bool,
-    /// The client's end of the connection.
+    /// The address of the client.
     pub peer: SocketAddr,
 }
 
-/// A request, as the servers use it.
+/// A request in the form that the servers use.
 #[derive(Debug)]
 pub(crate) struct ReceivedRequest {
     pub(crate) method: Method,
-    /// The path as it came.
+    /// The path as received, not decoded.
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
-    /// The hub's address in the client's request.
+    /// The hub's address in the client's request, with the scheme.
     pub(crate) endpoint: String,
 }
 
@@ -67,7 +67,7 @@ impl ReceivedRequest {
     }
 }
 
-/// An answer without a body.
+/// Returns an answer without a body.
 pub(crate) fn status(status: u16, headers: &[(&str, &str)]) -> Response {
     let mut answer = Response::builder().status(status);
     for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
@@ -76,9 +76,9 @@ pub(crate) fn status(status: u16, headers: &[(&str, &str)]) -> Response {
     answer.body(Body::empty()).expect("an answer")
 }
 
-/// The redirect of a request for a repository that has another name now.
-pub(crate) fn redirect(shared: &Shared, request: &ReceivedRequest, old: &str, new: &str) -> Response {
-    // models have no folder of their own outside of the API
+/// Returns the redirect for a request with the old name of a renamed repository.
+pub(crate) fn redirect(shared: &ServerState, request: &ReceivedRequest, old: &str, new: &str) -> Response {
+    // outside of the API, the path of a model does not begin with `models/`
     let written = |name: &str| match request.path.starts_with("/api/") {
         true => name.to_owned(),
         false => name.trim_start_matches("models/").to_owned(),
@@ -89,7 +89,7 @@ pub(crate) fn redirect(shared: &Shared, request: &ReceivedRequest, old: &str, ne
     status(307, &[("location", &format!("{host}{path}{query}"))])
 }
 
-pub(crate) fn not_found() -> Refusal {
+pub(crate) fn not_found() -> HubRefusal {
     (404, "EntryNotFound", "Entry not found")
 }
 
@@ -97,6 +97,6 @@ pub(crate) fn decode(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-pub(crate) fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+pub(crate) fn lock(shared: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

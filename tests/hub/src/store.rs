@@ -1,4 +1,4 @@
-//! Repositories, users and signed URLs.
+//! The repositories, users and signed URLs of the hub.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,36 +8,36 @@ use crate::file::File;
 
 pub(crate) type Files = BTreeMap<String, File>;
 
-/// The content of the hub. Repositories are named as in the API: `datasets/OWNER/NAME`, `models/OWNER/NAME`.
+/// The content of the hub. The names of repositories are those of the API: `datasets/OWNER/NAME`, `models/OWNER/NAME`.
 #[derive(Debug, Default)]
-pub(crate) struct Store {
-    repos: BTreeMap<String, Repo>,
+pub(crate) struct HubContents {
+    repos: BTreeMap<String, StoredRepo>,
     renamed: BTreeMap<String, String>,
     users: BTreeSet<String>,
     signed: BTreeMap<u64, Signed>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Repo {
+pub(crate) struct StoredRepo {
     commits: BTreeMap<String, Files>,
     pub(crate) branches: BTreeMap<String, String>,
-    /// The token of the only user who sees the repository.
+    /// The token of the only user who can see the repository.
     hidden_for: Option<String>,
-    /// The token of the only user who accepted the repository's conditions.
+    /// The token of the only user who has accepted the repository's conditions.
     gated_for: Option<String>,
 }
 
-/// A file behind a signed URL.
+/// The file of a signed URL, and the number of its requests.
 #[derive(Debug)]
 struct Signed {
     file: File,
     requests: u32,
 }
 
-/// The reason of a refusal: status, code and message.
-pub(crate) type Refusal = (u16, &'static str, &'static str);
+/// The reason of a refusal: HTTP status, error code and message.
+pub(crate) type HubRefusal = (u16, &'static str, &'static str);
 
-impl Store {
+impl HubContents {
     pub(crate) fn put(&mut self, repo: &str, branch: &str, files: Files) -> String {
         let mut hasher = Sha1::new();
         for (path, file) in &files {
@@ -74,46 +74,46 @@ impl Store {
         self.renamed.get(repo).map(String::as_str)
     }
 
-    /// The repository, for a user with this token.
-    pub(crate) fn repo(&self, name: &str, token: Option<&str>) -> Result<&Repo, Refusal> {
+    /// Returns the repository, for the user with this token or without a user.
+    pub(crate) fn repo(&self, name: &str, token: Option<&str>) -> Result<&StoredRepo, HubRefusal> {
         if token.is_some_and(|token| !self.users.contains(token)) {
             return Err((401, "", "Invalid credentials in Authorization header"));
         }
-        let is_seen = |repo: &&Repo| repo.hidden_for.as_deref().is_none_or(|owner| Some(owner) == token);
-        // a client without a token can't distinguish a missing repository from a hidden one
+        let is_seen = |repo: &&StoredRepo| repo.hidden_for.as_deref().is_none_or(|owner| Some(owner) == token);
+        // without a token, the hub gives the same answer for a missing and for a hidden repository
         let refusal = (if token.is_some() { 404 } else { 401 }, "RepoNotFound", "Repository not found");
         self.repos.get(name).filter(is_seen).ok_or(refusal)
     }
 
-    /// Signs the URL of a file.
+    /// Signs a URL of a file. Returns the signature.
     pub(crate) fn sign(&mut self, file: File) -> u64 {
         let signature = self.signed.len() as u64 + 1;
         self.signed.insert(signature, Signed { file, requests: 0 });
         signature
     }
 
-    /// The file behind a signed URL, which serves at most `requests` requests.
+    /// Returns the file of a signed URL, or `None` after `requests` requests.
     pub(crate) fn signed(&mut self, signature: u64, requests: u32) -> Option<File> {
         let signed = self.signed.get_mut(&signature)?;
         signed.requests = signed.requests.saturating_add(1);
         (signed.requests <= requests).then(|| signed.file.clone())
     }
 
-    fn repo_mut(&mut self, repo: &str) -> &mut Repo {
+    fn repo_mut(&mut self, repo: &str) -> &mut StoredRepo {
         self.repos.get_mut(repo).unwrap_or_else(|| panic!("no {repo}"))
     }
 }
 
-impl Repo {
-    /// The commit to which a revision resolves, and its files.
-    pub(crate) fn commit(&self, revision: &str) -> Result<(&str, &Files), Refusal> {
+impl StoredRepo {
+    /// Returns the commit to which a revision resolves, and its files.
+    pub(crate) fn commit(&self, revision: &str) -> Result<(&str, &Files), HubRefusal> {
         let commit = self.branches.get(revision).map_or(revision, String::as_str);
         let found = self.commits.get_key_value(commit).map(|(commit, files)| (commit.as_str(), files));
         found.ok_or((404, "RevisionNotFound", "Invalid rev id"))
     }
 
-    /// Refuses a user with this token who has not accepted the conditions.
-    pub(crate) fn check_gate(&self, token: Option<&str>) -> Result<(), Refusal> {
+    /// Checks that the user with this token has accepted the conditions.
+    pub(crate) fn check_gate(&self, token: Option<&str>) -> Result<(), HubRefusal> {
         match &self.gated_for {
             Some(accepted) if token != Some(accepted) => {
                 Err((if token.is_some() { 403 } else { 401 }, "GatedRepo", "Access to this repository is restricted"))

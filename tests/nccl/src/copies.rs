@@ -1,4 +1,4 @@
-//! The driver's pinned memory, and copies from and to it, which complete as late as copies of a GPU may.
+//! The driver's pinned memory, and copies between the host and the device, which complete as late as a GPU's.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -19,12 +19,12 @@ const ALREADY_REGISTERED: c_int = 712;
 /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`.
 const NOT_REGISTERED: c_int = 713;
 
-/// Pinned memory by the address of its first byte.
+/// The pinned ranges by the address of their first byte.
 static PINNED: LazyLock<Mutex<BTreeMap<usize, Pinned>>> = LazyLock::new(Mutex::default);
 
 struct Pinned {
     end: usize,
-    /// The number of copies that are not done.
+    /// The number of copies that have not completed.
     copies: usize,
 }
 
@@ -63,16 +63,16 @@ fn is_pinned(address: usize) -> bool {
     PINNED.lock().unwrap().range(..=address).next_back().is_some_and(|(_, pinned)| address < pinned.end)
 }
 
-/// Begins a copy from or to pinned memory at `host`. Its target is NaN until the copy is done.
+/// Starts a copy between the device and pinned memory at `host`. The target is NaN until the copy has completed.
 ///
 /// # Safety
-/// `to` and `from` have `bytes` bytes and stay valid until the copy is done. `handle` is a stream's.
+/// `to` and `from` have `bytes` bytes and stay valid until the copy has completed. `handle` is a stream's.
 unsafe fn copy(to: usize, from: usize, host: usize, bytes: usize, handle: *mut c_void) -> c_int {
     let begin = {
         let mut pinned = PINNED.lock().unwrap();
         let Some((&begin, pinned)) = pinned.range_mut(..=host).next_back() else { return INVALID_VALUE };
         if pinned.end < host + bytes {
-            return INVALID_VALUE; // the driver would make such a copy, and the host would wait for it
+            return INVALID_VALUE; // the driver would accept such a copy, and the host would wait for it
         }
         pinned.copies += 1;
         begin
@@ -81,7 +81,7 @@ unsafe fn copy(to: usize, from: usize, host: usize, bytes: usize, handle: *mut c
         // SAFETY: by the caller's contract the target has `bytes` bytes.
         unsafe { std::ptr::write_bytes(to as *mut u8, 0xff, bytes) };
         fault::delay();
-        // SAFETY: by the caller's contract both have `bytes` bytes; two tensors do not overlap.
+        // SAFETY: by the caller's contract both ranges have `bytes` bytes; two tensors do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         if let Some(pinned) = PINNED.lock().unwrap().get_mut(&begin) {
             pinned.copies -= 1;
@@ -107,7 +107,7 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: u
     in_context(|| unsafe { copy(to as usize, from as usize, from as usize, bytes, stream) })
 }
 
-/// Reports all memory as the device's, except for pinned memory.
+/// Reports pinned memory as the host's, and all other memory as the device's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, address: u64) -> c_int {
     if attribute != 2 {

@@ -23,7 +23,7 @@ pub(crate) fn device() -> c_int {
 
 pub(crate) type Task = Box<dyn FnOnce() + Send>;
 
-/// A stream: a thread that runs its tasks in order. With one queue, all streams of the process share one thread.
+/// A stream: a thread that runs its tasks in order. With `NCCL_STAND_IN_ONE_QUEUE`, all streams share one thread.
 #[derive(Clone)]
 pub(crate) struct Stream {
     tasks: mpsc::Sender<Task>,
@@ -44,7 +44,7 @@ impl Stream {
         self.tasks.send(task).unwrap();
     }
 
-    /// Waits until all tasks given before are done.
+    /// Waits until all tasks that the stream has received are done.
     fn synchronize(&self) {
         let (done, wait) = mpsc::channel::<()>();
         self.give(Box::new(move || drop(done)));
@@ -52,11 +52,11 @@ impl Stream {
     }
 }
 
-/// The queue of all streams, if the process has only one.
+/// The queue that all streams share with `NCCL_STAND_IN_ONE_QUEUE`.
 static ONE_QUEUE: LazyLock<Stream> = LazyLock::new(Stream::of_a_thread);
 
-/// Runs a task of the default stream, which is the calling thread. With one queue, the task runs after all tasks given
-/// before.
+/// Runs a task of the default stream, which is the calling thread. With `NCCL_STAND_IN_ONE_QUEUE`, waits for all
+/// earlier tasks first.
 pub(crate) fn run_on_default_stream(task: impl FnOnce()) {
     if crate::fault::has_one_queue() {
         ONE_QUEUE.synchronize();
@@ -65,7 +65,7 @@ pub(crate) fn run_on_default_stream(task: impl FnOnce()) {
 }
 
 #[derive(Default)]
-struct Event {
+struct CudaEvent {
     recordings: Mutex<Recordings>,
     completed: Condvar,
 }
@@ -78,7 +78,7 @@ struct Recordings {
     completed_at: Option<Instant>,
 }
 
-impl Event {
+impl CudaEvent {
     /// Counts a new recording. Returns its number.
     fn begin(&self) -> u64 {
         let mut recordings = self.recordings.lock().unwrap();
@@ -103,14 +103,14 @@ impl Event {
         drop(self.completed.wait_while(recordings, |recordings| recordings.completed < recording).unwrap());
     }
 
-    /// The time at which its last recording completed; `None` if it has not.
+    /// Returns the time at which the last recording completed, or `None` if it has not completed.
     fn completed_at(&self) -> Option<Instant> {
         let recordings = self.recordings.lock().unwrap();
         recordings.completed_at.filter(|_| recordings.completed == recordings.count)
     }
 }
 
-/// The stream of a handle; `None` for the default stream.
+/// Returns the stream of a handle, or `None` for the default stream.
 ///
 /// # Safety
 /// The handle is null, or is from `cuStreamCreate` and not destroyed.
@@ -121,9 +121,9 @@ pub(crate) unsafe fn stream<'a>(handle: *mut c_void) -> Option<&'a Stream> {
 
 /// # Safety
 /// The handle is from `cuEventCreate` and not destroyed.
-unsafe fn event(handle: *mut c_void) -> Arc<Event> {
-    let handle = handle.cast::<Event>().cast_const();
-    // SAFETY: the handle owns one count of this event, which stays.
+unsafe fn event(handle: *mut c_void) -> Arc<CudaEvent> {
+    let handle = handle.cast::<CudaEvent>().cast_const();
+    // SAFETY: the handle holds one reference to this event, which remains.
     unsafe {
         Arc::increment_strong_count(handle);
         Arc::from_raw(handle)
@@ -142,7 +142,7 @@ unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
     SUCCESS
 }
 
-/// The name shows that this is not a device of NVIDIA's.
+/// Returns a name that shows that this is not a device of NVIDIA's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> c_int {
     let own = c"stand-in for a GPU".to_bytes_with_nul();
@@ -168,7 +168,7 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, index: c_int) -> c_int {
     SUCCESS
 }
 
-/// Every attribute of the device is 0.
+/// Returns 0 for every attribute of the device.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _attribute: c_int, _device: c_int) -> c_int {
     // SAFETY: the pointer is the caller's.
@@ -221,14 +221,15 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, flags: c_uint) -> 
     })
 }
 
-/// The only function of the CUDA runtime here. It serves the test of `tests/host-waits`, which notes such calls.
+/// The only function of the CUDA runtime here. The test of `tests/host-waits` needs it, since that library records such
+/// calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cudaStreamSynchronize(stream: *mut c_void) -> c_int {
     // SAFETY: both functions have the same contract.
     unsafe { cuStreamSynchronize(stream) }
 }
 
-/// Tasks that the stream already has still run.
+/// Destroys the handle. Tasks that the stream has received still run.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
     // SAFETY: the handle is from `cuStreamCreate` and is not used again.
@@ -265,16 +266,16 @@ unsafe extern "C" fn cuStreamWaitEvent(handle: *mut c_void, waited: *mut c_void,
 unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> c_int {
     in_context(|| {
         // SAFETY: the pointer is the caller's.
-        unsafe { *event = Arc::into_raw(Arc::<Event>::default()).cast_mut().cast() };
+        unsafe { *event = Arc::into_raw(Arc::<CudaEvent>::default()).cast_mut().cast() };
         SUCCESS
     })
 }
 
-/// A thread that waits for the event continues to wait.
+/// Destroys the handle. A thread that waits for the event continues to wait.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> c_int {
     // SAFETY: the handle is from `cuEventCreate` and is not used again.
-    drop(unsafe { Arc::from_raw(event.cast::<Event>().cast_const()) });
+    drop(unsafe { Arc::from_raw(event.cast::<CudaEvent>().cast_const()) });
     SUCCESS
 }
 
@@ -325,7 +326,7 @@ unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: *mut c
     })
 }
 
-/// The device runs no kernels.
+/// Fails, since the device runs no kernels.
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadData(_module: *mut *mut c_void, _image: *const c_void) -> c_int {
     NOT_SUPPORTED

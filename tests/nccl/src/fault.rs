@@ -1,13 +1,13 @@
-//! The faults that the environment chooses, and random delays.
+//! The faults, which environment variables select, and random delays.
 
 use std::fs::File;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The fault of an operation.
+/// The fault of an NCCL operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum NcclFault {
     None,
     /// The operation never completes, and NCCL reports an error.
     Error,
@@ -19,12 +19,12 @@ fn number(variable: &str, otherwise: i32) -> i32 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// The version that NCCL reports.
+/// Returns the version that NCCL reports.
 pub(crate) fn nccl_version() -> i32 {
     number("NCCL_STAND_IN_VERSION", 22_809)
 }
 
-/// The number of devices that the driver reports.
+/// Returns the number of devices that the driver reports.
 pub(crate) fn devices() -> i32 {
     number("NCCL_STAND_IN_DEVICES", 1)
 }
@@ -34,30 +34,30 @@ pub(crate) fn is_busy() -> bool {
     number("NCCL_STAND_IN_BUSY", 0) > 0
 }
 
-/// Whether all streams of a process share one queue, which runs in the order of submission.
+/// Whether all streams of a process share one queue. The queue runs tasks in the order of submission.
 pub(crate) fn has_one_queue() -> bool {
     static ONE: LazyLock<bool> = LazyLock::new(|| number("NCCL_STAND_IN_ONE_QUEUE", 0) > 0);
     *ONE
 }
 
-/// Counts an operation. Returns its fault.
-pub(crate) fn of_operation() -> Fault {
+/// Counts an operation, and returns its fault.
+pub(crate) fn of_operation() -> NcclFault {
     static OPERATIONS: AtomicU64 = AtomicU64::new(0);
     let nth = OPERATIONS.fetch_add(1, Ordering::SeqCst) + 1;
     match () {
-        () if strikes("error", nth) => Fault::Error,
-        () if strikes("hang", nth) => Fault::Hang,
-        () => Fault::None,
+        () if strikes("error", nth) => NcclFault::Error,
+        () if strikes("hang", nth) => NcclFault::Hang,
+        () => NcclFault::None,
     }
 }
 
-/// Counts a communicator. Returns whether it never connects.
+/// Counts a communicator, and returns whether it never connects.
 pub(crate) fn never_connects() -> bool {
     static COMMUNICATORS: AtomicU64 = AtomicU64::new(0);
     strikes("init", COMMUNICATORS.fetch_add(1, Ordering::SeqCst) + 1)
 }
 
-/// Counts a request for pinned memory. Returns whether the request fails.
+/// Counts a request for pinned memory, and returns whether the request fails.
 pub(crate) fn pins_nothing() -> bool {
     static REQUESTS: AtomicU64 = AtomicU64::new(0);
     strikes("pin", REQUESTS.fetch_add(1, Ordering::SeqCst) + 1)
@@ -73,7 +73,7 @@ fn strikes(kind: &str, nth: u64) -> bool {
         && File::create_new(file).is_ok()
 }
 
-/// Sleeps for less than a millisecond, in a third of the calls not at all.
+/// Sleeps for less than a millisecond. In a third of the calls, does not sleep.
 pub(crate) fn delay() {
     let random = getrandom::u32().unwrap();
     if !random.is_multiple_of(3) {

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::Duration;
 
-use crate::fault::{self, Fault};
+use crate::fault::{self, NcclFault};
 
 const SUCCESS: c_int = 0;
 const INVALID_ARGUMENT: c_int = 4;
@@ -19,7 +19,7 @@ const SYSTEM_ERROR: c_int = 2;
 const IN_PROGRESS: c_int = 7;
 const BYTES: c_int = 1;
 
-/// The bytes of a receive buffer until the receive is complete. They are NaN in fp32 and bf16.
+/// The byte that fills a receive buffer until the receive is complete. Such bytes are NaN in fp32 and bf16.
 const NOT_A_NUMBER: u8 = 0xff;
 
 /// The first fields of `ncclConfig_t`.
@@ -42,7 +42,7 @@ impl UniqueId {
     }
 }
 
-/// The listeners of the identifiers that this process has made, until a communicator uses them.
+/// The listeners of the identifiers that this process has made. Rank 0 of a communicator takes its listener.
 static LISTENERS: LazyLock<Mutex<HashMap<UniqueId, UnixListener>>> = LazyLock::new(Mutex::default);
 
 /// One end of a communicator.
@@ -56,7 +56,7 @@ struct Status {
     state: c_int,
     socket: Option<UnixStream>,
     is_aborted: bool,
-    /// Whether a stream has the first operation, during which NCCL connects.
+    /// Whether a stream has received the first operation, during which NCCL connects.
     has_begun: bool,
     /// The number of operations that streams have not finished.
     operations: usize,
@@ -90,16 +90,16 @@ impl Communicator {
     }
 
     /// Runs an operation on the thread of its stream.
-    fn operate(&self, fault: Fault, operation: impl FnOnce(&mut UnixStream) -> Result<(), c_int>) {
+    fn operate(&self, fault: NcclFault, operation: impl FnOnce(&mut UnixStream) -> Result<(), c_int>) {
         let socket = self.update(|status| match status.is_aborted {
             true => None,
             false => status.socket.as_ref().map(|socket| socket.try_clone().unwrap()),
         });
         if let Some(mut socket) = socket {
             match fault {
-                Fault::Error => self.fail(SYSTEM_ERROR),
-                Fault::Hang => self.hang(),
-                Fault::None => {
+                NcclFault::Error => self.fail(SYSTEM_ERROR),
+                NcclFault::Hang => self.hang(),
+                NcclFault::None => {
                     if let Err(state) = operation(&mut socket) {
                         self.fail(state);
                     }
@@ -114,7 +114,7 @@ impl Communicator {
 /// The handle is from `ncclCommInitRankConfig`, and neither destroyed nor aborted.
 unsafe fn communicator(handle: *mut c_void) -> Arc<Communicator> {
     let handle = handle.cast::<Communicator>().cast_const();
-    // SAFETY: the handle owns one count of the communicator, which stays.
+    // SAFETY: the handle holds one reference to the communicator, which remains.
     unsafe {
         Arc::increment_strong_count(handle);
         Arc::from_raw(handle)
@@ -148,7 +148,7 @@ unsafe extern "C" fn ncclCommInitRankConfig(
 ) -> c_int {
     // SAFETY: the pointer is the caller's.
     let config = unsafe { &*config };
-    // the configuration has the form of version 2.18 or later
+    // the stand-in supports configurations of version 2.18 and later
     let is_known = config.magic == 0xcafe_beef && config.version >= 21_800 && config.size >= 48;
     if ranks != 2 || !(0..2).contains(&rank) || config.blocking != 0 || !is_known {
         return INVALID_ARGUMENT;
@@ -187,8 +187,8 @@ unsafe extern "C" fn ncclCommInitRankConfig(
     IN_PROGRESS
 }
 
-/// Whether the other end is another process of this host on the same device, which NCCL refuses. Two ends in one
-/// process are two stages of a test.
+/// Whether the other rank is another process of this host on the same device, which NCCL refuses. If both ranks are in
+/// one process, they are two stages of a test, and this function returns false.
 fn share_a_gpu(socket: &mut UnixStream) -> bool {
     let host = std::env::var("NCCL_HOSTID").unwrap_or_default();
     let own = format!("{host}\n{}", crate::driver::device());
@@ -202,7 +202,7 @@ fn share_a_gpu(socket: &mut UnixStream) -> bool {
         let length = u32::from_le_bytes(greeting[4..].try_into().unwrap()) as usize;
         Ok((greeting[..4] == std::process::id().to_le_bytes(), read(length)?))
     });
-    // if the other end is gone, the first message reports that
+    // if the other process has ended, the first message reports the error
     theirs.is_ok_and(|(is_this_process, theirs)| !is_this_process && theirs == own.as_bytes())
 }
 
@@ -213,7 +213,8 @@ unsafe extern "C" fn ncclCommGetAsyncError(handle: *mut c_void, state: *mut c_in
     SUCCESS
 }
 
-/// Gives an operation to a stream. The first operation of a communicator is still in progress when this returns.
+/// Gives an operation to a stream. The first operation of a communicator is still in progress when this function
+/// returns.
 ///
 /// # Safety
 /// The handles are those of a communicator and a stream.
@@ -233,7 +234,7 @@ unsafe fn give(
             status.state = if first { IN_PROGRESS } else { SUCCESS };
             Ok(first)
         }
-        // the caller must first wait for the call in progress
+        // the caller must first wait until the last call has completed
         IN_PROGRESS => Err(INVALID_USAGE),
         failed => Err(failed),
     });
@@ -257,10 +258,10 @@ unsafe fn give(
     IN_PROGRESS
 }
 
-/// An address that a task takes to another thread.
+/// An address of the caller's memory that a task uses on another thread.
 struct Address(*mut u8);
 
-// SAFETY: as with NCCL, the caller of a send or receive keeps the memory until the operation is over.
+// SAFETY: as with NCCL, the caller of a send or receive keeps the memory until the operation has completed.
 unsafe impl Send for Address {}
 
 #[unsafe(no_mangle)]
@@ -335,7 +336,7 @@ unsafe extern "C" fn ncclCommFinalize(handle: *mut c_void) -> c_int {
     state
 }
 
-/// Destroys a communicator whose operations are over.
+/// Destroys a communicator. Aborts the process if operations are not complete.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommDestroy(handle: *mut c_void) -> c_int {
     // SAFETY: the handle is from `ncclCommInitRankConfig` and is not used again.
@@ -344,7 +345,7 @@ unsafe extern "C" fn ncclCommDestroy(handle: *mut c_void) -> c_int {
     SUCCESS
 }
 
-/// Returns when the communicator's operations are over, even those that wait for a peer.
+/// Aborts the communicator's operations, including those that wait for a peer, and waits for their end.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommAbort(handle: *mut c_void) -> c_int {
     // SAFETY: the handle is from `ncclCommInitRankConfig` and is not used again.

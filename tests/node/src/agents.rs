@@ -1,15 +1,15 @@
-//! The processes of a node: containerd, kubelet, kube-proxy, and CoreDNS at its usual address.
+//! The commands and configurations of a node's processes: containerd, kubelet, kube-proxy, and CoreDNS.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::cgroups::ROOT;
-use super::place::{ADDRESS, CLAIM, NAME, NETWORK, PODS, Place};
+use super::place::{ADDRESS, CLAIM, NAME, NETWORK, NodeFolder, PODS};
 use stagecoach_cluster::tools::tool;
 
-/// The address of the cluster's name server, as pods see it.
+/// The address of the cluster's name server for pods.
 pub(crate) const DNS: &str = "10.96.0.10";
-/// The port of CoreDNS. The machine itself may use port 53.
+/// The port of CoreDNS. It is not 53, since the machine itself may use port 53.
 const DNS_PORT: u16 = 10053;
 /// The image of every pod's sandbox.
 pub(crate) const PAUSE: &str = "localhost/pause:1";
@@ -18,16 +18,17 @@ pub(crate) const KUBELET: &str = "kubelet";
 pub(crate) const KUBE_PROXY: &str = "kube-proxy";
 pub(crate) const COREDNS: &str = "coredns";
 
-/// The command of containerd. All its files are below the folder.
+/// Returns the command of containerd. All files of containerd are below the node's folder.
 ///
 /// # Errors
 /// If its configuration can't be written.
-pub(crate) fn containerd(place: &Place) -> Result<Vec<String>> {
+pub(crate) fn containerd(place: &NodeFolder) -> Result<Vec<String>> {
     let at = |name: &str| place.at("containerd").join(name).display().to_string();
     let network = json!({
         "cniVersion": "1.0.0",
         "name": NETWORK,
-        // without a bridge, traffic between any two pods passes through the machine and its rules for services
+        // without a bridge, all traffic between two pods passes through the machine, and so through its rules for
+        // Services
         "plugins": [{
             "type": "ptp",
             "ipMasq": true,
@@ -40,7 +41,8 @@ pub(crate) fn containerd(place: &Place) -> Result<Vec<String>> {
         }],
     });
     write(place, "containerd/network/10-node.conflist", &network.to_string())?;
-    // the machine's own settings are not imported; the sockets of shims need short paths, so a link leads to the folder
+    // containerd does not import the machine's settings; the sockets of shims need short paths, so a link leads to the
+    // folder
     let config = format!(
         r#"version = 3
 imports = ["{imports}"]
@@ -79,12 +81,12 @@ state = "{state}"
     Ok(vec![program(CONTAINERD), "--config".into(), file])
 }
 
-/// The command of the kubelet.
+/// Returns the command of the kubelet.
 ///
 /// # Errors
 /// If its configuration can't be written.
-pub(crate) fn kubelet(place: &Place) -> Result<Vec<String>> {
-    // pods use the cluster's name server, and not the machine's
+pub(crate) fn kubelet(place: &NodeFolder) -> Result<Vec<String>> {
+    // pods use the cluster's name server instead of the machine's
     let names = write(place, "kubelet-resolv.conf", &format!("nameserver {DNS}\n"))?;
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -109,8 +111,8 @@ pub(crate) fn kubelet(place: &Place) -> Result<Vec<String>> {
         "clusterDomain": "cluster.local",
         "podLogsDir": place.logs().join("pods"),
         "volumePluginDir": place.at("kubelet-plugins"),
-        // the kubelet does not evict pods for a full disk of the machine, and keeps images, since they can't be fetched
-        // again
+        // the kubelet does not evict pods when the machine's disk is full, and keeps images, since the node can't fetch
+        // them again
         "evictionHard": {"memory.available": "100Mi"},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
@@ -128,11 +130,11 @@ pub(crate) fn kubelet(place: &Place) -> Result<Vec<String>> {
     ])
 }
 
-/// The command of kube-proxy.
+/// Returns the command of kube-proxy.
 ///
 /// # Errors
 /// If its configuration can't be written.
-pub(crate) fn kube_proxy(place: &Place) -> Result<Vec<String>> {
+pub(crate) fn kube_proxy(place: &NodeFolder) -> Result<Vec<String>> {
     let config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -145,18 +147,18 @@ pub(crate) fn kube_proxy(place: &Place) -> Result<Vec<String>> {
         "clusterCIDR": PODS,
         "hostnameOverride": NAME,
         "clientConnection": {"kubeconfig": place.at("kube-proxy.kubeconfig")},
-        // zero keeps the machine's own limits
+        // with zero, kube-proxy keeps the machine's limits
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     });
     let file = write(place, "kube-proxy.json", &config.to_string())?;
     Ok(vec![program(KUBE_PROXY), format!("--config={file}")])
 }
 
-/// The command of CoreDNS.
+/// Returns the command of CoreDNS.
 ///
 /// # Errors
 /// If its configuration can't be written.
-pub(crate) fn coredns(place: &Place) -> Result<Vec<String>> {
+pub(crate) fn coredns(place: &NodeFolder) -> Result<Vec<String>> {
     let config = format!(
         ".:{DNS_PORT} {{
     bind {ADDRESS}
@@ -173,7 +175,7 @@ pub(crate) fn coredns(place: &Place) -> Result<Vec<String>> {
     Ok(vec![program(COREDNS), "-conf".into(), file])
 }
 
-/// The Service of CoreDNS and its endpoint, each with the collection in which it is created.
+/// Returns the Service of CoreDNS and its endpoint, each with the path of its collection.
 pub(crate) fn dns_service() -> [(&'static str, Value); 2] {
     let ports = |port: u16| json!([{"name": "dns", "port": port, "protocol": "UDP"}, {"name": "dns-tcp", "port": port, "protocol": "TCP"}]);
     let service = json!({
@@ -205,7 +207,7 @@ fn program(name: &str) -> String {
 }
 
 /// Writes a configuration file. Returns its path.
-fn write(place: &Place, name: &str, text: &str) -> Result<String> {
+fn write(place: &NodeFolder, name: &str, text: &str) -> Result<String> {
     let file = place.at(name);
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;

@@ -1,5 +1,5 @@
-//! The node's control groups: `/stagecoach/system` for its processes, whose children stay in the group, and
-//! `/stagecoach/kubepods` for its pods. In version 1 each controller has a hierarchy of its own; version 2 has one.
+//! The node's control groups: `/stagecoach/system` for its processes and their children, and `/stagecoach/kubepods` for
+//! its pods. In version 1 each controller has a separate hierarchy. Version 2 has one hierarchy.
 
 use std::fs::{File, read_to_string, write};
 use std::io;
@@ -10,18 +10,18 @@ use anyhow::{Context, Result, ensure};
 
 use stagecoach_cluster::attempt;
 
-/// The node's own group in each hierarchy. It is also the kubelet's root.
+/// The node's group in each hierarchy. It is also the root group of the kubelet.
 pub(crate) const ROOT: &str = "stagecoach";
 /// The group within [`ROOT`] for containerd, its shims, the kubelet and the control plane.
 const SYSTEM: &str = "system";
-/// The time in seconds within which killed processes must be gone.
+/// The time limit in seconds for the end of killed processes.
 const GONE_SECONDS: u64 = 30;
 
-/// A mounted hierarchy.
+/// A mounted hierarchy of control groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
     mount: PathBuf,
-    /// The options of the mount, among them the controllers of version 1, such as `memory`; empty for version 2.
+    /// The options of the mount, which include the controllers of version 1, such as `memory`. Empty for version 2.
     controllers: Vec<String>,
 }
 
@@ -31,7 +31,8 @@ impl Hierarchy {
     }
 }
 
-/// All mounted hierarchies. Where both versions are mounted, version 1 has the controllers, and version 2 comes last.
+/// Returns all mounted hierarchies. Where both versions are mounted, version 1 has the controllers, and version 2 comes
+/// last.
 fn hierarchies(mounts: &str) -> Vec<Hierarchy> {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut all: Vec<Hierarchy> = fields
@@ -53,19 +54,19 @@ fn mounted() -> Result<Vec<Hierarchy>> {
     Ok(all)
 }
 
-/// Makes the node's groups.
+/// Creates the node's groups.
 ///
 /// # Errors
-/// If a group can't be made.
+/// If a group can't be created.
 pub(crate) fn make() -> Result<()> {
     for hierarchy in mounted()? {
         let mut parent = hierarchy.mount.clone();
         for name in [ROOT, SYSTEM] {
             if hierarchy.controllers.is_empty() && name == ROOT {
-                // a child has only the controllers that its parent enables
+                // a group has only the controllers that its parent enables
                 let all = read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
                 for controller in all.split_whitespace() {
-                    // a controller may refuse: the kubelet reports a controller that it needs
+                    // the kernel may refuse a controller; the kubelet reports an error if it needs that controller
                     let _ = write(parent.join("cgroup.subtree_control"), format!("+{controller}"));
                 }
             }
@@ -88,22 +89,22 @@ pub(crate) fn make() -> Result<()> {
     Ok(())
 }
 
-/// The files to which a process writes 0 to join the node's system group.
+/// Returns the files to which a process writes 0 to join the node's system group.
 ///
 /// # Errors
-/// If the groups were not made.
+/// If the groups do not exist.
 pub(crate) fn system() -> Result<Vec<File>> {
     let files = mounted()?.into_iter().map(|one| one.mount.join(ROOT).join(SYSTEM).join("cgroup.procs"));
     files.map(|file| File::options().write(true).open(&file).with_context(|| file.display().to_string())).collect()
 }
 
-/// Kills every process of the node's groups, with the processes of pods and all their children, and removes the groups.
+/// Kills every process of the node's groups, including the processes of pods, and removes the groups.
 ///
 /// # Errors
 /// If a process or a group remains.
 pub(crate) fn remove() -> Result<()> {
     let roots: Vec<PathBuf> = mounted()?.into_iter().map(|one| one.mount.join(ROOT)).collect();
-    // processes come first, since they can't be found without their groups
+    // the processes end first, since they can't be found without their groups
     let end = Duration::from_secs(GONE_SECONDS);
     attempt("the processes of the node's control groups to end", end, || {
         let alive: Vec<i32> = roots.iter().flat_map(|root| processes(root)).collect();
@@ -114,13 +115,13 @@ pub(crate) fn remove() -> Result<()> {
         Ok(alive.is_empty().then_some(()))
     })?;
     for root in roots {
-        // a process that has ended leaves its group a moment later
+        // an ended process leaves its group a moment later
         attempt(&format!("{} to be free", root.display()), end, || Ok(remove_tree(&root).ok()))?;
     }
     Ok(())
 }
 
-/// The processes of a group and of the groups below it.
+/// Returns the processes of a group and of the groups below it.
 fn processes(group: &Path) -> Vec<i32> {
     let own = read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let mut all: Vec<i32> = own.lines().filter_map(|line| line.parse().ok()).collect();
@@ -141,7 +142,7 @@ fn below(group: &Path) -> Vec<PathBuf> {
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
 }
 
-/// The memory of a process's control group.
+/// The memory controller's files of a process's control group.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     group: PathBuf,
@@ -149,10 +150,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// The memory of the control group of process `id`.
+    /// Returns the memory of the control group of process `id`.
     ///
     /// # Errors
-    /// If the process has gone.
+    /// If the process has ended.
     pub(crate) fn of(id: i32) -> Result<Memory> {
         let all = mounted()?;
         let file = format!("/proc/{id}/cgroup");
@@ -169,10 +170,10 @@ impl Memory {
         Ok(Memory { group: mount.join(path), first_version: first.is_some() })
     }
 
-    /// The memory in bytes that the kernel can't take back: all but the file cache.
+    /// Returns the memory in bytes that the kernel can't reclaim: all memory except the file cache.
     ///
     /// # Errors
-    /// If the group has gone.
+    /// If the group does not exist.
     pub(crate) fn used(&self) -> Result<u64> {
         let (total, cache) = match self.first_version {
             true => ("memory.usage_in_bytes", ["total_active_file", "total_inactive_file"]),
@@ -185,15 +186,15 @@ impl Memory {
         Ok(used.saturating_sub(cached.sum()))
     }
 
-    /// The limit as the kernel writes it: bytes, or `max`.
+    /// Returns the limit as the kernel writes it: bytes, or `max`.
     ///
     /// # Errors
-    /// If the group has gone.
+    /// If the group does not exist.
     pub(crate) fn limit(&self) -> Result<String> {
         self.read(self.limit_file())
     }
 
-    /// Sets the limit. If it is below the used memory, the kernel either refuses it or kills a process.
+    /// Sets the limit. If the limit is below the used memory, the kernel either refuses it or kills a process.
     ///
     /// # Errors
     /// If the kernel refuses the limit.
@@ -202,12 +203,12 @@ impl Memory {
         write(&file, limit).with_context(|| format!("{limit} to {}", file.display()))
     }
 
-    /// The file to which a process writes its id to join the group.
+    /// Returns the file to which a process writes its id to join the group.
     pub(crate) fn processes_file(&self) -> PathBuf {
         self.group.join("cgroup.procs")
     }
 
-    /// Whether the group has gone, as it does after its process.
+    /// Whether the group has been removed, which happens after its process has ended.
     pub(crate) fn is_gone(&self) -> bool {
         !self.group.exists()
     }

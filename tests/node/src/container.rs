@@ -1,4 +1,4 @@
-//! A running container as the machine sees it: its process and its memory limit.
+//! A running container as a process of the machine, and its memory limit.
 
 use std::process::{Child, Command, Stdio};
 
@@ -13,54 +13,56 @@ pub struct Container {
 
 impl Container {
     /// # Panics
-    /// If the process has gone.
+    /// If the process has ended.
     #[track_caller]
     pub(crate) fn of(process: i32) -> Container {
         Container { process, memory: Memory::of(process).unwrap_or_else(|error| panic!("{error:#}")) }
     }
 
-    /// The id of its first process on the machine.
+    /// Returns the id of the container's first process on the machine.
     pub fn process_id(&self) -> i32 {
         self.process
     }
 
-    /// Suspends its first process (SIGSTOP) until it is killed.
+    /// Suspends the container's first process (SIGSTOP) until it is killed.
     pub fn freeze(&self) {
         // SAFETY: a plain system call.
         unsafe { libc::kill(self.process, libc::SIGSTOP) };
     }
 
-    /// Kills its first process (SIGKILL), and with it the container.
+    /// Kills the container's first process (SIGKILL), and with it the container.
     pub fn kill(&self) {
         // SAFETY: a plain system call.
         unsafe { libc::kill(self.process, libc::SIGKILL) };
     }
 
-    /// Whether the container has ended and was cleared away.
+    /// Whether the container has ended and containerd has removed its control group.
     pub fn is_gone(&self) -> bool {
         self.memory.is_gone()
     }
 
-    /// The memory in bytes that the kernel can't take back: all but the file cache. `None` once the container has gone.
+    /// Returns the memory in bytes that the kernel can't reclaim: all memory except the file cache. Returns `None` once
+    /// the container has ended.
     pub fn memory_used(&self) -> Option<u64> {
         self.memory.used().ok()
     }
 
-    /// The memory limit as the kernel writes it; `None` once the container has gone.
+    /// Returns the memory limit as the kernel writes it, or `None` once the container has ended.
     pub fn memory_limit(&self) -> Option<String> {
         self.memory.limit().ok()
     }
 
-    /// Leaves the container without memory until the kernel has killed it, even if it allocates no more. The method
-    /// lowers the limit to `spare` bytes above the used memory, and another process in the control group takes these
-    /// bytes. The kernel kills the largest process of the group. The starvation ends when the result is dropped.
+    /// Starves the container of memory until the kernel has killed it, even if the container allocates no more. The
+    /// method lowers the limit to `spare` bytes above the used memory, and another process in the control group
+    /// allocates these bytes. The kernel kills the largest process of the group. Dropping the result ends the
+    /// starvation.
     ///
     /// # Panics
     /// Like [`Container::squeeze`], and if the other process can't be started.
     #[track_caller]
     pub fn starve(&self, spare: u64) -> Starvation {
         let limit = self.squeeze(spare);
-        // `tail` keeps the last line, and this file is one line without end
+        // `tail` buffers the last line, and this file is one line without an end
         let join_and_take = "echo $$ >\"$1\" && exec tail /dev/zero";
         let mut taker = Command::new("sh");
         taker.args(["-c", join_and_take, "sh"]).arg(self.memory.processes_file());
@@ -70,21 +72,21 @@ impl Container {
     }
 
     /// Lowers the container's memory limit to `spare` bytes above its used memory, until the result is dropped. With a
-    /// small `spare`, the kernel kills the container at one of its next allocations. If the container has gone, nothing
-    /// happens.
+    /// small `spare`, the kernel kills the container at one of its next allocations. The method has no effect on a
+    /// container that has ended.
     ///
     /// # Panics
-    /// If the kernel refuses the limit for a second. Each try measures the used memory again.
+    /// If the kernel refuses the limit for a second. Each attempt measures the used memory again.
     #[track_caller]
     pub fn squeeze(&self, spare: u64) -> MemoryLimit {
         let Ok(before) = self.memory.limit() else { return MemoryLimit(None) };
-        // without a limit, the kernel writes a word or a number above the machine's memory
+        // for an unlimited container, the kernel writes a word or a number above the machine's memory
         let highest = before.parse().unwrap_or(u64::MAX);
         let mut tries = 0;
         while let Some(used) = self.memory_used() {
             match self.memory.set_limit(&(used + spare).min(highest).to_string()) {
                 Ok(()) => break,
-                // the used memory has grown, or the kernel could not drop file cache at once
+                // the used memory has grown, or the kernel could not drop the file cache at once
                 Err(error) => assert!(tries < 50 || self.is_gone(), "{error:#}"),
             }
             tries += 1;
@@ -94,11 +96,11 @@ impl Container {
     }
 }
 
-/// A container without memory.
+/// A container without free memory. Dropping this value ends the starvation.
 #[derive(Debug)]
 #[must_use = "it ends when this is dropped"]
 pub struct Starvation {
-    /// The process that takes the memory. The kernel kills it too, once it is the largest process of the group.
+    /// The process that allocates the memory. The kernel kills it too, once it is the largest process of the group.
     taker: Child,
     _limit: MemoryLimit,
 }
@@ -111,7 +113,7 @@ impl Drop for Starvation {
     }
 }
 
-/// A lowered memory limit. Dropping it restores the former limit, if the container lives.
+/// A lowered memory limit. Dropping this value restores the former limit if the container still runs.
 #[derive(Debug)]
 #[must_use = "the limit is restored when this is dropped"]
 pub struct MemoryLimit(Option<(Memory, String)>);

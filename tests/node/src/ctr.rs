@@ -1,25 +1,25 @@
-//! containerd, seen through its own client: images and tasks of the namespace that Kubernetes uses.
+//! Calls of containerd through its client `ctr`, in the namespace that Kubernetes uses.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use super::machine;
-use super::place::Place;
+use super::place::NodeFolder;
 use stagecoach_cluster::tools;
 
 /// Runs `ctr`. Returns its output.
 ///
 /// # Errors
 /// If `ctr` fails. The error contains its message.
-pub(crate) fn call(place: &Place, arguments: &[&str]) -> Result<String> {
+pub(crate) fn call(place: &NodeFolder, arguments: &[&str]) -> Result<String> {
     let (program, socket) = (tools::find("ctr")?.display().to_string(), place.text("containerd.sock"));
     let all = [&["--address", &socket, "--namespace", "k8s.io"], arguments].concat();
     machine::call(&program, &all, "")
 }
 
 /// Whether containerd answers.
-pub(crate) fn answers(place: &Place) -> bool {
+pub(crate) fn answers(place: &NodeFolder) -> bool {
     place.at("containerd.sock").exists() && call(place, &["--timeout", "2s", "version"]).is_ok()
 }
 
@@ -27,16 +27,16 @@ pub(crate) fn answers(place: &Place) -> bool {
 ///
 /// # Errors
 /// If the archive can't be read.
-pub(crate) fn import(place: &Place, archive: &Path) -> Result<()> {
+pub(crate) fn import(place: &NodeFolder, archive: &Path) -> Result<()> {
     let file = archive.to_str().with_context(|| format!("{} is not UTF-8", archive.display()))?;
     call(place, &["images", "import", file]).map(drop)
 }
 
-/// The machine's id of the first process of the running container `name` of the pod with this UID.
+/// Returns the id, on the machine, of the first process of the running container `name` of the pod with this UID.
 ///
 /// # Errors
 /// If no such container runs.
-pub(crate) fn process(place: &Place, pod_uid: &str, name: &str) -> Result<i32> {
+pub(crate) fn process(place: &NodeFolder, pod_uid: &str, name: &str) -> Result<i32> {
     let filter = format!(r#"labels."io.kubernetes.pod.uid"=={pod_uid},labels."io.kubernetes.container.name"=={name}"#);
     let ids = call(place, &["containers", "list", "--quiet", &filter])?;
     let tasks = call(place, &["tasks", "list"])?;

@@ -1,4 +1,4 @@
-//! A process that outlives the command that started it. A command with the node's folder finds it again.
+//! A process that outlives the command that started it. Another command finds the process by the node's folder.
 
 use std::fs::File;
 use std::io;
@@ -11,32 +11,33 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::cgroups;
-use super::place::Place;
+use super::place::NodeFolder;
 use stagecoach_cluster::attempt;
 
 /// The time in seconds from SIGTERM to SIGKILL.
 const GRACE_SECONDS: u64 = 15;
 
-/// A process as `processes/NAME.json` records it, with all that is needed to recognize it and to start it again.
+/// A process as recorded in `processes/NAME.json`. The record suffices to recognise the process and to start it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Daemon {
     name: String,
     /// The program and its arguments.
     command: Vec<String>,
-    /// The process's PATH.
+    /// The PATH of the process.
     path: String,
     id: i32,
-    /// The time of its start, in the kernel's ticks since boot. An id alone is not enough, since the kernel reuses ids.
+    /// The time of its start, in the kernel's ticks since boot. An id alone does not identify a process, since the
+    /// kernel reuses ids.
     started: u64,
 }
 
 impl Daemon {
-    /// Starts the process in a session and control group of its own, with its output appended to `logs/NAME.log`, and
-    /// records it.
+    /// Starts the process in a new session and in the node's system group, appends its output to `logs/NAME.log`, and
+    /// records the process.
     ///
     /// # Errors
     /// If the process can't be started or recorded.
-    pub(crate) fn start(place: &Place, name: &str, command: Vec<String>, path: &str) -> Result<Daemon> {
+    pub(crate) fn start(place: &NodeFolder, name: &str, command: Vec<String>, path: &str) -> Result<Daemon> {
         let log = place.logs().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(&log).with_context(|| log.display().to_string())?;
         let groups = cgroups::system()?;
@@ -49,7 +50,7 @@ impl Daemon {
             process.pre_exec(move || {
                 libc::setsid();
                 // the process joins the group before it can fork, so the group contains its children even if no process
-                // is left to record them
+                // remains to record them
                 match groups.iter().all(|file| libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) == 1) {
                     true => Ok(()),
                     false => Err(io::Error::last_os_error()),
@@ -63,28 +64,28 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The process recorded under this name.
+    /// Returns the process that is recorded under this name.
     ///
     /// # Errors
-    /// If there is no such record.
-    pub(crate) fn read(place: &Place, name: &str) -> Result<Daemon> {
+    /// If the record does not exist.
+    pub(crate) fn read(place: &NodeFolder, name: &str) -> Result<Daemon> {
         let file = place.at("processes").join(format!("{name}.json"));
         let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         serde_json::from_str(&text).with_context(|| file.display().to_string())
     }
 
-    /// All recorded processes.
-    pub(crate) fn all(place: &Place) -> Vec<Daemon> {
+    /// Returns all recorded processes.
+    pub(crate) fn all(place: &NodeFolder) -> Vec<Daemon> {
         let files = std::fs::read_dir(place.at("processes")).into_iter().flatten().flatten();
         let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
         names.filter_map(|name| Daemon::read(place, &name).ok()).collect()
     }
 
-    /// Starts the process again with the same command, after its end.
+    /// Starts the process again with the same command after it has ended.
     ///
     /// # Errors
     /// If the process still runs or can't be started.
-    pub(crate) fn start_again(&self, place: &Place) -> Result<Daemon> {
+    pub(crate) fn start_again(&self, place: &NodeFolder) -> Result<Daemon> {
         if self.is_running() {
             bail!("{} runs already (process {})", self.name, self.id);
         }
@@ -95,7 +96,7 @@ impl Daemon {
         &self.name
     }
 
-    /// Whether this process runs. A zombie or another process with its id does not count.
+    /// Whether this process runs. A zombie, or another process with the same id, does not count.
     pub(crate) fn is_running(&self) -> bool {
         start_time(self.id) == Some(self.started)
     }
@@ -108,7 +109,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the process with SIGTERM, and after the grace period with SIGKILL. Returns when it is gone.
+    /// Ends the process with SIGTERM, and after the grace period with SIGKILL. Returns after the process has ended.
     ///
     /// # Errors
     /// If the process survives SIGKILL.
@@ -120,7 +121,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends the process with SIGKILL. Returns when it is gone.
+    /// Ends the process with SIGKILL. Returns after the process has ended.
     ///
     /// # Errors
     /// If the process survives.
@@ -134,7 +135,7 @@ impl Daemon {
         attempt(&what, Duration::from_secs(seconds), || Ok((!self.is_running()).then_some(())))
     }
 
-    fn record(&self, place: &Place) -> Result<()> {
+    fn record(&self, place: &NodeFolder) -> Result<()> {
         let file = place.at("processes").join(format!("{}.json", self.name));
         let new = file.with_extension("new");
         std::fs::write(&new, serde_json::to_string(self)?)?;
@@ -142,10 +143,11 @@ impl Daemon {
     }
 }
 
-/// The time of process `id`'s start, in ticks since boot; `None` if it does not run.
+/// Returns the time of process `id`'s start, in ticks since boot, or `None` if the process does not run.
 pub(crate) fn start_time(id: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // the name is in parentheses and may contain any characters; the state is field 3, the time of the start field 22
+    // the name is in parentheses and may contain any characters; the state is field 3, and the time of the start is
+    // field 22
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     match fields.next()? {
         "Z" | "X" => None,

@@ -1,11 +1,11 @@
-//! One query to the cluster's name server, as a pod sends it.
+//! A query to the cluster's name server, as a pod sends it.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use super::place::ADDRESS;
 
-/// The address of `name`; `None` if the server at `server` (port 53) gives none within a second.
+/// Returns the address of `name`, or `None` if the server at `server` (port 53) returns no address within a second.
 pub(crate) fn lookup(server: &str, name: &str) -> Option<Ipv4Addr> {
     let socket = UdpSocket::bind((ADDRESS, 0)).ok()?;
     socket.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -17,7 +17,7 @@ pub(crate) fn lookup(server: &str, name: &str) -> Option<Ipv4Addr> {
     address(&answer[..length], question.len())
 }
 
-/// A query by RFC 1035: a header with one question, the name, type A, class IN.
+/// Returns a query by RFC 1035: a header with one question, the name, type A, class IN.
 fn question(name: &str) -> Vec<u8> {
     let mut bytes = vec![0x12, 0x34, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
@@ -28,12 +28,12 @@ fn question(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The address in the first answer. It is at the end of the record, which follows the repeated question of `asked`
-/// bytes.
+/// Returns the address in the first answer. The address is at the end of the record, which follows the repeated
+/// question of `asked` bytes.
 fn address(answer: &[u8], asked: usize) -> Option<Ipv4Addr> {
     let (failed, answers) = (answer.get(3)? & 0x0f, answer.get(7)?);
     (failed == 0 && *answers > 0).then_some(())?;
-    // the length 4 comes before the four bytes of the address, in whatever form the record has its name
+    // the length 4 precedes the four bytes of the address, whatever form the name of the record has
     let record = answer.get(asked..)?;
     let length = record.windows(2).skip(8).position(|pair| pair == [0, 4])? + 8;
     let bytes: [u8; 4] = record.get(length + 2..length + 6)?.try_into().ok()?;
@@ -51,7 +51,7 @@ mod tests {
         (answer[2], answer[3], answer[7]) = (0x85, 0x80, 1);
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4, 10, 96, 0, 1]);
         assert_eq!(address(&answer, asked.len()), Some(Ipv4Addr::new(10, 96, 0, 1)));
-        answer[3] = 0x83; // the response code for a name that does not exist
+        answer[3] = 0x83; // the response code of a name that does not exist
         assert_eq!(address(&answer, asked.len()), None);
     }
 }

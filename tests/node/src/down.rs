@@ -1,4 +1,4 @@
-//! Ends a node, whatever is left of it: each step looks for its own objects and does nothing if there are none.
+//! Ends a node that may be incomplete: each step searches for its objects, and does nothing if it finds none.
 
 use std::path::{Path, PathBuf};
 
@@ -6,11 +6,11 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::daemon::Daemon;
-use super::place::{CLAIM, NETWORK, Place, claimed};
+use super::place::{CLAIM, NETWORK, NodeFolder, claimed};
 use super::{agents, cgroups, machine, mounts};
 
-/// Ends the node in `folder`: its pods, processes, mounts, links, rules, control groups and files. Only `logs` stays. A
-/// folder without a node is not an error.
+/// Ends the node in `folder`: removes its pods, processes, mounts, links, rules, control groups and files. The folder
+/// `logs` stays. A folder without a node is not an error.
 ///
 /// # Errors
 /// If a part can't be removed.
@@ -23,7 +23,7 @@ pub fn down(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());
     }
-    let place = Place::new(&folder)?;
+    let place = NodeFolder::new(&folder)?;
     let _lock = place.lock()?;
     match claimed() {
         Some(other) if other != place.path() => {
@@ -34,7 +34,7 @@ pub fn down(folder: &Path) -> Result<()> {
     }
 }
 
-/// Like [`down`], for the machine's node in whichever folder it is.
+/// Like [`down`], for the machine's node in any folder.
 ///
 /// # Errors
 /// If a part can't be removed.
@@ -43,10 +43,10 @@ pub fn down_any() -> Result<()> {
 }
 
 /// Like [`down`], for a caller that holds the lock.
-pub(crate) fn remove(place: &Place) -> Result<()> {
+pub(crate) fn remove(place: &NodeFolder) -> Result<()> {
     // SAFETY: a plain system call.
-    anyhow::ensure!(unsafe { libc::geteuid() } == 0, "to end a node needs root: run this with sudo");
-    // the processes that would start others again end first
+    anyhow::ensure!(unsafe { libc::geteuid() } == 0, "ending a node requires root: run this with sudo");
+    // the processes that would restart other processes end first
     let mut daemons = Daemon::all(place);
     daemons.sort_by_key(|daemon| ![agents::KUBELET, agents::CONTAINERD].contains(&daemon.name()));
     daemons.iter().try_for_each(Daemon::kill)?;
@@ -61,7 +61,7 @@ pub(crate) fn remove(place: &Place) -> Result<()> {
     }
     remove_traces(place);
     for entry in std::fs::read_dir(place.path())?.flatten().filter(|entry| entry.file_name() != "logs") {
-        // the marker goes last: as long as it exists, `down` can run again
+        // this loop keeps the marker, which is removed last: as long as it exists, `down` can run again
         if entry.path() != place.marker() {
             delete(&entry.path())?;
         }
@@ -73,14 +73,14 @@ pub(crate) fn remove(place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Removes the files that the kubelet and the CNI plugins write outside the folder, whatever their settings.
-fn remove_traces(place: &Place) {
+/// Removes the files that the kubelet and the CNI plugins write outside the folder regardless of their settings.
+fn remove_traces(place: &NodeFolder) {
     let entries = |folder: &str| -> Vec<PathBuf> {
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     };
     let is_log = |link: &PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(place.path()));
     let mut traces: Vec<PathBuf> = entries("/var/log/containers").into_iter().filter(is_log).collect();
-    // a pod's addresses are cached by network and sandbox; the cached addresses of its loopback belong to no network
+    // the cache names a pod's addresses by network and sandbox, and the addresses of a pod's loopback by no network
     let cached = entries("/var/lib/cni/results");
     let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for file in &cached {

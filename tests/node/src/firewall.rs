@@ -1,16 +1,17 @@
-//! The firewall rules of the node: those of kube-proxy, of the kubelet and of the CNI network. Pure.
+//! Computes from the output of `iptables-save` which firewall rules belong to the node: those of kube-proxy, the
+//! kubelet and the CNI network. These functions are pure.
 
 use std::collections::BTreeSet;
 
 use super::place::NETWORK;
 
-/// Whether a Kubernetes has firewall rules on this machine.
+/// Whether the machine has firewall rules of a Kubernetes.
 pub(crate) fn is_in_use(saved: &str) -> bool {
     saved.lines().any(|line| line.starts_with(":KUBE-"))
 }
 
-/// The input of `iptables-restore --noflush` that removes the node's chains, and the rules that lead to them, from the
-/// rules in the output of `iptables-save`. Empty if there are none.
+/// Returns the input of `iptables-restore --noflush` that removes the node's chains, and the rules that jump to them.
+/// `saved` is the output of `iptables-save`. The result is empty if the node has no chains.
 pub(crate) fn removal(saved: &str) -> String {
     let mut script = String::new();
     for table in saved.split("\n*").map(|table| table.trim_start_matches('*')) {
@@ -39,7 +40,8 @@ pub(crate) fn removal(saved: &str) -> String {
     script
 }
 
-/// The node's chains in a table. CNI names its chains by a hash; the rule that leads to a chain names the network.
+/// Returns the node's chains in a table. The name of a CNI chain is a hash. The rule that jumps to the chain names the
+/// network.
 fn ours<'a>(lines: &[&'a str]) -> BTreeSet<&'a str> {
     let declared = lines.iter().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
     let kubernetes = declared.filter(|chain| chain.starts_with("KUBE-"));
@@ -48,12 +50,12 @@ fn ours<'a>(lines: &[&'a str]) -> BTreeSet<&'a str> {
     kubernetes.chain(named.filter(|chain| chain.starts_with("CNI-"))).collect()
 }
 
-/// The chain that a rule is in.
+/// Returns the chain that contains a rule.
 fn chain<'a>(rule: &&'a str) -> Option<&'a str> {
     rule.strip_prefix("-A ")?.split(' ').next()
 }
 
-/// The target of a rule.
+/// Returns the target of a rule.
 fn target<'a>(rule: &&'a str) -> Option<&'a str> {
     rule.starts_with("-A ").then_some(())?;
     rule.split_once(" -j ")?.1.split(' ').next()

@@ -1,6 +1,6 @@
-//! A real one-node Kubernetes on this machine, as root. [`up`] starts it, [`down`] ends it, and a test attaches to it
-//! as a [`TestNode`] and disturbs it. Its processes outlive the command that started them; later commands find them by
-//! the node's folder.
+//! A real one-node Kubernetes on this machine, as root. [`up`] starts the node, and [`down`] ends it. A test attaches
+//! to the node as a [`TestNode`] and can disturb it. The node's processes outlive the command that started them. Later
+//! commands find the processes by the node's folder.
 
 mod agents;
 mod cgroups;
@@ -24,82 +24,77 @@ use http::Method;
 use serde_json::{Value, json};
 
 use self::daemon::Daemon;
-use self::place::{NAME, Place, SERVER};
+use self::place::{NAME, NodeFolder, SERVER};
+use stagecoach_cluster::Client;
 use stagecoach_cluster::Component;
 use stagecoach_cluster::Kubectl;
-use stagecoach_cluster::kueue::Host;
+use stagecoach_cluster::kueue::KueueCluster;
 use stagecoach_cluster::until;
-use stagecoach_cluster::{Client, connect};
 
 pub use self::container::{Container, MemoryLimit, Starvation};
 pub use self::down::{down, down_any};
 pub use self::up::up;
 pub use self::volumes::SmallDisk;
 
-/// The variable with the node's folder, for tests.
+/// The environment variable with the node's folder, for tests.
 const FOLDER: &str = "STAGECOACH_NODE";
-/// The variable with the folder of the images, for tests.
+/// The environment variable with the folder of the images, for tests.
 const IMAGES: &str = "STAGECOACH_IMAGES";
 
-/// A running node. Dropping this value ends nothing.
+/// A running node. Dropping this value does not end the node.
 #[derive(Debug)]
 pub struct TestNode {
-    place: Place,
+    place: NodeFolder,
     kubectl: Kubectl,
     client: Client,
 }
 
 impl TestNode {
-    /// The node that [`up`] started in `folder`.
+    /// Returns the node that [`up`] started in `folder`.
     ///
     /// # Panics
     /// If the folder has no node.
     #[track_caller]
     pub fn attach(folder: &Path) -> TestNode {
-        let place = Place::new(folder).unwrap_or_else(|error| panic!("no node: {error:#}"));
+        let place = NodeFolder::new(folder).unwrap_or_else(|error| panic!("no node: {error:#}"));
         assert!(place.marker().exists(), "no node is in {}: run `make cluster-up`", folder.display());
         let kubectl = Kubectl::admin(place.path());
         TestNode { client: Client::new(&kubectl.kubeconfig), kubectl, place }
     }
 
-    /// The node in the folder that the environment names (`STAGECOACH_NODE`).
+    /// Returns the node in the folder that the environment variable `STAGECOACH_NODE` names.
     ///
     /// # Panics
-    /// If the environment names none.
+    /// If the variable is not set.
     #[track_caller]
     pub fn from_environment() -> TestNode {
         let folder = std::env::var_os(FOLDER);
         TestNode::attach(&PathBuf::from(folder.unwrap_or_else(|| panic!("{FOLDER} names no folder: run `make e2e`"))))
     }
 
-    /// The administrator's kubeconfig.
+    /// Returns the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubectl.kubeconfig
     }
 
-    /// The node's folder.
+    /// Returns the node's folder.
     pub fn folder(&self) -> &Path {
         self.place.path()
     }
 
-    /// The node's name in the cluster.
+    /// Returns the node's name in the cluster.
     pub fn name(&self) -> &'static str {
         NAME
     }
 
-    /// The administrator's client.
+    /// Returns the administrator's client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The administrator's async client. The caller must be within a runtime, which drives the client.
-    pub async fn kube_client(&self) -> kube::Client {
-        connect(self.kubeconfig()).await
-    }
-
-    /// The cluster as Kueue's controller needs it.
-    pub fn kueue_host(&self) -> Host<'_> {
-        Host {
+    /// Returns the cluster in the form in which Kueue's controller is started.
+    pub fn kueue_host(&self) -> KueueCluster<'_> {
+        KueueCluster {
             client: &self.client,
             kubectl: &self.kubectl,
             folder: self.place.path(),
@@ -112,7 +107,7 @@ impl TestNode {
         self.kubectl.run(arguments, input)
     }
 
-    /// Applies manifests with kubectl, as a user does.
+    /// Applies manifests with kubectl.
     ///
     /// # Panics
     /// If the API server refuses them.
@@ -121,7 +116,7 @@ impl TestNode {
         self.kubectl.try_apply(yaml).unwrap_or_else(|message| panic!("kubectl apply: {message}\n{yaml}"));
     }
 
-    /// Creates a namespace that enforces the restricted Pod Security Standard, and waits until pods can be created.
+    /// Creates a namespace that enforces the restricted Pod Security Standard, and waits until it accepts pods.
     #[track_caller]
     pub fn create_restricted_namespace(&self, name: &str) {
         let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
@@ -132,7 +127,7 @@ impl TestNode {
         until(&format!("the default account of {name}"), || self.client.get(&account));
     }
 
-    /// Imports the images of an OCI archive to the node, under the names that the archive contains.
+    /// Imports the images of an OCI archive into the node's containerd, under the names that the archive contains.
     ///
     /// # Panics
     /// If the archive can't be imported.
@@ -141,8 +136,8 @@ impl TestNode {
         expect(ctr::import(&self.place, archive));
     }
 
-    /// The running container `name` of the pod with this UID. The method asks containerd, since the API server and the
-    /// kubelet may be down.
+    /// Returns the running container `name` of the pod with this UID. The method queries containerd, since the API
+    /// server and the kubelet may be down.
     ///
     /// # Panics
     /// If no such container runs.
@@ -151,13 +146,13 @@ impl TestNode {
         Container::of(expect(ctr::process(&self.place, pod_uid, name)))
     }
 
-    /// Ends the kubelet; its containers continue.
+    /// Ends the kubelet. Its containers continue.
     #[track_caller]
     pub fn stop_kubelet(&self) {
         expect(self.daemon(agents::KUBELET).stop());
     }
 
-    /// Starts the stopped kubelet. Returns when it serves and the node is ready.
+    /// Starts the stopped kubelet. Returns when the kubelet serves and the node is ready.
     #[track_caller]
     pub fn start_kubelet(&self) {
         expect(self.daemon(agents::KUBELET).start_again(&self.place));
@@ -166,7 +161,7 @@ impl TestNode {
         until("the node to be ready", || up::is_ready(&self.client).then_some(()));
     }
 
-    /// Ends containerd and starts it again. Returns when it answers. Containers continue.
+    /// Ends containerd and starts it again. Returns when containerd answers. Containers continue.
     #[track_caller]
     pub fn restart_containerd(&self) {
         let daemon = self.daemon(agents::CONTAINERD);
@@ -175,7 +170,7 @@ impl TestNode {
         until("containerd", || ctr::answers(&self.place).then_some(()));
     }
 
-    /// Kills the API server and starts it again. Returns when it answers.
+    /// Kills the API server and starts it again. Returns when the API server answers.
     #[track_caller]
     pub fn restart_api_server(&self) {
         let daemon = self.daemon(Component::ApiServer.program());
@@ -184,7 +179,7 @@ impl TestNode {
         until("the API server", || self.client.request(Method::GET, "/readyz", None).ok());
     }
 
-    /// Advertises `count` GPUs (`nvidia.com/gpu`) as a device plugin would; `None` withdraws them.
+    /// Advertises `count` GPUs (`nvidia.com/gpu`) as a device plugin does. `None` withdraws the GPUs.
     ///
     /// # Panics
     /// If the API server refuses.
@@ -196,7 +191,7 @@ impl TestNode {
         answer.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// Reads the object or list at a path of the API; `None` if it does not exist.
+    /// Reads the object or list at a path of the API. Returns `None` if it does not exist.
     #[track_caller]
     pub fn get(&self, path: &str) -> Option<Value> {
         self.client.get(path)
@@ -208,11 +203,11 @@ impl TestNode {
     }
 }
 
-/// The folder that the environment names (`STAGECOACH_IMAGES`). `images/build.sh` writes `probe.tar` and other archives
-/// into it.
+/// Returns the folder that the environment variable `STAGECOACH_IMAGES` names. `images/build.sh` writes `probe.tar` and
+/// other archives into it.
 ///
 /// # Panics
-/// If the environment names none.
+/// If the variable is not set.
 #[track_caller]
 pub fn images() -> PathBuf {
     PathBuf::from(std::env::var_os(IMAGES).unwrap_or_else(|| panic!("{IMAGES} names no folder: run `make e2e`")))

@@ -1,5 +1,4 @@
-//! The changes that a node makes to the machine's kernel, and their removal: a bridge, firewall rules and kernel
-//! settings.
+//! The changes of a node to the machine's kernel, and their removal: a bridge, firewall rules and kernel settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +11,7 @@ use super::place::{ADDRESS, BRIDGE};
 use stagecoach_cluster::SERVICES;
 use stagecoach_cluster::run;
 
-/// The settings that the kubelet, kube-proxy and the CNI plugins change.
+/// The kernel settings that the kubelet, kube-proxy and the CNI plugins change.
 const SETTINGS: [&str; 10] = [
     "kernel/keys/root_maxbytes",
     "kernel/keys/root_maxkeys",
@@ -27,19 +26,19 @@ const SETTINGS: [&str; 10] = [
 ];
 
 /// Kernel settings by their path below `/proc/sys`.
-pub(crate) type Settings = BTreeMap<String, String>;
+pub(crate) type Sysctls = BTreeMap<String, String>;
 
-/// The current settings.
-pub(crate) fn settings() -> Settings {
+/// Returns the current settings.
+pub(crate) fn settings() -> Sysctls {
     let read = |name: &str| Some((name.to_owned(), std::fs::read_to_string(setting(name)).ok()?));
     SETTINGS.iter().filter_map(|name| read(name)).collect()
 }
 
-/// Restores the settings that have changed.
+/// Restores the settings that have changed since `before`.
 ///
 /// # Errors
 /// If the kernel refuses a former value.
-pub(crate) fn restore(before: &Settings) -> Result<()> {
+pub(crate) fn restore(before: &Sysctls) -> Result<()> {
     for (name, value) in before {
         let file = setting(name);
         if std::fs::read_to_string(&file).is_ok_and(|now| now != *value) {
@@ -53,8 +52,8 @@ fn setting(name: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(name)
 }
 
-/// Checks that no other Kubernetes uses the node's addresses or has rules on the machine: the node must remove only its
-/// own.
+/// Checks that no other Kubernetes uses the node's addresses or has firewall rules on the machine, since the node must
+/// remove only its rules.
 ///
 /// # Errors
 /// If the machine has such addresses or rules.
@@ -75,15 +74,15 @@ pub(crate) fn expect_unused() -> Result<()> {
     Ok(())
 }
 
-/// Makes the bridge with the node's address, and the route to services.
+/// Creates the bridge with the node's address, and the route to Services.
 ///
 /// # Errors
-/// If the bridge or the route can't be made.
+/// If the bridge or the route can't be created.
 pub(crate) fn make_bridge() -> Result<()> {
     call("ip", &["link", "add", BRIDGE, "type", "bridge"], "")?;
     call("ip", &["address", "add", &format!("{ADDRESS}/24"), "dev", BRIDGE], "")?;
     call("ip", &["link", "set", BRIDGE, "up"], "")?;
-    // without this route, a machine without a default route can't reach services
+    // without this route, a machine without a default route can't reach Services
     call("ip", &["route", "add", SERVICES, "dev", BRIDGE], "").map(drop)
 }
 
@@ -112,12 +111,12 @@ pub(crate) fn remove_rules() -> Result<()> {
     Ok(())
 }
 
-/// Runs a program to its end. Returns its output.
+/// Runs a program and waits for its exit. Returns its output.
 ///
 /// # Errors
 /// If the program fails. The error contains its message.
 pub(crate) fn call(program: &str, arguments: &[&str], input: &str) -> Result<String> {
-    // a user's PATH may lack the administrator's folders
+    // a user's PATH may lack the folders of administrators' programs
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
     let found = found.with_context(|| format!("{program} is missing: run tests/node/packages.sh"))?;

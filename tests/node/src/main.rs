@@ -14,18 +14,18 @@ use stagecoach_node::TestNode;
 enum Command {
     /// Start a node with a shared volume for the first claim, and wait until it is ready.
     Up {
-        /// A new or empty folder for all it writes.
+        /// A new or empty folder for all files of the node.
         folder: PathBuf,
         /// The OCI archive of the image localhost/pause:1.
         #[arg(long, env = "STAGECOACH_PAUSE")]
         pause: PathBuf,
-        /// The OCI archive of another image for it to have; may be repeated.
+        /// The OCI archive of another image for the node; may be repeated.
         #[arg(long = "image")]
         images: Vec<PathBuf>,
     },
-    /// End the node and take back all it did to the machine; only FOLDER/logs stays.
+    /// End the node and undo its changes to the machine; only FOLDER/logs stays.
     Down {
-        /// The folder given to `up`; without it, wherever this machine's node is.
+        /// The folder given to `up`. The default is the folder of this machine's node.
         folder: Option<PathBuf>,
     },
 }

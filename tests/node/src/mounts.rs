@@ -1,4 +1,4 @@
-//! The mounts below the node's folder: volumes and file systems of pods, and mounts made for tests.
+//! The mounts below the node's folder: volumes and file systems of pods, and mounts of tests.
 
 use std::ffi::CString;
 use std::io;
@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Unmounts everything below `folder`.
+/// Unmounts all file systems below `folder`.
 ///
 /// # Errors
-/// If a mount remains. The caller must not delete the folder then, since that would delete the mount's content.
+/// If a mount remains. The caller must then not delete the folder, since the deletion would include the mount's
+/// content.
 pub(crate) fn unmount_below(folder: &Path) -> Result<()> {
-    // the newest comes first, since one mount may lie on another; the loop repeats, since the kernel copies mounts into
-    // others
+    // the newest mount comes first, since one mount may lie on another; the loop reads the list again after each call,
+    // since the kernel may have copied a mount
     loop {
         let mounts = below(folder, &std::fs::read("/proc/self/mountinfo")?);
         let Some(newest) = mounts.last() else { return Ok(()) };
@@ -24,26 +25,26 @@ pub(crate) fn unmount_below(folder: &Path) -> Result<()> {
 /// Unmounts the file system at `path`.
 ///
 /// # Errors
-/// If none is mounted there.
+/// If no file system is mounted there.
 pub(crate) fn unmount(path: &Path) -> Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the name is a C string that lives until the call ends.
     let call = |flags| unsafe { libc::umount2(name.as_ptr(), flags) };
-    // a mount that is in use is detached, and ends with its last user
+    // if the mount is in use, the call detaches it, and the kernel removes it after its last use
     if call(0) != 0 && call(libc::MNT_DETACH) != 0 {
         return Err(io::Error::last_os_error()).with_context(|| format!("unmounting {}", path.display()));
     }
     Ok(())
 }
 
-/// The mount points below `folder`, in the order in which they were mounted.
+/// Returns the mount points below `folder`, in the order in which they were mounted.
 fn below(folder: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
     let lines = mountinfo.split(|byte| *byte == b'\n');
     let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(unescape);
     points.filter(|point| point.starts_with(folder) && point != folder).collect()
 }
 
-/// Decodes a path of the kernel, which writes spaces and the like as a backslash and three octal digits.
+/// Decodes a path of the kernel, which writes a space and some other characters as a backslash and three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text;

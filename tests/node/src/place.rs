@@ -1,4 +1,4 @@
-//! The name of a node and the paths of its parts. Except for kernel state, a node writes into one folder only.
+//! The name of a node, and the paths of its files. Apart from kernel state, a node writes into one folder only.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,38 +9,38 @@ use anyhow::{Context, Result, ensure};
 
 /// The node's name in the cluster.
 pub(crate) const NAME: &str = "node";
-/// The node's address, which is that of the bridge, since Endpoints refuse loopback. It has no route from outside this
-/// machine.
+/// The node's address, which is that of the bridge, since Endpoints refuse loopback addresses. It is not reachable from
+/// outside this machine.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 0, 1);
 /// The address of the API server.
 pub(crate) const SERVER: SocketAddrV4 = SocketAddrV4::new(ADDRESS, 6443);
 /// The name of the bridge.
 pub(crate) const BRIDGE: &str = "stagecoach0";
-/// The addresses of pods. Each pod is at the end of a link of its own.
+/// The addresses of pods. Each pod has a separate link to the machine.
 pub(crate) const PODS: &str = "10.251.0.0/24";
 /// The name of the CNI network, which identifies its firewall rules.
 pub(crate) const NETWORK: &str = "stagecoach";
 /// The user and group of containers.
 pub(crate) const USER: u32 = 65532;
-/// A link to the folder of the machine's node. There is one node at a time, since the machine has one bridge and one
-/// tree of control groups.
+/// A link to the folder of the machine's node. A machine can have one node at a time, since the node uses one bridge
+/// and one tree of control groups.
 pub(crate) const CLAIM: &str = "/run/stagecoach-node";
 
-/// The greatest length of a folder's path in bytes. A socket's path has at most 107 bytes, and the kubelet's are the
-/// longest.
+/// The greatest length in bytes of the path of a node's folder. The path of a socket has at most 107 bytes, and the
+/// kubelet has the longest paths.
 const LONGEST: usize = 60;
 
 /// A node's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place(PathBuf);
+pub(crate) struct NodeFolder(PathBuf);
 
-impl Place {
-    /// A node's place in `folder`, which must exist. The path is absolute and without links, since mounts are found by
-    /// it.
+impl NodeFolder {
+    /// Returns the node's folder for `folder`, which must exist. The path is absolute and contains no links, since the
+    /// node's mounts are found by this path.
     ///
     /// # Errors
     /// If the folder does not exist, or its path is too long for sockets.
-    pub(crate) fn new(folder: &Path) -> Result<Place> {
+    pub(crate) fn new(folder: &Path) -> Result<NodeFolder> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let length = folder.as_os_str().len();
         ensure!(
@@ -48,7 +48,7 @@ impl Place {
             "{} has {length} characters, and sockets in it would be too long: use a folder of at most {LONGEST}",
             folder.display()
         );
-        Ok(Place(folder))
+        Ok(NodeFolder(folder))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -59,17 +59,18 @@ impl Place {
         self.0.join(name)
     }
 
-    /// A path as text, for configuration files.
+    /// Returns a path in the folder as text, for configuration files.
     pub(crate) fn text(&self, name: &str) -> String {
         self.at(name).display().to_string()
     }
 
-    /// The file that marks the folder as a node's, with the kernel settings from before.
+    /// Returns the file that marks the folder as a node's. It contains the kernel settings before the start of the
+    /// node.
     pub(crate) fn marker(&self) -> PathBuf {
         self.at("node.json")
     }
 
-    /// Waits until no other process starts or ends this node. The lock ends when the file is closed.
+    /// Waits until no other process starts or ends this node. The lock lasts until the returned file is closed.
     ///
     /// # Errors
     /// If the folder can't be opened or locked.
@@ -86,7 +87,7 @@ impl Place {
     }
 }
 
-/// The folder of this machine's node; `None` if there is no node.
+/// Returns the folder of this machine's node, or `None` if the machine has no node.
 pub(crate) fn claimed() -> Option<PathBuf> {
     std::fs::read_link(CLAIM).ok()
 }

@@ -1,4 +1,4 @@
-//! Starts a node: first the control plane at the bridge's address, then the processes that make this machine its node.
+//! Starts a node: first the control plane at the bridge's address, and then the agents that make this machine its node.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use http::Method;
 use serde_json::json;
 
 use super::daemon::Daemon;
-use super::place::{ADDRESS, CLAIM, NAME, Place, SERVER, claimed};
+use super::place::{ADDRESS, CLAIM, NAME, NodeFolder, SERVER, claimed};
 use super::{agents, cgroups, ctr, dns, down, machine};
 use stagecoach_cluster::Client;
 use stagecoach_cluster::attempt;
 use stagecoach_cluster::condition_of;
 use stagecoach_cluster::control_plane;
 use stagecoach_cluster::tools;
-use stagecoach_cluster::{Component, Settings, Site, command};
+use stagecoach_cluster::{Component, ControlPlaneSettings, ControlPlaneSite, command};
 
-/// The programs that must have been built.
+/// The programs that `make cluster-tools` must have built.
 const TOOLS: [&str; 11] = [
     "etcd",
     "kube-apiserver",
@@ -34,22 +34,22 @@ const TOOLS: [&str; 11] = [
     "ctr",
     "coredns",
 ];
-/// The programs that must be installed, each with the paths at which it may be.
+/// The programs that must be installed, each with its possible paths.
 const INSTALLED: [&[&str]; 3] =
     [&["/usr/sbin/runc", "/usr/bin/runc"], &["/usr/lib/cni/ptp"], &["/usr/lib/cni/host-local"]];
-/// The time limit for a part's answer. A busy machine needs long.
+/// The time limit for the start of a part. A busy machine is slow.
 const READY: Duration = Duration::from_secs(90);
 
 /// Starts a node in `folder`, which must be empty except for `logs`. Returns when the node is ready and resolves names.
-/// `pause` is the OCI archive of `localhost/pause:1`; `images` are archives of other images for the node. If the start
-/// fails, or if `interrupted` becomes true, all that was started is removed.
+/// `pause` is the OCI archive of `localhost/pause:1`, and `images` are archives of other images for the node. If the
+/// start fails, or if `interrupted` becomes true, this function removes all that it has started.
 ///
 /// # Errors
 /// If this machine has a node already, a requirement is missing, or a part does not start.
 pub fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicBool) -> Result<()> {
     check_machine(pause, images)?;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    let place = Place::new(folder)?;
+    let place = NodeFolder::new(folder)?;
     let _lock = place.lock()?;
     claim(&place)?;
     let undo = Undo(Some(&place));
@@ -73,8 +73,8 @@ fn check_machine(pause: &Path, images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Claims the machine for the folder.
-fn claim(place: &Place) -> Result<()> {
+/// Claims the machine for the node in this folder.
+fn claim(place: &NodeFolder) -> Result<()> {
     if let Some(other) = claimed() {
         let other = other.display();
         bail!("a node is on this machine already, in {other}: end it with `stagecoach-node down {other}`");
@@ -91,8 +91,8 @@ fn claim(place: &Place) -> Result<()> {
     symlink(place.path(), CLAIM).with_context(|| format!("{CLAIM}: another node is being started"))
 }
 
-/// Ends the node when dropped, unless it is disarmed.
-struct Undo<'a>(Option<&'a Place>);
+/// Ends the node when dropped, unless [`Undo::disarm`] was called.
+struct Undo<'a>(Option<&'a NodeFolder>);
 
 impl Undo<'_> {
     fn disarm(mut self) {
@@ -110,8 +110,8 @@ impl Drop for Undo<'_> {
     }
 }
 
-/// Makes the files, groups and links that the processes need.
-fn prepare(place: &Place) -> Result<()> {
+/// Creates the files, control groups and network links that the processes need.
+fn prepare(place: &NodeFolder) -> Result<()> {
     std::fs::write(place.marker(), json!({"settings": machine::settings()}).to_string())?;
     let _ = std::fs::remove_dir_all(place.logs());
     for folder in ["logs/pods", "processes", "shims", "tmp", "volumes", "kubelet"] {
@@ -127,7 +127,7 @@ fn prepare(place: &Place) -> Result<()> {
 }
 
 struct Starting<'a> {
-    place: &'a Place,
+    place: &'a NodeFolder,
     client: Client,
     interrupted: &'a AtomicBool,
 }
@@ -142,7 +142,7 @@ impl Starting<'_> {
         ctr::import(self.place, pause)?;
         let names = ctr::call(self.place, &["images", "list", "--quiet"])?;
         let named = names.lines().any(|name| name == agents::PAUSE);
-        ensure!(named, "{} holds no image {}", pause.display(), agents::PAUSE);
+        ensure!(named, "the archive {} does not contain the image {}", pause.display(), agents::PAUSE);
         images.iter().try_for_each(|archive| ctr::import(self.place, archive))?;
         self.wait("the API server", || self.client.request(Method::GET, "/readyz", None).is_ok())?;
         self.component(Component::ControllerManager)?;
@@ -161,8 +161,8 @@ impl Starting<'_> {
     }
 
     fn component(&self, component: Component) -> Result<()> {
-        let site = Site { folder: self.place.path(), server: SERVER, real_nodes: true };
-        self.agent(component.program(), words(&command(component, site, &Settings::default())))
+        let site = ControlPlaneSite { folder: self.place.path(), server: SERVER, real_nodes: true };
+        self.agent(component.program(), words(&command(component, site, &ControlPlaneSettings::default())))
     }
 
     fn agent(&self, name: &str, command: Vec<String>) -> Result<()> {
@@ -170,7 +170,7 @@ impl Starting<'_> {
         Daemon::start(self.place, name, command, &path).map(drop)
     }
 
-    /// Waits for a condition, and fails if a process ends or the user interrupts.
+    /// Waits for a condition. Fails if a process ends or the user interrupts the start.
     fn wait(&self, what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
         attempt(what, READY, || {
             ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");

@@ -1,4 +1,4 @@
-//! Folders of the machine as volumes of pods: shared ones, and small ones that tests fill.
+//! Folders of the machine as volumes of pods: shared folders, and small file systems that tests fill.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use super::place::{NAME, USER};
 use super::{machine, mounts};
 use stagecoach_cluster::until;
 
-/// The capacity that volumes claim; nothing enforces it.
+/// The capacity in the objects of volumes. Nothing enforces it.
 const SIZE: &str = "10Gi";
 
-/// A file system of a given size for a test. Dropping it, or `down`, unmounts and deletes it.
+/// A file system of a given size for a test. Dropping this value, or `down`, unmounts and deletes the file system.
 #[derive(Debug)]
 pub struct SmallDisk {
     folder: PathBuf,
@@ -21,7 +21,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// The path at which the volume is mounted.
+    /// Returns the path at which the file system is mounted.
     pub fn path(&self) -> &Path {
         &self.folder
     }
@@ -36,7 +36,7 @@ impl Drop for SmallDisk {
 }
 
 impl TestNode {
-    /// Makes an empty folder on the machine to which containers may write.
+    /// Creates an empty folder on the machine to which containers can write.
     ///
     /// # Panics
     /// If a folder of this name exists.
@@ -48,7 +48,7 @@ impl TestNode {
         folder
     }
 
-    /// Makes an ext4 file system of `mebibytes` MiB to which containers may write.
+    /// Creates an ext4 file system of `mebibytes` MiB to which containers can write.
     ///
     /// # Panics
     /// If the file system can't be made or mounted.
@@ -60,15 +60,15 @@ impl TestNode {
         file.set_len(mebibytes << 20).unwrap();
         let disk = SmallDisk { folder, image };
         let (image, folder) = (disk.image.to_str().unwrap(), disk.folder.to_str().unwrap());
-        // no blocks are reserved for root, since containers don't run as root
+        // the file system reserves no blocks for root, since containers don't run as root
         machine::call("mkfs.ext4", &["-q", "-m", "0", image], "").unwrap();
         machine::call("mount", &["-o", "loop", image, folder], "").unwrap();
         give_to_containers(&disk.folder);
         disk
     }
 
-    /// Makes a `ReadWriteMany` volume `name` from `folder`. It is for the claim `claim`, a namespace and a name, or
-    /// with `None` for any claim without a storage class. The size is nominal.
+    /// Creates a `ReadWriteMany` volume `name` from `folder`. `claim` is the namespace and name of its claim. With
+    /// `None`, any claim without a storage class can bind the volume. Nothing enforces the volume's size.
     ///
     /// # Panics
     /// If the API server refuses it.
@@ -93,10 +93,10 @@ impl TestNode {
         created.unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 
-    /// Makes the claim `claim` in `namespace`, on a new volume from `folder`. Returns when the claim is bound.
+    /// Creates the claim `claim` in `namespace`, on a new volume from `folder`. Returns when the claim is bound.
     ///
     /// # Panics
-    /// If the API server refuses it or does not bind it.
+    /// If the API server refuses the claim or does not bind it.
     #[track_caller]
     pub fn claim(&self, namespace: &str, claim: &str, folder: &Path) {
         let volume = format!("{namespace}-{claim}");
@@ -120,7 +120,7 @@ impl TestNode {
     }
 }
 
-/// Gives a folder to the user and group of containers, and to no others.
+/// Makes the user and group of containers the owner of a folder, which no other user can use.
 fn give_to_containers(folder: &Path) {
     chown(folder, Some(USER), Some(USER)).unwrap();
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o2770)).unwrap();

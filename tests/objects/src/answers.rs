@@ -1,4 +1,4 @@
-//! The answers of the store.
+//! The HTTP answers of the store.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -10,9 +10,9 @@ use axum::http::Method;
 use axum::response::Response;
 use futures::stream::{self, StreamExt};
 
-use crate::{BUCKET, Fault, Object, Request, Shared};
+use crate::{BUCKET, Request, StoreFault, StoreState, StoredObject};
 
-/// The time of the last change of every object.
+/// The time of the last change of every object, in the two formats of S3.
 const MODIFIED: (&str, &str) = ("2026-01-02T03:04:05.678Z", "Fri, 02 Jan 2026 03:04:05 GMT");
 
 pub(crate) fn etag(bytes: &[u8]) -> String {
@@ -25,19 +25,19 @@ pub(crate) fn error(code: &str, more: &str) -> String {
     format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>No.</Message>{more}</Error>")
 }
 
-pub(crate) fn answer(shared: &Shared, mut request: Request, fault: Option<Fault>) -> Response {
+pub(crate) fn answer(shared: &StoreState, mut request: Request, fault: Option<StoreFault>) -> Response {
     let mut break_after = None;
     match fault {
-        Some(Fault::Answer(status, headers, body)) => {
+        Some(StoreFault::Answer(status, headers, body)) => {
             // the answer to a HEAD has no body
             let body = if request.method == Method::HEAD { String::new() } else { body };
             let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
             return status_with(status, &headers, Body::from(body));
         }
-        Some(Fault::Ignore(name)) => {
+        Some(StoreFault::Ignore(name)) => {
             request.headers.remove(name);
         }
-        Some(Fault::Break(after)) => break_after = Some(after),
+        Some(StoreFault::Break(after)) => break_after = Some(after),
         None => {}
     }
     let (bucket, key) = request.path.trim_start_matches('/').split_once('/').unwrap_or((&request.path[1..], ""));
@@ -53,7 +53,7 @@ pub(crate) fn answer(shared: &Shared, mut request: Request, fault: Option<Fault>
     }
 }
 
-fn contents(shared: &Shared, request: &Request, object: &Object, break_after: Option<usize>) -> Response {
+fn contents(shared: &StoreState, request: &Request, object: &StoredObject, break_after: Option<usize>) -> Response {
     if request.header("if-match").is_some_and(|etag| etag != object.etag) {
         return status_with(412, &[], Body::from(error("PreconditionFailed", "")));
     }
@@ -81,7 +81,7 @@ fn contents(shared: &Shared, request: &Request, object: &Object, break_after: Op
         (false, Some(after)) => {
             let first = bytes.slice(..after.min(bytes.len()));
             let broken = async {
-                // after the first bytes are on their way
+                // the client has received the first bytes by then
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Err(io::Error::other("broken"))
             };
@@ -92,7 +92,7 @@ fn contents(shared: &Shared, request: &Request, object: &Object, break_after: Op
     status_with(if range.is_some() { 206 } else { 200 }, &headers, body)
 }
 
-fn listing(shared: &Shared, request: &Request) -> String {
+fn listing(shared: &StoreState, request: &Request) -> String {
     let parameter = |name: &str| request.query.get(name).map(String::as_str);
     let (prefix, delimiter) = (parameter("prefix").unwrap_or_default(), parameter("delimiter"));
     let (mut entries, mut last) = (Vec::new(), String::new());

@@ -1,5 +1,5 @@
 //! An S3 store for tests: one bucket, on a port of this machine. The store lists objects in pages, and serves objects
-//! and ranges of objects. It is as hostile as a test wants, see [`Fault`]. It checks no signatures.
+//! and ranges of objects. A test can make it fail in many ways, see [`StoreFault`]. It checks no signatures.
 #![deny(unsafe_code)]
 
 mod answers;
@@ -18,17 +18,17 @@ use tokio::runtime::Runtime;
 /// The name of the bucket.
 pub const BUCKET: &str = "bucket";
 
-/// A running object store. Dropping it ends the server.
+/// A running object store. Dropping this value ends its server.
 #[derive(Debug)]
-pub struct Store {
+pub struct TestStore {
     runtime: Option<Runtime>,
     address: SocketAddr,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<StoreState>>,
 }
 
 /// A fault that the store applies to one request.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub enum StoreFault {
     /// Answers with a status, headers and a body.
     Answer(u16, Vec<(&'static str, String)>, String),
     /// Breaks the connection after this number of bytes of the body.
@@ -37,14 +37,14 @@ pub enum Fault {
     Ignore(&'static str),
 }
 
-impl Fault {
-    /// The answer with an error of S3.
-    pub fn error(status: u16, code: &str) -> Fault {
-        Fault::Answer(status, Vec::new(), answers::error(code, ""))
+impl StoreFault {
+    /// Returns the fault that answers with an error of S3.
+    pub fn error(status: u16, code: &str) -> StoreFault {
+        StoreFault::Answer(status, Vec::new(), answers::error(code, ""))
     }
 }
 
-/// A request that the store got.
+/// A request that the store received.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The method.
@@ -58,48 +58,48 @@ pub struct Request {
 }
 
 impl Request {
-    /// A header as text.
+    /// Returns a header as text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    objects: BTreeMap<String, Object>,
-    faults: VecDeque<Fault>,
+struct StoreState {
+    objects: BTreeMap<String, StoredObject>,
+    faults: VecDeque<StoreFault>,
     requests: Vec<Request>,
     page_size: Option<usize>,
     has_no_tags: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Object {
+struct StoredObject {
     bytes: bytes::Bytes,
     etag: String,
 }
 
-impl Store {
+impl TestStore {
     /// Starts a store with an empty bucket.
     ///
     /// # Panics
     /// If no port is free.
-    pub fn start() -> Store {
+    pub fn start() -> TestStore {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
         listener.set_nonblocking(true).expect("a non-blocking socket");
-        let shared = Arc::new(Mutex::new(Shared::default()));
+        let shared = Arc::new(Mutex::new(StoreState::default()));
         let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
             axum::serve(listener, router).await
         });
-        Store { runtime: Some(runtime), address, shared }
+        TestStore { runtime: Some(runtime), address, shared }
     }
 
-    /// The value for `AWS_ENDPOINT_URL`.
+    /// Returns the value for `AWS_ENDPOINT_URL`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -107,7 +107,7 @@ impl Store {
     /// Writes an object, or replaces the object of this key.
     pub fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
         let bytes = bytes::Bytes::from(bytes.into());
-        let object = Object { etag: answers::etag(&bytes), bytes };
+        let object = StoredObject { etag: answers::etag(&bytes), bytes };
         self.lock().objects.insert(key.to_owned(), object);
     }
 
@@ -116,8 +116,8 @@ impl Store {
         self.lock().objects.remove(key);
     }
 
-    /// Sets the faults of the next requests, in order.
-    pub fn faults(&self, faults: impl IntoIterator<Item = Fault>) {
+    /// Adds faults for the next requests, in order.
+    pub fn faults(&self, faults: impl IntoIterator<Item = StoreFault>) {
         self.lock().faults.extend(faults);
     }
 
@@ -126,22 +126,22 @@ impl Store {
         self.lock().page_size = Some(keys);
     }
 
-    /// Removes the ETags from all answers.
+    /// Omits the ETags from all answers.
     pub fn without_tags(&self) {
         self.lock().has_no_tags = true;
     }
 
-    /// Takes the log of requests.
+    /// Returns the log of requests, and empties it.
     pub fn take_requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.lock().requests)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         lock(&self.shared)
     }
 }
 
-impl Drop for Store {
+impl Drop for TestStore {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -149,11 +149,11 @@ impl Drop for Store {
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<StoreState>) -> MutexGuard<'_, StoreState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn answer(State(shared): State<Arc<Mutex<Shared>>>, request: axum::extract::Request) -> Response {
+async fn answer(State(shared): State<Arc<Mutex<StoreState>>>, request: axum::extract::Request) -> Response {
     let (parts, _) = request.into_parts();
     let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let pairs = parts.uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));

@@ -1,8 +1,9 @@
-//! Two groups work on one folder at once: the older group is stopped in some phase when the newer one starts, and
-//! continues later. Only the newer group commits, and the older one changes no file that the newer one relies on.
+//! Two groups use one folder at the same time. The test stops the older group in some phase, starts the newer group,
+//! and later lets the older group continue. Only the newer group commits, and the older group changes no file that the
+//! newer group relies on.
 //!
-//! In a phase that uses the volume, the stage is held up in a call. In other phases, the test stops a stage that is
-//! seen in the phase.
+//! In a phase that uses the volume, a stage of the older group blocks in a call. In other phases, the test stops a
+//! stage that it observes in the phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,16 +16,16 @@ use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, saved, u
 /// The time at which the older group continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
-    /// After the newer group has taken the fence. A stage that is held up in a call is not stopped as well, nor are its
-    /// peers. No heartbeat is missed then, and only the fence can end the group.
+    /// After the newer group has taken the fence. The test stops neither a stage that blocks in a call nor its peers.
+    /// The peers therefore miss no heartbeat, and only the fence can end the group.
     Fenced,
-    /// After the newer group has committed a checkpoint of its own.
+    /// After the newer group has committed a checkpoint.
     Committed,
     /// After the newer group has ended.
     Done,
 }
 
-/// An older group that stands still from the time when stage `rank` is in `phase`.
+/// A case: the older group is stopped or blocked when stage `rank` is in `phase`, and continues at `when`.
 #[derive(Clone, Copy, Debug)]
 struct AttemptCase {
     phase: Phase,
@@ -35,19 +36,19 @@ struct AttemptCase {
 }
 
 impl AttemptCase {
-    /// Whether the older group must come to its end.
+    /// Whether the older group must train until its last step.
     fn ends(self) -> bool {
         matches!(self.phase, Phase::LastSave | Phase::Finish)
     }
 }
 
-/// The steps of a group that must come to its end.
+/// The number of steps of a group that must train until its last step.
 const STEPS: u64 = 100;
 
-/// The job of a group. `keep` differs between the groups, since the test could not detect a missing file that the newer
-/// group would remove itself.
+/// Returns the job of a group. `keep` is the number of checkpoints that the group keeps. It is large for the newer
+/// group: if that group removed checkpoints itself, the test could not detect a removal by the older group.
 fn job(keep: u64) -> TestJob {
-    // the time for which a stage waits for its group if another job has already replaced the group
+    // a stage waits this long for its group if another job has already replaced the group
     let restart = "  restart: {startupTimeoutSeconds: 30}\n";
     let extra = format!("  checkpoint: {{everySteps: 4, keepLast: {keep}}}\n{restart}");
     TestJob {
@@ -61,7 +62,7 @@ fn job(keep: u64) -> TestJob {
     }
 }
 
-/// Every file below `folder`, by its path, with the hash of its content.
+/// Returns the hash of the content of every file below `folder`, by path.
 fn files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -74,18 +75,18 @@ fn files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     found
 }
 
-/// The files that a group relies on: all files except the fences, since each group has its own.
+/// Returns the files that a group relies on: all files except the fences, since each group has a separate fence.
 fn relied_on(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     files(folder).into_iter().filter(|(path, _)| !path.starts_with("fences/")).collect()
 }
 
-/// Files that differ between the two.
+/// Returns the files that differ between the two.
 fn changed(before: &BTreeMap<String, blake3::Hash>, after: &BTreeMap<String, blake3::Hash>) -> BTreeSet<String> {
     let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     paths.into_iter().filter(|path| before.get(*path) != after.get(*path)).cloned().collect()
 }
 
-/// Committed checkpoints: the attempt by folder.
+/// Returns the attempt of each committed checkpoint, by the name of its folder.
 fn checkpoints(folder: &Path) -> BTreeMap<String, u64> {
     let folders = std::fs::read_dir(folder.join("checkpoints")).into_iter().flatten().flatten();
     let attempt = |path: &Path| {
@@ -98,7 +99,8 @@ fn checkpoints(folder: &Path) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// The files of all committed checkpoints. A group that starts has a probe beside them, which comes and goes.
+/// Returns the files of all committed checkpoints. Excludes the probe that a starting group writes beside them and
+/// removes.
 fn checkpoint_files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     let of = |name: String| {
         let files = files(&folder.join("checkpoints").join(&name));
@@ -112,16 +114,16 @@ fn fences(folder: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !name.contains('.')).collect()
 }
 
-/// Attempts: the first group leaves checkpoints to load; the other two meet.
+/// The attempts. The first group leaves checkpoints to load, and the other two groups run at the same time.
 const FIRST: u64 = 1;
 const OLDER: u64 = 2;
 const NEWER: u64 = 3;
 
-/// An older group that stands still in a phase, or whose stage is held up in it.
+/// An older group that is stopped in a phase, or whose stage is blocked in the phase.
 struct Caught {
     workspace: tempfile::TempDir,
     group: Group,
-    /// The folder of the block's records.
+    /// The folder with the records of the block.
     records: PathBuf,
 }
 
@@ -173,7 +175,7 @@ fn caught(case: AttemptCase) -> Caught {
     Caught { workspace, group, records }
 }
 
-/// Lets the two groups meet.
+/// Runs the case: starts the newer group, lets the older group continue, and checks the results of both.
 fn met(case: AttemptCase) {
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
@@ -191,7 +193,7 @@ fn met(case: AttemptCase) {
         When::Done => all_done(case, &newer.finish()),
     }
     let (before, committed) = (checkpoint_files(&folder), checkpoints(&folder));
-    // only in this case no other group works in the folder
+    // only in this case no other group uses the folder
     let everything = (case.when == When::Done).then(|| relied_on(&folder));
     older.resume();
     let ended = older.group.finish();
@@ -204,7 +206,7 @@ fn met(case: AttemptCase) {
     let result: serde_json::Value =
         serde_json::from_slice(&std::fs::read(folder.join("result.json")).unwrap()).unwrap();
     assert_eq!(Hashes::of(&result), undisturbed(&newer_job), "{case:?}");
-    // the newer group removes nothing, so every checkpoint from before the older group continued must still be there
+    // the newer group removes nothing, so it must still have every checkpoint from before the older group continued
     let after = checkpoint_files(&folder);
     for (path, hash) in &before {
         assert_eq!(after.get(path), Some(hash), "{case:?}: {path}");
@@ -239,7 +241,7 @@ fn steps_in(metrics: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// Prints the reason for the end of the older group.
+/// Prints the reasons for the exits of the older group.
 fn report(case: AttemptCase, ended: &[Ended]) {
     for (stage, Ended { code, termination_message, .. }) in ended.iter().enumerate() {
         println!(
@@ -249,7 +251,7 @@ fn report(case: AttemptCase, ended: &[Ended]) {
     }
 }
 
-/// Runs each case in turn.
+/// Runs the cases, one after the other.
 fn all(cases: &[(Phase, usize, When)]) {
     for (at, &(phase, rank, when)) in cases.iter().enumerate() {
         met(AttemptCase { phase, rank, when, anew: at % 2 == 1 });
@@ -292,7 +294,7 @@ fn stopped_while_it_loads() {
     all(&[(Phase::Load, 1, When::Fenced), (Phase::Load, 0, When::Committed), (Phase::Load, 0, When::Done)]);
 }
 
-/// The sweep removes leftovers behind training: neither loading, nor training, nor the end of training waits for it.
+/// The sweep of leftovers runs during training: neither loading, nor training, nor the end of training waits for it.
 #[test]
 fn what_older_groups_left_is_removed_behind_training() {
     let workspace = corpus::workspace();
@@ -310,7 +312,7 @@ fn what_older_groups_left_is_removed_behind_training() {
     until("the end of training", || folder.join("result.json").exists().then_some(()));
     assert!(files(&folder.join("fences")).keys().any(|path| path.ends_with("stage-0.model.safetensors")));
     block_io::release(&records);
-    // a group that trains to its end leaves no leftovers for others
+    // the group ends only after the sweep, so that it leaves no leftovers
     group.finish().iter().for_each(|ended| assert_eq!(ended.code, Some(0), "{}", ended.log));
     assert!(!folder.join("fences/0000.fenced").exists());
 }
@@ -325,7 +327,7 @@ fn a_result_reported_late_changes_nothing() {
     let case = AttemptCase { phase: Phase::Finish, rank: 0, when: When::Done, anew: true };
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
-    // the job is created again with more steps to train, and all of the older group's steps are committed
+    // a user creates the job again with more steps, and the new group commits all of the older group's steps
     let longer = TestJob { steps: STEPS + 40, ..job(1000) };
     all_done(case, &Group::start(workspace, &longer, "b", NEWER).finish());
     let everything = relied_on(&folder);

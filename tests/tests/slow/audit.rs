@@ -1,5 +1,5 @@
-//! `stagecoach audit`: an honest run passes, whatever happened to it, and a forged run is refused with the place of the
-//! forgery.
+//! `stagecoach audit`: an honest run passes after any disturbance. The audit refuses a forged run and names the place
+//! of the forgery.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each};
 
 use crate::replay::{change_manifest, change_metrics, disturbed, job, run, text};
 
-/// The runs from which forgeries are made, all in one workspace.
+/// The workspace with the runs from which the test makes forgeries.
 struct Forge {
     workspace: tempfile::TempDir,
 }
 
-/// A forgery.
+/// A kind of forgery.
 #[derive(Clone, Copy, Debug)]
 enum Forgery {
     Loss,
@@ -64,7 +64,8 @@ fn lines(job: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Removes receipts and links, as in a record of an older version, so that only a replay can detect a forgery.
+/// Removes the receipts and the links between checkpoints, as in a record of an older version, so that only a replay
+/// can detect a forgery.
 fn strip(job: &Path) {
     for step in checkpoints(job) {
         change_manifest(job, step, |manifest| {
@@ -113,7 +114,7 @@ impl Forge {
         self.workspace.path().join("small")
     }
 
-    /// A run with another seed, trained once.
+    /// Returns a run with another seed. The first call trains it.
     fn other(&self) -> PathBuf {
         let folder = self.workspace.path().join("other");
         if !folder.exists() {
@@ -124,7 +125,8 @@ impl Forge {
         folder
     }
 
-    /// A run with another learning rate in its second ten steps, and with identities that deny it.
+    /// Returns a run with another learning rate in its second ten steps. Its identities state the original learning
+    /// rate.
     fn other_rate(&self) -> PathBuf {
         let folder = self.workspace.path().join("rate");
         if !folder.exists() {
@@ -157,7 +159,7 @@ impl Forge {
         folder
     }
 
-    /// A run over another corpus, with identities that deny it.
+    /// Returns a run on another corpus. Its identities state the original corpus.
     fn other_corpus(&self) -> PathBuf {
         let folder = self.workspace.path().join("corpus-run");
         if !folder.exists() {
@@ -173,7 +175,7 @@ impl Forge {
         folder
     }
 
-    /// A forged run, and the words that an audit must report about it: the step or the steps.
+    /// Makes a forged run. Returns its folder, and the words that an audit must report about it: the step or the steps.
     fn forge(
         &self,
         name: &str,
@@ -251,11 +253,11 @@ impl Forge {
                 vec!["result.json has the weights hash 00".into()]
             }
         };
-        // the receipts of these runs reveal the changed identities, so a forger removes them
+        // the receipts of these runs would reveal the changed identities, so a forger removes the receipts
         if matches!(kind, LearningRate | Corpus) || without_receipts {
             strip(&folder);
         } else if matches!(kind, ExchangedCheckpoint | Weight | Moment | Counter) {
-            // the link of the next checkpoint reveals the forgery before a replay does
+            // the link in the next checkpoint reveals the forgery before a replay does
             said = vec![format!("step {saved}")];
         }
         (folder, said)

@@ -1,5 +1,5 @@
-//! `stagecoach blame`: the documents that made a step's loss and gradient, found by name, and the same steps without
-//! these documents.
+//! `stagecoach blame`: it names the documents that caused a step's loss and gradient, and computes the same steps
+//! without them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,13 +12,13 @@ use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
 use crate::conversations;
 use crate::replay::{change_metrics, contents, job, run, text};
 
-/// The words that a regular document repeats, from any word on.
+/// The words that a regular document repeats in this order, starting with any of them.
 const CYCLE: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
 
 /// The data of a job that streams its corpus.
 const STREAMED: &str = "paths: [corpus/small.jsonl]\n    streaming: {mode: Always, windowSequences: 24}";
 
-/// A corpus whose documents in the lines `poisoned` (from 1) have the words of the other documents in random order.
+/// Returns a corpus whose documents in the lines `poisoned` (from 1) have the same words in random order.
 fn poisoned_corpus(documents: u64, words: u64, poisoned: &BTreeSet<u64>) -> String {
     let mut draws = corpus::Draws(5);
     let mut text = String::new();
@@ -34,7 +34,7 @@ fn poisoned_corpus(documents: u64, words: u64, poisoned: &BTreeSet<u64>) -> Stri
     text
 }
 
-/// A workspace with such a corpus, and the folder of `job`, which was trained in it.
+/// Trains `job` in a new workspace with such a corpus. Returns the workspace and the job's folder.
 fn trained(documents: u64, poisoned: &BTreeSet<u64>, job: &TestJob) -> (tempfile::TempDir, PathBuf) {
     let workspace = corpus::workspace();
     std::fs::write(workspace.path().join("corpus/small.jsonl"), poisoned_corpus(documents, 20, poisoned)).unwrap();
@@ -47,7 +47,7 @@ fn train(workspace: &Path, job: &TestJob) -> PathBuf {
     workspace.join(&job.name)
 }
 
-/// The output of `blame --json` for a job's folder.
+/// Returns the output of `blame --json` for a job's folder.
 fn blame(folder: &Path, arguments: &[&str]) -> Value {
     let output = Command::new(stagecoach()).args(["blame", text(folder), "--json"]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -68,14 +68,15 @@ fn close(one: f64, other: f64, tolerance: f64) -> bool {
     (one - other).abs() <= tolerance * other.abs()
 }
 
-/// Asserts that the step's losses and norms are those of the record, and that the shares of its documents add up to
-/// them.
+/// Asserts that the step's loss and gradient norm are those of the record, and that the shares of its documents add up
+/// to them.
 fn adds_up(step: &Value, line: &Value, precision: &str) {
     assert_eq!((&step["loss"], &step["gradientNorm"]), (&line["loss"], &line["gradientNorm"]), "{step}");
     let sum = |field: &str| -> f64 {
         step["documents"].as_array().unwrap().iter().map(|document| document[field].as_f64().unwrap()).sum()
     };
-    // layers round to 8 bits with bf16, and without AVX512 products of another number of rows may round in another way
+    // with bf16, layers round to 8 bits; without AVX512, matrix products with another number of rows may round
+    // differently
     let tolerance = if precision == "BFloat16" { 1e-2 } else { 1e-5 };
     let loss = line["loss"].as_f64().unwrap();
     assert!(close(step["sumOfLosses"].as_f64().unwrap(), loss, tolerance), "{step}");
@@ -97,7 +98,7 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
     for job in jobs {
         let folder = train(workspace.path(), &job);
         let before = contents(&folder);
-        // steps from the initial weights and from a checkpoint, and the last step
+        // the replays start from the initial weights, and from a checkpoint; the last step is among them
         for (step, stages) in [(1, "2"), (13, "1"), (20, "3")] {
             let number = step.to_string();
             let report = blame(&folder, &["--step", &number, "--stages", stages, "--top", "1000"]);
@@ -106,7 +107,7 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
         assert!(contents(&folder) == before, "the run's folder is as it was");
         assert!(!workspace.path().join(".replay").exists());
     }
-    // without --json the output is a table of several steps, each with its text
+    // without --json, the output is a table of several steps, with the text of each document
     let (code, said) = run(&["blame", text(&workspace.path().join("small")), "--step", "12", "--until", "13"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("equal: 3 steps, bit for bit") && said.contains("\nstep 12: loss "), "{said}");
@@ -116,7 +117,7 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
 #[test]
 fn twenty_poisoned_documents_are_all_found_by_name() {
     let poisoned: BTreeSet<u64> = (0..20).map(|index| 3 + 7 * index).collect();
-    // each step contains all of the corpus that is not held out
+    // each step contains all documents of the training corpus
     let shape = TestJob { stages: 2, layers: 2, global_batch_size: 162, microbatches: 3, packing: false, ..job(60) };
     let job = TestJob { evaluation: "{paths: [corpus/held-out.jsonl], everySteps: 10}".into(), ..shape };
     let workspace = corpus::workspace();
@@ -150,7 +151,7 @@ fn spikes_are_found_and_name_what_made_them() {
         assert!(poisoned.contains(&line), "{step}");
         assert!(spikes.iter().any(|spike| spike["step"] == step["step"]), "{report}");
     }
-    // the rule can be changed, and a step that is no spike is reported as none
+    // an option changes the rule for spikes, and the command reports a step that is no spike as such
     let (code, said) = run(&["blame", text(&folder), "--spikes", "--deviations", "1e9"]);
     assert_eq!(
         (code, said.starts_with("no spike: no step's loss or gradient norm is more than")),
@@ -196,7 +197,7 @@ fn only_the_loss_is_missing(job: TestJob) {
         assert_eq!(is_same, number < present[0], "{step}");
         assert_eq!(step["targets"] == step["targetsWithout"], !present.contains(&number), "{step}");
     }
-    // in the document's first step the loss without it is the mean over the other documents
+    // in the document's first step, the loss without it is the mean over the other documents
     let first = present[0];
     let report = blame(&folder, &["--step", &first.to_string(), "--top", "1000"]);
     let others = report["steps"][0]["documents"].as_array().unwrap().iter().filter(|other| other["document"] != *name);
@@ -209,9 +210,9 @@ fn only_the_loss_is_missing(job: TestJob) {
     assert!(close(first["lossWithout"].as_f64().unwrap(), sum / targets, 1e-5), "{first}");
     assert!(std::fs::read_to_string(&svg).unwrap().contains(&format!("without {name}")));
 
-    // the bits are the same over other numbers of stages
+    // the bits are the same for other numbers of stages
     assert_eq!(without(&[name, "--stages", "1"])["steps"].as_array().unwrap(), steps);
-    // no step has a held-out document, so the numbers without this document are those of the record
+    // no step contains a held-out document, so the numbers without this document are those of the record
     let (code, said) =
         run(&["blame", text(&folder), "--step", "15", "--until", "20", "--without", "corpus/held-out.jsonl:40"]);
     assert_eq!(code, Some(0), "{said}");
@@ -256,7 +257,7 @@ fn what_can_not_be_blamed_is_reported_in_one_sentence() {
     let (code, said) = run(&["blame", of, "--spikes"]);
     assert_eq!((code, said.contains("has no metrics.jsonl, in which spikes are found")), (Some(1), true), "{said}");
 
-    // the only document of a step can't be left out
+    // the command refuses to leave out the only document of a step
     std::fs::write(workspace.path().join("corpus/small.jsonl"), poisoned_corpus(1, 900, &BTreeSet::new())).unwrap();
     let alone = train(workspace.path(), &TestJob { name: "alone".into(), stages: 1, ..job(3) });
     let (code, said) = run(&["blame", text(&alone), "--step", "2", "--without", "corpus/small.jsonl:1"]);
@@ -285,7 +286,7 @@ fn streamed_conversations_are_found_by_name() {
     let without = blame(&folder, &["--step", "13", "--without", &name]);
     let step = without["steps"].as_array().unwrap().iter().find(|step| step["step"] == 13).unwrap();
     assert!(step["targetsWithout"].as_u64().unwrap() < step["targets"].as_u64().unwrap(), "{step}");
-    // without all of its documents a step has no loss
+    // without all of its documents, a step has no loss
     let report = blame(&folder, &["--step", "13", "--top", "1000"]);
     let all = names(&report["steps"][0]).into_iter().flat_map(|name| ["--without", name]);
     let (code, said) = run(&[&["blame", text(&folder), "--step", "13"][..], &all.collect::<Vec<_>>()].concat());

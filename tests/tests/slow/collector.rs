@@ -1,4 +1,4 @@
-//! A run's metrics and traces as an OpenTelemetry collector receives them, and a collector that does not answer.
+//! A run sends its metrics and traces to an OpenTelemetry collector. A collector that does not answer has no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, signal, undisturbed, until};
 
-/// A real collector that listens on this machine and writes what it receives to a file. Dropping it kills it.
+/// A real collector on this machine that writes the received data to a file. Dropping this value kills the collector.
 struct Collector {
     child: Child,
     port: u16,
@@ -17,7 +17,7 @@ struct Collector {
 impl Collector {
     fn start(folder: &Path) -> Collector {
         let tools = std::env::var("STAGECOACH_CLUSTER_TOOLS").expect("the folder of otelcol: see `make collector`");
-        // the port was free a moment ago; the collector can't report which port it took
+        // the port was free a moment ago; the collector can't report a port that it chooses itself
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = format!(
             "receivers: {{otlp: {{protocols: {{http: {{endpoint: \"127.0.0.1:{port}\"}}}}}}}}
@@ -43,7 +43,7 @@ service:
         std::fs::read_to_string(&self.output).unwrap()
     }
 
-    /// The spans received so far, in no particular order.
+    /// Returns the spans received so far, in no particular order.
     fn spans(&self) -> Vec<Span> {
         let wrote = self.wrote();
         wrote.split("\nSpan #").skip(1).map(Span::read).collect()
@@ -57,7 +57,7 @@ impl Drop for Collector {
     }
 }
 
-/// Fields and attributes of a span by name.
+/// The fields and attributes of a span, by name.
 #[derive(Clone, Debug)]
 struct Span(BTreeMap<String, String>);
 
@@ -67,7 +67,7 @@ impl Span {
             let (key, value) = line.trim().trim_start_matches("-> ").split_once(':')?;
             Some((key.trim().to_owned(), value.trim().to_owned()))
         };
-        // all later lines belong to other spans
+        // the later lines belong to other spans
         let own = text.lines().skip(1).take_while(|line| line.starts_with(' ') || *line == "Attributes:");
         Span(own.filter_map(field).collect())
     }
@@ -85,7 +85,7 @@ impl Span {
     }
 }
 
-/// Runs `job` with this collector in its environment until `disturb` returns, and then to its end.
+/// Runs `job` with this collector's endpoint until `disturb` returns, and then until the job ends.
 fn run(job: &TestJob, endpoint: &str, disturb: impl FnOnce(&mut Launched, &Path)) -> Outcome {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
@@ -138,7 +138,7 @@ fn a_collector_gets_metrics_and_traces() {
     for action in actions {
         assert_eq!(action.get("Parent ID"), by_stage[action.get("stage")].get("ID"));
     }
-    // each step has one span, and one more if it was trained again
+    // each step has one span, and a step that was trained twice has two
     let steps: BTreeSet<&str> = spans.iter().filter(|span| span.is("step")).filter_map(Span::step).collect();
     assert!(steps.len() as u64 >= job.steps - 1, "{} steps", steps.len());
     assert!(spans.iter().any(|span| span.is("checkpoint") && span.step() == Some("Int(600)")));
@@ -163,8 +163,8 @@ fn a_collector_that_is_away_changes_nothing() {
     let undisturbed = undisturbed(&job);
     let refused = run(&job, "http://127.0.0.1:1", |_, _| {});
     assert_eq!(refused.hashes(), undisturbed);
-    // this collector accepts and never answers, and the exporter's timeout is a day: a stage waits only a second, at
-    // its end
+    // this collector accepts connections and never answers, and the exporter's timeout is a day: a stage waits for it
+    // only one second, before it exits
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     assert_eq!(run(&job, &endpoint, |_, _| {}).hashes(), undisturbed);

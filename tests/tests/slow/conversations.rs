@@ -1,4 +1,5 @@
-//! Jobs that train on conversations: the result is the same after any fault and with any layout.
+//! Jobs that train on conversations: the result is the same after any fault and for every number of stages and
+//! replicas.
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ const TEMPLATE: &str = "{% for message in messages %}{% if message.role == 'tool
     {% endif %}[BOT]{{ message.role }}\n{{ message.content }}[EOT]{% endfor %}\
     {% if add_generation_prompt %}[BOT]assistant\n{% endif %}";
 
-/// Conversations of one or two questions with their answers. Some are longer than a sequence, and the template refuses
-/// others.
+/// Returns conversations of one or two questions with their answers. Some conversations are longer than a sequence, and
+/// the template refuses others.
 fn conversations() -> String {
     let texts = corpus::jsonl(400, 4, 12);
     let texts: Vec<Value> =
@@ -84,7 +85,7 @@ fn the_results_depend_neither_on_the_layout_nor_on_what_dies() {
         launched.wait_for_restart(workspace);
         launched.wait_for_step(17);
         launched.interrupt(workspace);
-        // a cold cache, and another layout
+        // the token cache is empty, and the job has other numbers of stages and replicas
         std::fs::remove_dir_all(workspace.join("cache")).unwrap();
         let other = TestJob { stages: 2, data_parallel: 2, ..job(mode) };
         let (found, _) = finished(start(workspace, &other), workspace);

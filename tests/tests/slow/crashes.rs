@@ -1,5 +1,5 @@
-//! Every operation on the shared folder may be the last one of a stage: the launcher starts the group again, and the
-//! group ends with the undisturbed run's bits. The trainers and the SIGKILLs are real.
+//! A stage crashes at any operation on the shared folder: the launcher starts the group again, and the job ends with
+//! the bits of the undisturbed run. The trainers and the SIGKILLs are real.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, seed};
 
 const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 const ASYNC: &str = "{everySteps: 2, keepLast: 1, mode: Async}";
-/// The content of `damaged/` after a run in the prepared folder.
+/// The steps in `damaged/` after a run in the folder with leftovers.
 const MESS: [u64; 2] = [0, COMMITTED[2]];
-/// The number of deaths at less important calls, unless all are run.
+/// The number of crashes at less important calls in the sample.
 const SAMPLE: usize = 10;
 
 struct Death {
@@ -23,11 +23,12 @@ struct Death {
     fault: VolumeFault,
 }
 
-/// Every way to die at each of `calls`.
+/// Returns every kind of crash at each of `calls`.
 fn ways(from_leftovers: bool, calls: &[StageCall]) -> impl Iterator<Item = Death> {
     let ways = |call: &StageCall| match call.operation.as_str() {
         "write" => vec![VolumeFault::CrashDuring, VolumeFault::CrashAfter],
-        // a crash before one of these calls equals a crash after the previous call on the same file or folder
+        // a crash before one of these calls has the same effect as a crash after the previous call on the same file or
+        // folder
         "size" | "read_at" | "sync" | "remove_file" | "remove_dir" => vec![VolumeFault::CrashAfter],
         _ => vec![VolumeFault::CrashBefore, VolumeFault::CrashAfter],
     };
@@ -36,7 +37,8 @@ fn ways(from_leftovers: bool, calls: &[StageCall]) -> impl Iterator<Item = Death
     })
 }
 
-/// A sample: every rename and file sync in all ways, every mkdir and folder sync in one way, and some of the rest.
+/// Returns a sample: every rename and file sync with all kinds of crashes, every mkdir and folder sync with one kind,
+/// and [`SAMPLE`] other crashes.
 fn sample(deaths: Vec<Death>) -> Vec<Death> {
     let mut draws = Draws(seed());
     let (mut chosen, mut rest) = (Vec::new(), Vec::new());
@@ -56,8 +58,8 @@ fn sample(deaths: Vec<Death>) -> Vec<Death> {
     chosen
 }
 
-/// Runs the job with this death. Returns the step after which the last attempt continued; `None` if the call was never
-/// reached.
+/// Runs the job with this crash. Returns the step after which the last attempt resumed, or `None` if no stage made the
+/// call.
 fn run(fixture: &Fixture, checkpoint: &str, at: usize, death: &Death) -> Option<u64> {
     let Death { from_leftovers, call, fault } = death;
     let fault = StageFault { rank: call.rank, call: call.number, fault: *fault }.to_string();
@@ -75,7 +77,7 @@ fn run(fixture: &Fixture, checkpoint: &str, at: usize, death: &Death) -> Option<
     Some(ran.resumed_after().unwrap_or(0))
 }
 
-/// The step after which the next attempt must continue: the last one that was committed before the death.
+/// Returns the step after which the next attempt must resume: the last one that was committed before the crash.
 fn survives(traced: &[StageCall], Death { from_leftovers, call, fault }: &Death) -> u64 {
     let at = traced.iter().position(|c| (c.rank, c.number) == (call.rank, call.number)).unwrap();
     let done = &traced[..at + usize::from(*fault == VolumeFault::CrashAfter)];
@@ -84,7 +86,7 @@ fn survives(traced: &[StageCall], Death { from_leftovers, call, fault }: &Death)
     newest.unwrap_or(if *from_leftovers { COMMITTED[1] } else { 0 })
 }
 
-/// The calls of an undisturbed run that continues from a folder with leftovers.
+/// Returns the calls of an undisturbed run that resumes from a folder with leftovers.
 fn trace(fixture: &Fixture, checkpoint: &str) -> Vec<StageCall> {
     fixture.with_leftovers("traced");
     let ran = fixture.run(&Case { name: "traced", checkpoint, fault: "trace", restarts: 0 });
@@ -93,7 +95,7 @@ fn trace(fixture: &Fixture, checkpoint: &str) -> Vec<StageCall> {
     ran.trace()
 }
 
-/// Prints the number of deaths by operation.
+/// Prints the number of crashes by operation.
 fn reported(deaths: &[Death], of: usize) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     deaths.iter().for_each(|d| *counts.entry(&d.call.operation).or_default() += 1);
@@ -104,7 +106,7 @@ fn reported(deaths: &[Death], of: usize) {
 fn every_operation_may_be_the_last() {
     let fixture = crate::fixture();
     let calls = trace(&fixture, SYNC);
-    // in an empty folder only the calls before the first save differ
+    // in an empty folder, only the calls before the first save differ
     let first_run: Vec<StageCall> =
         fixture.first_run.iter().take_while(|call| call.operation != "create").cloned().collect();
     let mut deaths: Vec<Death> = ways(false, &first_run).chain(ways(true, &calls)).collect();
@@ -126,8 +128,8 @@ fn so_may_any_behind_training() {
     calls.retain(|call| !["open", "size", "read_at"].contains(&call.operation.as_str())); // calls of a load
     let mut all: Vec<Death> = ways(true, &calls).collect();
     let (of, mut draws) = (all.len(), Draws(seed()));
-    // the order of calls by a stage's two threads varies: a number may belong to another call, or to none, and no stage
-    // dies then
+    // the order of the calls of a stage's two threads varies: a number may belong to another call, or to no call, in
+    // which case no stage crashes
     let (mut died, mut survived) = (Vec::new(), 0);
     while died.len() < SAMPLE {
         assert!(!all.is_empty(), "only {} of {of} deaths happened", died.len());
@@ -141,5 +143,5 @@ fn so_may_any_behind_training() {
         }
     }
     reported(&died, of);
-    println!("{survived} were drawn whose call did not come");
+    println!("{survived} chosen crashes did not occur, because no stage made the call");
 }

@@ -1,5 +1,5 @@
-//! Whatever happens to the files of a checkpoint, training neither crashes nor continues with other weights. The newest
-//! intact checkpoint is used, damaged checkpoints are kept for inspection, and if no checkpoint is intact, the job ends
+//! Damage to the files of a checkpoint never makes training crash or continue with other weights. The job resumes from
+//! the newest intact checkpoint, and keeps damaged checkpoints for inspection. If no checkpoint is intact, the job ends
 //! with an error and does not start over.
 
 use std::fs;
@@ -13,12 +13,12 @@ use stagecoach_tests::{each, says, stagecoach};
 
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 9, mode: Sync}";
 
-/// Damage to the folder of the newest checkpoint, and the expected message.
+/// Damage to the folder of the newest checkpoint, and its effects.
 struct DamageKind {
     name: &'static str,
     act: fn(&Path),
     says: &'static [&'static str],
-    /// The step after which training continues; `None` if it starts at step 1.
+    /// The step after which training resumes, or `None` if it starts at step 1.
     from: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ fn case(name: &str) -> Case<'_> {
     Case { name, checkpoint: CHECKPOINT, fault: "", restarts: 0 }
 }
 
-/// The checkpoint `back` steps before the newest.
+/// Returns the folder of the checkpoint `back` steps before the newest.
 fn older(newest: &Path, back: u64) -> PathBuf {
     newest.with_file_name(paths::step_dir_name(COMMITTED[2] - back))
 }
@@ -42,7 +42,7 @@ fn empty(folder: &Path) {
     fs::create_dir(folder).unwrap();
 }
 
-/// Writes another manifest of the same checkpoint, with a valid digest.
+/// Replaces the manifest of a checkpoint by a changed one with a valid digest.
 fn rewrite(newest: &Path, change: fn(&mut Manifest)) {
     let path = newest.join(paths::MANIFEST_FILE);
     let mut manifest = Manifest::parse(&fs::read(&path).unwrap()).unwrap();
@@ -50,7 +50,7 @@ fn rewrite(newest: &Path, change: fn(&mut Manifest)) {
     fs::write(path, manifest.to_bytes().unwrap()).unwrap();
 }
 
-/// A flipped bit in every kind of file, and then worse damage.
+/// The kinds of damage: a flipped bit in each kind of file, and then greater damage.
 const DAMAGES: &[DamageKind] = &[
     hit("weights of stage 0", |c| flip(&c.join("stage-0.model.safetensors")), &["stage-0.model.safetensors"]),
     hit("weights of stage 1", |c| flip(&c.join("stage-1.model.safetensors")), &["stage-1.model.safetensors"]),
@@ -94,7 +94,7 @@ const DAMAGES: &[DamageKind] = &[
             fs::create_dir(c.with_file_name("step-3")).unwrap();
             fs::write(c.join("README.md"), "mine").unwrap();
         },
-        says: &["checkpoints/notes.txt is no checkpoint of this job and was left alone", "checkpoints/step-3 "],
+        says: &["checkpoints/notes.txt is not a checkpoint of this job and was not changed", "checkpoints/step-3 "],
         from: Some(3),
     },
     DamageKind { name: "no checkpoint at all", act: |c| empty(c.parent().unwrap()), says: &[], from: None },
@@ -163,7 +163,7 @@ fn damage_to_what_training_does_not_read_costs_nothing() {
     says(&ran.outcome, "resuming after step 3, ");
 }
 
-/// Damages each checkpoint in its own way. The job must end with 74 and change nothing.
+/// Damages each checkpoint in a different way. The job must end with exit code 74 and change nothing.
 fn none_is_intact(acts: [fn(&Path); 3]) {
     let fixture = fixture();
     let folder = fixture.stopped("none");
@@ -236,8 +236,7 @@ fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
     assert!(folder.join("damaged/step-00000003").join(paths::MANIFEST_FILE).exists());
 }
 
-/// The error appears as a stage finds it. Where a read-only file system may be mounted, it also appears as the launcher
-/// finds it.
+/// A stage reports the error. On a machine that can mount a read-only file system, the launcher reports the error too.
 #[test]
 fn a_read_only_volume_is_named() {
     let fixture = crate::fixture();
@@ -246,7 +245,7 @@ fn a_read_only_volume_is_named() {
     let ran = fixture.run(&Case { fault: "read-only", ..case("fixed") });
     refused(&ran, 74, &["fixed/fences", "Read-only file system"]);
     assert!(content(&folder.join("checkpoints")) == before);
-    drop(ran); // dropping it removes its folder
+    drop(ran); // dropping `ran` removes its folder
     fixture.stopped("fixed");
     let mut unshare = Command::new("unshare");
     let script =
@@ -287,7 +286,7 @@ fn refused(ran: &Ran, code: i32, words: &[&str]) {
     assert!(!outcome.stderr.contains("panicked") && outcome.result.is_none(), "{}", outcome.stderr);
 }
 
-/// Makes a job's folder, recognizable by the lock that a launcher leaves in it.
+/// Creates a job's folder. The lock of a launcher identifies it as such.
 fn jobs(folder: &Path) -> &Path {
     fs::create_dir(folder).unwrap();
     fs::write(folder.join("lock"), "1\n").unwrap();
@@ -298,7 +297,7 @@ fn file_in(folder: &Path, name: &str) {
     fs::write(jobs(folder).join(name), "").unwrap();
 }
 
-/// The entries of a folder, sorted; empty if there is no such folder.
+/// Returns the names in a folder, sorted. Returns none if the folder does not exist.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
@@ -306,7 +305,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Every file below `folder`, with its bytes.
+/// Returns every file below `folder`, with its bytes.
 fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files(folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }

@@ -1,5 +1,5 @@
-//! `stagecoach diff`: the first step and the first tensor in which two runs differ. The tests also cover the tensors of
-//! a step, which `diff` compares and `stagecoach replay --dump` writes to a file.
+//! `stagecoach diff` finds the first step and the first tensor in which two runs differ. `stagecoach replay --dump`
+//! writes the tensors of a step to a file, which these tests check too.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use stagecoach_tests::{Launched, TestJob, corpus, each};
 use crate::audit::flip;
 use crate::replay::{job, run, text};
 
-/// Trains `job` under the name `name`.
+/// Trains `job` under the name `name`. Returns its folder.
 fn train(workspace: &Path, name: &str, job: TestJob, set: &[&str]) -> PathBuf {
     let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
     Launched::start(workspace, &TestJob { name: name.into(), ..job }, &arguments).finish(workspace).hashes();
     workspace.join(name)
 }
 
-/// The tensors of a safetensors file: name, shape and 32-bit values.
+/// Returns the tensors of a safetensors file: name, shape and 32-bit values.
 fn tensors(path: &Path) -> Vec<(String, Vec<u64>, Vec<f32>)> {
     let bytes = std::fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -53,14 +53,14 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
         let file = dump("1", &["*"]);
         assert!(std::fs::read(&file).unwrap() == std::fs::read(dump("3", &["*"])).unwrap(), "{name}");
         let all = tensors(&file);
-        // four layers and the norm, twice; the checkpoint's weights, twice
+        // two tensors for each of the four layers and the norm, and two for each weight of the checkpoint
         let weights = all.iter().filter(|(name, ..)| name.ends_with("weight.value")).count();
         assert_eq!(all.len(), 2 * (job.layers + 1) + 2 * weights);
         let outputs = all.iter().filter(|(name, ..)| name.starts_with("layer.") && name.ends_with("output"));
         for (name, shape, _) in outputs {
             assert_eq!(shape, &[12 * 24, 32], "{name}");
         }
-        // the norm of these gradients is the step's
+        // the norm of these gradients is the gradient norm of the step
         let gradients = all.iter().filter(|(name, ..)| name.ends_with("weight.gradient"));
         let squares: f64 = gradients.flat_map(|(_, _, values)| values).map(|value| f64::from(*value).powi(2)).sum();
         let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
@@ -73,10 +73,10 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
     let (code, said) =
         run(&["replay", text(&workspace.path().join("tied")), "--step", "1", "--dump", "layer.9.output"]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("no tensor of the step is called so: there are layer.N.output"), "{said}");
+    assert!(said.contains("no tensor of the step matches --dump: available are layer.N.output"), "{said}");
 }
 
-/// Trains another run beside `one` in a workspace of its own, and compares both. Returns the exit code and the output.
+/// Trains another run beside `one` in a new workspace, and compares both. Returns the exit code and the output.
 fn diff_with(one: &Path, train_other: impl FnOnce(&Path) -> PathBuf) -> (Option<i32>, String) {
     let workspace = tempfile::tempdir().unwrap();
     copy(one.parent().unwrap(), workspace.path());
@@ -89,7 +89,7 @@ fn runs_that_part_are_distinguished_by_step_and_tensor() {
     let workspace = corpus::workspace();
     let one = train(workspace.path(), "one", job(30), &[]);
     let same = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, ..job(30) };
-    // the first tensor that is compared differs first
+    // if a run differs, the first tensor that the command compares differs too
     let runs: [(TestJob, &[&str], i32, &[&str]); 5] = [
         (same, &[], 0, &["equal: 30 steps and 3 checkpoints of both"]),
         (
@@ -120,7 +120,7 @@ fn runs_that_part_are_distinguished_by_step_and_tensor() {
     });
 }
 
-/// No step caused the bit that flipped in a checkpoint.
+/// The command reports that a bit in a checkpoint was flipped without a difference in a step.
 #[test]
 fn a_bit_that_flipped_in_a_checkpoint_is_distinguished_from_a_step() {
     let workspace = corpus::workspace();
@@ -131,6 +131,6 @@ fn a_bit_that_flipped_in_a_checkpoint_is_distinguished_from_a_step() {
         train(workspace, "flipped", job(30), &[])
     });
     assert_eq!(code, Some(74), "{said}");
-    assert!(said.contains("the runs part at the checkpoint of step 20, and their records do not"), "{said}");
-    assert!(said.contains("step 20 of both is equal when it is trained here"), "{said}");
+    assert!(said.contains("the runs differ at the checkpoint of step 20, although their records are equal"), "{said}");
+    assert!(said.contains("on this machine, step 20 of both runs gives equal results"), "{said}");
 }

@@ -1,5 +1,5 @@
-//! SIGTERM: the group leaves at the next step's boundary, or gives the step up if the grace period is too short. Either
-//! way it saves a checkpoint, and the stop does not show in the numbers.
+//! SIGTERM: the group stops at the end of the current step, or aborts the step if the grace period is too short. In
+//! both cases it saves a checkpoint, and the results are those of an undisturbed run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use stagecoach_tests::{
 
 use crate::replay::text;
 
-/// A job whose steps are so long that a signal arrives within one. The grace period is `grace` seconds.
+/// Returns a job whose steps are so long that a signal arrives within a step. The grace period is `grace` seconds.
 fn slow(grace: u32, every_steps: u32) -> TestJob {
     let extra = format!(
         "  checkpoint: {{everySteps: {every_steps}}}\n  template: {{spec: {{terminationGracePeriodSeconds: {grace}}}}}\n"
@@ -30,7 +30,7 @@ fn metrics(workspace: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Asserts that the trained steps are saved, and that the rest of the job has the results of an undisturbed run.
+/// Asserts that the trained steps are saved, and that the job resumes and has the results of an undisturbed run.
 fn goes_on(workspace: &Path, job: &TestJob) -> Outcome {
     assert_eq!(saved(&workspace.join("kept")), metrics(workspace).len() as u64, "what is trained is saved");
     let outcome = Launched::start(workspace, job, &[]).finish(workspace);
@@ -42,7 +42,7 @@ fn goes_on(workspace: &Path, job: &TestJob) -> Outcome {
 fn a_step_that_does_not_fit_into_the_grace_period_is_given_up() {
     let mut given_up = 0;
     let rows = [("1F1B", 1, "Tcp", 0), ("InterleavedZeroBubble", 2, "Shm", 1), ("ZBVZeroBubble", 2, "Auto", 2)];
-    // one after another: a neighbour would cost a stage the second of grace that it needs for its save
+    // one after another: another job at the same time could cost a stage the second of grace that it needs for its save
     for (schedule, virtual_stages, transport, third) in rows {
         let workspace = corpus::workspace();
         let path = workspace.path();
@@ -50,7 +50,7 @@ fn a_step_that_does_not_fit_into_the_grace_period_is_given_up() {
         let mut launched = Launched::start(path, &job, &[]);
         launched.wait_for_step(2);
         let step = metrics(path)[0]["seconds"].as_f64().unwrap();
-        // varies the place within the step at which the signal arrives
+        // varies the point within the step at which the signal arrives
         std::thread::sleep(Duration::from_secs_f64(step * f64::from(third) / 3.0));
         let outcome = launched.interrupt(path);
         assert!(saved(&path.join("kept")) >= 2, "{}", outcome.stdout);
@@ -75,7 +75,7 @@ fn one_stage_that_is_asked_to_stop_takes_all_with_it_at_this_boundary() {
         for stage in group.finish() {
             assert_eq!(stage.code, Some(143), "{stage:?}");
         }
-        // the step during which the signal arrived is the last; with little grace the step before it is
+        // the last step is the one during which the signal arrived, or the step before it if the grace period is short
         assert!(metrics(path).len() <= trained + 1);
         assert_eq!(saved(&path.join("kept")), metrics(path).len() as u64);
     }
@@ -90,7 +90,7 @@ fn an_evaluation_is_left_to_the_next_run() {
     let path = workspace.path();
     let records = path.join("records");
     fs::create_dir(&records).unwrap();
-    // stage 0 is held up in the save of step 9, so that the signal falls into step 10, which an evaluation follows
+    // stage 0 blocks in the save of step 9, so that the signal falls into step 10, which an evaluation follows
     let block = IoBlock::new(0, Phase::LastSave).unwrap().to_string();
     let environment = [(FAULT_VARIABLE, block.as_str()), (RECORDS_VARIABLE, text(&records))];
     block_io::arm(&records);
@@ -114,8 +114,8 @@ fn an_evaluation_is_left_to_the_next_run() {
 /// The options of `unshare` that make a program the first process of a PID namespace, as in a container.
 const FIRST_PROCESS: [&str; 5] = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
 
-/// A program that runs the image's entry point, as the first process of a PID namespace where one can be made. The
-/// second value says whether one can be made.
+/// Writes a program that runs the image's entry point. If this machine can create a PID namespace, the entry point is
+/// its first process. Returns the program's path, and whether the machine can create one.
 fn contained(workspace: &Path) -> (PathBuf, bool) {
     let mut unshare = Command::new("unshare");
     let can =
@@ -127,12 +127,12 @@ fn contained(workspace: &Path) -> (PathBuf, bool) {
     (program, can)
 }
 
-/// Whether the process with this folder in `/proc` has reached a moment.
+/// Whether the process with this folder in `/proc` has reached a moment of its start.
 type HasCome = fn(&Path) -> bool;
 
-/// Moments in the start of a stage: their names, and whether a process has reached them.
+/// The moments in the start of a stage: their names, and whether a process has reached them.
 const MOMENTS: [(&str, HasCome); 5] = [
-    // the shell and `unshare`, which run before the entry point, may block signals too
+    // the shell and `unshare` run before the entry point, and may block signals too
     ("the entry point", |process| runs_ours(process) && has_signal(process, "SigBlk:")),
     ("the program", |process| runs(process, "stagecoach")),
     ("libtorch", |process| contains(process, "maps", "libtorch_cpu")),
@@ -148,7 +148,7 @@ fn runs(process: &Path, program: &str) -> bool {
     fs::read_link(process.join("exe")).is_ok_and(|exe| exe.ends_with(program))
 }
 
-/// Whether SIGTERM is in a process's signal set of that name.
+/// Whether the signal set `set` of a process contains SIGTERM.
 fn has_signal(process: &Path, set: &str) -> bool {
     let status = fs::read_to_string(process.join("status")).unwrap_or_default();
     let signals = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(set)?.trim(), 16).ok());

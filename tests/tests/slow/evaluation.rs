@@ -1,11 +1,11 @@
-//! Held-out evaluation: the windows in which it runs change no bit of the loss, and however much is held out, no stage
-//! holds more than a window of it.
+//! Held-out evaluation: the division into windows does not change a bit of the loss. No stage holds more than one
+//! window of the held-out data, however large that data is.
 
 use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, peak_bytes};
 
-/// Runs `job` with changes to its YAML.
+/// Runs `job` with replacements in its YAML.
 fn run(workspace: &Path, job: &TestJob, changes: &[(&str, &str)]) -> Outcome {
     let file = workspace.join("changed.yaml");
     let change = |yaml: String, (from, to): &(&str, &str)| {
@@ -32,8 +32,8 @@ fn a_limit_on_held_out_sequences_takes_the_same_ones_under_every_layout() {
         let job = TestJob { stages, schedule, virtual_stages, steps: 5, ..TestJob::default() };
         evaluation_loss(&run(workspace, &job, &[(EVALUATION, evaluation)]))
     };
-    // a microbatch has three sequences; the layouts have windows of 4, 8 and 12 microbatches, and each last window is
-    // shorter
+    // a microbatch has three sequences; the layouts have windows of 4, 8 and 12 microbatches, and the last window of
+    // each is shorter
     let limited = "{fraction: 0.1, everySteps: 10, maxSequences: 50}";
     let losses = [(1, "1F1B", 1), (2, "ZBVZeroBubble", 2), (3, "Interleaved1F1B", 2)]
         .map(|(stages, schedule, chunks)| loss(stages, schedule, chunks, limited));
@@ -59,17 +59,17 @@ fn no_stage_holds_more_than_a_window_of_what_is_held_out() {
         peak_bytes(&workspace.join(&job.name))
     };
     let one_microbatch = format!(", maxSequences: {rows}");
-    // Each stage has two chunks: the inputs of the second chunk wait while the first one computes. Training keeps
-    // little, so these inputs would show in the peak.
+    // Each stage has two chunks, and keeps the inputs of the second chunk while the first one computes. Training keeps
+    // little memory, so these inputs would increase the peak.
     let (schedule, recompute) = ("Interleaved1F1B", "Full");
     let job = TestJob { stages: 1, schedule, virtual_stages: 2, recompute, steps: 2, ..TestJob::default() };
-    peaks(&job, &one_microbatch); // this run tokenises, which has a peak of its own
+    peaks(&job, &one_microbatch); // this run tokenises, which has a separate peak
     for stages in [1, 2] {
         let job = TestJob { stages, ..job.clone() };
         let (few, many) = (peaks(&job, &one_microbatch), peaks(&job, ""));
         let boundary = (rows * length * hidden * 4) as i64;
-        // the 16 allows for chance: the number of tensors on the way to and from a stage, and memory that the allocator
-        // can't use between other tensors
+        // the 16 allows for variation: the number of tensors in transfer, and memory that the allocator can't use
+        // because it lies between other tensors
         let bound = (4 * stages as i64 + 16) * boundary;
         println!(
             "{stages} stages: {few:?} bytes with one microbatch held out, {many:?} with many windows; bound {bound}"

@@ -1,6 +1,5 @@
 //! Jobs that train a part of a model: adapters beside frozen weights (`training.lora`), or the weights that are not
-//! frozen (`training.freeze`). Nothing that happens to them changes a bit, and the whole model is what it is stated to
-//! be.
+//! frozen (`training.freeze`). No disturbance changes a bit, and a merged model has exactly the documented weights.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,7 +43,7 @@ fn workspace() -> tempfile::TempDir {
     workspace
 }
 
-/// Runs a command of the program. Returns whether it succeeded, and its output.
+/// Runs a command of the trainer. Returns whether it succeeded, and its output.
 fn command(arguments: &[&str]) -> (bool, String) {
     let output = Command::new(stagecoach()).args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
@@ -57,7 +56,8 @@ fn succeeds(arguments: &[&str]) -> String {
     text
 }
 
-/// The tensors of all safetensors files in `folder` whose names match, as fp32 bits widened to fp64, with their shapes.
+/// Returns the tensors of the safetensors files in `folder` whose file names match, with their shapes and their values
+/// in fp32.
 fn tensors(folder: &Path, is_of: fn(&str) -> bool) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
     let mut tensors = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -88,7 +88,7 @@ fn a_part_of_a_model_trains_alike_whatever_happens() {
         let workspace = workspace();
         let path = workspace.path();
         let job = |name: &str| TestJob { precision, ..job(name) };
-        // stages are lost: one in a job with checkpoints in memory and a spare, then the rest by an interruption
+        // the test kills a stage of a job with checkpoints in memory and a spare, and then interrupts the job
         let memory = "  checkpoint: {everySteps: 4, memory: {everySteps: 1}}\n  spares: 1\n  restart: {backoff: {initialSeconds: 0}}\n";
         let killed = TestJob { data_parallel: 2, extra: memory.into(), ..job("killed") };
         let mut launched = start(path, &killed.endless(), part);
@@ -99,7 +99,7 @@ fn a_part_of_a_model_trains_alike_whatever_happens() {
         launched.wait_for_step(step + 3);
         launched.interrupt(path);
         let rest = killed.ending_after(saved(&path.join("killed")));
-        // the rest trains on another number of stages, without replicas
+        // the rest of the job trains on another number of stages, without replicas
         let rest = TestJob { stages: 3, data_parallel: 1, extra: job("").extra, ..rest };
         let expected = run(path, &rest, part).hashes();
         let layouts = [
@@ -113,7 +113,7 @@ fn a_part_of_a_model_trains_alike_whatever_happens() {
     }
 }
 
-/// A second stage gets the frozen weights along with the parameters of the work that it repeats.
+/// Another stage that recomputes work for an audit receives the frozen weights along with the trained parameters.
 #[test]
 fn audits_of_a_part_of_a_model_find_no_difference() {
     for (part, tied) in [(LORA, false), (LORA, true), (FREEZE, true)] {
@@ -121,7 +121,7 @@ fn audits_of_a_part_of_a_model_find_no_difference() {
         let path = workspace.path();
         tiny(path, "tiny", serde_json::json!({"tie_word_embeddings": false}));
         if tied {
-            // a job's own model, whose embedding and head are one weight
+            // a model from another job, whose embedding and head share one weight
             let base = TestJob { name: "base".into(), tied, steps: 4, decay_steps: None, ..job("base") };
             Launched::start(path, &base, &[]).finish(path).hashes();
         }
@@ -145,7 +145,7 @@ fn audits_of_a_part_of_a_model_find_no_difference() {
     }
 }
 
-/// An independent computation of the rule that `MergedWeights` states.
+/// Computes a merged weight independently, by the rule that `MergedWeights` documents.
 fn merged(base: &[f32], a: &[f32], b: &[f32], rank: usize, scale: f64) -> Vec<f32> {
     let columns = a.len() / rank;
     let at = |index: usize| {
@@ -156,7 +156,7 @@ fn merged(base: &[f32], a: &[f32], b: &[f32], rank: usize, scale: f64) -> Vec<f3
     (0..base.len()).map(at).collect()
 }
 
-/// The nearest value of bf16; a tie goes to the even one.
+/// Rounds to the nearest bf16 value, and a tie to the even one.
 fn rounded(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
@@ -193,12 +193,12 @@ fn a_merged_model_is_base_plus_adapters_to_the_last_bit() {
         }
         assert!(changed >= 14, "{changed}");
     }
-    // the job's folder, its checkpoint and the merged model are one model
+    // the job's folder, its checkpoint and the merged model are the same model
     let generated = |model: &str| succeeds(&["generate", model, "--prompt", "the", "--max-tokens", "12"]);
     let expected = generated(&text("fp32"));
     assert_eq!(generated(&text("tuned")), expected);
     assert_eq!(generated(&checkpoint.display().to_string()), expected);
-    // an adapter's directory as PEFT writes it
+    // the exported adapter has the directory layout of PEFT
     succeeds(&["checkpoint", "export", "--to", "hf", "--output", &text("adapter"), &text("tuned")]);
     let config: Value =
         serde_json::from_slice(&std::fs::read(path.join("adapter/adapter_config.json")).unwrap()).unwrap();
@@ -218,7 +218,7 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
         run(path, &job(name), part).hashes();
     }
     let text = |name: &str| path.join(name).display().to_string();
-    // weights that were not trained are those of the base
+    // the frozen weights are those of the base
     succeeds(&["checkpoint", "merge", &text("frozen"), "--output", &text("whole")]);
     let (whole, base) = (tensors(&path.join("whole"), |_| true), tensors(&path.join("tiny"), |_| true));
     let same: Vec<&str> =
@@ -229,11 +229,11 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     assert!(!same.contains(&"model.layers.1.mlp.down_proj.weight"), "{same:?}");
     let (success, words) = command(&["checkpoint", "export", "--to", "hf", "--output", &text("part"), &text("frozen")]);
     assert!(!success && words.contains("`stagecoach checkpoint merge` writes the whole model"), "{words}");
-    // the documents of a step, whose gradients need the frozen weights too
+    // the gradients of a step's documents need the frozen weights too
     for name in ["tuned", "frozen"] {
         succeeds(&["blame", &text(name), "--step", "7", "--workspace", &path.display().to_string()]);
     }
-    // a checkpoint without the frozen weights is no model to start from
+    // a job can't start from a checkpoint without the frozen weights
     let file = path.join("other.yaml");
     let mut other = job("other");
     for from in ["tuned", "frozen"] {
@@ -243,7 +243,7 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
         says(&outcome, "stagecoach checkpoint merge");
         other = job("other");
     }
-    // other weights are refused, and nothing is lost
+    // the job refuses a base with changed weights, and resumes after they are restored
     let weights = std::fs::read_dir(path.join("tiny")).unwrap().map(|entry| entry.unwrap().path());
     let weights = weights.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).min().unwrap();
     let bytes = std::fs::read(&weights).unwrap();
@@ -253,7 +253,7 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     let longer = TestJob { steps: 24, ..job("tuned") };
     let outcome = run(path, &longer, LORA);
     says(&outcome, "has other weights than those with which the job began");
-    // a replay from the first step on has no checkpoint that says so
+    // a replay from the first step on loads no checkpoint, and must refuse the changed weights too
     let (success, words) = command(&["replay", &text("tuned"), "--step", "2"]);
     assert!(!success && words.contains("has other weights than those with which the job began"), "{words}");
     let (success, words) = command(&["checkpoint", "merge", &text("tuned"), "--output", &text("wrong")]);
@@ -263,7 +263,8 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     run(path, &longer, LORA).hashes();
 }
 
-/// A job may begin with the newest checkpoint of another job's folder, which may get newer ones.
+/// A job can start from the newest checkpoint in another job's folder. It keeps that base even if the other job saves
+/// newer checkpoints.
 #[test]
 fn the_base_of_a_job_stays_the_checkpoint_with_which_it_began() {
     let workspace = corpus::workspace();
@@ -290,7 +291,7 @@ fn the_base_of_a_job_stays_the_checkpoint_with_which_it_began() {
     says(&outcome, "base/checkpoints/step-00000008");
 }
 
-/// The commands of a section of docs/FINE-TUNING.md that call this program, each in one line.
+/// Returns the commands of a section of docs/FINE-TUNING.md that call this program, one string each.
 fn commands_of(section: &str) -> Vec<String> {
     let page = include_str!("../../../docs/FINE-TUNING.md");
     let (_, rest) = page.split_once(&format!("# {section}\n")).unwrap_or_else(|| panic!("no section {section}"));
@@ -300,7 +301,7 @@ fn commands_of(section: &str) -> Vec<String> {
     commands.filter(|line| line.starts_with("stagecoach ")).collect()
 }
 
-/// Runs commands of the page in a shell, as a reader does.
+/// Runs commands of the page in a shell.
 fn follow(folder: &Path, commands: &[String]) {
     let programs = stagecoach().parent().unwrap().display().to_string();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
@@ -311,8 +312,8 @@ fn follow(folder: &Path, commands: &[String]) {
     }
 }
 
-/// Every command of the page works as it is written, from a model directory to a merged model, with texts and with
-/// conversations.
+/// Checks that every command of the page works as written, from a model directory to a merged model, with texts and
+/// with conversations.
 #[test]
 fn the_page_on_fine_tuning_works_as_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -331,7 +332,7 @@ fn the_page_on_fine_tuning_works_as_written() {
     follow(path, &commands_of("Generate"));
     follow(path, &commands_of("Export"));
 
-    // the same with conversations and adapters
+    // follow the page again with conversations and adapters
     std::fs::remove_dir_all(workspace.join("job")).unwrap();
     let turns = |at: usize| {
         let turn =

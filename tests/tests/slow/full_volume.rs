@@ -1,5 +1,5 @@
-//! A volume that fills up while a job trains: the job continues, with restarts, and files that could not be written are
-//! written once there is room again.
+//! A volume fills up while a job trains. The job continues, also over a restart. It writes the files that it could not
+//! write as soon as the volume has space again.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use stagecoach_tests::fill_volume::{FillableRun, FullVolumeCause};
 use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, is_gone, saved, signal, stagecoach, stages, undisturbed, until};
 
-/// A job that saves only at its end or when it is stopped: a failed save would free space again.
+/// Returns a job that saves only at its end or when it is stopped, since removing a failed save would free space again.
 fn job() -> TestJob {
     let extra =
         "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
@@ -16,7 +16,7 @@ fn job() -> TestJob {
         name: "filled".into(),
         steps: 100,
         decay_steps: Some(100),
-        // a limit on the size of files would apply to links over shared memory too
+        // the limit on the size of files would apply to shared memory too
         transport: "Tcp",
         extra: extra.into(),
         ..TestJob::default()
@@ -28,7 +28,7 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
     let workspace = corpus::workspace();
     let folder = workspace.path().join("filled");
     Launched::start(workspace.path(), &job(), &[]).finish(workspace.path()).hashes();
-    // without its record the launcher counts the attempts of each run from 1
+    // without `state.json`, the launcher counts the attempts of each run from 1
     std::fs::remove_file(folder.join("state.json")).unwrap();
     for full in FullVolumeCause::available() {
         println!("{full:?}");
@@ -60,7 +60,7 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
         let state = &state["state"];
         assert_eq!((&state["attempt"]["number"], &state["budget"]["replaced"]), (&1.into(), &1.into()), "{said}");
 
-        // the volume ends with the launcher, so the job continues from a copy elsewhere
+        // the volume ends with the launcher, so the job resumes from a copy of it
         let workspace = corpus::workspace();
         let folder = workspace.path().join("filled");
         copy(&run.path("filled"), &folder);
@@ -73,8 +73,8 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
     }
 }
 
-/// The room is limited by a tmpfs over /dev/shm in a mount namespace of the launcher. Where no tmpfs may be mounted,
-/// only the trainer's tests of links cover this.
+/// A tmpfs over /dev/shm in a mount namespace of the launcher limits the shared memory. Where the test can't mount a
+/// tmpfs, only the trainer's tests of links check this behaviour.
 #[test]
 fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     let Some(options) = FullVolumeCause::available().into_iter().find_map(FullVolumeCause::unshare_options) else {
@@ -93,7 +93,7 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     let said = || std::fs::read_to_string(&stdout).unwrap();
     let trained = std::panic::catch_unwind(|| {
         until("training", || said().contains("\nstep ").then_some(()));
-        // the group forms again, in the same attempt
+        // the group forms again within the same attempt
         signal(stages(child.id())[1], libc::SIGKILL);
         let again = |said: String| said.split_once("starting stage 1 again")?.1.contains("\nstep ").then_some(());
         until("the group to train again", || again(said()));
@@ -106,7 +106,8 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     assert_eq!(said().matches(reported).count(), 1, "{}", said());
 }
 
-/// A stage's stderr is its log, on the volume. The launcher's stderr may be a file there too.
+/// A stage's stderr is its log on the volume, and the launcher's stderr may be a file on the volume too. This test
+/// checks that a full stderr does not change an exit code.
 #[test]
 fn a_stderr_that_takes_nothing_changes_no_exit_code() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());

@@ -1,4 +1,4 @@
-//! Jobs that end early, that keep their best checkpoint, and that have several held-out sets: the results are the same
+//! Jobs that end early, that keep their best checkpoint, and that have several held-out sets. The results are the same
 //! after any fault.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, says, signal};
 
-/// A workspace with so few texts to train on that the loss on other texts soon rises.
+/// Returns a workspace whose training corpus is so small that the held-out loss soon rises.
 fn workspace() -> tempfile::TempDir {
     let workspace = corpus::workspace();
     let corpus = workspace.path().join("corpus");
@@ -36,7 +36,7 @@ fn result(outcome: &Outcome) -> &Value {
     outcome.result.as_ref().unwrap()
 }
 
-/// The step of the best evaluation, and the last step.
+/// Returns the step of the best evaluation, and the last step.
 fn best_and_last(outcome: &Outcome) -> (u64, u64) {
     let result = result(outcome);
     (result["bestEvaluation"]["step"].as_u64().unwrap(), result["steps"].as_u64().unwrap())
@@ -57,7 +57,7 @@ fn patience_ends_a_job_at_the_same_step_whatever_dies() {
     let why = format!("the held-out loss has not improved in 3 evaluations since step {best}");
     assert!(result(&expected)["endedEarly"].as_str().unwrap().starts_with(&why), "{}", result(&expected));
     says(&expected, "ended early: the held-out loss has not improved in 3 evaluations");
-    // besides the best checkpoint, at most two of the last checkpoints are kept, because a due save may be deferred
+    // besides the best checkpoint, the job keeps at most two of the newest checkpoints, because it may defer a due save
     let keeps_best = |workspace: &Path| {
         let kept = checkpoints(&workspace.join("early"));
         assert!(kept.contains(&best) && kept.contains(&last) && kept.len() <= 3, "{kept:?}");
@@ -70,7 +70,7 @@ fn patience_ends_a_job_at_the_same_step_whatever_dies() {
     launched.wait_for_step(best.min(6));
     signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
     launched.wait_for_restart(workspace);
-    // a stop in the middle of the evaluations that do not improve
+    // interrupt the job between evaluations that do not improve
     launched.wait_for_step(best + 5);
     launched.interrupt(workspace);
     let mut launched = Launched::start(workspace, &job(2, 3), &[]);
@@ -83,7 +83,7 @@ fn patience_ends_a_job_at_the_same_step_whatever_dies() {
     }
     keeps_best(workspace);
 
-    // the same job is finished, and with more patience it continues as a job that had it from the start
+    // the same job has finished; with more patience it continues, as if it had had that patience from the start
     let again = Launched::start(workspace, &job(2, 3), &[]).finish(workspace);
     assert_eq!(again.hashes(), expected.hashes());
     let longer = run(workspace, &job(2, 6));

@@ -1,5 +1,5 @@
-//! Weights to start from: a Hugging Face model directory, another job's checkpoint, or an imported checkpoint. The same
-//! weights give the same run in any of these formats and on any number of stages.
+//! Weights to start from: a Hugging Face model directory, another job's checkpoint, or an imported model. The same
+//! weights in any of these formats give the same run, on any number of stages.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 use stagecoach_api::job::ModelType;
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, stagecoach, until};
 
-/// A job of the tiny model's shape that saves every 4 steps.
+/// Returns a job with the tiny model's shape that saves every 4 steps.
 fn job(name: &str) -> TestJob {
     let extra = "  checkpoint: {everySteps: 4}\n  restart: {backoff: {initialSeconds: 0}}\n";
     TestJob { name: name.into(), stages: 2, layers: 2, extra: extra.into(), ..TestJob::default() }
 }
 
-/// A workspace with the corpus, and with the tiny model's directory as `tiny`.
+/// Returns a workspace with the corpus, and with the tiny model's directory as `tiny`.
 fn workspace() -> tempfile::TempDir {
     let workspace = corpus::workspace();
     tiny(workspace.path(), "tiny", json!({}));
     workspace
 }
 
-/// Writes the tiny model's directory as `name`, with other fields in its `config.json`.
+/// Writes the tiny model's directory as `name`, with `fields` merged into its `config.json`.
 pub(crate) fn tiny(workspace: &Path, name: &str, fields: Value) {
     let to = workspace.join(name);
     std::fs::create_dir(&to).unwrap();
@@ -37,7 +37,7 @@ fn read_json(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The YAML of `job` with the tiny model's tokenizer, and with its `model` replaced.
+/// Returns the YAML of `job` with the tiny model's tokenizer, and with `model` as its model.
 pub(crate) fn yaml(job: &TestJob, model: &str) -> String {
     let yaml = job.yaml();
     let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
@@ -50,7 +50,7 @@ pub(crate) fn pretrained(path: &str) -> String {
     format!("  model: {{type: Pretrained, pretrained: {{path: {path}}}}}\n")
 }
 
-/// A model of the tiny model's shape with fresh weights.
+/// Returns a model with the tiny model's shape and fresh weights, as YAML.
 fn fresh() -> String {
     let config = read_json(&hugging_face().join("config.json"));
     let number = |field: &str| config[field].to_string();
@@ -88,7 +88,7 @@ fn checkpoint_command(arguments: &[&str]) {
 fn a_model_directory_trains_alike_on_any_number_of_stages_and_over_a_kill() {
     let workspace = workspace();
     let path = workspace.path();
-    // the job has no end until it has been killed
+    // the job has no end until the test has killed a stage
     let killed = TestJob { decay_steps: Some(20), ..job("killed") };
     let mut launched = start(path, &killed, &yaml(&killed.endless(), &pretrained("tiny")));
     launched.wait_for_step(2);
@@ -118,13 +118,14 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     let fresh_hashes = run(path, &job("fresh"), &yaml(&job("fresh"), &fresh())).numbers();
     assert_ne!(fresh_hashes, expected);
 
-    // an imported model has F32 instead of BF16, and every byte is verified while it is read
+    // the import converts BF16 to F32, and the job verifies every byte that it reads
     let [tiny, imported] = ["tiny", "imported"].map(|name| path.join(name).display().to_string());
     checkpoint_command(&["import", "--from", &tiny, &imported]);
     let two = job_from("two", "imported");
     assert_eq!(run(path, &two, &yaml(&two, &fresh())).numbers(), expected, "from an imported model");
 
-    // a job's result in four forms: its folder, one checkpoint, a Hugging Face directory, and an exported model
+    // a job can start from another job's result in four forms: its folder, one checkpoint, a Hugging Face directory,
+    // and an exported model
     let onward = job_from("onward", "one");
     let expected = run(path, &onward, &yaml(&onward, &fresh())).numbers();
     let last = "one/checkpoints/step-00000020";
@@ -138,7 +139,7 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     }
 }
 
-/// Each family of Llama's trains from fresh weights and from its own checkpoints.
+/// Each model type related to Llama trains from fresh weights and resumes from its checkpoints.
 #[test]
 fn relatives_of_llama_resume_from_their_own_checkpoints() {
     let workspace = workspace();
@@ -193,13 +194,13 @@ fn a_checkpoints_config_says_what_its_source_says() {
     {
         assert_eq!(config[kept], source[kept], "{kept}");
     }
-    // only the tokenizer names the padding token
+    // the padding token is that of the tokenizer
     assert_eq!(config["pad_token_id"], 2);
     assert_eq!(
         (&config["rope_theta"], &config["rope_scaling"]["original_max_position_embeddings"]),
         (&json!(500.0), &json!(16))
     );
-    // the model in a job's own spec has no such rotation
+    // the model in another job's spec has no such rotation
     let other = job("other");
     let from_source = yaml(&other, &fresh()).replace("everySteps: 4", "everySteps: 4, initFrom: {path: source}");
     let outcome = run(path, &other, &from_source);
@@ -210,7 +211,7 @@ fn a_checkpoints_config_says_what_its_source_says() {
     );
 }
 
-/// The last checkpoint of a job of 20 steps.
+/// The path of the last checkpoint of a job of 20 steps, in the job's folder.
 const LAST: &str = "checkpoints/step-00000020";
 
 #[test]
@@ -228,7 +229,7 @@ fn a_checkpoint_has_the_files_of_its_source() {
     let of_source = |job: &TestJob, tokenizer: &str| {
         yaml(job, &pretrained("source")).replace("{path: tiny/tokenizer.json}", tokenizer)
     };
-    // another job with the same tokenizer.json fills the token cache first
+    // before this, another job with the same tokenizer.json fills the token cache
     run(path, &job("plain"), &yaml(&job("plain"), &pretrained("tiny"))).hashes();
     let kept = job("kept");
     run(path, &kept, &of_source(&kept, "{path: source/tokenizer.json}")).hashes();
@@ -239,7 +240,7 @@ fn a_checkpoint_has_the_files_of_its_source() {
     let config = read_json(&checkpoint.join("config.json"));
     assert_eq!((&config["torch_dtype"], &config["eos_token_id"]), (&json!("bfloat16"), &json!([1, 5])));
 
-    // a source may be gone when its job continues
+    // a job resumes even if its source no longer exists
     let of_job = |steps: u64| {
         let job = TestJob { name: "onward".into(), steps, decay_steps: Some(20), ..job("") };
         let extra = job.extra.replace("everySteps: 4", "everySteps: 4, initFrom: {path: kept}");
@@ -252,7 +253,7 @@ fn a_checkpoint_has_the_files_of_its_source() {
     std::fs::remove_dir_all(path.join("kept")).unwrap();
     assert_eq!(of_job(24), begun);
 
-    // the job's own names take the place of the source's, everywhere
+    // the names in the job's spec replace those of the source in every file
     let named = job("named");
     run(path, &named, &of_source(&named, "{path: source/tokenizer.json, eos: '[PAD]', pad: '[EOT]'}")).hashes();
     let of_checkpoint = |name: &str| read_json(&path.join("named").join(LAST).join(name));
@@ -324,7 +325,7 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
     let file = "{type: File, file: {path: tiny/tokenizer.json}}";
     let retrained = yaml(&other, &fresh()).replace(file, "{type: Train, train: {vocabSize: 275}}");
     let narrow = fresh().replace("intermediateSize: ", "intermediateSize: 1");
-    // the shapes of the tensors are equal, but the model is another function
+    // the tensors have the same shapes, but the model computes another function
     let heads =
         fresh().replace("numAttentionHeads: 4, numKeyValueHeads: 2", "numAttentionHeads: 8, numKeyValueHeads: 4");
     let [rotation, norms] = ["ropeTheta: ", "rmsNormEps: "].map(|field| fresh().replace(field, &format!("{field}1")));
@@ -360,7 +361,7 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
         assert!(!path.join("other/result.json").exists(), "{name}");
     }
     refuses_weights_that_no_start_mends(path, &other);
-    // a flipped bit in the checkpoint to start from is detected, and that checkpoint stays where it is
+    // the job detects a flipped bit in the checkpoint from which it starts, and does not move that checkpoint
     let shard = path.join("one/checkpoints/step-00000020/stage-1.model.safetensors");
     let mut bytes = std::fs::read(&shard).unwrap();
     let last = bytes.len() - 1;
@@ -373,7 +374,7 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
     assert!(shard.exists());
 }
 
-/// A missing shard and a NaN are refused for good, by name.
+/// A job refuses a missing shard and a NaN by name, and does not restart.
 fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     let read = |file: &Path| std::fs::read(file).unwrap();
     let index: serde_json::Value =
@@ -385,7 +386,7 @@ fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     let fields: serde_json::Value = serde_json::from_slice(&whole[8..header]).unwrap();
     let at = header + fields[name]["data_offsets"][0].as_u64().unwrap() as usize;
     let mut broken = whole.clone();
-    // this sets all bits, which is a NaN in F32, BF16 and F16
+    // this sets all bits of the value, which makes it a NaN in F32, BF16 and F16
     broken[at..at + 4].fill(0xff);
     std::fs::write(&shard, broken).unwrap();
     let refused = |words: &str| {
@@ -400,7 +401,8 @@ fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     std::fs::write(&shard, whole).unwrap();
 }
 
-/// A job of another job's folder begins with its newest checkpoint, and keeps that choice before it has its own ones.
+/// A job that starts from another job's folder takes its newest checkpoint, and keeps that choice even before its first
+/// save.
 #[test]
 fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model() {
     let workspace = corpus::workspace();
@@ -430,14 +432,15 @@ fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model()
     });
     assert_ne!(eight, twelve);
     assert_eq!(start(&killed, &[]).finish(path).numbers(), eight);
-    // a replay begins with it too, and a run that starts over chooses again
+    // a replay starts from the same checkpoint, and a run with --fresh chooses again
     let folder = path.join("killed").display().to_string();
     let output = Command::new(stagecoach()).args(["replay", &folder, "--step", "2"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(start(&killed, &["--fresh"]).finish(path).numbers(), twelve);
 }
 
-/// Checkpoints have the files beside the job's tokenizer, so that a template beside the model's weights alone is lost.
+/// A checkpoint has the files beside the job's tokenizer. A chat template beside the model's weights alone is therefore
+/// lost, and the job reports this.
 #[test]
 fn a_chat_template_that_checkpoints_will_lack_is_noted() {
     let workspace = workspace();

@@ -1,5 +1,5 @@
-//! Tests across crates that take minutes: the real trainer as processes, disturbed in every way, and compared with an
-//! undisturbed run.
+//! Tests across crates that take minutes: the real trainer as processes, with all kinds of disturbances, compared with
+//! an undisturbed run.
 
 mod attempts;
 mod audit;
@@ -37,7 +37,7 @@ mod unequal;
 
 use stagecoach_tests::fixture::Fixture;
 
-/// A job that was stopped before its end, for tests that continue it.
+/// Returns a job that was stopped before its end, for tests that continue it.
 fn fixture() -> Fixture {
     Fixture::new(env!("CARGO_BIN_EXE_faulty"), env!("CARGO_TARGET_TMPDIR"))
 }

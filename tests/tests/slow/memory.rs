@@ -1,5 +1,6 @@
-//! Planned and used memory agree: the tests compare the measured peak of each stage's process with the output of
-//! `stagecoach plan`. By default they run some jobs; `STAGECOACH_MEMORY=all` runs all of them (`make test-exhaustive`).
+//! Compares the planned memory with the used memory: the output of `stagecoach plan`, and the measured peak of each
+//! stage's process. By default, the tests run some jobs. With `STAGECOACH_MEMORY=all` they run all jobs (`make
+//! test-exhaustive`).
 
 use std::path::Path;
 use std::process::Command;
@@ -7,24 +8,26 @@ use std::process::Command;
 use stagecoach_api::job::ModelType;
 use stagecoach_tests::{Launched, corpus, has_avx512, peak_bytes, stagecoach};
 
-/// The planned peak is at most this far from the measured one, in per cent. The measured peak varies with the load of
-/// the machine: six runs of one job on a busy machine are 3.1 to 5.2 below, and another one is 7.3 below.
+/// The greatest accepted difference between the planned and the measured peak, in per cent. The measured peak varies
+/// with the load of the machine: on a busy machine, six runs of one job differed by 3.1 to 5.2 per cent, and another
+/// run by 7.3.
 const TOLERANCE: f64 = 10.0;
 
 /// The fields of a job that determine its memory.
-struct Shape {
+struct JobShape {
     model_type: ModelType,
     stages: usize,
     pipeline: &'static str,
-    /// Layers, hidden size, heads, heads of keys and values, intermediate size, vocabulary size.
+    /// The number of layers, the hidden size, the numbers of heads and key-value heads, the intermediate size, and the
+    /// vocabulary size.
     model: [usize; 6],
     tied: bool,
     precision: &'static str,
-    /// Microbatches, rows a microbatch, and sequence length.
+    /// The number of microbatches, the number of rows of a microbatch, and the sequence length.
     batch: [usize; 3],
     /// Whether the job has checkpoints in memory.
     copies: bool,
-    /// Whether the job trains adapters of a model that another job has made.
+    /// Whether the job trains adapters of a model from another job.
     lora: bool,
 }
 
@@ -33,38 +36,38 @@ const FLOAT: &str = "Float32";
 const BFLOAT: &str = "BFloat16";
 
 #[rustfmt::skip]
-const SHAPES: [Shape; 15] = [
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: true },
-    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 384, 6, 2, 1024, 4096], tied: true, precision: FLOAT, batch: [4, 4, 128], copies: true, lora: false },
-    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: InterleavedZeroBubble}, transport: Shm", model: [6, 128, 4, 2, 352, 16384], tied: false, precision: FLOAT, batch: [6, 16, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: GPipe}, recompute: Selective, transport: Tcp", model: [8, 192, 6, 2, 512, 4096], tied: false, precision: FLOAT, batch: [8, 16, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 4, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: 1F1B}", model: [4, 256, 4, 2, 704, 8192], tied: true, precision: FLOAT, batch: [2, 16, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: Interleaved1F1B}, virtualStages: 2, recompute: Full", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256], copies: false, lora: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}", model: [12, 512, 8, 4, 1376, 4096], tied: true, precision: FLOAT, batch: [4, 8, 128], copies: true, lora: true },
-    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}, recompute: Selective", model: [12, 512, 8, 4, 1376, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false, lora: true },
-    Shape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
+const SHAPES: [JobShape; 15] = [
+    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: true },
+    JobShape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 384, 6, 2, 1024, 4096], tied: true, precision: FLOAT, batch: [4, 4, 128], copies: true, lora: false },
+    JobShape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: InterleavedZeroBubble}, transport: Shm", model: [6, 128, 4, 2, 352, 16384], tied: false, precision: FLOAT, batch: [6, 16, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: GPipe}, recompute: Selective, transport: Tcp", model: [8, 192, 6, 2, 512, 4096], tied: false, precision: FLOAT, batch: [8, 16, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 4, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: 1F1B}", model: [4, 256, 4, 2, 704, 8192], tied: true, precision: FLOAT, batch: [2, 16, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: Interleaved1F1B}, virtualStages: 2, recompute: Full", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256], copies: false, lora: false },
+    JobShape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}", model: [12, 512, 8, 4, 1376, 4096], tied: true, precision: FLOAT, batch: [4, 8, 128], copies: true, lora: true },
+    JobShape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}, recompute: Selective", model: [12, 512, 8, 4, 1376, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false, lora: true },
+    JobShape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
 ];
 
-/// The shape of a relative of Llama, besides those in [`SHAPES`].
+/// Returns the shape of a model type related to Llama, in addition to [`SHAPES`].
 #[rustfmt::skip]
-const fn relative(model_type: ModelType) -> Shape {
-    Shape { model_type, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false }
+const fn relative(model_type: ModelType) -> JobShape {
+    JobShape { model_type, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false }
 }
 
-/// `modelType`, and for relatives of Llama, some of which have another default, `headDim`.
+/// Returns the field `modelType` and, except for Llama, the field `headDim`, whose default differs between model types.
 fn family(model_type: ModelType) -> String {
     format!("modelType: {model_type}{}", if model_type == LLAMA { "" } else { ", headDim: 64" })
 }
 
-/// A job of four steps, each of which has a checkpoint behind training, and two evaluations.
-fn yaml(shape: &Shape) -> String {
-    let Shape { model_type, stages, pipeline, model, tied, precision, batch, copies, lora } = shape;
+/// Returns a job of four steps with two evaluations, which saves a checkpoint during training after each step.
+fn yaml(shape: &JobShape) -> String {
+    let JobShape { model_type, stages, pipeline, model, tied, precision, batch, copies, lora } = shape;
     let (lora, from) = match lora {
         true => ("\n    lora: {rank: 16, alpha: 32}", ", initFrom: {path: base}"),
         false => ("", ""),
@@ -103,7 +106,7 @@ spec:
     )
 }
 
-/// The last column of the plan's memory table: MiB by stage.
+/// Returns the last column of the plan's memory table: the MiB of each stage.
 fn planned(workspace: &Path, file: &Path, stages: usize) -> Vec<f64> {
     let plan = Command::new(stagecoach()).arg("plan").arg(file).arg("--workspace").arg(workspace).output().unwrap();
     let text = String::from_utf8(plan.stdout).unwrap();
@@ -123,7 +126,7 @@ fn the_plan_says_what_each_stage_holds() {
     let relatives = ModelType::ALL.iter().filter(|&&model_type| model_type != LLAMA);
     let shapes = SHAPES.into_iter().chain(relatives.map(|&model_type| relative(model_type)));
     for shape in &shapes.take(if all { usize::MAX } else { 4 }).collect::<Vec<_>>() {
-        let Shape {
+        let JobShape {
             model_type,
             stages,
             pipeline,
@@ -134,14 +137,14 @@ fn the_plan_says_what_each_stage_holds() {
             copies,
             lora,
         } = shape;
-        // without AVX512, bf16 products take minutes
+        // without AVX512, products in bf16 take minutes
         if *precision == BFLOAT && !has_avx512() {
             println!("not on this processor: {precision}");
             continue;
         }
         let file = workspace.join("memory.yaml");
         if *lora {
-            let base = yaml(&Shape { lora: false, copies: false, precision: FLOAT, ..*shape });
+            let base = yaml(&JobShape { lora: false, copies: false, precision: FLOAT, ..*shape });
             std::fs::write(&file, base.replace("name: memory", "name: base")).unwrap();
             let arguments = ["--fresh", "--set", "training.steps=1"];
             let outcome = Launched::start_file(workspace, &file, workspace.join("base"), &arguments).finish(workspace);
@@ -149,7 +152,7 @@ fn the_plan_says_what_each_stage_holds() {
         }
         std::fs::write(&file, yaml(shape)).unwrap();
         let planned = planned(workspace, &file, *stages);
-        // tokenising is stage 0's work before the first step and has a peak of its own
+        // stage 0 tokenises before the first step, which has a separate peak
         let tokenized =
             Command::new(stagecoach()).arg("tokenize").arg(&file).arg("--workspace").arg(workspace).output();
         assert!(tokenized.unwrap().status.success());

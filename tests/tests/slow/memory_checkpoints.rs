@@ -1,37 +1,37 @@
-//! Checkpoints in memory: a job that loses one stage at a time loses no finished step, and ends with the undisturbed
-//! run's bits.
+//! Checkpoints in memory: a job that loses one stage at a time repeats no finished step, and ends with the bits of the
+//! undisturbed run.
 
 use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, undisturbed, until};
 
-/// A job that saves nothing on the volume before its end.
+/// Returns a job that saves nothing on the volume before its end.
 fn plain() -> TestJob {
     let extra = "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}}\n".into();
     TestJob { name: "remembered".into(), decay_steps: Some(60), extra, ..TestJob::default() }
 }
 
-/// The job with checkpoints in memory after every `interval` steps.
+/// Returns the job with checkpoints in memory after every `interval` steps.
 fn with_memory(job: &TestJob, interval: &str) -> TestJob {
     let memory = format!("everySteps: 0, memory: {{everySteps: {interval}}}");
     TestJob { extra: job.extra.replace("everySteps: 0", &memory), ..job.clone() }
 }
 
-/// The steps that a run reported, in order.
+/// Returns the steps that a run reported, in order.
 fn reported(outcome: &Outcome) -> Vec<u64> {
     let step = |line: &str| line.strip_prefix("step ")?.trim_start().split('/').next()?.parse().ok();
     outcome.stdout.lines().filter_map(step).collect()
 }
 
-/// The number of replacements so far.
+/// Returns the number of replacements so far.
 fn replaced(workspace: &Path) -> u64 {
     let record = std::fs::read(workspace.join("remembered/state.json")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
     record["state"]["budget"]["replaced"].as_u64().unwrap()
 }
 
-/// Kills the stages of each of `kills` together, one group of stages after the other, with new steps in between. Then
-/// stops the job.
+/// For each entry of `kills`, kills the stages of the entry together, with new steps between the entries. Then stops
+/// the job.
 fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
     let mut step = 5;
@@ -44,7 +44,7 @@ fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     launched.interrupt(workspace)
 }
 
-/// Kills these stages together and waits for their replacements. All other stages must keep their processes.
+/// Kills these stages together and waits for their replacements. Asserts that all other stages keep their processes.
 fn kill(launched: &Launched, ranks: &[usize]) {
     let before = launched.stages();
     ranks.iter().for_each(|&rank| signal(before[rank], libc::SIGKILL));
@@ -57,7 +57,8 @@ fn kill(launched: &Launched, ranks: &[usize]) {
     }
 }
 
-/// Trains on to an end without checkpoints in memory. The result must have the undisturbed run's bits.
+/// Trains the job to its end without checkpoints in memory. Asserts that the result has the bits of the undisturbed
+/// run.
 fn ends_undisturbed(workspace: &Path, job: &TestJob) {
     let rest = job.ending_after(saved(&workspace.join("remembered")));
     let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
@@ -114,7 +115,7 @@ fn a_stage_lost_while_another_is_replaced_costs_no_finished_step() {
         launched.wait_for_step(launched.steps() + 5);
         let before = launched.stages();
         signal(before[first], libc::SIGKILL);
-        // the place of the first stage is taken, and the group has not formed again
+        // a new process has replaced the first stage, and the group has not formed again
         until("a replacement", || {
             launched
                 .stages()

@@ -1,5 +1,5 @@
-//! Links over NCCL's stand-in: the code that runs on GPUs, over the memory of the host. `parity` shows that no layout
-//! changes a bit over these links.
+//! Links over the stand-in for NCCL run the code that GPUs use, over the memory of the host. The tests in `parity` show
+//! that the number of stages and the schedule do not change a bit over these links.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn job() -> TestJob {
     }
 }
 
-/// Trains the remaining steps to an end that comes soon.
+/// Trains a job that resumes from the checkpoint and ends soon. Returns its outcome.
 fn to_its_end(workspace: &Path) -> Outcome {
     let rest = job().ending_after(saved(&workspace.join("small")));
     let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
@@ -44,7 +44,7 @@ fn a_killed_stage_is_replaced_and_the_others_stay() {
     }
 }
 
-/// Runs a job whose stage 1 has one fault. The job trains on until it is stopped.
+/// Runs a job whose stage 1 has one fault. Stops the job after step 20.
 fn with_fault(workspace: &Path, fault: &str, restart: &str) -> Outcome {
     let fault = format!("1:{fault}:{}", workspace.join("struck").display());
     let extra = job().extra.replace("restart: {", &format!("restart: {{{restart}, "));
@@ -55,13 +55,13 @@ fn with_fault(workspace: &Path, fault: &str, restart: &str) -> Outcome {
     launched.interrupt(workspace)
 }
 
-/// The output of the stages.
+/// Returns the output of the stages.
 fn logs(workspace: &Path) -> String {
     let log = |stage| std::fs::read_to_string(workspace.join(format!("small/logs/stage-{stage}.log"))).unwrap();
     (0..3).map(log).collect()
 }
 
-/// No process has died: all stages leave the group, discard the results of the step, and form the next group.
+/// No process ends: all stages leave the group, discard the results of the step, and form the next group.
 #[test]
 fn an_error_of_nccl_ends_the_group_and_the_next_one_continues() {
     let workspace = corpus::workspace();
@@ -71,14 +71,14 @@ fn an_error_of_nccl_ends_the_group_and_the_next_one_continues() {
     to_its_end(workspace.path());
 }
 
-/// The failure is in a step's last message. No later message would reveal it, and the stage that waits for the message
+/// The fault is in a step's last message, so that no later message reveals it. The stage that waits for the message
 /// votes after it has computed with values that never arrived.
 #[test]
 fn an_error_of_the_last_message_is_known_before_the_vote() {
     let workspace = corpus::workspace();
     let extra = job().extra.replace("everySteps: 4", "everySteps: 1");
     let job = TestJob { tied: false, extra, ..job() };
-    // in each step the last stage has four receives and four sends
+    // in each step, the last stage has four receives and four sends
     let fault = format!("2:error:40:{}", workspace.path().join("struck").display());
     let mut launched = Launched::start_with(workspace.path(), &job.endless(), &[], &[("NCCL_STAND_IN_FAULT", &fault)]);
     launched.wait_for_step(7);
@@ -90,7 +90,7 @@ fn an_error_of_the_last_message_is_known_before_the_vote() {
     assert_eq!(Launched::start(workspace.path(), &rest, &[]).finish(workspace.path()).hashes(), undisturbed(&rest));
 }
 
-/// A message never arrives, and nothing reports it: no step finishes, and the group ends by the stall timeout.
+/// A message never arrives, and nothing reports an error: no step finishes, and the group ends after the stall timeout.
 #[test]
 fn a_message_that_never_arrives_ends_the_group() {
     let workspace = corpus::workspace();
@@ -104,17 +104,18 @@ fn a_communicator_that_does_not_connect_is_reported_with_what_to_set() {
     let workspace = corpus::workspace();
     with_fault(workspace.path(), "init:1", "startupTimeoutSeconds: 16");
     let logs = logs(workspace.path());
-    // either end may be the first to give up
+    // either stage may time out first
     let described = ["stage 1 with stage 0", "stage 0 with stage 1"]
         .map(|ends| format!("NCCL does not connect {ends} at 127.0.0.1: it has taken too long"));
     assert!(described.iter().any(|described| logs.contains(described)), "{logs}");
-    let remedy = "NCCL_SOCKET_IFNAME is not set, and the connections of the stages themselves go over lo: if it has taken another";
+    let remedy =
+        "NCCL_SOCKET_IFNAME is not set, and the connections of the stages themselves go over lo: if NCCL uses another";
     assert!(logs.contains(remedy), "{logs}");
     to_its_end(workspace.path());
 }
 
-/// The GPU continues while the state is copied to the host: a copy that is read too early, or an update that does not
-/// wait for the copy, would change the checkpoint.
+/// The GPU continues to train while a thread copies the state to the host. If the host read the copy too early, or an
+/// update did not wait for the copy, the checkpoint would differ.
 #[test]
 fn what_is_saved_beside_training_is_the_state_after_its_step() {
     let saved_by = |transport, mode| {
@@ -128,21 +129,21 @@ fn what_is_saved_beside_training_is_the_state_after_its_step() {
         checkpoints(&folder).into_iter().map(|step| (step, tensors(&folder, step))).collect::<BTreeMap<_, _>>()
     };
     let (expected, saved) = (saved_by("Tcp", "Sync"), saved_by("Nccl", "Async"));
-    // a checkpoint that is due while the last one is being written is deferred
+    // the job defers a due checkpoint while it writes the last one
     assert!(saved.len() >= 5, "{:?}", saved.keys());
     for (step, tensors) in &saved {
         assert_eq!(tensors, &expected[step], "step {step}");
     }
 }
 
-/// The BLAKE3 hash of each tensor in a checkpoint.
+/// Returns the BLAKE3 hash of each tensor in a checkpoint.
 fn tensors(folder: &Path, step: u64) -> BTreeMap<String, String> {
     let path = folder.join(format!("checkpoints/step-{step:08}/manifest.json"));
     let manifest: Manifest = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     manifest.tensors.into_iter().map(|tensor| (tensor.name, tensor.blake3)).collect()
 }
 
-/// The failure is not reported as a lost peer: the stage names the reason, and its process ends.
+/// The stage does not report the failure as a lost peer: it reports the reason, and its process ends.
 #[test]
 fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     let workspace = corpus::workspace();
@@ -153,8 +154,8 @@ fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     to_its_end(workspace.path());
 }
 
-/// The times come from the device's events, since the host is ahead of the device. By the host's clock, actions that
-/// the device has not reached would be missing.
+/// The times of a timeline come from the device's events, since the host is ahead of the device. With the host's clock,
+/// the timeline would lack actions that the device has not reached.
 #[test]
 fn a_timeline_is_that_of_the_device() {
     let workspace = corpus::workspace();
@@ -173,14 +174,14 @@ fn a_timeline_is_that_of_the_device() {
         let (theirs, own): (Vec<_>, Vec<_>) = actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
         let own: Vec<f64> = own.into_iter().flat_map(|(_, (begin, end))| [*begin, *end]).collect();
         assert!(own.is_sorted(), "{stage}");
-        // with NCCL the host does not see when these actions end; a GATHER may have ended before the step began
+        // with NCCL, the host does not see the end of these actions; a GATHER may have ended before the step started
         let takes_time = |(name, (begin, end)): &(&&str, &(f64, f64))| begin < end || name.contains("GATHER");
         assert!(theirs.len() >= 2 && theirs.iter().all(takes_time), "{stage}");
     }
 }
 
-/// NCCL refuses two processes of one host on one GPU. The launcher gives the stages hosts of their own, unless the user
-/// has named a host.
+/// NCCL refuses two processes of one host on one GPU. The launcher therefore sets a different host for each stage,
+/// unless the user has set a host.
 #[test]
 fn stages_that_share_a_gpu_are_of_hosts_of_their_own() {
     let workspace = corpus::workspace();
@@ -209,7 +210,7 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
         ),
         (
             &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_BUSY", "1")],
-            "the GPU is not available: another process has it for itself",
+            "the GPU is not available: another process uses it exclusively",
         ),
         (
             &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_VERSION", "21703")],
@@ -227,8 +228,8 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
     }
 }
 
-/// A GPU runs all streams in one queue, and sends wait for their peer, so each message holds up all later work of its
-/// stage. Every schedule trains nevertheless, with the same bits.
+/// On a GPU with one queue for all streams, sends wait for their peers, so that each message delays all later work of
+/// its stage. Every schedule still trains, with the same bits.
 #[test]
 fn messages_hold_up_no_stage_whose_gpu_has_one_queue() {
     let layout = |schedule, stages, virtual_stages, data_parallel| {

@@ -1,5 +1,5 @@
-//! The live page of a job that trains and recovers, of a finished job, and of a pod. The page shows the content of the
-//! job's folder.
+//! The live page of a job that trains and recovers, of a finished job, and of a pod. The page shows data of the job's
+//! folder.
 
 mod browser;
 mod planner;
@@ -17,12 +17,12 @@ fn job() -> TestJob {
     TestJob { name: "page".into(), decay_steps: Some(60), extra, ..TestJob::default() }.endless()
 }
 
-/// The page's address in a run's output.
+/// Waits for the page's address in a run's output, and returns it.
 fn printed(file: &Path) -> PageAddress {
     until("the page's address", || PageAddress::find(&std::fs::read_to_string(file).ok()?))
 }
 
-/// A command that serves a page. Dropping this ends it.
+/// A command that serves a page. Dropping this value ends the command.
 struct Serving(Child);
 
 impl Serving {
@@ -45,13 +45,13 @@ impl Drop for Serving {
     }
 }
 
-/// The value of a named figure in that part of the page.
+/// Returns the value of a named figure in the part `figures` of the page.
 fn figure(figures: &str, name: &str) -> Option<String> {
     let (_, rest) = figures.split_once(&format!("<dt>{name}</dt><dd>"))?;
     Some(rest.split_once("</dd>")?.0.to_owned())
 }
 
-/// The loss of a step in `metrics.jsonl`.
+/// Returns the loss of a step in `metrics.jsonl`.
 fn recorded_loss(folder: &Path, step: u64) -> Option<f64> {
     let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).ok()?;
     let mut records = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -65,7 +65,7 @@ fn a_run_prints_the_address_of_a_page_that_follows_it_through_a_recovery() {
     let mut launched = Launched::start(workspace.path(), &job(), &[]);
     let page = printed(&workspace.path().join("stdout"));
     let mut follower = page.follow("");
-    // the page shows the numbers of the file, step after step
+    // the page shows the values of the file at two steps
     for least in [3, 12] {
         let (step, loss) = follower.until("a step", |parts| {
             let figures = parts.get("figures")?;
@@ -92,7 +92,7 @@ fn a_run_prints_the_address_of_a_page_that_follows_it_through_a_recovery() {
     ] {
         follower.until(words, |parts| parts.get("recoveries")?.contains(words).then_some(()));
     }
-    // a second failure does not hide the first
+    // the page still shows the first failure after a second one
     signal(launched.wait_for_stages(3)[2], libc::SIGKILL);
     follower.until("both failures", |parts| {
         let reported = parts.get("recoveries")?;
@@ -115,7 +115,7 @@ fn without_the_token_a_run_shows_nothing_but_health() {
     let (head, body) = page.get(&page.path);
     assert!(head.starts_with("HTTP/1.1 200") && body.contains("<h1>page</h1>"), "{head}\n{body}");
     assert!(head.contains("content-security-policy: default-src 'none'; script-src 'self';"), "{head}");
-    // the token is visible neither in the list of this machine's processes nor in the job's files
+    // neither the list of this machine's processes nor the job's files contain the token
     let arguments = std::fs::read_to_string(format!("/proc/{}/cmdline", launched.child.id())).unwrap();
     let token = page.path.trim_matches('/');
     assert!(!arguments.contains(token));
@@ -158,7 +158,7 @@ fn fifty_thousand_steps_are_a_page_of_bounded_bytes_also_zoomed() {
     });
     assert!(chart.contains("data-first=\"20000\" data-last=\"20100\"") && chart.contains("0 0 640 "), "{chart}");
     assert!(follower.bytes < 200_000, "{} bytes", follower.bytes);
-    // one more step updates a few of the parts, with no more bytes than the first time
+    // one more step updates a few of the parts, with fewer bytes than the first load
     let before = follower.bytes;
     let mut metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     metrics += "{\"step\":50001,\"loss\":1.25}\n";
@@ -180,7 +180,7 @@ fn a_pods_stage_0_serves_the_page_on_its_loopback_with_its_recoveries() {
     follower.until("the loss", |parts| figure(parts.get("figures")?, "loss"));
     let (head, _) = page.get("/");
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
-    // only the log contains the token, since everyone who may read the job sees the status
+    // only the log contains the token, since everyone who may read the job can see the status
     let status = PageAddress { host: format!("127.0.0.1:{free}"), path: String::new() }.get("/status").1;
     assert!(!status.contains(page.path.trim_matches('/')), "{status}");
 }

@@ -1,4 +1,5 @@
-//! A slow volume and a volume that stays full: which saves wait, which messages appear, and when a save is given up.
+//! A slow volume defers saves. A volume that stays full ends the job after all attempts to save, without the loss of a
+//! checkpoint.
 
 use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::fixture::{COMMITTED, Case};
@@ -17,14 +18,14 @@ fn a_save_that_falls_due_while_one_is_written_waits() {
     let deferred = "the checkpoint due at step 5 is deferred: the previous one is still being written";
     let ran = std::thread::scope(|scope| {
         let running = scope.spawn(|| fixture.run(&case));
-        // the save of step 4 is not done when that of step 5 is due
+        // the save of step 5 is due before the save of step 4 has finished
         let said = || std::fs::read_to_string(notes.join("stdout")).unwrap_or_default();
         until("the save to be deferred", || (running.is_finished() || said().contains(deferred)).then_some(()));
         block_io::release(&notes);
         running.join().unwrap()
     });
     ran.ended_well(&fixture);
-    // the last save waits for the save before it and is never left out
+    // the job never omits its last save, which waits for the save before it
     says(&ran.outcome, deferred);
     assert_eq!(ran.checkpoints(), [6, 4, 3, 2, 1]);
 }

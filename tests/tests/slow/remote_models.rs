@@ -1,4 +1,4 @@
-//! Jobs whose model and tokenizer are on a hub: the results are those of the same files on the volume.
+//! Jobs whose model and tokenizer are on a hub have the results of the same files on the volume.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, no_file_has, say
 
 const REPO: &str = "models/org/tiny";
 
-/// The files of the tiny model, small ones in git.
+/// Returns the files of the tiny model. The small files are in git.
 fn files() -> Vec<(String, File)> {
     let files = std::fs::read_dir(hugging_face()).unwrap().map(|file| {
         let file = file.unwrap();
@@ -23,7 +23,7 @@ fn put(hub: &Hub, files: &[(String, File)]) -> String {
     hub.put(REPO, "main", files.iter().map(|(name, file)| (name.as_str(), file.clone())))
 }
 
-/// Starts a job with this model, which has a tokenizer.
+/// Starts a job with this model, which contains a tokenizer.
 fn start(hub: &Hub, workspace: &Path, name: &str, model: &str, spares: u32) -> Launched {
     let extra =
         format!("  checkpoint: {{everySteps: 4}}\n  restart: {{backoff: {{initialSeconds: 0}}}}\n  spares: {spares}\n");
@@ -52,7 +52,7 @@ fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
     let expected = start(&hub, path, "local", "tiny", 0).finish(path).numbers();
     assert_eq!(hub.take_requests().len(), 0);
 
-    // stage 0 dies while it downloads, and the branch moves before the next attempt
+    // kill stage 0 during its download, and change the branch before the next attempt
     let commit = put(&hub, &files());
     hub.faults(|faults| faults.bytes_per_second = Some(3_000));
     let launched = start(&hub, path, "remote", "hf://org/tiny", 1);
@@ -74,7 +74,7 @@ fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
     assert!(record.contains(&format!("\"hf://org/tiny\": \"{commit}\"")), "{record}");
     no_file_has(path, "planted");
 
-    // a replay from a checkpoint reads no initial weights, and fetches none
+    // a replay from a checkpoint needs no initial weights, and downloads none
     std::fs::remove_dir_all(path.join("cache/hub")).unwrap();
     hub.take_requests();
     let folder = path.join("remote").display().to_string();
@@ -87,7 +87,7 @@ fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
     assert!(requests.iter().any(|request| request.path.ends_with("tokenizer.json")));
     assert!(requests.iter().all(|request| !request.path.contains(".safetensors")), "{requests:?}");
 
-    // commands read the commit of the job, and need no hub
+    // the commands read the commit in the job's record, and need no hub
     drop(hub);
     let job = path.join("remote.yaml").display().to_string();
     for arguments in [["plan", &job, "--stages", "2"], replay] {

@@ -1,4 +1,5 @@
-//! `stagecoach replay`: computes steps of a run again, whatever happened to the run, and compares them with its record.
+//! `stagecoach replay` computes steps of a run again, after any disturbance of the run, and compares them with its
+//! record.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
 use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, stagecoach, until};
 
-/// The exit code and the whole output of a command.
+/// Runs a command. Returns the exit code and the whole output.
 pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(stagecoach()).args(arguments).output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -19,13 +20,14 @@ pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A job with a checkpoint every ten steps.
+/// Returns a job with a checkpoint every ten steps.
 pub fn job(steps: u64) -> TestJob {
     let extra = "  checkpoint: {everySteps: 10, keepLast: 9, mode: Sync}\n".into();
     TestJob { steps, decay_steps: Some(40), extra, ..TestJob::default() }
 }
 
-/// The folder of `job`, which was killed, stopped, and resumed to its end over other stages and with another schedule.
+/// Trains `job` with a kill and a stop, and then with another number of stages and another schedule to its end. Returns
+/// its folder.
 pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
     let folder = workspace.join(&job.name);
     let mut first = Launched::start(workspace, &job.endless(), &[]);
@@ -40,7 +42,7 @@ pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
     folder
 }
 
-/// Every file below `folder` with its content.
+/// Returns the content of every file below `folder`.
 pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -53,7 +55,7 @@ pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Changes the manifest of a checkpoint, and updates the manifest's own hash.
+/// Changes the manifest of a checkpoint, and updates the hash in the manifest.
 pub fn change_manifest(job: &Path, step: u64, change: impl FnOnce(&mut Manifest)) {
     let mut manifest = read_manifest(&FileSystemVolume::new(job), step).unwrap();
     change(&mut manifest);
@@ -61,7 +63,7 @@ pub fn change_manifest(job: &Path, step: u64, change: impl FnOnce(&mut Manifest)
     std::fs::write(path, manifest.to_bytes().unwrap()).unwrap();
 }
 
-/// Changes the lines of the metrics.
+/// Changes the lines of the metrics file.
 pub fn change_metrics(job: &Path, change: impl FnOnce(&mut Vec<serde_json::Value>)) {
     let path = job.join("metrics.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -84,7 +86,7 @@ fn every_step_of_a_job_with_a_hard_life_replays_equal_over_any_stages() {
         assert_eq!(code, Some(0), "step {step} over {stages} stages\n{said}");
         assert!(said.contains("bit for bit") && said.contains("equal"), "{said}");
     }
-    // several steps with the run's own layout, and a timeline
+    // replay several steps with the run's number of stages and schedule, and write a timeline
     let trace = workspace.path().join("trace.json");
     let (code, said) = run(&["replay", text(&folder), "--step", "13", "--until", "15", "--trace", text(&trace)]);
     assert_eq!(code, Some(0), "{said}");
@@ -117,7 +119,7 @@ fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
     }
 }
 
-/// Runs the page's commands on a job with the number of steps and the name that the page uses.
+/// Runs the commands of the page on jobs with the number of steps and the names that the page uses.
 #[test]
 fn the_pages_commands_run() {
     let extra = "  checkpoint: {everySteps: 100}\n".into();
@@ -152,7 +154,7 @@ fn a_difference_is_reported_with_step_and_values() {
     assert_eq!(code, Some(74), "{said}");
     assert!(said.contains("stagecoach: step 14 has the gradient norm 0.125 in the record and "), "{said}");
     assert!(said.contains("DIFFERS"), "{said}");
-    // a replay also compares the earlier steps that it trains on the way
+    // a replay also compares the earlier steps that it trains
     assert_eq!(run(&["replay", text(&folder), "--step", "16"]).0, Some(74));
     assert_eq!(run(&["replay", text(&folder), "--step", "13"]).0, Some(0));
     for (arguments, words) in [
@@ -164,12 +166,15 @@ fn a_difference_is_reported_with_step_and_values() {
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains(words), "{said}");
     }
-    // another corpus
+    // with another corpus, the replay reports the difference
     std::fs::write(workspace.path().join("corpus/small.jsonl"), corpus::jsonl(400, 40, 8)).unwrap();
     for step in ["3", "13"] {
         let (code, said) = run(&["replay", text(&folder), "--step", step]);
         assert_eq!(code, Some(74), "{said}");
-        assert!(said.contains("the run is not what its job comes to here: data.corpus is"), "{said}");
+        assert!(
+            said.contains("the corpus or the tokenizer on this machine differs from the run's: data.corpus is"),
+            "{said}"
+        );
     }
 }
 
@@ -195,13 +200,13 @@ fn a_copied_checkpoint_replays_beside_its_corpus() {
     let (code, said) = replay(&[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("equal: 2 steps, bit for bit"), "{said}");
-    // a different environment is reported, and the replay continues
+    // the replay reports a different environment, and continues
     let copied = elsewhere.path().join("copied");
     change_manifest(&copied, 10, |manifest| manifest.metadata.environment["threads"] = 7.into());
     let (code, said) = replay(&[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("this is another environment than the run's (threads 1 instead of 7)"), "{said}");
-    // damage is reported
+    // the replay reports a damaged checkpoint
     let shard = copy.join("stage-0.model.safetensors");
     let mut bytes = std::fs::read(&shard).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -222,7 +227,7 @@ fn steps_that_were_added_replay_with_their_own_decay() {
         let (code, said) = run(&["replay", text(&folder), "--step", step]);
         assert_eq!(code, Some(0), "step {step}\n{said}");
     }
-    // a replay can start from an earlier checkpoint, if no later one is left
+    // without a later checkpoint, a replay can start from an earlier one
     std::fs::remove_dir_all(folder.join("checkpoints/step-00000020")).unwrap();
     let (code, said) = run(&["replay", text(&folder), "--step", "24"]);
     assert_eq!((code, said.contains("from the checkpoint of step 10")), (Some(0), true), "{said}");
@@ -253,7 +258,7 @@ fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let status = until("the replay to leave", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143));
     assert!(!scratch.exists());
-    // a replay that was killed leaves its folder, and the next replay removes it
+    // a killed replay leaves its folder, which the next replay removes
     let mut child = command.spawn().unwrap();
     until("the replay to train", || (steps() > 2).then_some(()));
     child.kill().unwrap();

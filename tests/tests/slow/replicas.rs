@@ -1,5 +1,5 @@
 //! Replicas of the pipeline: any number of replicas gives the same bits, even if the number changes during training or
-//! stages of a replica are lost.
+//! a replica loses stages.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{Launched, TestJob, corpus, each, saved, says, signal, undisturbed, until};
 
-/// A job that saves every 4 steps and has four blocks of two microbatches.
+/// Returns a job that saves every 4 steps and has four gradient blocks of two microbatches.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
     TestJob {
@@ -33,7 +33,7 @@ fn begin(workspace: &Path, job: &TestJob) -> Launched {
     launched
 }
 
-/// Stops the job, trains it to an end, and compares its bits with those of an undisturbed run.
+/// Stops the job, resumes it to an end that comes soon, and compares its bits with those of an undisturbed run.
 fn end(launched: Launched, workspace: &Path, job: &TestJob, what: &str) {
     launched.interrupt(workspace);
     let rest = job.ending_after(saved(&folder(workspace)));
@@ -47,7 +47,7 @@ fn the_number_of_replicas_may_change_half_way() {
         let job = TestJob { tied, precision, ..job() };
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        // of three replicas, one has two blocks and the others have one each
+        // of three replicas, one has two gradient blocks and the others have one each
         for (stages, data_parallel, schedule, virtual_stages) in
             [(1, 4, "1F1B", 1), (2, 3, "InterleavedZeroBubble", 1), (3, 1, "1F1B", 1), (2, 2, "ZBVZeroBubble", 2)]
         {
@@ -67,7 +67,7 @@ fn the_number_of_replicas_may_change_half_way() {
 #[test]
 fn a_stage_of_any_replica_may_be_killed() {
     each("checkpoints", &["", MEMORY], |_, memory| {
-        // the other stages wait for the replacement of the lost one
+        // all other stages wait for the replacement of the lost stage
         let mut job = with_checkpoint(may_lose_replicas(2, 2), memory);
         job.extra = job.extra.replace("restart: {", "restart: {minDataParallel: 2, ");
         let workspace = corpus::workspace();
@@ -88,12 +88,12 @@ fn a_stage_of_any_replica_may_be_killed() {
 
 const MEMORY: &str = ", memory: {everySteps: 1}";
 
-/// The job with `field` added to `checkpoint`; no field if it is empty.
+/// Returns the job with `field` added to `checkpoint`. An empty `field` changes nothing.
 fn with_checkpoint(job: TestJob, field: &str) -> TestJob {
     TestJob { extra: job.extra.replace("keepLast: 3", &format!("keepLast: 3{field}")), ..job }
 }
 
-/// Wakes the launcher, which replaces the lost stages, and ends the job once all train.
+/// Wakes the launcher, which replaces the lost stages, and ends the job after all stages have trained.
 fn wake_and_end(mut launched: Launched, ranks: usize, workspace: &Path, job: &TestJob) {
     signal(launched.child.id(), libc::SIGCONT);
     launched.wait_for_stages(ranks);
@@ -101,12 +101,12 @@ fn wake_and_end(mut launched: Launched, ranks: usize, workspace: &Path, job: &Te
     end(launched, workspace, job, "");
 }
 
-/// A job that can train with a single replica.
+/// Returns a job that can train with a single replica.
 fn may_lose_replicas(stages: usize, data_parallel: usize) -> TestJob {
     TestJob { stages, data_parallel, ..job() }
 }
 
-/// Kills ranks while the launcher is stopped, so that no stage takes their place.
+/// Kills ranks while the launcher is stopped, so that the launcher does not replace them.
 fn lose_for_good(launched: &Launched, lost: &[usize], ranks: usize) {
     let stages = launched.wait_for_stages(ranks);
     signal(launched.child.id(), libc::SIGSTOP);
@@ -120,11 +120,11 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         (1, 3, &[1], ""),
         (2, 2, &[2], MEMORY),
         (2, 3, &[3], MEMORY),
-        // the leader, and a stage of the leader's replica
+        // the leader is lost, or a stage of the leader's replica
         (1, 3, &[0], ""),
         (2, 2, &[0], MEMORY),
         (2, 2, &[1], MEMORY),
-        // one stage of each replica: the stages that are left form one replica
+        // one stage of each replica is lost, and the remaining stages form one replica
         (2, 2, &[0, 3], MEMORY),
     ];
     each("losses", &cases, |_, &(stages, data_parallel, lost, memory)| {
@@ -133,8 +133,8 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         let workspace = workspace.path();
         let mut launched = begin(workspace, &job);
         lose_for_good(&launched, lost, stages * data_parallel);
-        // the other replicas train some of these steps alone: the lost stage had voted on at most one step beyond the
-        // metrics
+        // the remaining replicas train some of these steps: the lost stage has voted on at most one step after the last
+        // step in the metrics
         launched.wait_for_step(launched.steps() + 10);
         signal(launched.child.id(), libc::SIGCONT);
         let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
@@ -147,7 +147,7 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         let outcome = launched.interrupt(workspace);
         says(&outcome, &format!("training with {} of {data_parallel} replicas until all are back", data_parallel - 1));
         if !memory.is_empty() {
-            // no finished step was lost, neither with the replica nor when it came back
+            // the job repeated no finished step, neither at the loss of the replica nor at its return
             assert_eq!(outcome.stdout.matches(", which was in memory").count(), 2, "{}", outcome.stdout);
         }
         let rest = job.ending_after(saved(&folder(workspace)));
@@ -156,7 +156,8 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
     });
 }
 
-/// The other replica of an elastic job trains alone for the stabilization window, although the lost one is back.
+/// The remaining replica of an elastic job trains alone during the stabilization window, although the lost replica is
+/// ready again.
 #[test]
 fn an_elastic_job_takes_a_replica_back_after_the_window() {
     let mut job = with_checkpoint(may_lose_replicas(2, 2), MEMORY);
@@ -191,8 +192,8 @@ fn a_job_ends_without_a_lost_replica() {
     });
 }
 
-/// Three leaders are lost: the first one, its successor, and the leader of a group that has not begun. No stage takes
-/// their places.
+/// Three leaders are lost: the first leader, its successor, and the leader of a group that has not started. The
+/// launcher is stopped, so no stage is replaced.
 #[test]
 fn leadership_is_passed_on_more_than_once() {
     let job = with_checkpoint(may_lose_replicas(1, 4), MEMORY);
@@ -202,7 +203,8 @@ fn leadership_is_passed_on_more_than_once() {
     let stages = launched.wait_for_stages(4);
     lose_for_good(&launched, &[0], 4);
     launched.wait_for_step(launched.steps() + 5);
-    // nothing shows that replica 2 is lost, so the group that replica 1 begins without replica 3 waits for it
+    // no stage detects that replica 2 is stopped, so the group that replica 1 starts without replica 3 waits for
+    // replica 2
     let before = newest_fence(workspace);
     signal(stages[2], libc::SIGSTOP);
     signal(stages[3], libc::SIGKILL);
@@ -214,8 +216,8 @@ fn leadership_is_passed_on_more_than_once() {
     wake_and_end(launched, 4, workspace, &job);
 }
 
-/// One replica is left, and then its leader is lost: the stage that waits beside it leads, and forms a replica with the
-/// other stage.
+/// One replica remains, and then its leader is lost. The waiting stage 0 of the other replica becomes the leader, and
+/// forms a replica with the remaining stage.
 #[test]
 fn a_stage_that_waits_beside_the_last_replica_succeeds_its_leader() {
     let job = with_checkpoint(may_lose_replicas(2, 2), MEMORY);
@@ -231,8 +233,7 @@ fn a_stage_that_waits_beside_the_last_replica_succeeds_its_leader() {
     wake_and_end(launched, 4, workspace, &job);
 }
 
-/// The leader is killed when the group has saved and leaves for the next group, which includes the replica that is
-/// back.
+/// The test kills the leader when the group has saved and forms the next group, which includes the returned replica.
 #[test]
 fn a_leader_may_be_lost_while_the_group_forms_again() {
     each("checkpoints", &["", MEMORY], |_, memory| {
@@ -253,8 +254,8 @@ fn a_leader_may_be_lost_while_the_group_forms_again() {
     });
 }
 
-/// The leader is asked to stop while the group saves to form again with a replica that is back. The leader then waits
-/// for no other stage.
+/// The leader receives SIGTERM during the save before the group forms again with a returned replica. The leader then
+/// does not wait for any other stage.
 #[test]
 fn a_leader_may_be_stopped_while_the_group_forms_again() {
     let job = may_lose_replicas(1, 3);
@@ -286,15 +287,15 @@ fn a_leader_may_be_stopped_while_the_group_forms_again() {
     assert_eq!(outcome.hashes(), undisturbed(&rest));
 }
 
-/// The number of the newest group that has begun.
+/// Returns the number of the newest group that has started.
 fn newest_fence(workspace: &Path) -> u64 {
     let folders = std::fs::read_dir(folder(workspace).join("fences")).unwrap();
     let number = |name: std::ffi::OsString| name.to_str()?.parse().ok();
     folders.filter_map(|folder| number(folder.unwrap().file_name())).max().unwrap()
 }
 
-/// A silent leader is not a dead one: no stage succeeds it. Either the launcher replaces it, or it continues when it
-/// wakes up first.
+/// A leader without heartbeats may still live, so no stage succeeds it. Either the launcher replaces the leader, or the
+/// leader continues because it wakes up before that.
 #[test]
 fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
     each("launchers", &[false, true], |_, &launcher_sleeps| {
@@ -326,7 +327,8 @@ fn log(workspace: &Path, rank: usize) -> String {
     std::fs::read_to_string(folder(workspace).join(format!("logs/stage-{rank}.log"))).unwrap_or_default()
 }
 
-/// Without `training.gradientBlocks`, the job has as many blocks as its first attempt needs, and keeps that number.
+/// Without `training.gradientBlocks`, the job has the number of blocks that its first attempt needs, and keeps that
+/// number.
 #[test]
 fn a_job_keeps_the_blocks_that_it_began_with() {
     let workspace = corpus::workspace();

@@ -1,5 +1,5 @@
-//! The promise: kills of any stage, and changes of the number of stages during a run, change no bit of the losses and
-//! weights.
+//! The bits of the losses and weights do not change if any stage is killed, or if the number of stages changes during a
+//! run.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use stagecoach_tests::{
 /// The step at which the decay of the learning rate ends.
 const DECAY: u64 = 60;
 
-/// A job that saves every 4 steps.
+/// Returns a job that saves every 4 steps.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
     TestJob { name: "kept".into(), steps: 60, decay_steps: Some(DECAY), extra: extra.into(), ..TestJob::default() }
 }
 
-/// The job with an end soon after its newest checkpoint.
+/// Returns the job with an end soon after its newest checkpoint.
 fn to_its_end(workspace: &Path, job: &TestJob) -> TestJob {
     job.ending_after(saved(workspace))
 }
@@ -25,7 +25,7 @@ fn run(workspace: &Path, job: &TestJob) -> Outcome {
     Launched::start(workspace, job, &[]).finish(workspace)
 }
 
-/// Trains `steps` more steps, then stops by Ctrl-C, which saves a checkpoint.
+/// Trains at least `steps` more steps, and stops as Ctrl-C does, after which the job saves a checkpoint.
 fn run_on(workspace: &Path, job: &TestJob, steps: u64) {
     let step = saved(workspace) + steps;
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
@@ -34,12 +34,13 @@ fn run_on(workspace: &Path, job: &TestJob, steps: u64) {
     assert!(saved(workspace) >= step);
 }
 
-/// Waits for a checkpoint. Saves run behind training, so the save of step 4 may be committed any number of steps later.
+/// Waits for a checkpoint. The job saves during training, so it may commit the save of step 4 any number of steps
+/// later.
 fn wait_for_a_checkpoint(workspace: &Path) {
     until("a checkpoint", || (saved(workspace) > 0).then_some(()));
 }
 
-/// The step of the newest checkpoint; 0 if there is none.
+/// Returns the step of the newest checkpoint, or 0 without a checkpoint.
 fn saved(workspace: &Path) -> u64 {
     stagecoach_tests::saved(&workspace.join("kept"))
 }
@@ -57,7 +58,7 @@ fn killed_stages_resume_from_the_last_checkpoint() {
         let stages = launched.stages();
         signal(stages[rank], libc::SIGKILL);
         until("its end", || is_gone(stages[rank]).then_some(()));
-        // the lost group's save may be committed until the next group forms
+        // the lost group may still commit its save until the next group forms
         launched.wait_for_restart(workspace.path());
         let now = launched.wait_for_stages(3);
         let before = saved(workspace.path());
@@ -66,7 +67,7 @@ fn killed_stages_resume_from_the_last_checkpoint() {
         says(&launched.interrupt(workspace.path()), "training resumes from the checkpoint of step");
         let rest = to_its_end(workspace.path(), &job());
         assert_eq!(run(workspace.path(), &rest).hashes(), undisturbed(&rest), "after the death of stage {rank}");
-        // the metrics have one line a step, also for steps that were trained twice
+        // the metrics have one line for each step, also for a step that was trained twice
         let metrics = std::fs::read_to_string(workspace.path().join("kept/metrics.jsonl")).unwrap();
         let steps: Vec<u64> = metrics
             .lines()
@@ -79,7 +80,7 @@ fn killed_stages_resume_from_the_last_checkpoint() {
 
 #[test]
 fn the_number_of_stages_and_the_schedule_may_change_half_way() {
-    // tied and untied; with 4 stages, a model of 3 layers leaves one stage with the head alone
+    // models with tied and untied weights; with 4 stages, a model of 3 layers has one stage with only the head
     for (tied, precision) in [(false, "Float32"), (true, "Float32"), (true, "BFloat16")] {
         let job = TestJob { tied, precision, layers: 3, ..job() };
         let workspace = corpus::workspace();
@@ -120,7 +121,7 @@ fn a_checkpoint_of_another_job_is_refused_by_the_field_that_differs() {
     says(&outcome, "training.learningRate.peak is 0.02 here and 0.01 in the checkpoint");
 }
 
-/// Trains to the end, over `steps` steps at `rate`.
+/// Trains a job of `steps` steps to its end, with the learning rate `rate`.
 fn train(workspace: &Path, steps: u64, rate: &str) -> Outcome {
     let file = workspace.join("job.yaml");
     let yaml = TestJob { steps, ..job() }.yaml();
@@ -130,7 +131,7 @@ fn train(workspace: &Path, steps: u64, rate: &str) -> Outcome {
     Launched::start_file(workspace, &file, workspace.join("kept"), &[]).finish(workspace)
 }
 
-/// The learning rate of every step, from the metrics.
+/// Returns the learning rate of every step, from the metrics.
 fn rates(workspace: &Path) -> Vec<f64> {
     let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
     let rate = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["learningRate"].as_f64().unwrap();
@@ -139,7 +140,7 @@ fn rates(workspace: &Path) -> Vec<f64> {
 
 #[test]
 fn a_finished_job_trains_on_when_it_gets_more_steps() {
-    // the decay is fixed, so that the longer run continues the shorter one
+    // the end of the decay is explicit, so that the longer run continues the decay of the shorter one
     let rate = "peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, decaySteps: 60, floor: 1e-3";
     let (short, whole) = (corpus::workspace(), corpus::workspace());
     train(short.path(), 30, rate).hashes();
@@ -171,7 +172,8 @@ fn an_extension_says_its_learning_rate_and_may_have_a_decay_of_its_own() {
     says(&at_the_floor, "spec.training.learningRate.decaySteps");
     let falling = train(path, 12, "peak: 1e-2, floor: 1e-3, decaySteps: 12");
     says(&falling, "the learning rate of steps 7 to 12 goes from");
-    // a cosine decay to the floor at step 4, then the floor, then the second half of a cosine decay to step 12
+    // a cosine decay to the floor at step 4, the floor until step 6, and the second half of a cosine decay until step
+    // 12
     let cosine = |step: f64, end: f64| 1e-3 + 9e-3 * 0.5 * (1.0 + (std::f64::consts::PI * step / end).cos());
     let expected = |step: usize| match step {
         0..4 => cosine(step as f64, 4.0),
@@ -183,7 +185,7 @@ fn an_extension_says_its_learning_rate_and_may_have_a_decay_of_its_own() {
     for (step, rate) in described.into_iter().enumerate() {
         assert!((rate - expected(step)).abs() < 1e-12, "step {step}: {rate} instead of {}", expected(step));
     }
-    // another end of the decay is another curve, and without an extension that is another job
+    // another end of the decay gives another curve, which the job refuses unless it has more steps
     let other = train(path, 12, "peak: 1e-2, floor: 1e-3, decaySteps: 20");
     assert_eq!(other.status.code(), Some(78), "{}\n{}", other.stdout, other.stderr);
 }
@@ -194,7 +196,7 @@ fn an_extension_gives_the_same_bits_whenever_it_is_asked_for() {
     let [at_the_end, half_way] = [corpus::workspace(), corpus::workspace()];
     run(at_the_end.path(), &job()).hashes();
     let expected = train(at_the_end.path(), 80, longer).hashes();
-    // from an older checkpoint, the steps of the original job keep their decay
+    // from an older checkpoint, the steps of the original job keep the original decay
     run(half_way.path(), &job()).hashes();
     std::fs::remove_file(half_way.path().join("kept/result.json")).unwrap();
     std::fs::remove_dir_all(half_way.path().join("kept/checkpoints/step-00000060")).unwrap();
@@ -213,7 +215,7 @@ fn the_learning_rate_is_a_function_of_the_step() {
     run(workspace.path(), &rest).hashes();
     for (step, rate) in rates(workspace.path()).iter().enumerate() {
         let step = step as f64;
-        // the job's rate: five steps of warm-up from a tenth, then half a cosine to the floor at step 60
+        // the rate of the job: five steps of warm-up from a tenth, and half a cosine to the floor at step 60
         let expected = match step < 5.0 {
             true => 1e-2 * (0.1 + 0.9 * step / 5.0),
             false => 1e-3 + 9e-3 * 0.5 * (1.0 + (std::f64::consts::PI * (step.min(DECAY as f64) - 5.0) / 55.0).cos()),
@@ -222,7 +224,7 @@ fn the_learning_rate_is_a_function_of_the_step() {
     }
 }
 
-/// The environments in the lines of the metrics, by step.
+/// Returns the differences of environments in the lines of the metrics, by step.
 fn environment_differences(workspace: &Path) -> Vec<(u64, String)> {
     let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
     let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -247,7 +249,7 @@ fn a_resume_in_another_environment_is_reported_and_remembered() {
     for field in ["libtorch", "isa", "mkl", "oneDnn", "products", "processor", "device", "threads", "deterministic"] {
         assert!(!manifest["environment"][field].is_null(), "{field} is missing from {}", manifest["environment"]);
     }
-    // with the same number of threads as before nothing new is reported, and the trained steps keep their record
+    // with the same number of threads as before, the job reports nothing new, and the trained steps keep their record
     let again = run(12, &["--set", "training.threads=2"]);
     assert!(!again.stdout.contains("another environment"), "{}", again.stdout);
     let described = "[\"threads 2 instead of 1\"]".to_owned();
@@ -272,7 +274,7 @@ fn stages_in_different_environments_are_reported() {
     assert_eq!(environment_differences(path)[0].0, 1);
 }
 
-/// Everything in the job's folder that identifies a run, by name.
+/// Returns the files in the job's folder that identify a run.
 fn known_by(workspace: &Path) -> Vec<Option<Vec<u8>>> {
     let files = ["result.json", "resolved-job.yaml", "metrics.jsonl", "checkpoints/step-00000006/manifest.json"];
     files.map(|file| std::fs::read(workspace.join("kept").join(file)).ok()).into()
@@ -286,7 +288,7 @@ fn a_refusal_by_the_stages_changes_nothing() {
     run(6, "stages=2").hashes();
     let before = known_by(path);
     assert!(before.iter().all(Option::is_some));
-    // the launcher can't detect this reason: the text has changed
+    // the launcher can't detect this reason: the corpus has changed
     let text = std::fs::read_to_string(path.join("corpus/small.jsonl")).unwrap();
     std::fs::write(path.join("corpus/small.jsonl"), text.clone() + "{\"text\": \"one more\"}\n").unwrap();
     let refused = run(12, "stages=2");
@@ -294,7 +296,7 @@ fn a_refusal_by_the_stages_changes_nothing() {
     says(&refused, "data.corpus is ");
     assert_eq!(known_by(path), before);
     std::fs::write(path.join("corpus/small.jsonl"), text).unwrap();
-    // the launcher itself refuses the changes that it can detect, whatever the number of steps
+    // the launcher itself refuses the changes that it can detect, for any number of steps
     for steps in [6, 12] {
         for set in ["data.evaluation.fraction=0.25", "checkpoint.initFrom.path=elsewhere"] {
             let refused = run(steps, set);
@@ -317,7 +319,7 @@ fn fewer_steps_than_are_trained_are_said_to_be_so() {
     assert_eq!(shorter.status.code(), Some(0), "{}\n{}", shorter.stdout, shorter.stderr);
     says(&shorter, "kept was trained for 6 steps, and spec.training.steps is less: nothing is left to train");
     assert_eq!(known_by(path), before);
-    // without the result, only the stages detect that no steps are left
+    // without the result, only the stages detect that no steps remain
     std::fs::remove_file(path.join("kept/result.json")).unwrap();
     let shorter = run(4);
     says(&shorter, "step 6 is trained, and the job has 4 steps: nothing is left to train");

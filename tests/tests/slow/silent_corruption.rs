@@ -1,5 +1,5 @@
-//! `training.audit`: a second stage repeats part of another stage's computation. Equal hardware computes equal bits in
-//! every job, and a stage that computes wrongly is named.
+//! `training.audit`: a stage recomputes a part of another stage's step. Stages on intact hardware always compute equal
+//! bits, and the audit names a stage that computes wrong results.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,19 +11,19 @@ use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, 
 const EVERY_STEP: [&str; 2] = ["--set", "training.audit={everySteps: 1}"];
 const RESTARTING: [&str; 2] = ["--set", "training.audit={everySteps: 1, onDifference: Restart}"];
 
-/// A job that saves nothing before its end. With its seed, the audit of the first step covers microbatch 1 of chunk 1,
-/// both with two chunks and with three.
+/// Returns a job that saves nothing before its end. With its seed, the audit of the first step covers microbatch 1 of
+/// chunk 1, both with two chunks and with three.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}}\n".into();
     TestJob { name: "audited".into(), decay_steps: Some(60), extra, ..TestJob::default() }
 }
 
-/// The trainer whose stages can compute wrongly.
+/// Returns the path of the trainer whose stages can compute wrong results.
 fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_faulty").into()
 }
 
-/// Starts `job`, with a stage that computes wrongly if `flip` is given.
+/// Starts `job`. If `flip` is given, one of its stages computes wrong results.
 fn start(flip: Option<&BitFlip>, workspace: &Path, job: &TestJob, arguments: &[&str]) -> Launched {
     let file = workspace.join("audited.yaml");
     std::fs::write(&file, job.yaml()).unwrap();
@@ -32,19 +32,19 @@ fn start(flip: Option<&BitFlip>, workspace: &Path, job: &TestJob, arguments: &[&
     Launched::start_program(&program(), workspace, &file, workspace.join("audited"), arguments, &environment)
 }
 
-/// Trains `job` to its end with a stage that computes wrongly.
+/// Trains `job` to its end with a stage that computes wrong results.
 fn trained_with(flip: &BitFlip, workspace: &Path, job: &TestJob, arguments: &[&str]) -> Outcome {
     start(Some(flip), workspace, job, arguments).finish(workspace)
 }
 
-/// The audits in the metrics, in order.
+/// Returns the audits in the metrics, in order.
 fn audits(workspace: &Path) -> Vec<Value> {
     let metrics = std::fs::read_to_string(workspace.join("audited/metrics.jsonl")).unwrap();
     let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["audit"].take());
     lines.filter(|audit| !audit.is_null()).collect()
 }
 
-/// The stages that an audit suspects; empty if everything was equal.
+/// Returns the stages that an audit suspects. The result is empty if the audit found no difference.
 fn suspects(audit: &Value) -> Vec<u64> {
     let suspects = audit["difference"]["suspects"].as_array().into_iter().flatten();
     suspects.map(|suspect| suspect["stage"].as_u64().unwrap()).collect()
@@ -64,7 +64,7 @@ fn what_is_computed_again_on_another_stage_is_equal_in_every_bit() {
         TestJob { schedule: "InterleavedZeroBubble", gradient_blocks: 2, packing: false, transport: "Shm", ..job() },
         TestJob { stages: 4, tied: true, schedule: "GPipe", recompute: "Full", transport: "Tcp", ..job() },
         replicas.clone(),
-        // a single chunk, which has both ends of a tied weight
+        // a single chunk, which has both the embedding and the head of a tied weight
         TestJob { stages: 1, tied: true, recompute: "Selective", ..replicas },
     ];
     for job in jobs {
@@ -90,7 +90,7 @@ fn a_stage_that_computed_one_result_wrong_once_is_named() {
     ] {
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        // stage 1 has five norms, so for each result these are the calls for microbatch 1 of the first step
+        // stage 1 has five norms, so these are the calls with that result for microbatch 1 of the first step
         let flip = BitFlip { rank: 1, result: result.into(), calls: 5..10 };
         let outcome = trained_with(&flip, workspace, &job, &EVERY_STEP);
         assert_ne!(outcome.hashes(), undisturbed(&job), "{result}: the fault changes nothing");
@@ -135,7 +135,7 @@ fn one_of_two_stages_that_always_computes_wrong_can_not_be_distinguished_from_th
 fn the_attempt_ends_if_asked_and_the_next_one_ends_with_the_undisturbed_bits() {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
-    // the fault is in the first attempt alone, as if the next attempt ran on another node
+    // the fault occurs only in the first attempt, as if the next attempt ran on another node
     let flip = BitFlip { rank: 1, result: "output".into(), calls: 0..u64::MAX };
     let outcome = trained_with(&flip, workspace, &job(), &RESTARTING);
     assert_eq!(outcome.hashes(), undisturbed(&job()));
@@ -155,7 +155,7 @@ fn the_next_attempt_resumes_from_before_the_wrong_result() {
     for mode in ["Sync", "Async"] {
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        // the difference is known a step later, when the wrong state has been saved
+        // the job detects the difference one step later, after it has saved the wrong state
         let extra = job().extra.replace("everySteps: 0", &format!("everySteps: 1, mode: {mode}"));
         let job = TestJob { extra, ..job() };
         let flip = BitFlip { rank: 1, result: "output".into(), calls: 0..u64::MAX };

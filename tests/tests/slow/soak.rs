@@ -1,6 +1,6 @@
-//! One job runs to its end while it is killed repeatedly, in every phase, and while its number of stages changes. Its
-//! losses and weights are bit for bit the undisturbed run's. `STAGECOACH_KILLS` sets the number of kills,
-//! `STAGECOACH_SEED` repeats a run's choices (not its timing).
+//! A test kills a job repeatedly, in every phase, and changes its number of stages, until the job ends. The losses and
+//! weights are bit for bit those of the undisturbed run. `STAGECOACH_KILLS` sets the number of kills. `STAGECOACH_SEED`
+//! repeats the choices of a run, but not its timing.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,11 +9,11 @@ use stagecoach_tests::phases::Phase;
 use stagecoach_tests::soak::{ENOUGH, Soak};
 use stagecoach_tests::{TestJob, corpus, undisturbed};
 
-/// Numbers of stages and replicas of the jobs.
+/// The numbers of stages and replicas of the jobs.
 const PIPELINES: [(usize, usize); 5] = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)];
 const REPLICATED: [(usize, usize); 5] = [(1, 2), (2, 2), (1, 4), (2, 3), (3, 1)];
 
-/// The least number of steps between two kills.
+/// The smallest number of steps between two kills.
 const STEPS_A_KILL: u64 = 24;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -27,7 +27,7 @@ fn kills() -> u64 {
     number("STAGECOACH_KILLS", 12)
 }
 
-/// A job that saves often and has no end before it is stopped. `memory` adds checkpoints in memory, if it is not empty.
+/// Returns a job that saves often and has no end. A nonempty `memory` adds checkpoints in memory.
 fn job(memory: &str, spares: u32) -> TestJob {
     let extra = format!(
         "  spares: {spares}\n  checkpoint: {{everySteps: 4, keepLast: 2{memory}}}\n  restart: {{maxRestarts: 1000, backoff: {{initialSeconds: 0}}, terminationTimeoutSeconds: 2}}\n"
@@ -58,18 +58,18 @@ fn so_it_does_with_spares() {
     soak(&job(", memory: {everySteps: 1}", 1), &PIPELINES, kills());
 }
 
-/// The other replicas do not wait for the stage that is killed.
+/// The other replicas do not wait for the killed stage.
 #[test]
 fn so_it_does_with_replicas() {
     for memory in ["", ", memory: {everySteps: 1}"] {
         let job = job(memory, 0);
         let job = TestJob { stages: 2, data_parallel: 2, gradient_blocks: 4, ..job };
-        // the two jobs have up to six processes
+        // the two jobs have at most six processes each
         soak(&job, &REPLICATED, kills().div_ceil(3));
     }
 }
 
-/// A kill leaves the other stages in the middle of a message, on a device.
+/// A kill may leave the other stages in the middle of a message on a device.
 #[test]
 fn so_it_does_over_nccl() {
     let job = TestJob { transport: "Nccl", ..job(", memory: {everySteps: 1}", 0) };
@@ -83,7 +83,7 @@ fn soak(job: &TestJob, meshes: &[(usize, usize)], kills: u64) {
     let workspace = corpus::workspace();
     let mut soak = Soak::start(workspace.path(), job, meshes, seed);
     for kill in 1..=kills {
-        // a group that is ahead of schedule, and every fifth group, is killed as soon as possible
+        // the test kills every fifth group, and a group that has passed its step, as soon as possible
         soak.strike(if kill % 5 == 0 { 0 } else { kill * STEPS_A_KILL });
         if kill % 10 == 0 {
             println!("{kill} of {kills} kills, step {}", soak.step());
@@ -93,7 +93,7 @@ fn soak(job: &TestJob, meshes: &[(usize, usize)], kills: u64) {
     println!("groups by number of stages and replicas: {:?}", soak.counts);
     assert_eq!(soak.kills.values().sum::<usize>() as u64, kills);
     if kills >= 50 {
-        // checkpoints in memory load too fast for a kill
+        // checkpoints in memory load too fast for a kill during `Load`
         let is_struck = |phase: &Phase| *phase != Phase::Load || !job.extra.contains("memory");
         let rare = soak.kills.iter().find(|(phase, kills)| is_struck(phase) && **kills < ENOUGH);
         assert!(rare.is_none(), "{:?}", soak.kills);

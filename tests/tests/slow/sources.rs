@@ -1,14 +1,14 @@
-//! Jobs that train on a mixture of files on a hub and on the volume: whatever happens to the hub, to stages and to the
-//! launcher, the results are those of the undisturbed run.
+//! Jobs that train on a mixture of files on a hub and on the volume. Faults of the hub, of stages and of the launcher
+//! do not change the results of the undisturbed run.
 
 use std::path::Path;
 
-use stagecoach_test_hub::{Answer, File, Hub};
+use stagecoach_test_hub::{File, Hub, PlannedAnswer};
 use stagecoach_tests::{Hashes, Launched, Outcome, TestJob, corpus, no_file_has, says, signal, stagecoach};
 
 const REPO: &str = "datasets/org/plays";
 
-/// A hub with texts in several files.
+/// Returns a hub with texts in several files.
 fn hub() -> Hub {
     let hub = Hub::start();
     let texts: Vec<String> = (0..4).map(|file| corpus::jsonl(150, 40, 20 + file)).collect();
@@ -17,13 +17,13 @@ fn hub() -> Hub {
     hub
 }
 
-/// A job whose first source is on the hub, and whose weights change at step 20.
+/// Returns a job whose first source is on the hub, and whose weights change at step 20.
 fn job() -> TestJob {
     let sources = "sources: [{name: plays, paths: [\"hf://datasets/org/plays/data/*\"], weight: 3, weightSchedule: \
                    [{fromStep: 20, weight: 1}]}, {name: small, paths: [corpus/small.jsonl]}]";
     TestJob {
         name: "mixed".into(),
-        // the whole corpus is here before the hub is gone
+        // the job reads the whole corpus before the hub fails
         corpus: format!("{sources}\n    streaming: {{mode: Never}}"),
         steps: 40,
         extra: "  checkpoint: {everySteps: 5, keepLast: 100}\n  restart: {backoff: {initialSeconds: 0}}\n".into(),
@@ -53,19 +53,20 @@ fn the_results_do_not_depend_on_the_hub_nor_on_what_dies() {
         faults.requests_per_signature = 3;
         faults.truncate_at = Some(1000);
         faults.truncations = 3;
-        faults.answers = vec![Answer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0"), Answer::cdn(503)];
+        faults.answers =
+            vec![PlannedAnswer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0"), PlannedAnswer::cdn(503)];
     });
     let mut launched = start(&hub, workspace, &job());
     launched.wait_for_step(7);
-    // the branch moves, and the hub is gone for the rest of this run
+    // the branch changes, and the hub fails for the rest of this run
     hub.put(REPO, "main", [("data/0.jsonl", File::large(corpus::jsonl(100, 40, 99)))]);
-    hub.faults(|faults| faults.answers = (0..1000).map(|_| Answer::hub(503)).collect());
+    hub.faults(|faults| faults.answers = (0..1000).map(|_| PlannedAnswer::hub(503)).collect());
     let stages = launched.wait_for_stages(3);
     signal(stages[0], libc::SIGKILL);
     launched.wait_for_restart(workspace);
     launched.wait_for_step(12);
     launched.interrupt(workspace);
-    // a cold cache, another number of stages, and the hub is back
+    // the token cache is empty, the number of stages is different, and the hub works again
     std::fs::remove_dir_all(workspace.join("cache")).unwrap();
     hub.faults(|faults| faults.answers.clear());
     let outcome = start(&hub, workspace, &TestJob { stages: 2, ..job() }).finish(workspace);
@@ -88,7 +89,7 @@ fn the_results_do_not_depend_on_the_hub_nor_on_what_dies() {
         said
     };
     let folder = job.display().to_string();
-    // the commit of the job is replayed, though its branch has moved
+    // the replay uses the commit of the job, although the branch has changed
     command(&["replay", &folder, "--step", "30"]);
     let blamed = command(&["blame", &folder, "--step", "6"]);
     assert!(blamed.contains("hf://datasets/org/plays/data/"), "{blamed}");
@@ -108,7 +109,8 @@ fn a_source_that_stops_ends_the_job() {
     assert!((1..1000).contains(&step), "{result}");
 }
 
-/// Losses of sources by step: a step of one source has its loss, and a step of both has a mean of the two.
+/// Checks the losses of sources by step. A step with one source has the loss of that source. The loss of a step with
+/// both sources is between their losses.
 #[test]
 fn each_source_has_its_own_loss() {
     let workspace = corpus::workspace();

@@ -1,11 +1,10 @@
-//! Spares: a process that waits takes the place of a dead stage at once, and the run ends with the undisturbed run's
-//! bits.
+//! Spares: a waiting process replaces a lost stage at once, and the run ends with the bits of the undisturbed run.
 
 use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until};
 
-/// A job with one spare.
+/// Returns a job with one spare.
 fn job() -> TestJob {
     let extra = "  spares: 1\n  checkpoint: {everySteps: 2, keepLast: 2}\n  restart: {backoff: {initialSeconds: 0}, \
                  terminationTimeoutSeconds: 2}\n"
@@ -13,7 +12,7 @@ fn job() -> TestJob {
     TestJob { name: "spared".into(), decay_steps: Some(60), extra, ..TestJob::default() }
 }
 
-/// Starts the job without an end. Returns the launcher, the stages, and the spare that stands by.
+/// Starts the job without an end. Returns the launcher, the stages, and the waiting spare.
 fn running(workspace: &Path) -> (Launched, Vec<u32>, u32) {
     let mut launched = Launched::start(workspace, &job().endless(), &[]);
     launched.wait_for_step(5);
@@ -22,13 +21,14 @@ fn running(workspace: &Path) -> (Launched, Vec<u32>, u32) {
     (launched, stages, spare)
 }
 
-/// The launcher's record.
+/// Returns the launcher's record.
 fn state(workspace: &Path) -> serde_json::Value {
     let record = std::fs::read(workspace.join("spared/state.json")).unwrap();
     serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
-/// Stops the run, and trains the remaining steps to an end that comes soon. Returns the first launcher's outcome.
+/// Stops the run, and resumes it to an end that comes soon. Asserts that the bits are those of an undisturbed run.
+/// Returns the outcome of the stopped run.
 fn ends_with_the_same_bits(workspace: &Path, launched: Launched) -> Outcome {
     let outcome = launched.interrupt(workspace);
     let rest = job().ending_after(saved(&workspace.join("spared")));
@@ -45,10 +45,10 @@ fn a_spare_takes_the_place_of_each_stage_and_the_next_one_is_made() {
         let reached = launched.steps();
         signal(stages[rank], libc::SIGKILL);
         launched.wait_for_restart(workspace.path());
-        // more steps than before: a stage that is lost twice without progress takes the group with it
+        // the job must pass its former last step: a stage that is lost twice without progress ends the whole group
         launched.wait_for_step(reached + 20);
         let next = launched.wait_for_spare(workspace.path(), &[spare]);
-        // the other stages keep their processes, and the spare is a stage
+        // the other stages keep their processes, and the spare has become a stage
         let mut expected = stages.clone();
         expected[rank] = spare;
         let mut now = launched.wait_for_stages(3);
@@ -56,7 +56,7 @@ fn a_spare_takes_the_place_of_each_stage_and_the_next_one_is_made() {
         expected.sort_unstable();
         now.sort_unstable();
         assert_eq!(now, expected);
-        // the former spare can be lost in turn
+        // the promoted spare can be lost too
         signal(spare, libc::SIGKILL);
         launched.wait_for_spare(workspace.path(), &[spare, next]);
         assert!(launched.stages().contains(&next));
@@ -74,12 +74,12 @@ fn a_spare_that_dies_costs_nothing() {
     let workspace = corpus::workspace();
     let (mut launched, stages, spare) = running(workspace.path());
     signal(spare, libc::SIGKILL);
-    // another spare is started
+    // the launcher starts another spare
     let next = launched.wait_for_spare(workspace.path(), &[spare]);
     launched.wait_for_step(30);
     assert_eq!(launched.wait_for_stages(3), stages);
     assert_eq!(state(workspace.path())["budget"]["total"], 0);
-    // the new spare takes the place of a stage like any other
+    // the new spare can replace a stage too
     signal(stages[1], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
     assert!(launched.stages().contains(&next));
@@ -91,7 +91,7 @@ fn a_stage_that_dies_with_the_spare_is_started_again() {
     for rank in 0..2 {
         let workspace = corpus::workspace();
         let (mut launched, stages, spare) = running(workspace.path());
-        signal(spare, libc::SIGSTOP); // a stopped spare takes no place
+        signal(spare, libc::SIGSTOP); // a stopped spare can't become a stage
         signal(stages[rank], libc::SIGKILL);
         launched.wait_for_restart(workspace.path());
         launched.wait_for_stages(3);
@@ -101,7 +101,7 @@ fn a_stage_that_dies_with_the_spare_is_started_again() {
     }
 }
 
-/// The spare wakes after another process has taken its place.
+/// The stopped spare continues after another process has replaced the stage.
 #[test]
 fn a_spare_that_takes_a_place_too_late_goes() {
     let workspace = corpus::workspace();

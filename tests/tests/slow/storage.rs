@@ -1,5 +1,5 @@
-//! A full disk and a failing disk: the checkpoint fails with a message, training continues without a restart, the older
-//! checkpoint stays, and the next save succeeds.
+//! A full or failing disk: the save fails with a message, training continues without a restart, the older checkpoint
+//! stays, and the next save succeeds.
 
 use std::fs;
 
@@ -10,25 +10,25 @@ use stagecoach_tests::each;
 use stagecoach_tests::faulty::{StageCall, StageFault};
 use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, STEPS, seed};
 
-/// The job continues after step 3 and saves at step 4 and at its end.
+/// The job resumes after step 3. It saves at step 4 and at its end.
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 3, mode: Sync}";
 const PERIODIC: u64 = 4;
-/// The number of writes that are drawn, unless all are tried.
+/// The number of failing writes in the sample.
 const SAMPLE: usize = 10;
 
-struct Failure {
+struct StorageFailure {
     call: StageCall,
     errno: i32,
-    /// Whether the failure is in the last save, after which there is no other.
+    /// Whether the failure is in the last save of the job.
     last: bool,
 }
 
-/// The writes and syncs of both saves, and whether each is in the last one.
+/// Returns the writes and syncs of both saves, and whether each call is in the last save.
 fn calls(fixture: &Fixture) -> Vec<(StageCall, bool)> {
     fixture.stopped("traced");
     let ran = fixture.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
     ran.ended_well(fixture);
-    let mut saves = [0; 2]; // the number of saves begun so far, by rank
+    let mut saves = [0; 2]; // the number of saves that each rank has started
     let mut found = Vec::new();
     for call in ran.trace() {
         let begins = match call.rank {
@@ -45,26 +45,26 @@ fn calls(fixture: &Fixture) -> Vec<(StageCall, bool)> {
     found
 }
 
-/// All of `calls` with both errors; by default every sync with one of the errors, and some of the writes.
-fn failures(calls: Vec<(StageCall, bool)>) -> Vec<Failure> {
+/// Returns all of `calls` with both errors, or by default every sync with one of the errors and some of the writes.
+fn failures(calls: Vec<(StageCall, bool)>) -> Vec<StorageFailure> {
     let all = calls
         .into_iter()
-        .flat_map(|(call, last)| [ENOSPC, EIO].map(|errno| Failure { call: call.clone(), errno, last }));
+        .flat_map(|(call, last)| [ENOSPC, EIO].map(|errno| StorageFailure { call: call.clone(), errno, last }));
     if std::env::var("STAGECOACH_CRASHES").as_deref() == Ok("all") {
         return all.collect();
     }
     let mut draws = Draws(seed());
     let (mut writes, syncs): (Vec<_>, Vec<_>) = all.partition(|f| f.call.operation == "write");
-    let mut chosen: Vec<Failure> =
+    let mut chosen: Vec<StorageFailure> =
         (0..SAMPLE).map(|_| writes.swap_remove(draws.below(writes.len() as u64) as usize)).collect();
     for pair in syncs.chunks(2) {
-        let Failure { call, errno, last } = &pair[draws.below(2) as usize];
-        chosen.push(Failure { call: call.clone(), errno: *errno, last: *last });
+        let StorageFailure { call, errno, last } = &pair[draws.below(2) as usize];
+        chosen.push(StorageFailure { call: call.clone(), errno: *errno, last: *last });
     }
     chosen
 }
 
-fn run(fixture: &Fixture, at: usize, Failure { call, errno, last }: &Failure) {
+fn run(fixture: &Fixture, at: usize, StorageFailure { call, errno, last }: &StorageFailure) {
     let fault = StageFault { rank: call.rank, call: call.number, fault: VolumeFault::Fail(*errno) }.to_string();
     println!("{fault}: {} {}", call.operation, call.path);
     let name = &format!("case-{at}");
@@ -95,7 +95,7 @@ fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
     each("failures", &failures, |at, failure| run(&fixture, at, failure));
 }
 
-/// A checkpoint may be hundreds of times as large as the part that one stage holds.
+/// A stage reads only its tensors, since a checkpoint may be hundreds of times as large as the part of one stage.
 #[test]
 fn a_stage_reads_its_own_tensors_of_a_checkpoint_once_and_no_others() {
     let fixture = crate::fixture();
@@ -114,7 +114,7 @@ fn a_stage_reads_its_own_tensors_of_a_checkpoint_once_and_no_others() {
     }
 }
 
-/// The refusal comes before any step is trained, and it is final: the job does not restart.
+/// The job refuses the volume before it trains a step, and does not restart.
 #[test]
 fn a_volume_that_can_not_rename_folders_is_refused() {
     let fixture = crate::fixture();

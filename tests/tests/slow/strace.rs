@@ -1,5 +1,5 @@
-//! Like `crashes`, but without the project's own fault injection: strace kills the real trainer at a system call on the
-//! job's folder.
+//! Like `crashes`, but without the fault injection of this project: strace kills the real trainer at a system call on
+//! the job's folder.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -14,7 +14,8 @@ use stagecoach_tests::{signal, stagecoach, until};
 
 const POINTS: usize = 20;
 const CALLS: &str = "openat,mkdir,write,fsync,rename,unlink,rmdir";
-/// With synchronous saves one thread makes all calls on the folder, so a thread's count identifies a call.
+/// With synchronous saves, one thread makes all calls on the folder, so that the count of that thread identifies a
+/// call.
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +26,7 @@ enum TracedProcess {
 
 const PROCESSES: [TracedProcess; 3] = [TracedProcess::Stage(0), TracedProcess::Stage(1), TracedProcess::Launcher];
 
-/// The `nth` call of `syscall` by the thread that makes it. strace counts the calls of each thread separately.
+/// The `nth` call of `syscall` by a thread. strace counts the calls of each thread separately.
 #[derive(Clone, Debug)]
 struct Point {
     process: TracedProcess,
@@ -34,12 +35,12 @@ struct Point {
     line: String,
 }
 
-/// The system calls that strace recorded, in order.
+/// Returns the system calls that strace recorded, in order.
 fn seen(process: TracedProcess, log: &Path) -> Vec<Point> {
     let mut made: HashMap<(String, String), usize> = HashMap::new();
     let mut seen = Vec::new();
     for line in fs::read_to_string(log).unwrap().lines() {
-        // with a single thread, strace omits the thread id from its lines
+        // for a process with a single thread, strace writes lines without the thread id
         let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
         let thread = &line[..line.len() - call.len()];
         let Some((syscall, _)) = call.split_once('(') else { continue };
@@ -53,7 +54,7 @@ fn seen(process: TracedProcess, log: &Path) -> Vec<Point> {
     seen
 }
 
-/// strace, without the command that it runs.
+/// Returns the strace command, without the command that strace runs.
 fn strace(log: &Path, point: Option<&Point>) -> Command {
     let mut command = Command::new("strace");
     command.args(["-y", "-o"]).arg(log);
@@ -66,8 +67,8 @@ fn strace(log: &Path, point: Option<&Point>) -> Command {
     command
 }
 
-/// Runs one attempt as the launcher would, with stage `traced` under strace. Returns the signal that killed that stage;
-/// `None` if none did.
+/// Runs one attempt as the launcher does, with stage `traced` under strace. Returns the signal that killed that stage,
+/// or `None` if no signal did.
 fn attempt(fixture: &Fixture, case: &Case, traced: u32, log: &Path, point: Option<&Point>) -> Option<i32> {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let job = fixture.job(case);
@@ -108,7 +109,7 @@ fn attempt(fixture: &Fixture, case: &Case, traced: u32, log: &Path, point: Optio
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let status = until("the end of a stage", || one.try_wait().unwrap());
         if status.signal().is_some() {
-            signal(other.id(), libc::SIGTERM); // the other stage may wait for a peer that never comes
+            signal(other.id(), libc::SIGTERM); // the other stage may wait for a peer that never joins
         }
         until("the end of its peer", || other.try_wait().unwrap());
         status
@@ -117,7 +118,8 @@ fn attempt(fixture: &Fixture, case: &Case, traced: u32, log: &Path, point: Optio
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).signal()
 }
 
-/// Runs `point.process` under strace, from a copy of the folder with leftovers. Returns whether strace killed it.
+/// Runs `point.process` under strace, in a copy of the folder with leftovers. Returns whether strace killed the
+/// process.
 fn kill(fixture: &Fixture, case: &Case, point: &Point) -> bool {
     let log = fixture.path("strace.log");
     fixture.with_leftovers(case.name);
@@ -134,7 +136,7 @@ fn launcher(fixture: &Fixture, case: &Case, log: &Path, point: Option<&Point>) -
     finish(&mut command, &fixture.path("launcher.notes")).status.signal()
 }
 
-/// The system calls at which each process may be killed.
+/// Returns the system calls at which strace can kill each process.
 fn count(fixture: &Fixture) -> HashMap<TracedProcess, Vec<Point>> {
     let log = fixture.path("strace.log");
     let points = |process| {
@@ -147,7 +149,7 @@ fn count(fixture: &Fixture) -> HashMap<TracedProcess, Vec<Point>> {
         assert_eq!(by, None);
         let mut points = seen(process, &log);
         let mut met = HashSet::new();
-        // the kill hits the first thread that reaches this count
+        // strace kills the first thread that reaches this count
         points.retain(|p| met.insert((p.syscall.clone(), p.nth)) && p.line.contains(&format!("{}/", folder.display())));
         fs::remove_dir_all(folder).unwrap();
         (process, points)
@@ -185,7 +187,7 @@ fn killed_at_a_system_call() {
     println!("{POINTS} points, seed {} (STAGECOACH_SEED)", seed());
     let (mut died, mut tries) = (0, 0);
     while died < POINTS {
-        // the processes take turns, and for each process the system calls take turns
+        // the loop alternates between the processes, and for each process between the system calls
         let process = PROCESSES[tries % PROCESSES.len()];
         let points = points.get_mut(&process).unwrap();
         let calls: BTreeSet<&str> = points.iter().map(|point| point.syscall.as_str()).collect();
@@ -204,7 +206,8 @@ fn killed_at_a_system_call() {
         let seen = seen(process, &fixture.path("strace.log"));
         let at = seen.iter().find(|seen| (&seen.syscall, seen.nth) == (&point.syscall, point.nth)).unwrap();
         println!("{died:2}: {process:?} died at its {} number {}: {}", at.syscall, at.nth, at.line);
-        // after the launcher's death a person starts the job again, after a stage's death the launcher does
+        // this run replaces the user, who starts the job again after the launcher's death, or the launcher after a
+        // stage's death
         let ran = fixture.run(&case);
         ran.ended_well(&fixture);
         ran.is_tidy(&[0, COMMITTED[2]]);

@@ -1,11 +1,11 @@
-//! Jobs that train while their corpus is read: the result is the same after any fault of a stage, of the
-//! volume, of the hub and of the object store.
+//! Jobs that train while stage 0 reads their corpus. The result is the same after any fault of a stage, the volume, the
+//! hub or the object store.
 
 use std::path::Path;
 
 use serde_json::Value;
-use stagecoach_test_hub::{Answer, Faults, File, Hub};
-use stagecoach_test_objects::{Fault, Store};
+use stagecoach_test_hub::{Faults, File, Hub, PlannedAnswer};
+use stagecoach_test_objects::{StoreFault, TestStore};
 use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::{
     Hashes, Launched, Outcome, TestJob, checkpoints, corpus, no_file_has, says, signal, stagecoach,
@@ -13,31 +13,32 @@ use stagecoach_tests::{
 
 const REPO: &str = "datasets/org/plays";
 
-/// Numbers of stages and replicas.
+/// The numbers of stages and replicas.
 const MESHES: [(usize, usize); 5] = [(3, 1), (2, 1), (1, 1), (2, 2), (1, 4)];
 
-/// Files of several formats. The Parquet file is divided into blocks, and too large to be read with its footer.
+/// Returns files of several formats. The Parquet file has several blocks, and is too large to be read together with its
+/// footer.
 fn files(seed: u64) -> [(&'static str, Vec<u8>); 3] {
     let jsonl = |seed| corpus::jsonl(60, 40, seed).into_bytes();
     [("0.jsonl", jsonl(seed)), ("1.parquet", corpus::parquet(300, 40, seed + 1)), ("2.jsonl", jsonl(seed + 2))]
 }
 
-/// A hub and an object store with files.
+/// A hub and an object store with the files of a corpus.
 struct Remote {
     hub: Hub,
-    store: Store,
+    store: TestStore,
 }
 
 impl Remote {
     fn start() -> Remote {
-        let remote = Remote { hub: Hub::start(), store: Store::start() };
+        let remote = Remote { hub: Hub::start(), store: TestStore::start() };
         remote.hub.user("hf_planted");
         remote.hub.put(REPO, "main", files(20).map(|(name, bytes)| (name, File::large(bytes))));
         files(30).into_iter().for_each(|(name, bytes)| remote.store.put(&format!("plays/{name}"), bytes));
         remote
     }
 
-    /// The variables of a job that reads from both.
+    /// Returns the environment variables of a job that reads from both.
     fn variables(&self) -> [(&'static str, String); 6] {
         [
             ("HF_ENDPOINT", self.hub.endpoint()),
@@ -50,7 +51,7 @@ impl Remote {
     }
 }
 
-/// A job that is streamed from a hub, an object store and the volume. The weights change.
+/// Returns a job that streams its corpus from a hub, an object store and the volume, with weights that change.
 fn job(streaming: &str) -> TestJob {
     let sources = "sources: [{name: plays, paths: [\"hf://datasets/org/plays/*\"], weight: 3}, {name: objects, paths: \
                    [\"s3://bucket/plays/*\"], weight: 2, weightSchedule: [{fromStep: 70, weight: 4}]}, {name: small, \
@@ -89,10 +90,10 @@ fn undisturbed(remote: &Remote) -> Hashes {
     finished(start(remote, workspace.path(), &job, &[]), workspace.path())
 }
 
-/// Faults of the hub and of the store, which come with the next requests.
+/// Sets faults of the hub and of the store for the next requests.
 fn disturb(remote: &Remote, draws: &mut Draws) {
-    let limited = || Answer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0");
-    let answer = |kind| if kind == 0 { limited() } else { Answer::hub(503) };
+    let limited = || PlannedAnswer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0");
+    let answer = |kind| if kind == 0 { limited() } else { PlannedAnswer::hub(503) };
     remote.hub.faults(|faults| {
         *faults = Faults {
             truncate_at: Some(500 + draws.below(3000)),
@@ -104,7 +105,7 @@ fn disturb(remote: &Remote, draws: &mut Draws) {
             ..Faults::default()
         };
     });
-    let faults = [Fault::error(503, "SlowDown"), Fault::Break(700)];
+    let faults = [StoreFault::error(503, "SlowDown"), StoreFault::Break(700)];
     remote.store.faults((0..draws.below(3)).map(|_| faults[draws.below(2) as usize].clone()));
 }
 
@@ -132,7 +133,7 @@ fn twenty_interruptions_of_every_kind_leave_one_result() {
         } else {
             launched.interrupt(workspace);
         }
-        // the job continues with other stages and with less on the volume
+        // the job continues with another number of stages, and without some of its files on the volume
         let removed = ["cache", "streamed/windows", "nothing"][draws.below(3) as usize];
         std::fs::remove_dir_all(workspace.join(removed)).ok();
         (job.stages, job.data_parallel) = MESHES[draws.below(MESHES.len() as u64) as usize];
@@ -144,7 +145,7 @@ fn twenty_interruptions_of_every_kind_leave_one_result() {
     let waits = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["dataWaitSeconds"].clone());
     assert!(waits.into_iter().all(|wait| wait.as_f64().is_some_and(|seconds| seconds >= 0.0)));
 
-    // a replay reads the blocks again, from the positions in the checkpoint
+    // a replay reads the blocks again, starting at the positions in the checkpoint
     let replayed = std::process::Command::new(stagecoach())
         .args(["replay", &folder.display().to_string(), "--step", "237", "--workspace"])
         .arg(workspace)
@@ -168,7 +169,7 @@ fn files_that_were_downloaded_have_the_windows_of_the_hub() {
     job.corpus = job.corpus.replace("hf://datasets/org/plays/", "plays/").replace("s3://bucket/plays/", "objects/");
     job.corpus = job.corpus.replace("maxBytes: 1", "maxBytes: 100000000");
     let found = finished(Launched::start(workspace.path(), &job, &[]), workspace.path());
-    // the identity, with which the receipt begins, has the digests of the hub and the tags of the store
+    // the receipt starts with the identity, which contains the digests of the hub and the ETags of the store
     assert_eq!(Hashes { receipt: String::new(), ..found }, Hashes { receipt: String::new(), ..expected });
 }
 
@@ -198,14 +199,14 @@ fn a_source_that_changes_ends_the_job_with_a_checkpoint_and_a_sentence() {
     let saved = checkpoints(&workspace.join("changing"));
     let metrics = std::fs::read_to_string(workspace.join("changing/metrics.jsonl")).unwrap();
     assert_eq!(saved.iter().max().copied(), Some(metrics.lines().count() as u64));
-    // with the source as it was, the job continues
+    // with the original source, the job continues
     (0..6).for_each(|file| write(file, &texts[file]).unwrap());
     let continued = finished(Launched::start(workspace, &job, &[]), workspace);
     let other = TestJob { name: "undisturbed".into(), stages: 1, ..job };
     assert_eq!(continued, finished(Launched::start(workspace, &other, &[]), workspace));
 }
 
-/// The commands that train steps again read the blocks of the hub and of the volume again.
+/// The commands that train steps again read the blocks from the hub and the volume again.
 #[test]
 fn replay_audit_blame_and_diff_work_on_streamed_mixtures() {
     let (remote, workspace) = (Remote::start(), corpus::workspace());
@@ -235,5 +236,9 @@ fn replay_audit_blame_and_diff_work_on_streamed_mixtures() {
     expect(&["timeline", &folder], 0, "stage 0 waited ");
     expect(&["diff", &folder, &other], 74, "training.gradientClipNorm is 0.7 and 0.2");
     std::fs::write(workspace.join("corpus/small.jsonl"), corpus::jsonl(400, 40, 8)).unwrap();
-    expect(&["blame", &folder, "--step", "15"], 74, "the run is not what its job comes to here");
+    expect(
+        &["blame", &folder, "--step", "15"],
+        74,
+        "the corpus or the tokenizer on this machine differs from the run's",
+    );
 }

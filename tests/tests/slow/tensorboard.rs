@@ -1,5 +1,5 @@
-//! TensorBoard reads the files that `stagecoach tensorboard` writes, also while the job trains and after steps were
-//! discarded.
+//! TensorBoard reads the files that `stagecoach tensorboard` writes, also while the job trains, and after the job has
+//! discarded steps.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
 
-/// Starts `stagecoach tensorboard`, which writes `job`'s run to `events`.
+/// Starts `stagecoach tensorboard`, which writes the run of `job` to `events`.
 fn follow(job: &Path, events: &Path) -> Child {
     let mut command = Command::new(stagecoach());
     command.arg("tensorboard").arg(job).arg("--to").arg(events).arg("--follow");
@@ -51,7 +51,7 @@ fn tensorboard_reads_what_a_run_measured() {
     Launched::start(path, &job, &[]).finish(path).hashes();
     let mut following = follow(&folder, &events);
     until("the run's events", || (size(&events) > 0).then_some(()));
-    // the same job starts over from its first step, so its later steps are taken back
+    // the metrics lose their later steps, as if the job had started again from its first step
     let longer = losses(&folder);
     std::fs::write(folder.join("metrics.jsonl"), {
         let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();

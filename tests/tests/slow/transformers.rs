@@ -1,6 +1,6 @@
-//! Hugging Face's transformers open the models that this trainer writes, and the trainer opens theirs. Both continue a
-//! prompt alike, with models that transformers made, and with the same models after some steps of training here. `make
-//! transformers` provides the Python that these tests need.
+//! Hugging Face's transformers load the models that this trainer writes, and the trainer loads models that transformers
+//! write. Both generate the same text, with models from transformers, and with the same models after some steps of
+//! training. `make transformers` provides the Python that these tests need.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use stagecoach_model::model_types;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 
-/// Several prompts, since the most likely token may be the one that ends a text.
+/// Several prompts, since the most likely next token of a prompt may be the one that ends a text.
 const PROMPTS: [&str; 5] = ["kalo miren", "talvo", "wenxi su", "yor be", "zu"];
 const TOKENS: &str = "24";
 
@@ -24,7 +24,8 @@ fn python(arguments: &[&str]) -> String {
     text(Command::new(python).arg(hugging_face().with_file_name("transformers_models.py")).args(arguments))
 }
 
-/// Checks that transformers and the trainer continue the prompts alike with the model in `folder`. Returns the texts.
+/// Checks that transformers and the trainer continue the prompts with the same texts, with the model in `folder`.
+/// Returns the texts.
 fn continue_alike(folder: &Path) -> Vec<String> {
     let model = folder.display().to_string();
     let theirs = python(&[&["continue", &model, TOKENS], &PROMPTS[..]].concat());
@@ -40,8 +41,8 @@ fn continue_alike(folder: &Path) -> Vec<String> {
     ours.to_vec()
 }
 
-/// Trains the model in the folder `model_type`, with a rate at which it doesn't learn to end every text at once.
-/// Returns the job's folder.
+/// Trains the model in the folder `model_type`, with a learning rate at which it does not learn to end every text at
+/// once. Returns the job's folder.
 fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> PathBuf {
     let job = TestJob { name: name.to_owned(), stages: 2, layers: 2, ..TestJob::default() };
     let yaml = job.yaml();
@@ -57,8 +58,8 @@ fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> 
     folder
 }
 
-/// PEFT adds the exported adapter to the model, transformers reads the merged one, and the trainer its own checkpoint:
-/// all continue the prompts alike.
+/// PEFT adds the exported adapter to the model, transformers read the merged model, and the trainer reads its
+/// checkpoint. All three continue the prompts with the same texts.
 #[test]
 #[ignore = "needs a Python with transformers and PEFT: make transformers"]
 fn peft_opens_the_adapters_of_this_trainer() {

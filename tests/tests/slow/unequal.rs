@@ -1,11 +1,12 @@
-//! Stages on unequal machines: their measured times decide their layers when the job starts again, and change no bit.
+//! Stages on unequal machines: when the job starts again, the planner divides the layers by the measured times of the
+//! stages. This does not change a bit.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 use stagecoach_tests::{Launched, TestJob, corpus, says, undisturbed};
 
-/// Enough steps for three records of a timeline, since one step in ten has one.
+/// Enough steps for three timelines in the metrics, since one step in ten has a timeline.
 const STEPS: u64 = 30;
 
 fn records(metrics: &Path) -> Vec<Value> {
@@ -13,7 +14,7 @@ fn records(metrics: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Rewrites the stages' times, so that each is the stage's work over its speed.
+/// Rewrites the times of the stages in the metrics. The time of a stage becomes its work divided by its speed.
 fn rewrite(metrics: &Path, speeds: [f64; 3]) {
     let mut records = records(metrics);
     for record in records.iter_mut().filter_map(|record| record.get_mut("timeline")) {
@@ -21,7 +22,7 @@ fn rewrite(metrics: &Path, speeds: [f64; 3]) {
         let layers: Vec<usize> = serde_json::from_value(record["partition"].clone()).unwrap();
         let mut modules = work.iter().map(|module| module.iter().sum::<f64>());
         for (rank, speed) in speeds.into_iter().enumerate() {
-            // embedding and head are on the outer stages
+            // the outer stages also have the embedding and the head
             let count = layers[rank] + usize::from(rank != 1);
             let seconds = modules.by_ref().take(count).sum::<f64>() / speed * 1e-9;
             let stage = &mut record["stages"][rank];

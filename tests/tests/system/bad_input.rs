@@ -1,4 +1,4 @@
-//! Bad input causes one clear sentence and an exit code by the contract, and leaves no half-written files.
+//! Bad input causes one clear sentence and the documented exit code, and leaves no incomplete files.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use stagecoach_api::job::TOKEN_CACHE;
 use stagecoach_tests::{TestJob, corpus, stagecoach};
 
-/// Runs `yaml` in `workspace`. Returns the exit code and the whole output.
+/// Writes `yaml` as the job file of `workspace`, and runs it. Returns the exit code and the whole output.
 fn run(workspace: &Path, yaml: &str, arguments: &[&str], env: &[(&str, &str)]) -> (i32, String) {
     let file = workspace.join("job.yaml");
     std::fs::write(&file, yaml).unwrap();
@@ -23,8 +23,8 @@ fn run(workspace: &Path, yaml: &str, arguments: &[&str], env: &[(&str, &str)]) -
     (output.status.code().unwrap_or(-1), said)
 }
 
-/// Asserts the exit code and that the output contains every word, and that no result, model or token cache is left
-/// half-written.
+/// Asserts the exit code, and that the output contains every word. Asserts that the run left neither a result, a last
+/// checkpoint nor an incomplete token cache.
 fn refused(name: &str, workspace: &Path, (code, said): (i32, String), expected: i32, words: &[&str]) {
     assert_eq!(code, expected, "{name}:\n{said}");
     for word in words {
@@ -34,7 +34,7 @@ fn refused(name: &str, workspace: &Path, (code, said): (i32, String), expected: 
     for left in ["small/result.json", "small/checkpoints/step-00000020"] {
         assert!(!workspace.join(left).exists(), "{name} left {left}");
     }
-    // a cache with this file has its complete content
+    // a token cache with this file is complete
     for cache in std::fs::read_dir(workspace.join(TOKEN_CACHE)).into_iter().flatten().flatten() {
         assert!(cache.path().join("meta.json").is_file(), "{name} left {}", cache.path().display());
     }
@@ -108,7 +108,8 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
     }
 }
 
-/// A schedule in a file sets its own number of chunks and microbatches.
+/// A schedule in a file determines the numbers of chunks and microbatches. This test checks that a job with other
+/// numbers is refused.
 #[test]
 fn a_schedule_in_a_file_for_another_job_is_refused_with_the_job_that_it_is_for() {
     let v = "0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n";

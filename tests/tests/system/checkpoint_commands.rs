@@ -1,4 +1,4 @@
-//! `stagecoach checkpoint` by the real binary, on the checkpoints of a small job.
+//! The commands of `stagecoach checkpoint` in the real binary, on the checkpoints of a small job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach};
 use tempfile::TempDir;
 
-/// A job that saves at steps 3, 6, 9 and 12.
+/// Returns a job that saves at steps 3, 6, 9 and 12.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 3, keepLast: 10, mode: Sync}\n";
     TestJob { steps: 12, extra: extra.into(), ..TestJob::default() }
 }
 
-/// A workspace in which the job is trained. Every test has a copy.
+/// Returns a workspace with the trained job. Every test has a separate copy.
 fn trained() -> TempDir {
     static TRAINED: OnceLock<PathBuf> = OnceLock::new();
     let workspace = TRAINED.get_or_init(|| {
@@ -32,14 +32,14 @@ fn trained() -> TempDir {
     own
 }
 
-/// The exit code, stdout and stderr.
+/// Runs the binary. Returns the exit code, stdout and stderr.
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new(stagecoach()).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Runs `stagecoach checkpoint WORD FOLDER ...`, which must succeed. Returns its stdout.
+/// Runs `stagecoach checkpoint WORD FOLDER ...` and asserts that it succeeds. Returns its stdout.
 fn checkpoint(word: &str, folder: &Path, more: &[&str]) -> String {
     let arguments = [&["checkpoint", word, text(folder)], more].concat();
     let (code, said, stderr) = run(&arguments);
@@ -162,7 +162,7 @@ fn damage_is_named_and_is_exit_code_74() {
     assert_eq!(rows.as_array().unwrap().len(), json("list", &folder, &[]).as_array().unwrap().len());
 }
 
-/// Rewrites the manifest as a later version would write it.
+/// Rewrites the manifest as a later version of the trainer would write it.
 fn newer_format(checkpoint: &Path) {
     let path = checkpoint.join("manifest.json");
     let manifest = fs::read_to_string(&path).unwrap().replace("\"format_version\": 1", "\"format_version\": 2");
@@ -188,7 +188,7 @@ fn pruning_keeps_the_newest_intact_one_and_the_job_resumes() {
     assert_eq!((removed, steps(&folder)), (vec![3, 9], vec![12, 6]));
     assert!(pruned["removed"][0]["bytes"].as_u64().unwrap() > 100_000);
 
-    // a damaged checkpoint does not count and is not removed
+    // a damaged checkpoint does not count as one to keep, and the command does not remove it
     flip(&step(&workspace, 12).join("stage-0.model.safetensors"));
     let said = checkpoint("prune", &folder, &["--keep-last", "1"]);
     assert!(said.contains("removed 0 of 2") && said.contains("the newest intact one is step 6"), "{said}");
@@ -208,7 +208,7 @@ fn a_run_is_not_pruned_under() {
     let prune = ["checkpoint", "prune", text(&folder), "--keep-last", "1"];
     refused(&prune, 1, "is held by another run");
     assert!(run(&["checkpoint", "prune", "--help"]).1.contains("is fenced off"));
-    // commands that change nothing work while the job runs
+    // commands that change nothing work while a run holds the job
     checkpoint("list", &folder, &[]);
     checkpoint("prune", &folder, &["--keep-last", "1", "--dry-run"]);
     launched.interrupt(workspace.path());
@@ -248,14 +248,14 @@ fn a_hugging_face_model_comes_in_and_goes_out_equal() {
     for model in [at("out"), at("llama"), at("llama/checkpoints/step-00000000")] {
         assert_eq!(generate(&model).1, said);
     }
-    // an export in bf16 and in small shards is a model too
+    // an export in bf16 with small shards is a model too
     let small = ["--to", "hf", "--dtype", "bf16", "--max-shard-size", "10KB", "--output"];
     checkpoint("export", &at("llama"), &[&small[..], &[text(&at("bf16"))]].concat());
     let files = ModelFiles::open(&at("bf16")).unwrap();
     assert!(files.names().all(|name| files.tensor(name).unwrap().dtype == Dtype::BF16));
     assert!(at("bf16/model-00002-of-00003.safetensors").exists());
     assert_eq!(generate(&at("bf16")).0, 0);
-    // the exported model can be imported again
+    // the exported model can be imported
     checkpoint("import", &at("again"), &["--from", text(&at("out"))]);
     let hash = |folder: &str| json("show", &at(folder), &[])["files"][0]["blake3"].clone();
     assert_eq!(hash("again"), hash("llama"));
@@ -290,7 +290,7 @@ fn a_request_that_cannot_be_met_is_one_sentence() {
     refused(&["checkpoint", "show", text(&step(&workspace, 9)), "--step", "6"], 1, "give one of them");
 
     let export = |output| ["checkpoint", "export", text(&job), "--to", "hf", "--output", output];
-    refused(&export(text(&empty)), 1, "corpus: is there already");
+    refused(&export(text(&empty)), 1, "corpus: already exists");
     refused(&export(text(&missing.join("x"))), 1, "there is no folder");
 
     let import = |from: &Path, folder: &Path, words: &str| {
@@ -309,7 +309,7 @@ fn a_request_that_cannot_be_met_is_one_sentence() {
     broken("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
     import("has no tensor model.layers.2.input_layernorm.weight");
     broken("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1");
-    import("has a tensor model.layers.1.input_layernorm.weight, which this architecture has no place for");
+    import("has a tensor model.layers.1.input_layernorm.weight, which this architecture does not use");
     broken("\"intermediate_size\": 24", "\"intermediate_size\": 32");
     import("has model.layers.0.mlp.down_proj.weight as BF16[16, 24], and this model has it as F32[16, 32]");
     broken("", "");
@@ -334,7 +334,8 @@ fn a_checkpoint_copied_under_another_name_is_verified_exported_and_replayed() {
     refused(&["checkpoint", "list", text(&copied)], 1, "is a copy of the checkpoint of step 9");
 }
 
-/// The disk is full: the checkpoints move to another file system, and a link leads to them.
+/// The user moves the checkpoints to another file system, for example because the disk is full, and replaces them by a
+/// link.
 #[test]
 fn checkpoints_on_another_file_system_are_refused_before_a_step_is_trained() {
     use std::os::unix::fs::MetadataExt;
@@ -348,7 +349,7 @@ fn checkpoints_on_another_file_system_are_refused_before_a_step_is_trained() {
     copy(&checkpoints, &other.path().join("checkpoints"));
     fs::remove_dir_all(&checkpoints).unwrap();
     std::os::unix::fs::symlink(other.path().join("checkpoints"), &checkpoints).unwrap();
-    // the job has three steps left to train
+    // three steps of the job remain
     fs::remove_dir_all(checkpoints.join("step-00000012")).unwrap();
     fs::remove_file(workspace.path().join("small/result.json")).unwrap();
     let outcome = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());

@@ -1,4 +1,4 @@
-//! The commands other than `run`, and the sample jobs.
+//! The commands other than `run` and `checkpoint`, and the sample jobs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use stagecoach_test_hub::{File, Hub};
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 
 fn succeeds(arguments: &[&str]) -> String {
-    // with a thread a core, `generate` spins at every barrier while other tests compute
+    // with one thread for each core, `generate` would spin at every barrier while other tests compute
     let output = Command::new(stagecoach()).args(arguments).env("OMP_NUM_THREADS", "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{arguments:?}\n{said}\n{}", String::from_utf8_lossy(&output.stderr));
     said
 }
 
-/// The lines of JSON that a command prints.
+/// Returns the lines of JSON that a command prints.
 fn json_lines(arguments: &[&str]) -> Vec<Value> {
     succeeds(arguments).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -40,7 +40,7 @@ fn every_sample_can_be_planned() {
     assert_eq!(seen, 6);
 }
 
-/// Trains the samples as they are, except for another corpus and a smaller number of steps.
+/// Trains the samples with a different corpus and a smaller number of steps, and no other changes.
 #[test]
 fn samples_that_a_small_machine_can_train_are_trained() {
     for (sample, steps) in [("two-stage-gpipe", 4), ("llama-12-layers-small", 3)] {
@@ -60,7 +60,7 @@ fn samples_that_a_small_machine_can_train_are_trained() {
     }
 }
 
-/// Trains the sample on FineWeb, shrunk, with files of FineWeb's form on a hub of this machine.
+/// Trains a shrunk version of the sample on FineWeb. A hub on this machine has files in FineWeb's format.
 #[test]
 fn the_sample_on_the_hub_is_trained() {
     let hub = Hub::start();
@@ -119,7 +119,7 @@ fn a_plan_gives_the_head_its_weight_and_can_be_taken_along() {
     let sample = samples().join("llama-12-layers.yaml");
     let (svg, csv, trace) = (file("p.svg"), file("p.csv"), file("p.json"));
     let said = succeeds(&["plan", text(&sample), "--svg", text(&svg), "--csv", text(&csv), "--trace", text(&trace)]);
-    // the columns of the table are stage, layers, work and so on
+    // the first columns of the table are stage, layers and work
     let rows = said.lines().filter_map(|l| l.trim_start().strip_suffix('%'));
     let rows = rows.map(|l| l.split_whitespace().collect::<Vec<_>>()).filter(|row| row[0].parse::<usize>().is_ok());
     let layers: Vec<&str> = rows.map(|row| row[1]).collect();
@@ -127,7 +127,7 @@ fn a_plan_gives_the_head_its_weight_and_can_be_taken_along() {
     assert!(said.contains("balance 0.905"));
     assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
     assert!(serde_json::from_str::<serde_json::Value>(&std::fs::read_to_string(trace).unwrap()).is_ok());
-    // the CSV is a schedule that a job can name
+    // a job can use the CSV as its schedule
     let csv = std::fs::read_to_string(csv).unwrap();
     assert!(csv.starts_with("0F0,0F1,0F2,0F3"), "{csv}");
     std::fs::write(folder.path().join("own.csv"), csv.replace("0F0,0F1", "0F1,0F0")).unwrap();
@@ -151,7 +151,7 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     assert!(generate("1").starts_with("ka"));
     assert_eq!(generate("1"), generate("1"));
     assert_ne!(generate("1"), generate("2"));
-    // a nucleus of almost nothing is the most likely token, and the text ends before a stop string
+    // a very small top-p leaves only the most likely token; the text ends before a stop string
     let from = |options: &[&str]| {
         succeeds(&[&["generate", text(&model), "--prompt", "ka", "--max-tokens", "20"], options].concat())
     };
@@ -229,7 +229,7 @@ fn a_model_with_a_chat_template_answers() {
     let [talk, _] = run(&["--chat"], "ka lo\nsu\n");
     assert_eq!(talk, format!("{}\n{second}\n", written("user: ka lo\nassistant:")));
 
-    // a template that writes the date gets the given one
+    // a template that contains the date receives the given date
     let dated = template.replace("{{ bos_token }}", "{{ bos_token }}{{ strftime_now('%d') }} ");
     std::fs::write(model.join("chat_template.jinja"), dated).unwrap();
     let on_a_day = written("31 user: ka lo\nassistant:");

@@ -1,5 +1,5 @@
-//! Real processes and real signals: whichever process dies, the group recovers and ends with the undisturbed run's
-//! bits.
+//! Real processes and real signals: after the loss of any process, the group recovers and ends with the bits of the
+//! undisturbed run.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use stagecoach_tests::{
     Ended, Group, Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until,
 };
 
-/// A job that saves nothing before its end, so every restart begins at step 0.
+/// Returns a job that saves nothing before its end, so that every restart begins at step 0.
 fn job() -> TestJob {
     let extra =
         "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n"
@@ -17,13 +17,14 @@ fn job() -> TestJob {
     TestJob { name: "faulty".into(), decay_steps: Some(60), extra, ..TestJob::default() }
 }
 
-/// Waits until all of `pids` are gone, and reports how long that took: 5 s at most on a machine that is not overloaded.
+/// Waits until all of `pids` have ended, and prints the time since the fault. The time is at most 5 s on a machine that
+/// is not overloaded.
 fn gone_soon(pids: &[u32], since: Instant) {
     until("the whole group's end", || pids.iter().all(|&pid| is_gone(pid)).then_some(()));
     println!("the group was gone {:?} after the fault", since.elapsed());
 }
 
-/// Starts the job without an end, so that it still runs when a fault strikes, on any machine.
+/// Starts the job without an end, so that the job still runs at the time of the fault, on any machine.
 fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
     running_job(workspace, &job(), step)
 }
@@ -35,13 +36,13 @@ fn running_job(workspace: &Path, job: &TestJob, step: u64) -> (Launched, Vec<u32
     (launched, stages)
 }
 
-/// The launcher's record.
+/// Returns the launcher's record.
 fn state(workspace: &Path) -> serde_json::Value {
     let record = std::fs::read(workspace.join("faulty/state.json")).unwrap();
     serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
-/// Trains the remaining steps to an end that comes soon.
+/// Trains a job that resumes from the checkpoint and ends soon. Returns its outcome.
 fn to_its_end(workspace: &Path) -> Outcome {
     let rest = job().ending_after(saved(&workspace.join("faulty")));
     let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
@@ -49,8 +50,8 @@ fn to_its_end(workspace: &Path) -> Outcome {
     outcome
 }
 
-/// Asserts that the group trains again by itself after a fault and ends with the undisturbed run's bits. Returns the
-/// outcome of the launcher.
+/// Asserts that the group trains again by itself after a fault, and ends with the bits of the undisturbed run. Returns
+/// the outcome of the launcher.
 fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
     launched.wait_for_restart(workspace);
     let outcome = launched.interrupt(workspace);
@@ -89,7 +90,7 @@ fn a_stage_may_be_lost_again_and_again_while_training_progresses() {
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
     for kill in 1..=5 {
         signal(launched.stages()[1], libc::SIGKILL);
-        // further than any step before the kill
+        // the job must pass every step before the kill
         launched.wait_for_step(5 + 20 * kill);
     }
     only_replaced(&launched, &stages, &[1]);
@@ -104,7 +105,7 @@ fn two_killed_at_once_are_replaced_and_the_third_stays() {
     let (mut launched, stages) = running(workspace.path(), 5);
     signal(stages[0], libc::SIGKILL);
     signal(stages[2], libc::SIGKILL);
-    // the launcher may see one death before the other: it replaces the stages together or one after the other
+    // the launcher may observe one death before the other, and replace the stages together or one after the other
     until("both replacements", || {
         let now = launched.stages();
         (now.len() == 3 && now[0] != stages[0] && now[2] != stages[2]).then_some(())
@@ -175,8 +176,8 @@ fn ctrl_c_leaves_with_143_and_the_next_run_resumes() {
     says(&to_its_end(workspace.path()), "resuming after step");
 }
 
-/// Ctrl-C while a lost stage is started again, or at the moment of its loss, leaves no process behind, and the next run
-/// continues.
+/// Ctrl-C while the launcher replaces a lost stage, or at the moment of the loss, leaves no process. The next run
+/// resumes.
 #[test]
 fn ctrl_c_while_the_group_forms_again_leaves_with_143() {
     for rank in 0..3 {
@@ -202,10 +203,10 @@ fn ctrl_c_while_the_group_forms_again_leaves_with_143() {
 #[test]
 fn a_second_ctrl_c_leaves_at_once() {
     let workspace = corpus::workspace();
-    // with this timeout the launcher waits long for a stage that stands still
+    // with this timeout, the launcher would wait long for a stopped stage
     let patient = job().extra.replace("terminationTimeoutSeconds: 2", "terminationTimeoutSeconds: 120");
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra: patient, ..job() }, 5);
-    // no stage can leave gracefully without this one
+    // the other stages can't exit gracefully without this one
     stop(stages[1]);
     signal(launched.child.id(), libc::SIGINT);
     let stdout = workspace.path().join("stdout");
@@ -226,7 +227,7 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
         let mut group = Group::start(workspace.path(), &job().endless(), "a", attempt);
         let metrics = workspace.path().join("faulty/metrics.jsonl");
         let step = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count() as u64);
-        // more steps than the attempt before has trained
+        // the job must train more steps than before this attempt
         let before = step();
         until("some steps", || (group.is_whole() && step() > before + 20).then_some(()));
         signal(group.pids()[stage], libc::SIGTERM);
@@ -282,7 +283,7 @@ fn a_model_that_is_not_finite_ends_the_job_and_saves_nothing() {
     let folder = workspace.path().join("faulty");
     let outcome = Launched::start_file(workspace.path(), &file, folder.clone(), &[]).finish(workspace.path());
     assert_eq!(outcome.status.code(), Some(1), "{}\n{}", outcome.stdout, outcome.stderr);
-    // ten steps in a row are skipped, twice, and both rows end at the same step: a third replay would not help
+    // two attempts each skip ten steps in a row and end at the same step, so that a third attempt would not help
     says(&outcome, "step 10 is the last of 10 in a row");
     says(&outcome, "attempt 2");
     assert!(!outcome.stdout.contains("attempt 3"));

@@ -1,5 +1,5 @@
-//! The library with which `make gpu` counts a step's waits for the GPU: `tests/host-waits`, preloaded before the
-//! stand-in for the CUDA driver.
+//! The library `tests/host-waits`, with which `make gpu` counts how often the host waits for the GPU in a step. The
+//! test loads the library before the stand-in for the CUDA driver.
 
 use std::ffi::c_void;
 use std::process::Command;
@@ -9,7 +9,7 @@ use stagecoach_tests::stagecoach;
 #[test]
 fn a_wait_for_the_gpu_is_noted_and_passed_on_to_the_runtime() {
     const NAME: &str = "host_waits::a_wait_for_the_gpu_is_noted_and_passed_on_to_the_runtime";
-    const INVALID_CONTEXT: i32 = 201; // the stand-in's answer to a thread without a context
+    const INVALID_CONTEXT: i32 = 201; // the stand-in's answer on a thread without a context
     if std::env::var_os("HOST_WAITS").is_some() {
         // SAFETY: the function has this type, and it ignores its argument on a thread without a context.
         let answer = unsafe {

@@ -1,4 +1,4 @@
-//! `stagecoach init` writes a job that runs as it is, and refuses bad input in one sentence.
+//! `stagecoach init` writes a job that runs without changes, and refuses bad input in one sentence.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ fn init(workspace: &Path, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Asserts that `init` is refused with these words and writes no file.
+/// Asserts that `init` fails with these words and writes no file.
 fn refused(workspace: &Path, arguments: &[&str], words: &[&str]) {
     let before = std::fs::read(workspace.join("first.yaml")).ok();
     let output = init(workspace, arguments);
@@ -43,7 +43,7 @@ fn the_job_trains_as_it_was_written() {
     assert_eq!(outcome.result.unwrap()["steps"], 3);
 
     refused(path, &[], &["first.yaml exists: give another file's name, or --force to replace it"]);
-    // files that the run has made are no corpus
+    // the corpus does not include files that the run has created
     let output = init(path, &["--force", "--name", "other", "--stages", "1"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let written = std::fs::read_to_string(&file).unwrap();
@@ -86,7 +86,7 @@ fn without_a_corpus_or_with_a_bad_name_it_says_what_to_do() {
     refused(&path.join("nowhere"), &[], &["nowhere is no folder"]);
 }
 
-/// Copies the tiny model to `name` in the workspace.
+/// Copies the tiny model to the folder `name` of the workspace.
 fn model(workspace: &Path, name: &str) -> String {
     let folder = workspace.join(name);
     std::fs::create_dir_all(&folder).unwrap();
@@ -117,7 +117,7 @@ fn a_job_that_fine_tunes_a_model_trains_as_it_was_written() {
     outcome.hashes();
     assert_eq!(outcome.result.unwrap()["steps"], 3);
 
-    // records that are pairs or conversations
+    // a corpus of prompts with completions, or of conversations
     let read = || std::fs::read_to_string(path.join("first.yaml")).unwrap();
     let pair = format!("{{\"prompt\": \"ka\", \"completion\": \"{}\"}}\n", "lo mi ".repeat(50));
     std::fs::write(path.join("data/all.jsonl"), pair.repeat(40)).unwrap();

@@ -1,5 +1,5 @@
-//! Tests across crates, for every change: the real trainer as processes, in every layout and under one fault of each
-//! kind, compared with an undisturbed run.
+//! Tests across crates that run on every change: the real trainer as processes, with all kinds of layouts and one fault
+//! of each kind, compared with an undisturbed run.
 
 mod bad_input;
 mod checkpoint_commands;

@@ -1,5 +1,5 @@
-//! The project never removes or overwrites files that it did not make. It uses a folder as a job's folder only if the
-//! folder is new or already a job's, and the user's own files in a job's folder stay as they are, even with --fresh.
+//! The project never removes or overwrites files that it did not create. It uses a folder as a job's folder only if the
+//! folder is new or already a job's. A user's files in a job's folder stay unchanged, even with --fresh.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use stagecoach_tests::fixture::files;
 use stagecoach_tests::{Group, Launched, Outcome, TestJob, corpus, hugging_face, says, signal, stagecoach};
 
-/// Every file below a folder, with its content.
+/// Returns the content of every file below a folder, by path.
 fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let name = |path: &Path| path.strip_prefix(folder).unwrap().display().to_string();
     files(folder).iter().map(|path| (name(path), fs::read(path).unwrap())).collect()
@@ -24,7 +24,7 @@ fn run(workspace: &Path, job: &TestJob, arguments: &[&str]) -> Outcome {
     Launched::start(workspace, job, arguments).finish(workspace)
 }
 
-/// Files of a user whose names also occur in a job's folder.
+/// The files of a user. The names of their folders also occur in a job's folder.
 const MINE: [&str; 6] = [
     "logs/mytext.txt",
     "plots/mine.svg",
@@ -50,7 +50,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
         assert!(!outcome.stdout.contains("removing"), "{}", outcome.stdout);
         assert_eq!(content(&folder), before, "{arguments:?}");
     }
-    // a pod's stage refuses the folder too
+    // the stage of a pod refuses the folder too
     let mut group = Group::start(workspace.path(), &TestJob { stages: 1, ..job }, "a", 1);
     let ended = &group.finish()[0];
     assert_eq!((ended.code, &ended.termination_message["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
@@ -68,7 +68,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
     assert_eq!(content(&folder), before);
 }
 
-/// Whatever the reason for refusing a fresh start is, the refusal comes before anything is removed.
+/// The trainer refuses a fresh start before it removes any file, for every reason of the refusal.
 #[test]
 fn a_fresh_start_that_cannot_begin_removes_nothing() {
     let workspace = corpus::workspace();

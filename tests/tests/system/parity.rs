@@ -1,6 +1,6 @@
-//! The first half of the promise: stages, replicas, schedule, partition, transport and recomputation change no bit of
-//! losses or weights, in fp32 and in bf16. By default the test runs a pairwise covering set; `STAGECOACH_PARITY=all`
-//! runs the full product (`make test-exhaustive`).
+//! Stages, replicas, schedule, partition, transport and recomputation do not change a bit of the losses or weights, in
+//! fp32 and in bf16. By default, the test runs a pairwise covering set. With `STAGECOACH_PARITY=all` it runs the full
+//! product (`make test-exhaustive`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,19 +12,19 @@ use stagecoach_tests::{Hashes, Launched, TestJob, combinations, corpus, each, un
 const LAYERS: usize = 4;
 const STAGES: [usize; 5] = [1, 2, 3, 4, 6];
 
-/// Every schedule, with two numbers of chunks a stage where it leaves the choice.
+/// Returns every schedule with its number of chunks a stage, or with two such numbers if the schedule has no fixed
+/// number.
 fn schedules() -> Vec<(&'static str, usize)> {
     let chunks = |schedule: &ScheduleType| match schedule.chunks.fixed() {
         Some(fixed) => vec![fixed],
-        // with one chunk it is 1F1B
+        // with one chunk, this schedule is 1F1B
         None if *schedule == INTERLEAVED_ONE_F_ONE_B => vec![2, 3],
         None => vec![1, 2],
     };
     SCHEDULES.iter().flat_map(|schedule| chunks(schedule).into_iter().map(|chunks| (schedule.name, chunks))).collect()
 }
 
-/// Three partitions for any number of chunks: the planner's, all layers in the first chunk, and all layers in the last
-/// chunk.
+/// Returns one of three partitions: the planner's, all layers in the first chunk, or all layers in the last chunk.
 fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     let all_in = |chunk: usize| (0..chunks).map(|c| if c == chunk { LAYERS } else { 0 }).collect();
     match kind {
@@ -34,7 +34,8 @@ fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// The number of replicas: 1, 2 or 3, but not more than there are blocks, and at most eight stages in all.
+/// Returns the number of replicas: 1, 2 or 3, but at most the number of gradient blocks, and at most eight stages in
+/// total.
 fn replicas(stages: usize, blocks: usize, more: usize) -> usize {
     (1 + more).min(1 << blocks).min(8 / stages)
 }
@@ -49,7 +50,7 @@ fn no_layout_changes_a_bit() {
     let sizes = [STAGES.len(), schedules.len(), 3, 3, 2, 2, 3, 2, 3, 3];
     let all = std::env::var("STAGECOACH_PARITY").is_ok_and(|v| v == "all");
     let rows = if all {
-        // blocks and replicas take turns, since they are independent of the other dimensions
+        // the rows alternate between the numbers of blocks and replicas, which are independent of the other dimensions
         let product = combinations::product(&sizes[..8]).into_iter().enumerate();
         product.map(|(index, row)| [row, vec![index % sizes[8], index / sizes[8] % sizes[9]]].concat()).collect()
     } else {
@@ -69,7 +70,7 @@ fn no_layout_changes_a_bit() {
             precision: ["Float32", "BFloat16"][row[7]],
             gradient_blocks: [1, 2, 4][row[8]],
             data_parallel: replicas(stages, row[8], row[9]),
-            // past the warm-up and an evaluation
+            // these steps include the warm-up and an evaluation
             steps: 12,
             ..TestJob::default()
         }
@@ -80,7 +81,7 @@ fn no_layout_changes_a_bit() {
     let runs = layouts.len() + jobs.len();
     println!("{runs} runs, {} different jobs", jobs.len());
     assert!(all || runs <= 70, "{runs} runs are too many for every day");
-    // a workspace serves many rows, so that few of them tokenise
+    // many rows share a workspace, so that few of them tokenise
     let idle = Mutex::new(Vec::new());
     each("layouts", &layouts, |_, job| {
         let workspace = idle.lock().unwrap().pop();
@@ -94,7 +95,7 @@ fn no_layout_changes_a_bit() {
     assert_eq!(different.len(), jobs.len(), "packing, tying, precision and blocks are different jobs");
 }
 
-/// The schedule is DualPipeV in torch's own CSV, which has embedding and head on one stage.
+/// The schedule is DualPipeV in torch's CSV, with the embedding and the head on one stage.
 #[test]
 fn a_schedule_in_a_file_changes_no_bit() {
     const CSV: &str = include_str!("../../../crates/pipeline/tests/data/torch-DualPipeV-2-ranks-4-microbatches.csv");
@@ -109,7 +110,8 @@ fn a_schedule_in_a_file_changes_no_bit() {
     }
 }
 
-/// With the least memory that suffices, `Auto` chooses another schedule than without a limit, and recomputes more.
+/// With the smallest sufficient memory limit, `Auto` chooses another schedule than with a large limit, and recomputes
+/// more.
 #[test]
 fn what_auto_takes_changes_no_bit() {
     let workspace = corpus::workspace();

@@ -1,11 +1,11 @@
-//! `training.kernels`: with `Portable`, a processor's own instructions change no bit; with `Fastest` they do. The test
-//! imitates other processors with settings that limit the instruction sets of libtorch's libraries.
+//! `training.kernels`: with `Portable`, the instruction set of a processor does not change a bit; with `Fastest` it
+//! does. The test emulates other processors with settings that limit the instruction sets of libtorch's libraries.
 
 use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, has_avx512, stagecoach};
 
-/// The settings that imitate other processors. This machine must have the instruction sets of an imitated processor.
+/// The settings that emulate other processors. This machine must have the instruction sets of an emulated processor.
 const PROCESSORS: [&[(&str, &str)]; 4] = [
     &[],
     &[("ATEN_CPU_CAPABILITY", "avx512"), ("MKL_CBWR", "AVX512"), ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")],
@@ -33,7 +33,7 @@ fn a_portable_jobs_numbers_are_those_of_every_processor() {
     };
     let portable = all("Portable");
     assert!(portable.iter().all(|numbers| *numbers == portable[0]), "{portable:#?}");
-    // the imitated processors differ where kernels may depend on them
+    // the emulated processors give different bits if the kernels may depend on them
     let fastest = all("Fastest");
     assert_ne!(fastest[fastest.len() - 2], fastest[fastest.len() - 1]);
     if has_avx512() {

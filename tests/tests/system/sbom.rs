@@ -1,11 +1,11 @@
-//! The SBOM of an image.
+//! The software bill of materials (SBOM) of an image.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// The SBOM of a package, as `scripts/sbom.py` writes it.
+/// Returns the SBOM of a package, as `scripts/sbom.py` writes it.
 fn sbom(package: &str, requirements: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sbom.json");
@@ -33,11 +33,11 @@ fn an_image_lists_what_its_binary_is_linked_from() {
         assert!(component["licenses"][0]["expression"].is_string(), "{component}");
     }
     assert_eq!(find("torch").unwrap()["purl"], "pkg:pypi/torch@2.11.0");
-    // packages that only tests or only the operator link
+    // the SBOM does not list packages that only tests or only the operator link
     for name in ["proptest", "kube", "k8s-openapi"] {
         assert_eq!(find(name), None);
     }
-    // every package that depends on a package, or is a dependency, is listed
+    // the SBOM lists both ends of every dependency
     let listed: Vec<&Value> =
         components.iter().chain([&list["metadata"]["component"]]).map(|c| &c["bom-ref"]).collect();
     for edge in list["dependencies"].as_array().unwrap() {

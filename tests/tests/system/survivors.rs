@@ -1,12 +1,12 @@
-//! The cost of a lost stage for the other stages: they keep the state from which the next group resumes, and read
-//! nothing.
+//! The cost of a lost stage for the other stages: they keep the state from which the next group resumes, and so do not
+//! read the checkpoint.
 
 use std::path::Path;
 
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, tensor_bytes_read};
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, signal, until};
 
-/// The bytes of weights and moments that each of three stages has read after the loss of stage 1.
+/// Returns the number of bytes of weights and moments that each of three stages has read after the loss of stage 1.
 fn bytes_read(checkpoint: &str) -> [u64; 3] {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
@@ -19,15 +19,15 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     let mut launched = Launched::start_program(faulty, workspace, &file, folder.clone(), &[], &environment);
     until("a checkpoint", || (!checkpoints(&folder).is_empty()).then_some(()));
-    // the kill comes long before the next checkpoint begins: from then on, the other stages would hold its state
+    // the kill happens long before the next save starts, after which the other stages would hold the state of that save
     signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
     launched.wait_for_restart(workspace);
     launched.interrupt(workspace);
     tensor_bytes_read(&records)
 }
 
-/// The claim holds for `mode: Async`, the default: a synchronous save writes the weights themselves, so no stage has a
-/// copy.
+/// This holds for the default `mode: Async`. A synchronous save writes the weights without a copy, so that no stage has
+/// a copy.
 #[test]
 fn only_a_replacement_reads_the_checkpoint() {
     let read = bytes_read("{everySteps: 200}");

@@ -1,4 +1,4 @@
-//! Two jobs with one folder: the second job is refused with the name of the first, and the first loses nothing.
+//! Two jobs with one folder: the second job is refused with the name of the first, and the first job is not affected.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn a_job_in_the_folder_of_one_that_trains_is_refused_and_costs_it_nothing() {
     let fences = held(workspace.path());
     let mut second = Group::start(workspace.path(), &job("two"), "two-uid", 1);
     is_refused(&second.finish()[0], "the job one (UID one-uid) trains in");
-    // the job is created again under the same name, with another seed
+    // a user creates the job again under the same name, with another seed
     let other = job("one").yaml().replace("    steps:", "    seed: 7\n    steps:");
     let mut copy = Group::start_yaml(workspace.path(), &job("one"), &other, "copy-uid", 1);
     is_refused(&copy.finish()[0], "training.seed is 7 here");
@@ -51,7 +51,7 @@ fn a_job_that_lost_its_folder_to_another_says_to_which() {
     let workspace = corpus::workspace();
     let mut first = training(workspace.path());
     let fences = held(workspace.path());
-    // a stopped job does not answer
+    // the stages of a stopped job do not answer
     first.stop();
     let mut second = Group::start(workspace.path(), &job("two"), "two-uid", 1);
     until("the second job's fence", || {

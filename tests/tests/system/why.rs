@@ -1,11 +1,11 @@
-//! `stagecoach why` reports a run's last failure, also while the job runs, and writes nothing.
+//! `stagecoach why` reports a run's last failure, also while the job runs, and writes no file.
 
 use std::path::Path;
 use std::process::Command;
 
 use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
 
-/// The exit code and the output of `why`.
+/// Runs `why`. Returns the exit code and the output.
 fn why(folder: &Path) -> (i32, String) {
     let output = Command::new(stagecoach()).arg("why").arg(folder).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
@@ -19,7 +19,7 @@ fn says(folder: &Path, words: &[&str]) -> String {
     said
 }
 
-/// The output of `why` as soon as it contains all `words`.
+/// Waits until the output of `why` contains all `words`, and returns the output.
 fn reported(folder: &Path, words: &[&str]) -> String {
     until(&format!("{words:?} from why"), || {
         let (_, said) = why(folder);
@@ -27,7 +27,7 @@ fn reported(folder: &Path, words: &[&str]) -> String {
     })
 }
 
-/// The words of the only job's line in `stagecoach top`.
+/// Returns the words of the only job's line in `stagecoach top`.
 fn top(workspace: &Path) -> Vec<String> {
     let output = Command::new(stagecoach()).args(["top", "--workspace"]).arg(workspace).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
@@ -75,7 +75,7 @@ fn a_killed_stage_is_reported_while_the_job_runs_and_afterwards() {
     assert_eq!(std::fs::read(folder.join("state.json")).unwrap(), state);
 }
 
-/// The output without the times since each event.
+/// Returns the output without the time since the event.
 fn without_age(said: &str) -> String {
     let (before, after) = said.split_once(" (").unwrap();
     before.to_owned() + after.split_once(" ago)").unwrap().1
@@ -91,7 +91,7 @@ fn a_spare_that_took_over_is_named() {
     signal(launched.stages()[0], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
     reported(&folder, &["spare 0 took the place of stage 0"]);
-    // now that the spare is stage 0, `why` names the spare's log
+    // the spare is stage 0, so that `why` names the spare's log
     signal(spare, libc::SIGKILL);
     reported(&folder, &["logs/spare-0.log"]);
 }

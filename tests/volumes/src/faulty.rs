@@ -1,4 +1,4 @@
-//! A volume whose calls fail or crash. An injector decides which.
+//! A volume whose calls can fail or crash. An injector decides the fault of each call.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,11 +12,11 @@ use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
 pub struct VolumeCall {
     /// The operation's name in [`Volume`], [`FileWriter`] or [`FileReader`].
     pub operation: &'static str,
-    /// The path. A rename has its source here.
+    /// The path of the call. For a rename, its source.
     pub path: String,
-    /// The target of a rename; `None` for other calls.
+    /// The target of a rename, or `None` for other calls.
     pub target: Option<String>,
-    /// The bytes that a read asks for. Other calls have 0.
+    /// The number of bytes that a read asks for, or 0 for other calls.
     pub bytes_read: u64,
 }
 
@@ -31,29 +31,30 @@ impl VolumeCall {
 pub enum VolumeFault {
     /// The process crashes before the call.
     CrashBefore,
-    /// The process crashes after the call: the call takes effect, but the caller never gets the result.
+    /// The process crashes after the call: the call takes effect, but the caller does not receive the result.
     CrashAfter,
     /// The process crashes during the call: half of a write takes effect. Other calls behave as with `CrashBefore`.
     CrashDuring,
     /// The call fails with this `errno`. The first half of a write takes effect.
     Fail(i32),
-    /// The call takes effect and returns this `errno`, as when NFS retries a call and the retry finds it done.
+    /// The call takes effect and returns this `errno`. NFS does this when it retries a call that has already taken
+    /// effect.
     ErrorAfterSuccess(i32),
 }
 
 /// Decides which calls have faults.
 pub trait FaultInjector: Send + Sync {
-    /// The fault of the next call, if it has one.
+    /// Returns the fault of the next call, or `None` if it has no fault.
     ///
     /// # Errors
-    /// The error is the result of the call, which then has no effect.
+    /// The error is the result of the call, and the call has no effect.
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>>;
 
-    /// Crashes the process. If it returns, the error is the call's result.
+    /// Crashes the process. If this function returns, the error is the result of the call.
     fn crash(&self) -> io::Error;
 }
 
-/// One process's handle on a volume.
+/// The handle of one process on a volume.
 pub struct FaultyVolume<I> {
     inner: Arc<dyn Volume>,
     injector: Arc<I>,
@@ -66,7 +67,7 @@ impl<I> Clone for FaultyVolume<I> {
 }
 
 impl<I: FaultInjector> FaultyVolume<I> {
-    /// The volume `inner` with the faults of `injector`.
+    /// Returns the volume `inner` with the faults of `injector`.
     pub fn new(inner: Arc<dyn Volume>, injector: I) -> Self {
         FaultyVolume { inner, injector: Arc::new(injector) }
     }
@@ -79,7 +80,7 @@ impl<I: FaultInjector> FaultyVolume<I> {
         self.call_with_partial(VolumeCall::on(operation, path), act, || ())
     }
 
-    /// Makes a call. `partial` is the effect of a call that fails part-way.
+    /// Makes a call. `partial` is the effect of a call that fails or crashes half-way.
     fn call_with_partial<T>(
         &self,
         call: VolumeCall,

@@ -1,5 +1,5 @@
-//! Inodes by number, each with its current and its durable state. Calls on a removed folder fail, as with an NFS
-//! server.
+//! The inodes of a volume by number, each with its current and its durable state. Calls on a removed folder fail, as
+//! with an NFS server.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, ErrorKind};
@@ -9,16 +9,16 @@ pub(crate) const ROOT: usize = 0;
 /// The part of the unsynced data that survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerLoss {
-    /// Nothing survives: entries and content are as they were last synced.
+    /// No unsynced data survives: entries and content are those of the last sync.
     Lost,
-    /// All entries survive, with the second half of unsynced content zeroed, as with a journal that is ahead of the
-    /// data.
+    /// All entries survive, with the second half of unsynced content zeroed. A journaling file system does this if it
+    /// writes its journal before the data.
     Kept,
-    /// Either of these, chosen by this seed for each folder and file.
+    /// One of the other two, chosen with this seed for each folder and file.
     Mixed(u64),
 }
 
-/// All inodes. An inode without a name is kept, since a file may be open.
+/// All inodes. The table keeps an inode without a name, since a file may be open.
 #[derive(Clone, Debug)]
 pub(crate) struct InodeTable {
     inodes: Vec<Inode>,
@@ -67,7 +67,7 @@ impl InodeTable {
         self.removed.contains(&number)
     }
 
-    /// The number of changes to the folder's entries.
+    /// Returns the number of changes to the folder's entries.
     pub(crate) fn changes(&self, dir: usize) -> u64 {
         match self.inodes.get(dir) {
             Some(Inode::Dir { changes, .. }) => *changes,
@@ -141,7 +141,7 @@ impl InodeTable {
         Ok(())
     }
 
-    /// Notes that an inode has lost a name. After [`PowerLoss::Mixed`] it may still have another.
+    /// Records that an inode has lost a name. After [`PowerLoss::Mixed`], the inode may have another name.
     fn unlinked(&mut self, number: usize) {
         let has_it =
             |node: &Inode| matches!(node, Inode::Dir { current, .. } if current.values().any(|n| *n == number));
@@ -161,7 +161,7 @@ impl InodeTable {
         }
     }
 
-    /// A file's current content and its durable content.
+    /// Returns a file's current content and its durable content.
     pub(crate) fn file(&mut self, number: usize) -> io::Result<(&mut Vec<u8>, &mut Vec<u8>)> {
         match self.inodes.get_mut(number) {
             Some(Inode::File { current, durable }) => Ok((current, durable)),
@@ -194,7 +194,7 @@ impl InodeTable {
                 }
             }
         }
-        // an inode has a name again if its removal is lost, and without a name it can't be reached
+        // an inode whose removal is lost has its name again; an inode without a name can't be reached
         self.removed.clear();
     }
 }

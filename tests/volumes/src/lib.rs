@@ -1,5 +1,5 @@
-//! Volumes for tests: one in memory that can lose power, seen directly or as clients of NFS see it, and one that fails
-//! or crashes at a chosen call.
+//! Volumes for tests: a volume in memory that can lose power, with or without NFS clients, and a volume that fails or
+//! crashes at a chosen call.
 #![forbid(unsafe_code)]
 
 mod faulty;
@@ -13,15 +13,15 @@ pub use inodes::PowerLoss;
 pub use memory::MemoryVolume;
 pub use one_fault::{Crashed, OneFault};
 
-/// No such file or directory.
+/// The `errno` for "No such file or directory".
 pub const ENOENT: i32 = 2;
-/// Input/output error.
+/// The `errno` for "Input/output error".
 pub const EIO: i32 = 5;
-/// File exists.
+/// The `errno` for "File exists".
 pub const EEXIST: i32 = 17;
-/// No space left on device.
+/// The `errno` for "No space left on device".
 pub const ENOSPC: i32 = 28;
-/// Read-only file system.
+/// The `errno` for "Read-only file system".
 pub const EROFS: i32 = 30;
-/// Directory not empty.
+/// The `errno` for "Directory not empty".
 pub const ENOTEMPTY: i32 = 39;

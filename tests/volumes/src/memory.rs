@@ -1,5 +1,5 @@
-//! A volume in memory that tracks which content and entries are durable, seen directly or through clients of a network
-//! file system.
+//! A volume in memory that tracks which content and entries are durable. A test uses it directly or through clients of
+//! a network file system.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -14,34 +14,35 @@ use crate::nfs_client::LookupCache;
 #[derive(Clone, Debug, Default)]
 pub struct MemoryVolume {
     table: Arc<Mutex<InodeTable>>,
-    /// The names that the client of a network file system caches; `None` without such a client.
+    /// The names that the client of a network file system caches, or `None` without such a client.
     cache: Option<Arc<Mutex<LookupCache>>>,
 }
 
 impl MemoryVolume {
-    /// An empty volume.
+    /// Returns an empty volume.
     pub fn new() -> MemoryVolume {
         MemoryVolume::default()
     }
 
-    /// An independent copy, with the same current and durable content.
+    /// Returns an independent copy with the same current and durable content.
     pub fn deep_copy(&self) -> MemoryVolume {
         MemoryVolume { table: Arc::new(Mutex::new(self.lock().clone())), cache: None }
     }
 
-    /// The same volume as a new client of a network file system sees it, with close-to-open consistency only. The
-    /// client remembers every name that it has looked up until it lists the name's folder. Its operations use the
-    /// handles of folders, even after a rename. Other clients see its writes once it has synced or closed the file.
+    /// Returns the same volume through a new client of a network file system, which guarantees only close-to-open
+    /// consistency. The client caches every name that it has looked up until it lists the name's folder and the folder
+    /// has changed. Its operations use the handles of folders, even after a rename. Other clients see its writes after
+    /// it has synced or closed the file.
     pub fn nfs_client(&self) -> MemoryVolume {
         MemoryVolume { table: self.table.clone(), cache: Some(Arc::default()) }
     }
 
-    /// Cuts the power. `loss` decides what happens to unsynced data.
+    /// Cuts the power. `loss` decides which unsynced data survives.
     pub fn cut_power(&self, loss: PowerLoss) {
         self.lock().cut_power(loss);
     }
 
-    /// Every file below `path`, sorted; empty if there is no such folder.
+    /// Returns every file below `path`, sorted. Returns none if the folder does not exist.
     pub fn files(&self, path: &str) -> Vec<String> {
         let mut files = Vec::new();
         for entry in self.list(path).unwrap_or_default() {
@@ -54,7 +55,7 @@ impl MemoryVolume {
         files
     }
 
-    /// Changes a file directly, bypassing the volume. Returns false if the file does not exist.
+    /// Changes a file directly, without a call on the volume. Returns false if the file does not exist.
     pub fn edit(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut table = self.lock();
         let Ok(number) = self.find(&table, path) else { return false };
@@ -68,7 +69,7 @@ impl MemoryVolume {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes one call. If a client meets a stale handle, it looks up every name again, as Linux does.
+    /// Makes one call. After a stale handle, a client discards its cache and repeats the call once, as Linux does.
     fn act<T>(&self, call: impl Fn(&mut InodeTable) -> io::Result<T>) -> io::Result<T> {
         let mut table = self.lock();
         let answer = call(&mut table);
@@ -92,7 +93,8 @@ impl MemoryVolume {
         })
     }
 
-    /// The folder and the name in it, for a change. A client forgets its cached entry of the name.
+    /// Returns the handle of the folder and the name in it, for a change. A client discards its cached entry of the
+    /// name.
     fn find_parent<'a>(&self, table: &InodeTable, path: &'a str) -> io::Result<(usize, &'a str)> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.find(table, parent)?;
@@ -141,7 +143,7 @@ impl Volume for MemoryVolume {
 
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
         let number = self.act(|table| {
-            // an open asks the server, by the folder's handle
+            // an open asks the server, with the handle of the folder
             let (dir, name) = self.find_parent(table, path)?;
             let number = table.lookup(dir, name)?;
             table.file(number).map(|_| number)
@@ -151,7 +153,7 @@ impl Volume for MemoryVolume {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.act(|table| {
-            // a client does not send a rename if it knows that the name is missing
+            // a client does not send a rename of a name that it has cached as missing
             self.find(table, from)?;
             let (from, to) = (self.find_parent(table, from)?, self.find_parent(table, to)?);
             table.rename(from, to)
@@ -183,12 +185,12 @@ impl Volume for MemoryVolume {
 struct OpenFile {
     volume: MemoryVolume,
     number: usize,
-    /// The data that a client has not yet sent to the server.
+    /// The data that a client has not sent to the server.
     unsent: Vec<u8>,
 }
 
 impl OpenFile {
-    /// The table of inodes; an error for a client if the file was removed.
+    /// Returns the table of inodes. Returns an error for a client if the file was removed.
     fn table(&self) -> io::Result<MutexGuard<'_, InodeTable>> {
         let table = self.volume.lock();
         match self.volume.cache.is_some() && table.is_removed(self.number) {

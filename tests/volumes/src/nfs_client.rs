@@ -1,21 +1,22 @@
-//! The names that a client of a network file system caches, with the weakest guarantees of NFS: no entry expires.
+//! The cache of names in a client of a network file system. The guarantees are the weakest of NFS: no entry expires.
 
 use std::collections::HashMap;
 use std::io;
 
 use crate::inodes::InodeTable;
 
-/// The client's cache. A name that it has looked up keeps its inode, or stays missing, until the client itself changes
-/// the name, or lists the folder and finds it changed. In the latter case the client forgets all names of the folder.
+/// The cache of a client. A name that the client has looked up keeps its inode, or stays missing, until the client
+/// changes the name, or lists the folder and finds it changed. In the second case, the client discards all names of the
+/// folder.
 #[derive(Debug, Default)]
 pub(crate) struct LookupCache {
     names: HashMap<(usize, String), Option<usize>>,
-    /// The change counter of each folder from the time when its first name was looked up or it was last listed.
+    /// The change counter of each folder at the first lookup of a name in it, or at its last listing.
     changes: HashMap<usize, u64>,
 }
 
 impl LookupCache {
-    /// The inode of `name` in the folder `dir`.
+    /// Returns the inode of `name` in the folder `dir`.
     pub(crate) fn lookup(&mut self, table: &InodeTable, dir: usize, name: &str) -> io::Result<usize> {
         if let Some(known) = self.names.get(&(dir, name.to_owned())) {
             return known.ok_or_else(|| io::ErrorKind::NotFound.into());
@@ -30,7 +31,7 @@ impl LookupCache {
         answer
     }
 
-    /// Opens a folder. By close-to-open consistency, the client asks the server whether the folder has changed.
+    /// Opens a folder. For close-to-open consistency, the client asks the server whether the folder has changed.
     pub(crate) fn open_dir(&mut self, table: &InodeTable, dir: usize) {
         let now = table.changes(dir);
         if self.changes.insert(dir, now) != Some(now) {
@@ -38,7 +39,7 @@ impl LookupCache {
         }
     }
 
-    /// Forgets `name`, which the client itself changes.
+    /// Discards `name`, since the client changes it.
     pub(crate) fn forget(&mut self, dir: usize, name: &str) {
         self.names.remove(&(dir, name.to_owned()));
     }

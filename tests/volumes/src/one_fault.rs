@@ -1,4 +1,4 @@
-//! One fault in the process of the test.
+//! An injector of one fault within the process of the test.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ pub struct OneFault {
 #[derive(Default)]
 struct OneFaultState {
     trace: Vec<VolumeCall>,
-    planned: Option<(usize, Planned)>,
+    planned: Option<(usize, PlannedFault)>,
     crashed: bool,
 }
 
-enum Planned {
+enum PlannedFault {
     Fault(VolumeFault),
-    /// Runs before the call, as another process does while this one is suspended.
+    /// A function that runs before the call. It acts like another process while this process is suspended.
     Interruption(Box<dyn FnOnce() + Send>),
 }
 
@@ -57,8 +57,8 @@ impl FaultInjector for OneFault {
         };
         match planned {
             None => Ok(None),
-            Some(Planned::Fault(fault)) => Ok(Some(fault)),
-            Some(Planned::Interruption(run)) => {
+            Some(PlannedFault::Fault(fault)) => Ok(Some(fault)),
+            Some(PlannedFault::Interruption(run)) => {
                 run();
                 Ok(None)
             }
@@ -72,32 +72,32 @@ impl FaultInjector for OneFault {
 }
 
 impl FaultyVolume<OneFault> {
-    /// A volume that records its calls and never fails.
+    /// Returns a volume that records its calls and never fails.
     pub fn counting(inner: Arc<dyn Volume>) -> Self {
         FaultyVolume::new(inner, OneFault::default())
     }
 
-    /// A volume with `fault` at call `at`.
+    /// Returns a volume with `fault` at call `at`.
     pub fn failing(inner: Arc<dyn Volume>, at: usize, fault: VolumeFault) -> Self {
-        FaultyVolume::planned(inner, at, Planned::Fault(fault))
+        FaultyVolume::planned(inner, at, PlannedFault::Fault(fault))
     }
 
-    /// A volume that runs `other` before call `at`, as another process does while this one is suspended.
+    /// Returns a volume that runs `other` before call `at`, as another process does while this one is suspended.
     pub fn interrupted(inner: Arc<dyn Volume>, at: usize, other: impl FnOnce() + Send + 'static) -> Self {
-        FaultyVolume::planned(inner, at, Planned::Interruption(Box::new(other)))
+        FaultyVolume::planned(inner, at, PlannedFault::Interruption(Box::new(other)))
     }
 
-    fn planned(inner: Arc<dyn Volume>, at: usize, planned: Planned) -> Self {
+    fn planned(inner: Arc<dyn Volume>, at: usize, planned: PlannedFault) -> Self {
         let state = OneFaultState { planned: Some((at, planned)), ..OneFaultState::default() };
         FaultyVolume::new(inner, OneFault { state: Mutex::new(state) })
     }
 
-    /// The calls so far.
+    /// Returns the calls so far.
     pub fn trace(&self) -> Vec<VolumeCall> {
         self.injector().lock().trace.clone()
     }
 
-    /// Whether the fault or interruption has happened.
+    /// Whether the fault or interruption has occurred.
     pub fn has_fired(&self) -> bool {
         self.injector().lock().planned.is_none()
     }

@@ -1,37 +1,37 @@
-//! Waits for conditions, and never for a fixed time.
+//! Waits of tests for a condition, instead of a fixed time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The variable whose value, in seconds, replaces the time that a test waits for a condition.
+/// The environment variable whose value, in seconds, replaces the time limit of a condition.
 pub const VARIABLE: &str = "STAGECOACH_TEST_DEADLINE";
 
-/// The seconds that a test waits for a condition on a machine with at most one busy process per core.
+/// The time limit in seconds of a condition on a machine with at most one busy process per core.
 const SECONDS: u64 = 240;
-/// The bounds of the factor by which a busy machine is slower.
+/// The smallest and the largest factor by which the load of the machine extends a time limit.
 const FACTORS: (f64, f64) = (1.0, 5.0);
 
-/// The end of the time that a test waits for a condition. A high load postpones the deadline.
+/// The time until which a test waits for a condition. A high load postpones it.
 #[derive(Debug)]
 pub struct Deadline {
     began: Instant,
     seconds: u64,
-    /// The latest time of the deadline so far: a lower load does not bring the deadline forward.
+    /// The longest limit so far: a lower load does not shorten it.
     latest: Cell<Duration>,
 }
 
 impl Deadline {
-    /// The deadline of a condition for which a test begins to wait now.
+    /// Starts to wait for a condition, with the default limit.
     pub fn start() -> Deadline {
         Deadline::after(SECONDS)
     }
 
-    /// The deadline of work that takes up to `seconds` on a machine that does nothing else.
+    /// Starts to wait for work that takes up to `seconds` on a machine without other load.
     pub fn after(seconds: u64) -> Deadline {
         Deadline { began: Instant::now(), seconds, latest: Cell::default() }
     }
 
-    /// The whole time until the deadline, at the highest load so far.
+    /// Returns the whole time until the deadline, for the highest load so far.
     pub fn limit(&self) -> Duration {
         let limit = limit(self.seconds, load(), std::env::var(VARIABLE).ok().as_deref());
         self.latest.set(self.latest.get().max(limit));
@@ -44,7 +44,8 @@ impl Deadline {
     }
 }
 
-/// The number of processes that run or wait for a core, divided by the number of cores, as an average of a minute.
+/// Returns the number of processes that run or wait for a core, divided by the number of cores, as an average over a
+/// minute.
 fn load() -> f64 {
     let average = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let processes = average.split(' ').next().and_then(|first| first.parse::<f64>().ok()).unwrap_or(1.0);
@@ -62,7 +63,7 @@ fn limit(seconds: u64, load: f64, replacement: Option<&str>) -> Duration {
 /// Waits until `condition` returns a value.
 ///
 /// # Panics
-/// If there is no value before the [`Deadline`]. The message names `what`.
+/// If `condition` returns no value before the [`Deadline`]. The message names `what`.
 #[track_caller]
 pub fn until<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
     until_or_tell(what, condition, String::new)
@@ -74,13 +75,13 @@ pub fn until_or_tell<T>(what: &str, condition: impl FnMut() -> Option<T>, detail
     until_deadline(what, &Deadline::start(), condition, details)
 }
 
-/// Like [`until`], for work that takes up to `seconds` on a machine that does nothing else.
+/// Like [`until`], for work that takes up to `seconds` on a machine without other load.
 #[track_caller]
 pub fn until_within<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
     until_deadline(what, &Deadline::after(seconds), condition, String::new)
 }
 
-/// Like [`until_or_tell`], up to the test's own deadline.
+/// Like [`until_or_tell`], with the deadline `deadline`.
 #[track_caller]
 pub fn until_deadline<T>(
     what: &str,
@@ -97,7 +98,8 @@ pub fn until_deadline<T>(
 /// Waits until `condition` returns a value.
 ///
 /// # Errors
-/// If there is no value within `limit`; the message names `what`. An error of the condition is returned at once.
+/// If `condition` returns no value within `limit`, in which case the message names `what`. An error of the condition
+/// ends the wait at once.
 pub fn attempt<T>(
     what: &str,
     limit: Duration,

@@ -39,7 +39,7 @@ impl DiffCommand {
         let [one, other] = [RunRecord::open(&self.run)?, RunRecord::open(&self.other)?];
         for (name, record) in [(&self.run, &one), (&self.other, &other)] {
             if record.steps.is_empty() {
-                bail!("{} has no metrics.jsonl, which says what each step came to", name.display());
+                bail!("{} has no metrics.jsonl: the comparison needs the loss of each step", name.display());
             }
         }
         jobs_that_differ(&one, &other);
@@ -61,7 +61,7 @@ impl DiffCommand {
         if let Some(line) = line.filter(|line| line.step == step) {
             print_line(format!("the runs part at step {step}: {}", in_words(&one, &other, line.step)));
         } else {
-            print_line(format!("the runs part at the checkpoint of step {step}, and their records do not"));
+            print_line(format!("the runs differ at the checkpoint of step {step}, although their records are equal"));
         }
         let [first, second] = [self.train(&one, step)?, self.train(&other, step)?];
         let parted = first_divergent_tensor(&first.tensors(step)?, &second.tensors(step)?);
@@ -138,5 +138,5 @@ fn not_here(one: &RunRecord, other: &RunRecord, step: u64) -> String {
         true => "`stagecoach audit` says which record is not what its job comes to".to_owned(),
         false => format!("they were trained in different environments ({})", changed.join(", ")),
     };
-    format!("step {step} of both is equal when it is trained here: {why}")
+    format!("on this machine, step {step} of both runs gives equal results: {why}")
 }

@@ -71,7 +71,7 @@ impl PlanCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let mut config = self.job.config()?;
         if config.training.kernels == Kernels::Portable {
-            stagecoach_os::pin_instruction_set()?; // stages measure with this instruction set, as earlier runs did
+            stagecoach_os::pin_instruction_set()?; // the measurements then use the instruction set of the stages
         }
         let stages = config.job.spec.stages as usize;
         let vocab_size = config.vocab_size(config.planned_vocab_size()?)?;

@@ -31,7 +31,7 @@ pub(super) struct TensorboardCommand {
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A run, and the event file that the command writes for it.
-struct Run {
+struct EventRun {
     metrics: PathBuf,
     events: EventFile<BufWriter<File>>,
 }
@@ -40,7 +40,7 @@ impl TensorboardCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let mut runs = Vec::new();
         for folder in &self.folders {
-            let mut run = Run::create(folder, &self.to)?;
+            let mut run = EventRun::create(folder, &self.to)?;
             let steps = run.update()?;
             print_line(format!("{}: {steps} steps", run.metrics.display()));
             runs.push(run);
@@ -59,8 +59,8 @@ impl TensorboardCommand {
     }
 }
 
-impl Run {
-    fn create(folder: &Path, to: &Path) -> anyhow::Result<Run> {
+impl EventRun {
+    fn create(folder: &Path, to: &Path) -> anyhow::Result<EventRun> {
         let metrics = folder.join(METRICS);
         if !metrics.exists() {
             bail!("{} does not exist: expected a job's folder, such as workspace/NAME", metrics.display());
@@ -72,7 +72,7 @@ impl Run {
         // TensorBoard reads every file with `tfevents` in its name
         let path = folder.join("events.out.tfevents.stagecoach");
         let file = File::create(&path).with_context(|| format!("could not create {}", path.display()))?;
-        Ok(Run { metrics, events: EventFile::create(BufWriter::new(file), 0.0)? })
+        Ok(EventRun { metrics, events: EventFile::create(BufWriter::new(file), 0.0)? })
     }
 
     /// Writes the steps since the last call. Returns the number of steps so far.

@@ -1,4 +1,4 @@
-//! Collective messages outside a step's vote.
+//! The collective messages of a group, apart from the votes on steps.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -7,13 +7,13 @@ use stagecoach_group::Member;
 
 use crate::train::leave::LeaveReason;
 
-/// Topics of collective messages; each is ordered separately.
+/// The topics of collective messages. The group orders the messages of each topic separately.
 pub(in crate::train) mod topic {
-    /// Broadcasts of stage 0: announcements of steps, one step ahead.
+    /// Stage 0's announcements of steps, which it broadcasts one step ahead.
     pub(in crate::train) const STEP: u32 = 1;
     /// The held-out loss.
     pub(in crate::train) const EVALUATION: u32 = 2;
-    /// The results of a save, from the main or the checkpoint thread.
+    /// The results of a save, from the main thread or the checkpoint thread.
     pub(in crate::train) const SAVE: u32 = 3;
     /// The results of loading a checkpoint.
     pub(in crate::train) const LOAD: u32 = 4;
@@ -21,7 +21,7 @@ pub(in crate::train) mod topic {
     pub(in crate::train) const FINISH: u32 = 5;
     /// The copies of the stages' state in memory.
     pub(in crate::train) const MEMORY: u32 = 7;
-    /// The reasons that links lack a faster carrier.
+    /// The reasons why links lack a faster carrier.
     pub(in crate::train) const CARRIERS: u32 = 8;
     /// The results of audited work.
     pub(in crate::train) const AUDIT: u32 = 9;

@@ -18,17 +18,17 @@ use crate::train::monitor::StageMonitor;
 use crate::train::recover::carry_over::LastSnapshot;
 use crate::train::step::data_loader::DataLoader;
 
-/// Context of a stage: its environment, its configuration, and the state that its threads share.
+/// The context of a stage: its environment, its configuration, and the state that its threads share.
 #[derive(Clone, Copy)]
 pub(in crate::train) struct StageContext<'a> {
     /// `env.rank` is the global rank: the stage's rank among all stages of all replicas.
     pub(in crate::train) env: &'a StageEnv,
-    /// The stage's rank in the group, which may lack whole replicas; the global rank before the stage is in a group.
+    /// The group rank, in a group that may lack replicas. Before the stage joins a group, the global rank.
     pub(in crate::train) group_rank: usize,
-    /// The job's configuration; in a group, with the group's number of replicas.
+    /// The job's configuration. In a group, its number of replicas is the group's.
     pub(in crate::train) config: &'a JobConfig,
     pub(in crate::train) device: tch::Device,
-    /// The facts besides the job that determine the last bits, as checkpoints record them.
+    /// The facts, besides the job, on which the last bits of results depend. Checkpoints record them.
     pub(in crate::train) environment: &'a Value,
     pub(in crate::train) volume: &'a dyn Volume,
     pub(in crate::train) stale_fences: &'a StaleFenceRemoval,
@@ -45,20 +45,21 @@ pub(in crate::train) struct RunningStage<'a> {
     pub(in crate::train) saved_step: u64,
     pub(in crate::train) verified: &'a VerifiedPlan,
     pub(in crate::train) member: &'a Member,
-    /// The environments by group rank, as checkpoints record them.
+    /// The environments of all stages by group rank, as checkpoints record them.
     pub(in crate::train) environments: &'a [Value],
     pub(in crate::train) stage: Stage,
-    /// Set if a replay dumps tensors.
+    /// The dump of tensors, if a replay dumps tensors.
     pub(in crate::train) dump: Option<Rc<TensorDump>>,
     pub(in crate::train) links: Links,
-    /// Set on the first and the last stage.
+    /// The data loader of the first and the last stage; `None` on the stages between them.
     pub(in crate::train) data_loader: Option<DataLoader>,
-    /// The last copy for a save, while no thread writes from it.
+    /// The last snapshot for a checkpoint, unless a thread is writing the checkpoint.
     pub(in crate::train) snapshot: Option<LastSnapshot>,
 }
 
 impl StageContext<'_> {
-    /// The time for which this stage waits for a lost one; `None` if the attempt ends with the loss.
+    /// Returns the time for which this stage waits for the replacement of a lost stage, or `None` if the attempt ends
+    /// with the loss.
     pub(in crate::train) fn reform_timeout(&self) -> Option<Duration> {
         let seconds = self.config.job.spec.restart.reform_timeout_seconds;
         (seconds > 0 && self.env.mesh.ranks() > 1).then(|| Duration::from_secs(seconds.into()))
@@ -69,12 +70,12 @@ impl StageContext<'_> {
         self.group_rank == 0
     }
 
-    /// A member of the group in words: `stage 1`, or `stage 1 of replica 0`.
+    /// Returns the name of a member of the group: `stage 1`, or `stage 1 of replica 0`.
     pub(in crate::train) fn name_of(&self, member: &Hello) -> String {
         self.env.mesh.name(member.rank as u32)
     }
 
-    /// Whether a group may form without a replica, led by stage 0 of any replica.
+    /// Whether a group may form without some replicas. Stage 0 of any replica may lead such a group.
     pub(in crate::train) fn may_lack_replicas(&self) -> bool {
         self.config.job.spec.may_lack_replicas(self.env.mesh.data_parallel)
     }

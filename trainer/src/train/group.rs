@@ -1,4 +1,4 @@
-//! The life of a stage in one group, from joining to its end.
+//! Runs a stage in one group, from joining the group to leaving it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::train::StageOutcome;
 use crate::train::context::{RunningStage, StageContext};
 use crate::train::join::{Assignment, JoinedGroup, join_group};
 use crate::train::leave::LeaveReason;
-use crate::train::recover::carry_over::{CarryOver, Layout};
+use crate::train::recover::carry_over::{CarryOver, TensorLayout};
 use crate::train::recover::on_failure::FailureHandler;
 use crate::train::save::finish;
 use crate::train::save::memory::MemoryCheckpoints;
@@ -30,10 +30,10 @@ use crate::train::step::data_loader::DataLoader;
 pub(in crate::train) enum AfterGroup {
     /// The stage exits.
     Exit(StageOutcome),
-    /// The stage joins the next group: all stages left in order to form it, or the leader's process ended before the
-    /// group.
+    /// The stage joins the next group. Either all stages left their group in order to form the next one, or the
+    /// leader's process ended before the group formed.
     Regroup,
-    /// The stage joins the next group if stages may be replaced; otherwise it exits with the error.
+    /// The stage joins the next group if stages may be replaced. Otherwise the stage exits with this error.
     Recover(StageError),
 }
 
@@ -54,17 +54,18 @@ pub(in crate::train) fn run_group(
     }
 }
 
-/// Runs the stage in one group. `None` if the stage joins the next one without a loss; see [`AfterGroup::Regroup`].
+/// Runs the stage in one group. Returns `None` if the stage joins the next group without a loss; see
+/// [`AfterGroup::Regroup`].
 fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<Option<StageOutcome>, LeaveReason> {
     let monitor = context.monitor;
     monitor.set_forming();
     if monitor.stop_requested_at().is_some() {
-        // the group that ended to form again has saved; the other stages may have ended already, and a new group would
-        // wait for them
+        // A group that ended to form again has saved its state. The other stages may have exited already, and a new
+        // group would wait for them.
         return Ok(Some(StageOutcome::Drained));
     }
     let interrupt = Interrupt::default();
-    // dropped when this function returns
+    // this function drops the guard `_in_group` when it returns
     let (handler, _in_group) = FailureHandler::new(context, interrupt.clone());
     let handler = Arc::new(handler);
     let on_failure = {
@@ -85,11 +86,11 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
         Ok(Some(outcome)) => member.leave(outcome.kind().exit_code().code()),
         Ok(None) => member.leave_for_next_group(),
         Err(reason) => match reason.kind() {
-            FailureKind::WrongResult | FailureKind::Drained => member.leave_for_good(),
+            FailureKind::WrongResult | FailureKind::Drained => member.leave_and_end_group(),
             kind => member.leave(kind.exit_code().code()),
         },
     };
-    // a failure while all stages leave shows only in the result of leaving
+    // if the group fails while all stages leave it, only the result of leaving has the failure
     let failure = match (handler.failure(), &left) {
         (None, Err(GroupError::GroupFailed(failure))) => Some(&**failure),
         (failure, _) => failure,
@@ -102,14 +103,15 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
     last_group.leads_after =
         deputy.filter(|deputy| deputy.rank == context.env.rank as usize).map(|_| roster.leader() as u32);
     let has_leader_ended = failure.is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()));
-    last_group.leaderless_group = last_group.epoch.filter(|_| last_group.leads_after.is_some() && has_leader_ended);
+    last_group.group_to_succeed = last_group.epoch.filter(|_| last_group.leads_after.is_some() && has_leader_ended);
     if outcome.is_ok() {
         outcome = left.map_err(LeaveReason::from).and(outcome);
     }
     outcome
 }
 
-/// The ranks for which the next group need not wait: the lost one, and those that were absent.
+/// Returns the ranks for which the next group need not wait: the lost rank, and the ranks that were absent and do not
+/// wait to join.
 fn lost_ranks(
     context: &StageContext,
     roster: &Roster,
@@ -121,7 +123,7 @@ fn lost_ranks(
     (0..context.env.mesh.ranks() as usize).filter(is_away).chain(lost).collect()
 }
 
-/// Runs from the plan to the end of training. The caller reports every failure to the group.
+/// Runs the stage from the plan to the end of training. The caller reports every failure to the group.
 fn load_and_train(
     context: &StageContext,
     member: &Member,
@@ -137,7 +139,7 @@ fn load_and_train(
     monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
     monitor.set_planned_bytes(plan.stage_bytes.get(setup.stage_index()).copied());
-    carry_over.tensors.set_layout(Layout::of(config, &plan, &verified));
+    carry_over.tensors.set_layout(TensorLayout::of(config, &plan, &verified));
     let step_on_volume = plan.trainer_state.step;
     let held = setup.agree_on_memory_checkpoint(&mut plan, &carry_over.tensors.copies)?;
     let is_in_memory = held.as_ref().is_some_and(|held| held.state().is_some());
@@ -170,7 +172,7 @@ fn load_and_train(
     let mut running = RunningStage {
         context: *context,
         plan: &plan,
-        // loading may have found the newest checkpoint damaged, and taken an older one
+        // if the newest checkpoint was damaged, the stages have loaded an older one
         saved_step: if is_in_memory { step_on_volume } else { plan.trainer_state.step },
         verified: &verified,
         member,
@@ -183,7 +185,7 @@ fn load_and_train(
     };
     let trained = train_and_finish(&mut running, architecture, memory.as_mut(), audits);
     if let (Some(memory), Err(_)) = (&mut memory, &trained) {
-        // no more data arrives, but a copy that has arrived completely counts
+        // the links receive no more data, but a copy that has arrived completely counts
         interrupt.trigger();
         let _ = memory.wait();
     }

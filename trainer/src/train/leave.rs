@@ -11,19 +11,19 @@ use stagecoach_launcher::FolderError;
 use stagecoach_telemetry::MetricsError;
 use stagecoach_transport::LinkError;
 
-/// Why a stage leaves its group before the end of training, or does not join one.
+/// The reason why a stage leaves its group before the end of training, or does not join one.
 #[derive(Clone, Debug)]
 pub(in crate::train) enum LeaveReason {
-    /// The group has lost another stage, so that this one may join the next group.
+    /// The group has lost another stage, and this stage may join the next group.
     GroupLost(StageError),
-    /// The group trained to the end without this stage, so that it has nothing left to do.
+    /// The group trained to the end without this stage, and the stage has nothing left to do.
     NotNeeded,
     /// An error that ends this stage.
     Failed(StageError),
 }
 
 impl LeaveReason {
-    /// The kind that determines the exit code, which reports the cause to the other stages.
+    /// Returns the failure kind. It determines the exit code, which reports the cause to the other stages.
     pub(in crate::train) fn kind(&self) -> FailureKind {
         match self {
             LeaveReason::GroupLost(error) | LeaveReason::Failed(error) => error.kind,
@@ -31,8 +31,8 @@ impl LeaveReason {
         }
     }
 
-    /// The reason before the release of the group. A lost group is then a failure, because the loss would recur in
-    /// another group.
+    /// Converts a reason that occurs before the release of the group. A lost group becomes a failure, because the loss
+    /// would recur in another group.
     pub(in crate::train) fn before_release(self) -> LeaveReason {
         match self {
             LeaveReason::GroupLost(error) => LeaveReason::Failed(error),
@@ -93,7 +93,7 @@ impl From<DataError> for LeaveReason {
     }
 }
 
-/// An error of the job's folder, as the error that ends the stage.
+/// Converts an error of the job's folder into the error that ends the stage.
 pub(in crate::train) fn folder_error(error: FolderError) -> StageError {
     StageError::new(error.kind(), error.to_string())
 }

@@ -35,17 +35,17 @@ use stagecoach_engine::StageError;
 use stagecoach_planner::{JobConfig, environment};
 use stagecoach_replay::ReplayOptions;
 
-/// Successful end of a stage.
+/// The successful end of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StageOutcome {
-    /// Trained to the end, and the model is saved.
+    /// The stage trained to the end, and the model is saved.
     Done,
-    /// Requested to stop; all stages stopped after the same step.
+    /// A stop was requested, and all stages stopped after the same step.
     Drained,
 }
 
 impl StageOutcome {
-    /// The kind of this end in termination message and exit code.
+    /// Returns the kind of this end for the termination message and the exit code.
     pub(crate) fn kind(self) -> FailureKind {
         match self {
             StageOutcome::Done => FailureKind::Done,
@@ -54,14 +54,14 @@ impl StageOutcome {
     }
 }
 
-/// The number of consecutive groups that a stage may lose without finishing a step beyond all earlier ones. Another
-/// group would not cure such a recurring failure: all stages leave, and the attempt is over.
+/// The number of consecutive groups that a stage may lose without finishing a new step. A failure that recurs so often
+/// would recur in another group. All stages therefore exit, and the attempt ends.
 const MAX_GROUPS_LOST_WITHOUT_PROGRESS: u32 = 3;
 
 /// Runs one stage from start to exit. A spare first waits until it replaces a stage.
 ///
 /// # Errors
-/// The error that ends the stage, ready for the termination message.
+/// The error that ends the stage, in the form of the termination message.
 pub(crate) fn run_stage(
     env: &StageEnv,
     config: &JobConfig,
@@ -97,7 +97,7 @@ pub(crate) fn run_stage(
             AfterGroup::Recover(error) => return Err(error),
             AfterGroup::Exit(outcome) => {
                 if outcome == StageOutcome::Done {
-                    stale_fences.wait(); // no other group removes them later
+                    stale_fences.wait(); // no later group removes these files
                 }
                 return Ok(outcome);
             }
@@ -112,20 +112,20 @@ pub(crate) fn run_stage(
     }
 }
 
-/// Serves the job's page on the loopback of the leader's pod, and prints the address in the pod's log, the only place
-/// that has the token. Training continues if the page can't be served.
+/// Serves the job's page on the loopback address of the leader's pod. Prints the page's address, which contains the
+/// token, only in the pod's log. Training continues if the page can't be served.
 fn serve_page(context: &StageContext) -> Result<(), LeaveReason> {
     let StageContext { config, monitor, .. } = *context;
     let Ok(Some(_)) = http_port() else { return Ok(()) };
     let folder = JobFolder::open(&config.folder(), None)?;
     let status = || StatusSource::Stage(monitor.telemetry().clone(), Box::new(config.job.clone()));
-    // the port may be taken where pods share the node's network
+    // pods that share the node's network may already use the port
     let served = page::serve(folder.clone(), status(), PAGE_PORT).or_else(|_| page::serve(folder, status(), 0));
     let message = match served {
         Ok(address) => format!("{PAGE_NOTE}, after `kubectl port-forward` of its port to this pod: {address}"),
         Err(error) => format!("the job has no page: {error}"),
     };
-    // the log alone has the token
+    // only the log has the address, because the address contains the token
     monitor.event_writer().emit(&TrainingEvent::Note { message });
     Ok(())
 }

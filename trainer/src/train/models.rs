@@ -1,5 +1,5 @@
-//! The configuration of a stage whose job names models of the Hugging Face hub: stage 0 copies them to the volume, and
-//! all other processes wait for the copy.
+//! The configuration of a stage whose job names models of the Hugging Face hub. Stage 0 copies the models to the
+//! volume, and all other processes wait for the copy.
 
 use std::path::Path;
 use std::thread;
@@ -19,15 +19,16 @@ use crate::train::StageMonitor;
 use crate::train::leave::folder_error;
 use crate::train::setup::resume::recorded_identity;
 
-/// Minimum interval between progress reports.
+/// The minimum interval between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
-/// Interval between two looks at the volume.
+/// The interval between two checks of the volume.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The configuration of a job, once the volume has its models. A request to stop ends the process meanwhile.
+/// Returns the configuration of a job as soon as the volume has the job's models. A request to stop during the wait
+/// ends the process.
 ///
 /// # Errors
-/// If the job is invalid, or its models can't be fetched, or stage 0 makes no progress.
+/// If the job is invalid, if its models can't be fetched, or if stage 0 makes no progress.
 pub(crate) fn job_config(job: PipelineJob, env: &StageEnv, monitor: &StageMonitor) -> Result<JobConfig, StageError> {
     let workspace = Path::new(&env.workspace);
     check_job(&job)?;
@@ -41,7 +42,7 @@ pub(crate) fn job_config(job: PipelineJob, env: &StageEnv, monitor: &StageMonito
     JobConfig::with_models(job, workspace, models)
 }
 
-/// Copies the models, as stage 0, and records their commits before the first file.
+/// Copies the models to the volume, and records their commits before the first file. Only stage 0 calls this.
 fn fetch(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<RemoteModels, StageError> {
     monitor.set_activity("fetching the model");
     let folder = workspace.join(job.folder());
@@ -65,8 +66,8 @@ fn fetch(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<
     RemoteModels::recorded(job, &folder)?.fetch(job, workspace, needed(job, &folder), reports)
 }
 
-/// The extent that the job in `folder` needs. A job that resumes reads of the initial weights only frozen ones. A job
-/// without frozen weights continues if the hub no longer has the initial weights.
+/// Returns the extent of the models that the job in `folder` needs. A job that resumes needs only the frozen weights of
+/// its initial weights. Without frozen weights, such a job continues even if the hub has deleted the initial weights.
 fn needed(job: &PipelineJob, folder: &Path) -> FetchExtent {
     let has_frozen = job.spec.training.as_ref().is_some_and(TrainingSpec::freezes_weights);
     match recorded_identity(&FileSystemVolume::new(folder)) {

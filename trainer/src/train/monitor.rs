@@ -1,4 +1,5 @@
-//! Shared state of a stage: stop request, activity, events, and exits from other threads (lost group, panic, signal).
+//! The state that the threads of a stage share: the stop request, the activity, events, and the exits from other
+//! threads after a lost group, a panic or a signal.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -45,7 +46,7 @@ impl StageMonitor {
         }))
     }
 
-    /// The state behind `/status` and `/metrics`.
+    /// Returns the state behind `/status` and `/metrics`.
     pub(crate) fn telemetry(&self) -> &StageTelemetry {
         &self.0.telemetry
     }
@@ -66,22 +67,22 @@ impl StageMonitor {
         self.emit(&TrainingEvent::Preparing { what: what.to_owned(), done, total });
     }
 
-    /// The writer of the log, for events that `/status` does not show.
+    /// Returns the writer of the log, for events that `/status` does not show.
     pub(crate) fn event_writer(&self) -> &EventWriter {
         &self.0.event_writer
     }
 
-    /// The time of the request to stop, if there was one.
+    /// Returns the time of the request to stop, if there was one.
     pub(crate) fn stop_requested_at(&self) -> Option<Instant> {
         self.0.stop_requested_at.get().copied()
     }
 
-    /// Handles SIGTERM: the stage stops after the current step, or before the step's end if there is no time to finish
-    /// it. Before the first step it exits at once.
+    /// Handles SIGTERM. The stage stops after the current step, or before the step's end if there is no time to finish
+    /// the step. Before the first step, the stage exits at once.
     pub(crate) fn request_stop(&self) {
         self.0.stop_requested_at.get_or_init(Instant::now);
-        // pairs with the fence in `set_forming`: either this call sees that there is no group, or the thread that forms
-        // one sees the request
+        // This fence pairs with the fence in `set_forming`. Either this call sees that there is no group, or the thread
+        // that forms a group sees the request.
         fence(Ordering::SeqCst);
         self.0.telemetry.set_phase(StagePhase::Draining);
         if !self.0.formed.load(Ordering::Relaxed) {
@@ -89,7 +90,7 @@ impl StageMonitor {
         }
     }
 
-    /// Records that the group has formed; exits if a stop was requested before.
+    /// Records that the group has formed. Exits if a stop was requested before.
     pub(crate) fn set_formed(&self) {
         self.0.formed.store(true, Ordering::Relaxed);
         self.0.telemetry.group_loaded();
@@ -99,7 +100,7 @@ impl StageMonitor {
         }
     }
 
-    /// Records that the stage is in no formed group: not yet, or not any more.
+    /// Records that the stage is in no formed group, before its first group or after a group has ended.
     pub(crate) fn set_forming(&self) {
         self.0.telemetry.group_lost();
         if self.0.formed.swap(false, Ordering::Relaxed) {
@@ -127,7 +128,7 @@ impl StageMonitor {
         self.state().step = Some(step);
     }
 
-    /// The step in progress, or the last one.
+    /// Returns the step in progress, or the last step.
     pub(crate) fn step(&self) -> Option<u64> {
         self.state().step
     }
@@ -146,8 +147,8 @@ impl StageMonitor {
         }
     }
 
-    /// Exits the process with `kind`'s exit code and a termination message. The first caller wins, and others wait for
-    /// it.
+    /// Exits the process with `kind`'s exit code and a termination message. The first call ends the process, and later
+    /// calls wait for its end.
     pub(crate) fn exit(&self, kind: FailureKind, message: &str) -> ! {
         let mut state = self.state();
         if !state.ended {
@@ -157,23 +158,23 @@ impl StageMonitor {
             report.step = state.step;
             report.checkpoint = status.checkpoint;
             report.progress = Some(status.progress).filter(|progress| progress.step > 0);
-            // the host allocates memory ahead of the device; for any other failure, the device's current activity
-            // counts
+            // After a failed allocation, the activity that the host set last counts, because the host allocates memory
+            // ahead of the device. After any other failure, the current activity of the device counts.
             let activity = if kind == FailureKind::OutOfMemory { Activity::last_set } else { Activity::text };
             let action = state.activity.as_ref().map_or_else(|| state.phase.clone(), activity);
             report.action = (!action.is_empty()).then_some(action);
             write_termination_message(&report);
             if !matches!(kind, FailureKind::Done) {
-                // a log on a full volume: `eprintln!` would panic, and its hook would wait for ever for the lock held
-                // here
+                // If the log is on a full volume, `eprintln!` would panic. The panic hook would then wait for ever for
+                // the lock that this function holds.
                 let name = status.spare.map_or(format!("stage {}", status.stage), |spare| format!("spare {spare}"));
                 let _ = writeln!(std::io::stderr(), "{name}: {message}");
             }
             if matches!(kind, FailureKind::Done | FailureKind::Drained) {
                 flush(&self.0.telemetry);
             }
-            // not `exit`: other threads may be inside libtorch, whose destructors must not run under them
-            // SAFETY: ends the process at once; everything worth keeping has been written.
+            // not `exit`: it would run the destructors of libtorch while other threads are inside libtorch
+            // SAFETY: The call ends the process at once. All data that must persist has been written.
             unsafe { libc::_exit(kind.exit_code().code()) }
         }
         drop(state);

@@ -9,7 +9,7 @@ use crate::reference::{Scheduler, compare, setup};
 use crate::support::pipeline::{Setup, train};
 use crate::support::reference_data::Reference;
 
-/// Largest error of a loss, relative to PEFT's in float32.
+/// The largest error of a loss, relative to PEFT's in float32.
 const LOSS_TOLERANCE: f64 = 1e-6;
 
 #[test]
@@ -57,7 +57,7 @@ fn no_layout_changes_a_bit() {
     }
 }
 
-/// The cases have what the comparison depends on.
+/// Checks that the cases have the properties on which the comparison depends.
 #[test]
 fn the_reference_has_every_family_and_every_way() {
     let reference = Reference::of_peft();

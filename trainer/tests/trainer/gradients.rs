@@ -1,5 +1,5 @@
-//! Gradients: every parameter gets a gradient, through stages with and without layers. Gradients add up in the order of
-//! the microbatches. The rotary tables are those of the paper.
+//! Tests of gradients. Every parameter gets a gradient, through stages with and without layers. Gradients add up in the
+//! order of the microbatches. The rotary tables are those of the paper.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,10 +8,7 @@ use stagecoach_api::job::{AdamWSpec, Encryption, ModelType, Precision, Recompute
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_engine::execute::{ChunkOutput, LossInputs, Stage};
 use stagecoach_model::{CuSeqlens, ForwardContext, LlamaConfig, ModelConfig, WeightGradient, names};
-use stagecoach_pipeline::{
-    Action, Schedule, WorkItem, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,
-    zbv_zero_bubble,
-};
+use stagecoach_pipeline::{Action, Schedule, WorkItem, gpipe, one_f_one_b};
 use tch::{Device, Tensor};
 
 use crate::support::pipeline::{MicrobatchData, Setup, StepData, Weights, build, train};
@@ -37,7 +34,7 @@ fn config(tied: bool) -> LlamaConfig {
     }
 }
 
-fn setup(tied: bool, layers: &[usize]) -> Setup {
+pub(crate) fn setup(tied: bool, layers: &[usize]) -> Setup {
     Setup {
         config: Arc::new(config(tied)),
         layers: layers.to_vec(),
@@ -55,8 +52,9 @@ fn setup(tied: bool, layers: &[usize]) -> Setup {
     }
 }
 
-/// Four microbatches of unequal length: the second has two documents in its first row, the third only padding.
-fn step(offset: i64) -> StepData {
+/// Returns four microbatches of unequal length. The second has two documents in its first row, and the third has only
+/// padding.
+pub(crate) fn step(offset: i64) -> StepData {
     let id =
         |microbatch: usize, at: usize| (offset + 31 * microbatch as i64 + 7 * (at * at) as i64) % (VOCAB_SIZE - 10);
     let microbatch = |index: usize, length: usize| {
@@ -79,13 +77,13 @@ fn step(offset: i64) -> StepData {
     }
 }
 
-fn steps() -> Vec<StepData> {
+pub(crate) fn steps() -> Vec<StepData> {
     vec![step(0), step(11), step(23)]
 }
 
-/// Includes an empty stage in the middle. Detects a boundary that passes no gradient (all gradients before it are
-/// zero), rotary tables of zeros (scores are zero then, and so are the gradients of queries and keys), a head without a
-/// gradient, and uninitialised memory (not finite).
+/// The pipeline has an empty stage in the middle. The test detects a boundary that passes no gradient (all gradients
+/// before it are zero), rotary tables of zeros (the scores, and the gradients of queries and keys, are zero), a head
+/// without a gradient, and uninitialised memory (not finite).
 #[test]
 fn every_parameter_has_a_finite_gradient_that_is_not_zero() {
     for tied in [false, true] {
@@ -139,77 +137,8 @@ fn one_stage(setup: &Setup) -> Stage {
     build(setup, 0)
 }
 
-#[test]
-fn partition_schedule_recompute_and_transport_change_no_bit() {
-    for (tied, precision) in [
-        (false, Precision::Float32),
-        (true, Precision::Float32),
-        (false, Precision::BFloat16),
-        (true, Precision::BFloat16),
-    ] {
-        let setup = |layers: &[usize]| Setup { precision, ..setup(tied, layers) };
-        let one = train(&setup(&[2]), &steps());
-        assert!(one.losses.iter().all(|loss| loss.is_finite()));
-        for layers in [vec![1, 1], vec![2, 0], vec![0, 2], vec![1, 0, 1], vec![0, 1, 0, 1, 0]] {
-            for (schedule, recompute, transport, encryption) in [
-                (one_f_one_b as fn(_, _) -> _, Recompute::Full, Transport::Tcp, Encryption::None),
-                (gpipe, Recompute::None, Transport::Shm, Encryption::None),
-                (weights_last, Recompute::Selective, Transport::Tcp, Encryption::Required),
-            ] {
-                let setup = Setup { schedule, recompute, transport, encryption, ..setup(&layers) };
-                let same = one == train(&setup, &steps());
-                assert!(same, "{layers:?} layers, recompute {recompute:?}, {transport:?}, {precision:?}");
-            }
-        }
-    }
-}
-
-/// A schedule with half as many stages as chunks.
-fn interleaved(chunks: usize, microbatches: usize) -> Schedule {
-    interleaved_one_f_one_b(chunks / 2, 2, microbatches)
-}
-
-fn zero_bubble_in_two(chunks: usize, microbatches: usize) -> Schedule {
-    interleaved_zero_bubble(chunks / 2, 2, microbatches)
-}
-
-fn zbv(chunks: usize, microbatches: usize) -> Schedule {
-    zbv_zero_bubble(chunks / 2, microbatches)
-}
-
-fn zb_h1(chunks: usize, microbatches: usize) -> Schedule {
-    interleaved_zero_bubble(chunks, 1, microbatches)
-}
-
-/// A schedule with all chunks on one stage.
-fn on_one_stage(chunks: usize, microbatches: usize) -> Schedule {
-    interleaved_one_f_one_b(1, chunks, microbatches)
-}
-
-/// Includes empty chunks, and embedding and head on one stage (ZB-V) or on two.
-#[test]
-fn schedules_with_several_chunks_a_stage_change_no_bit() {
-    for (tied, precision) in [(false, Precision::Float32), (true, Precision::Float32), (true, Precision::BFloat16)] {
-        let setup = |layers: &[usize]| Setup { precision, ..setup(tied, layers) };
-        let one = train(&setup(&[2]), &steps());
-        for (schedule, recompute, transport) in [
-            (interleaved as fn(_, _) -> _, Recompute::Full, Transport::Tcp),
-            (zero_bubble_in_two, Recompute::None, Transport::Shm),
-            (zbv, Recompute::Selective, Transport::Tcp),
-            (zb_h1, Recompute::Full, Transport::Shm),
-            (on_one_stage, Recompute::None, Transport::Tcp),
-        ] {
-            for layers in [vec![1, 0, 1, 0], vec![0, 1, 0, 0, 1, 0]] {
-                let setup = Setup { schedule, recompute, transport, ..setup(&layers) };
-                let name = schedule(layers.len(), 4).name;
-                assert!(one == train(&setup, &steps()), "{name}, {layers:?}, tied {tied}, {precision:?}");
-            }
-        }
-    }
-}
-
-/// A step of eight microbatches.
-fn long_step(offset: i64) -> StepData {
+/// Returns a step of eight microbatches.
+pub(crate) fn long_step(offset: i64) -> StepData {
     let microbatches = [step(offset), step(offset + 5)].into_iter().flat_map(|step| step.microbatches).collect();
     StepData { microbatches, ..step(offset) }
 }
@@ -241,68 +170,6 @@ fn the_gradient_is_the_tree_of_its_blocks() {
     }
 }
 
-/// The results equal those of one stage with the same blocks. They differ in bits from a single block, but only within
-/// rounding.
-#[test]
-fn no_layout_changes_the_bits_of_blocks() {
-    for (tied, precision) in [(false, Precision::Float32), (true, Precision::Float32), (true, Precision::BFloat16)] {
-        let steps = [long_step(0), long_step(11)];
-        let one_block = train(&Setup { precision, ..setup(tied, &[2]) }, &steps);
-        for gradient_blocks in [2, 4, 8] {
-            let setup = |layers: &[usize]| Setup { precision, gradient_blocks, ..setup(tied, layers) };
-            let one = train(&setup(&[2]), &steps);
-            for (schedule, layers) in [
-                (one_f_one_b as fn(_, _) -> _, vec![1, 0, 1]),
-                (weights_last, vec![1, 1]),
-                (interleaved, vec![1, 0, 1, 0]),
-                (zbv, vec![0, 1, 0, 0, 1, 0]),
-                (zb_h1, vec![2, 0]),
-                (on_one_stage, vec![1, 0, 1]),
-            ] {
-                let name = schedule(layers.len(), 8).name;
-                let same = one == train(&Setup { schedule, ..setup(&layers) }, &steps);
-                assert!(same, "{gradient_blocks} blocks, {name}, {layers:?}, tied {tied}, {precision:?}");
-            }
-            assert!(one.weights != one_block.weights, "{gradient_blocks} blocks are added in another order");
-            let bound = if precision == Precision::Float32 { 1e-6 } else { 2e-2 };
-            for (ours, theirs) in one.losses.iter().zip(&one_block.losses) {
-                assert!((ours - theirs).abs() <= bound * theirs, "{ours} {theirs}");
-            }
-            for (name, theirs) in &one_block.gradients {
-                let largest = theirs.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
-                let pairs = one.gradients[name].iter().zip(theirs);
-                let off = pairs.fold(0.0, |most: f32, (ours, theirs)| most.max((ours - theirs).abs()));
-                assert!(off <= bound * largest, "{gradient_blocks} blocks: {name} is {off} off, of at most {largest}");
-            }
-        }
-    }
-}
-
-/// The files were written by torch and torchtitan, including DualPipeV's overlapped forward and backward.
-#[test]
-fn schedules_that_others_wrote_change_no_bit() {
-    macro_rules! csv {
-        ($name:literal, $ranks:literal) => {{
-            const TEXT: &str = include_str!(concat!("../../../crates/pipeline/tests/data/", $name, ".csv"));
-            (|_, _| from_csv(TEXT, $ranks).unwrap()) as fn(usize, usize) -> Schedule
-        }};
-    }
-    for (schedule, microbatches, chunks) in [
-        (csv!("torch-DualPipeV-4-ranks-10-microbatches", 4), 10, 8),
-        (csv!("torchtitan-2-ranks", 2), 8, 4),
-        (csv!("torchtitan-4-ranks", 4), 6, 8),
-        (csv!("torchtitan-8-ranks", 8), 10, 8),
-    ] {
-        let mut step = step(0);
-        step.microbatches = step.microbatches.iter().cycle().take(microbatches).cloned().collect();
-        let steps = [step];
-        let mut layers = vec![0; chunks];
-        (layers[1], layers[chunks - 1]) = (1, 1);
-        let one = train(&setup(true, &[2]), &steps);
-        assert!(one == train(&Setup { schedule, ..setup(true, &layers) }, &steps), "{microbatches} microbatches");
-    }
-}
-
 /// bf16 rounds activations to 8 bits: losses, gradients and weights are close to those of fp32, but not equal.
 #[test]
 fn bf16_trains_as_fp32_does_up_to_its_rounding() {
@@ -317,13 +184,13 @@ fn bf16_trains_as_fp32_does_up_to_its_rounding() {
         let error = exact.iter().zip(&rounded.gradients[name]).fold(0.0, |max: f32, (a, b)| max.max((a - b).abs()));
         assert!(error < 0.06 * largest, "{name}: off by {error}, the largest is {largest}");
     }
-    // master weights are not bf16: updates below bf16's resolution are not lost
+    // the master weights are not bf16, so that updates below bf16's resolution are not lost
     let fine = |weight: &f32| weight.to_bits() & 0xffff != 0;
     assert!(rounded.weights.values().flatten().filter(|w| fine(w)).count() > 1000);
 }
 
-/// GPipe with a split B, and every W after the last I: the latest possible weight gradients.
-fn weights_last(stages: usize, microbatches: usize) -> Schedule {
+/// Returns GPipe with a split B, and every W after the last I: the latest possible weight gradients.
+pub(crate) fn weights_last(stages: usize, microbatches: usize) -> Schedule {
     let mut schedule = gpipe(stages, microbatches);
     for (chunk, actions) in schedule.ranks.iter_mut().enumerate() {
         for action in actions.iter_mut() {
@@ -334,14 +201,6 @@ fn weights_last(stages: usize, microbatches: usize) -> Schedule {
         actions.extend((0..microbatches).map(|microbatch| Action::BackwardWeight(WorkItem { chunk, microbatch })));
     }
     schedule
-}
-
-#[test]
-fn recomputed_layers_give_the_same_bits() {
-    let kept = train(&setup(true, &[1, 1]), &steps());
-    for recompute in [Recompute::Selective, Recompute::Full] {
-        assert!(kept == train(&Setup { recompute, ..setup(true, &[1, 1]) }, &steps()), "{recompute:?}");
-    }
 }
 
 /// A pipeline's sums equal sequential sums over the microbatches, bit for bit; any other order gives other bits.
@@ -355,7 +214,7 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
         let flat = |g: &Tensor| Vec::<f32>::try_from(g.reshape([-1])).unwrap();
         stage.parameters.iter().map(|p| (p.spec.name.clone(), flat(&p.gradient))).collect::<Weights>()
     };
-    // without the packed microbatch's documents, which `forward_backward` does not support
+    // `forward_backward` does not support the documents of the packed microbatch
     let mut step = step(0);
     step.microbatches[1].layout.document_starts = vec![vec![], vec![]];
     for schedule in [one_f_one_b, gpipe, weights_last] {
@@ -365,7 +224,7 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
     }
 }
 
-/// A context for rows of one document each.
+/// Returns a context for rows of one document each.
 fn context(rows: usize, length: usize) -> ForwardContext {
     let bounds: Vec<i64> = (0..=rows).map(|row| (row * length) as i64).collect();
     let cu_seqlens = CuSeqlens::new(&bounds, Device::Cpu);
@@ -463,7 +322,7 @@ fn rotary_tables_are_those_of_the_formula() {
     }
 }
 
-/// Weights with norms of ones, and every other value from `value(projection, row, column)`.
+/// Returns weights with norms of ones, and every other value from `value(projection, row, column)`.
 fn attention_weights(stage: &Stage, value: impl Fn(&str, usize, usize) -> f32) -> Weights {
     let fill = |name: &str, shape: &[i64]| match shape {
         &[n] => vec![1.0; n as usize],

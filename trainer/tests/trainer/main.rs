@@ -3,6 +3,7 @@
 
 mod fine_tuning;
 mod gradients;
+mod layouts;
 mod links;
 mod memory;
 mod reference;

@@ -1,5 +1,5 @@
-//! The last stage's peak memory does not grow with vocabulary x microbatch, because full logits are never held. Between
-//! F, I and W, a layer holds the memory that the cost model predicts.
+//! Tests of memory. The last stage's peak does not grow with vocabulary x microbatch, because the stage never holds
+//! full logits. Between F, I and W, a layer holds the memory that the cost model predicts.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 
 const HIDDEN: usize = 32;
 const LENGTH: i64 = 128;
-/// The variable that the parent sets in the child process, to the measurement.
+/// The variable with which the parent selects the measurement of the child process.
 const MEASURE: &str = "STAGECOACH_TEST_MEASURE";
 
 #[test]
@@ -33,28 +33,28 @@ fn the_last_stages_peak_does_not_grow_with_vocabulary_times_tokens() {
     println!("  vocabulary {}: {:?}, {growth_twice:.0} bytes a token", 2 * vocab_size, twice.map(|b| b >> 20));
     println!("  one copy of the logits would take {logits:.0} bytes a token");
 
-    // The cost of a token at the peak, in the norm's backward pass: its input, output, their gradients and a few
-    // temporaries, each as wide as the model and fp32; and its target. A block of logits has the same size for any
-    // number of tokens.
+    // At the peak, in the norm's backward pass, a token costs its input, its output, their gradients, a few temporaries
+    // and its target. Each of these except the target is as wide as the model and fp32. A block of logits has the same
+    // size for any number of tokens.
     let hidden_states = (8 * HIDDEN * 4 + 16) as f64;
     assert!(hidden_states < logits / 8.0, "the bound would not detect full logits");
     assert!(growth < hidden_states, "{growth} bytes a token, at most {hidden_states} expected");
     assert!(growth_twice < hidden_states, "{growth_twice} bytes a token at twice the vocabulary");
 }
 
-/// Peak resident bytes of a process that runs the last stage over one microbatch.
+/// Returns the peak resident bytes of a process that runs the last stage over one microbatch.
 fn peak(vocab_size: usize, tokens: usize) -> u64 {
     let test = "memory::the_last_stages_peak_does_not_grow_with_vocabulary_times_tokens";
     let text = measured_by_child(test, &format!("{vocab_size}x{tokens}"));
     resident_bytes(&text, "VmHWM:")
 }
 
-/// The output of a process that runs only `test`, to measure `what`.
+/// Returns the output of a process that runs only `test`, to measure `what`.
 fn measured_by_child(test: &str, what: &str) -> String {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(MEASURE, what)
-        // glibc: return freed memory at once, so that the peak is of tensors and not of holes in the heap
+        // glibc then returns freed memory at once, so that the peak counts tensors and not holes in the heap
         .env("MALLOC_MMAP_THRESHOLD_", "65536")
         .output()
         .unwrap();
@@ -63,13 +63,13 @@ fn measured_by_child(test: &str, what: &str) -> String {
     text.into_owned()
 }
 
-/// A line of `/proc/self/status`, such as `VmRSS:   1024 kB`.
+/// Reads the bytes in a line of `/proc/self/status`, such as `VmRSS:   1024 kB`.
 fn resident_bytes(status: &str, name: &str) -> u64 {
     let kib = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix("kB"));
     kib.unwrap().trim().parse::<u64>().unwrap() << 10
 }
 
-/// The child's part: forward, loss and backward of the last stage, then the kernel's value of the peak.
+/// Runs forward, loss and backward of the last stage in the child. Then prints the kernel's value of the peak.
 fn measure(vocab_size: usize, tokens: i64) {
     tch::set_num_threads(1);
     let config = LlamaConfig {
@@ -98,11 +98,11 @@ fn measure(vocab_size: usize, tokens: i64) {
     let gradient = chunk.backward(saved, None, &mut WeightGradient::accumulate).unwrap();
     assert_eq!(gradient.numel(), tokens as usize * HIDDEN);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    // after the test harness's own unfinished line
+    // the line feed ends the unfinished line of the test harness
     println!("\n{}", status.lines().find(|line| line.starts_with("VmHWM:")).unwrap());
 }
 
-/// The second stage of a model, with these numbers of layers on the stages.
+/// Returns the second stage of a model, with these numbers of layers on the stages.
 fn second_stage(config: LlamaConfig, layers: Vec<usize>) -> Stage {
     let architecture = config.architecture(Device::Cpu);
     let stage_config = StageConfig {
@@ -119,7 +119,7 @@ fn second_stage(config: LlamaConfig, layers: Vec<usize>) -> Stage {
     Stage::build(1, &stage_config)
 }
 
-/// Tokens of a microbatch, and the number of microbatches that are held at the same time.
+/// The number of tokens in a microbatch, and the number of microbatches that the layer holds at the same time.
 const TOKENS: usize = 4096;
 const HELD: usize = 6;
 
@@ -172,13 +172,13 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
     assert!((each(after_i) / inputs - 1.0).abs() < 0.05);
 }
 
-/// A context for rows of [`LENGTH`] tokens, with these sequence bounds.
+/// Returns a context for rows of [`LENGTH`] tokens, with these sequence bounds.
 fn context(bounds: &[i64]) -> ForwardContext {
     let cu_seqlens = CuSeqlens::new(bounds, Device::Cpu);
     ForwardContext { length: LENGTH, first_position: 0, cu_seqlens, recompute: Recompute::None }
 }
 
-/// The child's part: a chunk with one layer and nothing else.
+/// Measures, in the child, a chunk with one layer and nothing else.
 fn measure_layer() {
     tch::set_num_threads(1);
     let stage = second_stage(layer_config(), vec![0, 1, 0]);

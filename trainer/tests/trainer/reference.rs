@@ -7,12 +7,12 @@ use stagecoach_api::job::{Encryption, Precision, Recompute, Transport};
 use stagecoach_model::{SourceConfig, model_types};
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
-/// Largest |a - b| / largest |b|. PyTorch's own float32 deviates from float64 by up to 5e-6 here (`reference.json`).
+/// The largest |a - b| / largest |b|. PyTorch in float32 deviates from float64 by up to 5e-6 here (`reference.json`).
 const TOLERANCE: f64 = 1e-5;
 
 pub(crate) type Scheduler = fn(usize, usize) -> Schedule;
 
-/// The training of case `name`, and PyTorch's results.
+/// Returns the training of case `name`, and PyTorch's results.
 pub(crate) fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Scheduler) -> (Setup, Trained) {
     let case = reference.case(name);
     let (initial, expected) = tensors(name, case);
@@ -52,7 +52,7 @@ pub(crate) fn compare(what: &str, ours: &Trained, reference: &Trained) {
     assert_eq!(ours.losses.len(), reference.losses.len());
     let gradients = distances(&ours.gradients, &reference.gradients);
     let weights = distances(&ours.weights, &reference.weights);
-    // AdamW divides a gradient near zero by its own size, so that the processor's rounding differences count more there
+    // AdamW divides a gradient by its size, so that the rounding of a gradient near zero changes the weights more
     for (kind, distances, tolerance) in [("gradient", gradients, TOLERANCE), ("final", weights, 2.0 * TOLERANCE)] {
         let (worst, name) = distances.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
         assert!(worst <= tolerance, "{what}: the {kind} of {name} is {worst:.1e} off");
@@ -134,7 +134,7 @@ fn several_stages_and_both_schedules() {
     }
 }
 
-/// |a - b| / |b|, all tensors as one vector.
+/// Returns |a - b| / |b|, with all tensors as one vector.
 fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
     let pairs = reference.iter().flat_map(|(name, b)| ours[name].iter().zip(b));
     let (mut difference, mut square) = (0.0, 0.0);
@@ -145,8 +145,8 @@ fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
     (difference / square).sqrt()
 }
 
-/// Bfloat16 has three digits: a trainer's errors mostly depend on the points at which it rounds. The measure is
-/// PyTorch's own training in bf16, with its sums over the batch in two orders.
+/// Bfloat16 has three digits, so that a trainer's errors mostly depend on the points at which it rounds. The measure is
+/// PyTorch's training in bf16, with its sums over the batch in two orders.
 #[test]
 fn bf16_strays_no_further_than_pytorch_does() {
     let reference = Reference::read();

@@ -5,21 +5,21 @@ use stagecoach_cluster::{merge, pipeline_job};
 
 use super::super::jobset::JOBSET;
 use super::super::system::{STAGECOACH, System};
-use super::trainer::Policy;
+use super::trainer::ReplicaPolicy;
 use super::{REPLICAS, STAGES};
 
 /// A job of one system.
-pub(super) struct Contender {
+pub(super) struct SpotJob {
     /// The name in the report.
     pub(super) name: &'static str,
     system: System,
-    /// The label of a pod from which its stage follows.
+    /// The label whose value determines the stage of a pod.
     pub(super) index: &'static str,
-    /// The trainer's use of the pods.
-    pub(super) policy: Policy,
+    /// How the trainer uses the pods.
+    pub(super) policy: ReplicaPolicy,
 }
 
-impl Contender {
+impl SpotJob {
     pub(super) const fn system(&self) -> System {
         self.system
     }
@@ -28,39 +28,39 @@ impl Contender {
 const RANK: &str = "stagecoach.dev/rank";
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-pub(super) const CONTENDERS: [Contender; 5] = [
-    Contender {
+pub(super) const CONTENDERS: [SpotJob; 5] = [
+    SpotJob {
         name: "elastic, 1 to 8 replicas",
         system: System {
             job: |name| replicated(name, json!({"elastic": {"minDataParallel": 1, "maxDataParallel": REPLICAS}})),
             ..STAGECOACH
         },
         index: RANK,
-        policy: Policy { min_replicas: 1, max_replicas: REPLICAS, keeps_survivors: true },
+        policy: ReplicaPolicy { min_replicas: 1, max_replicas: REPLICAS, keeps_survivors: true },
     },
-    Contender {
+    SpotJob {
         name: "fixed, 8 replicas",
         system: System { job: |name| fixed(name, REPLICAS), ..STAGECOACH },
         index: RANK,
-        policy: Policy::fixed(REPLICAS, true),
+        policy: ReplicaPolicy::fixed(REPLICAS, true),
     },
-    Contender {
+    SpotJob {
         name: "fixed, 4 replicas",
         system: System { job: |name| fixed(name, REPLICAS / 2), ..STAGECOACH },
         index: RANK,
-        policy: Policy::fixed(REPLICAS / 2, true),
+        policy: ReplicaPolicy::fixed(REPLICAS / 2, true),
     },
-    Contender {
+    SpotJob {
         name: "JobSet, 8 replicas",
         system: System { job: |name| job_set(name, REPLICAS), ..JOBSET },
         index: COMPLETION_INDEX,
-        policy: Policy::fixed(REPLICAS, false),
+        policy: ReplicaPolicy::fixed(REPLICAS, false),
     },
-    Contender {
+    SpotJob {
         name: "JobSet, 4 replicas",
         system: System { job: |name| job_set(name, REPLICAS / 2), ..JOBSET },
         index: COMPLETION_INDEX,
-        policy: Policy::fixed(REPLICAS / 2, false),
+        policy: ReplicaPolicy::fixed(REPLICAS / 2, false),
     },
 ];
 
@@ -70,7 +70,7 @@ fn fixed(name: &str, replicas: u32) -> Value {
 }
 
 fn replicated(name: &str, changes: Value) -> Value {
-    // no deadline of the job ends an attempt while the trace has too few nodes
+    // these deadlines are long, so that no attempt ends while the trace has too few nodes
     let day = 86400;
     let spec = json!({
         "stages": STAGES,

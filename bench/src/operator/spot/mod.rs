@@ -1,6 +1,6 @@
-//! A published trace of spot capacity, replayed on simulated nodes: an elastic job, jobs of a fixed size, and JobSets
-//! that restart from checkpoints. The API server, the scheduler and the operators are real and decide which pods run
-//! where. A model of the trainer, the same for all, turns the pods that run into steps.
+//! Replays a published trace of spot capacity on simulated nodes, for an elastic job, jobs of a fixed size, and JobSets
+//! that restart from checkpoints. The API server, the scheduler and the operators are real, and decide which pods run
+//! where. One model of the trainer computes the steps of all jobs from the running pods.
 
 mod contender;
 mod figure;
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::contender::{CONTENDERS, Contender};
-use self::trainer::{Pod, Trainer};
-use super::answers::Answers;
+use self::contender::{CONTENDERS, SpotJob};
+use self::trainer::{ReadyPod, SimulatedTrainer};
+use super::answers::StatusServer;
 use super::cluster::Cluster;
 use super::pods::PODS;
 use crate::stats::line;
 
-/// The pods of a replica. Each pod has a node of its own.
+/// The number of pods of a replica. Each pod occupies one node.
 const STAGES: u32 = 2;
-/// The nodes of the trace, and so the replicas for which there can be room.
+/// The largest number of replicas for which the trace has nodes.
 const REPLICAS: u32 = 8;
-/// The time of this machine in which a point of the trace is replayed.
+/// The time on this machine in which a point of the trace is replayed.
 const POINT: Duration = Duration::from_secs(5);
-/// The time of this machine between two looks at the pods.
+/// The time on this machine between two looks at the pods.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A trace: the number of nodes that were available, at equal intervals.
@@ -37,20 +37,20 @@ struct Trace {
     nodes: Vec<usize>,
 }
 
-/// The steps of a contender, and its replicas that trained, at each look.
+/// The steps of a contender, and the number of its replicas that trained, at each look.
 struct Replay {
-    contender: &'static Contender,
+    contender: &'static SpotJob,
     steps: Vec<f64>,
     replicas: Vec<u32>,
 }
 
-/// Replays the trace for all contenders at once, each on a cluster of its own. `results` receives the figure.
+/// Replays the trace for all contenders at the same time, each on a separate cluster. Writes the figure to `results`.
 pub(crate) fn measure(results: &Path) -> Value {
     let trace: Trace = serde_json::from_str(include_str!("trace.json")).unwrap();
     let hours = trace.nodes.len() as f64 * f64::from(trace.gap_seconds) / 3600.0;
     let node_hours: f64 = trace.nodes.iter().map(|nodes| *nodes as f64).sum::<f64>() / trace.nodes.len() as f64 * hours;
     println!("{hours:.0} hours of spot capacity, {node_hours:.0} node-hours of up to {} nodes", STAGES * REPLICAS);
-    let answers = Answers::serve();
+    let answers = StatusServer::serve();
     answers.set(true);
     let replays: Vec<Replay> = std::thread::scope(|scope| {
         let replay = |(number, contender)| {
@@ -60,7 +60,7 @@ pub(crate) fn measure(results: &Path) -> Value {
         let replays: Vec<_> = CONTENDERS.iter().enumerate().map(replay).collect();
         replays.into_iter().map(|replay| replay.join().unwrap()).collect()
     });
-    // a step takes one replica a minute, and n replicas the n-th part
+    // one replica takes a minute for a step, and n replicas take the n-th part
     let possible: f64 =
         trace.nodes.iter().map(|nodes| (*nodes as u32 / STAGES).min(REPLICAS)).map(f64::from).sum::<f64>()
             * f64::from(trace.gap_seconds)
@@ -86,11 +86,11 @@ pub(crate) fn measure(results: &Path) -> Value {
     })
 }
 
-fn replay(contender: &'static Contender, number: usize, trace: &Trace, answers: &Answers) -> Replay {
+fn replay(contender: &'static SpotJob, number: usize, trace: &Trace, answers: &StatusServer) -> Replay {
     let mut cluster = Cluster::without_nodes(contender.system(), answers, number);
     cluster.start_operator();
     cluster.create("spot");
-    let mut trainer = Trainer::new(contender.policy);
+    let mut trainer = SimulatedTrainer::new(contender.policy);
     let (mut steps, mut replicas) = (Vec::new(), Vec::new());
     let started = Instant::now();
     let scale = f64::from(trace.gap_seconds) / POINT.as_secs_f64();
@@ -108,8 +108,8 @@ fn replay(contender: &'static Contender, number: usize, trace: &Trace, answers: 
     Replay { contender, steps, replicas }
 }
 
-/// Adds nodes, or removes the newest ones as a handler of spot notices does: it cordons the node, deletes its pods and
-/// then the node.
+/// Adds nodes, or removes the newest nodes as a handler of spot notices does: it cordons the node, deletes its pods,
+/// and then deletes the node.
 fn set_nodes(cluster: &Cluster, before: usize, after: usize) {
     (before..after).for_each(|node| cluster.add_node(node, 1));
     let client = cluster.plane.client();
@@ -127,8 +127,8 @@ fn set_nodes(cluster: &Cluster, before: usize, after: usize) {
     lost.iter().for_each(|node| client.delete(&format!("/api/v1/nodes/{node}")));
 }
 
-/// The pods of the newest attempt that are ready.
-fn pods(cluster: &Cluster, contender: &Contender) -> Vec<Pod> {
+/// Returns the ready pods of the newest attempt.
+fn pods(cluster: &Cluster, contender: &SpotJob) -> Vec<ReadyPod> {
     let labels = contender.system().labels;
     let pods = cluster.plane.client().list(PODS);
     let attempt = |pod: &Value| -> Option<u64> { pod["metadata"]["labels"][labels.attempt].as_str()?.parse().ok() };
@@ -143,7 +143,7 @@ fn pods(cluster: &Cluster, contender: &Contender) -> Vec<Pod> {
         .map(|pod| {
             let index: u32 =
                 pod["metadata"]["labels"][contender.index].as_str().unwrap_or_default().parse().unwrap_or(0);
-            Pod { uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(), stage: index % STAGES }
+            ReadyPod { uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(), stage: index % STAGES }
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! The model of a trainer: the steps that a job finishes with the pods that are ready. Times are seconds of the trace.
+//! A model of the trainer: the steps that a job finishes with its ready pods. Times are seconds of the trace.
 
 use std::collections::BTreeSet;
 
@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 
 use super::STAGES;
 
-/// The time that a step takes one replica. n replicas take the n-th part.
+/// The time that one replica takes for a step. n replicas take the n-th part.
 pub(super) const STEP_SECONDS: f64 = 60.0;
-/// The time from the last pod of an attempt to its first step.
+/// The time from the readiness of an attempt's last pod to the first step.
 const START_SECONDS: f64 = 60.0;
 /// The pause of a group that continues with other members.
 const REGROUP_SECONDS: f64 = 10.0;
 /// The time between two checkpoints on the volume.
 const CHECKPOINT_SECONDS: f64 = 300.0;
-/// The time for which the pods of more replicas must be ready.
+/// The time for which the pods of more replicas must be ready before the group grows.
 const WINDOW_SECONDS: f64 = 60.0;
 
 /// The constants of the model, for the report.
@@ -26,47 +26,47 @@ pub(super) fn parameters() -> Value {
 }
 
 /// A pod that is ready.
-pub(super) struct Pod {
+pub(super) struct ReadyPod {
     pub(super) uid: String,
     pub(super) stage: u32,
 }
 
-/// The trainer's use of the pods.
+/// How the trainer uses the pods.
 #[derive(Clone, Copy)]
-pub(super) struct Policy {
+pub(super) struct ReplicaPolicy {
     pub(super) min_replicas: u32,
     pub(super) max_replicas: u32,
-    /// Whether the members of a group that lost another one keep their state. Otherwise all begin with the newest
-    /// checkpoint.
+    /// Whether the remaining members of a group keep their state after a loss. Otherwise, all members begin with the
+    /// newest checkpoint.
     pub(super) keeps_survivors: bool,
 }
 
-impl Policy {
-    /// The policy of a job that trains with so many replicas or not at all.
-    pub(super) const fn fixed(replicas: u32, keeps_survivors: bool) -> Policy {
-        Policy { min_replicas: replicas, max_replicas: replicas, keeps_survivors }
+impl ReplicaPolicy {
+    /// Returns the policy of a job that trains with exactly `replicas` replicas or not at all.
+    pub(super) const fn fixed(replicas: u32, keeps_survivors: bool) -> ReplicaPolicy {
+        ReplicaPolicy { min_replicas: replicas, max_replicas: replicas, keeps_survivors }
     }
 }
 
 /// A trainer on the pods of a job.
-pub(super) struct Trainer {
-    policy: Policy,
+pub(super) struct SimulatedTrainer {
+    policy: ReplicaPolicy,
     now: f64,
     steps: f64,
     /// The UIDs of the members of the group.
     members: BTreeSet<String>,
-    /// The pods that were lost since the group trained.
+    /// The number of pods that were lost since the group trained.
     lost: usize,
     /// The time at which the group trains again.
     trains_at: f64,
     more_since: Option<f64>,
-    /// Time and steps of the newest checkpoint on the volume.
+    /// The time and the steps of the newest checkpoint on the volume.
     saved: (f64, f64),
 }
 
-impl Trainer {
-    pub(super) fn new(policy: Policy) -> Trainer {
-        Trainer {
+impl SimulatedTrainer {
+    pub(super) fn new(policy: ReplicaPolicy) -> SimulatedTrainer {
+        SimulatedTrainer {
             policy,
             now: 0.0,
             steps: 0.0,
@@ -82,13 +82,13 @@ impl Trainer {
         self.steps
     }
 
-    /// The number of replicas that train.
+    /// Returns the number of replicas that train.
     pub(super) fn replicas(&self) -> u32 {
         if self.now < self.trains_at { 0 } else { self.members.len() as u32 / STAGES }
     }
 
-    /// Trains until `now`, and then uses the pods that are ready.
-    pub(super) fn observe(&mut self, now: f64, ready: &[Pod]) {
+    /// Trains until `now`, and then adapts the group to the ready pods.
+    pub(super) fn observe(&mut self, now: f64, ready: &[ReadyPod]) {
         self.train(now);
         let lost = self.members.iter().filter(|member| ready.iter().all(|pod| pod.uid != **member)).count();
         let possible = possible_replicas(ready).min(self.policy.max_replicas);
@@ -96,7 +96,7 @@ impl Trainer {
         if lost > 0 {
             self.lost += lost;
             self.members.retain(|member| ready.iter().any(|pod| pod.uid == *member));
-            // the state of a lost stage has one copy, on its neighbour
+            // the state of a lost stage has one copy, on the next stage
             if self.lost > 1 || !self.policy.keeps_survivors {
                 self.steps = self.saved.1;
             }
@@ -104,7 +104,7 @@ impl Trainer {
         let is_whole = lost == 0 && group >= self.policy.min_replicas.max(1) && self.lost == 0;
         if possible < self.policy.min_replicas {
             self.trains_at = f64::INFINITY;
-            // the survivors wait with their state, as members of no group
+            // the remaining members keep their state, but belong to no group
             self.lost = self.lost.max(1);
             return;
         }
@@ -127,8 +127,8 @@ impl Trainer {
         self.now = now;
     }
 
-    /// Forms a group of so many replicas, which trains after a pause.
-    fn form(&mut self, replicas: u32, ready: &[Pod], pause: f64) {
+    /// Forms a group of `replicas` replicas, which trains after `pause` seconds.
+    fn form(&mut self, replicas: u32, ready: &[ReadyPod], pause: f64) {
         self.members.clear();
         for stage in 0..STAGES {
             let of_stage = ready.iter().filter(|pod| pod.stage == stage).take(replicas as usize);
@@ -139,8 +139,8 @@ impl Trainer {
     }
 }
 
-/// The number of complete replicas that the pods can form.
-fn possible_replicas(ready: &[Pod]) -> u32 {
+/// Returns the number of complete replicas that the pods can form.
+fn possible_replicas(ready: &[ReadyPod]) -> u32 {
     let of_stage = |stage| ready.iter().filter(|pod| pod.stage == stage).count() as u32;
     (0..STAGES).map(of_stage).min().unwrap_or(0)
 }
@@ -149,34 +149,34 @@ fn possible_replicas(ready: &[Pod]) -> u32 {
 mod tests {
     use super::*;
 
-    fn pods(uids: &[u32]) -> Vec<Pod> {
-        uids.iter().map(|uid| Pod { uid: uid.to_string(), stage: uid % STAGES }).collect()
+    fn pods(uids: &[u32]) -> Vec<ReadyPod> {
+        uids.iter().map(|uid| ReadyPod { uid: uid.to_string(), stage: uid % STAGES }).collect()
     }
 
-    fn after(policy: Policy, looks: &[(f64, &[u32])]) -> (f64, u32) {
-        let mut trainer = Trainer::new(policy);
+    fn after(policy: ReplicaPolicy, looks: &[(f64, &[u32])]) -> (f64, u32) {
+        let mut trainer = SimulatedTrainer::new(policy);
         looks.iter().for_each(|(now, ready)| trainer.observe(*now, &pods(ready)));
         (trainer.steps(), trainer.replicas())
     }
 
     #[test]
     fn a_trainer_uses_the_pods_as_its_policy_allows() {
-        let elastic = Policy { min_replicas: 1, max_replicas: 2, keeps_survivors: true };
+        let elastic = ReplicaPolicy { min_replicas: 1, max_replicas: 2, keeps_survivors: true };
         let start = (0.0, [0, 1, 2, 3].as_slice());
         assert_eq!(after(elastic, &[start, (60.0, &[0, 1, 2, 3]), (120.0, &[0, 1, 2, 3])]), (2.0, 2));
         // one lost pod costs a pause and one replica
         assert_eq!(after(elastic, &[start, (120.0, &[0, 1, 2]), (190.0, &[0, 1, 2])]), (3.0, 1));
         // two lost pods cost the steps since the checkpoint
         assert_eq!(after(elastic, &[start, (120.0, &[0, 1]), (180.0, &[0, 1]), (240.0, &[0, 1])]), (1.0, 1));
-        // another replica is used after the window
+        // a further replica joins after the window
         let returned =
             [(0.0, [0, 1].as_slice()), (60.0, &[0, 1, 2, 3]), (120.0, &[0, 1, 2, 3]), (190.0, &[0, 1, 2, 3])];
         assert_eq!(after(elastic, &returned), (3.0, 2));
 
-        let fixed = Policy { min_replicas: 2, ..elastic };
+        let fixed = ReplicaPolicy { min_replicas: 2, ..elastic };
         let waits = [start, (120.0, &[0, 1, 2]), (500.0, &[0, 1, 2, 5]), (570.0, &[0, 1, 2, 5])];
         assert_eq!(after(fixed, &waits), (4.0, 2));
-        let restarts = Policy { keeps_survivors: false, ..fixed };
+        let restarts = ReplicaPolicy { keeps_survivors: false, ..fixed };
         assert_eq!(
             after(restarts, &[start, (120.0, &[0, 1, 2]), (500.0, &[4, 5, 6, 7]), (620.0, &[4, 5, 6, 7])]),
             (2.0, 2)

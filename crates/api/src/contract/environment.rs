@@ -1,5 +1,5 @@
-//! The environment of a stage: torch's own names, so that a torchrun-style script runs unchanged, and Stagecoach's
-//! names.
+//! The environment variables of a stage. Torchrun's variables are among them, so that a script written for torchrun
+//! runs unchanged.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use thiserror::Error;
 
 use super::{CONFIG_PATH, MASTER_PORT, MAX_STAGES, Mesh, WORKSPACE_PATH};
 
-/// The variables' names.
+/// The names of the environment variables.
 pub mod env {
-    /// Host of rank 0.
+    /// The host of rank 0.
     pub const MASTER_ADDR: &str = "MASTER_ADDR";
-    /// Port of rank 0.
+    /// The port of rank 0.
     pub const MASTER_PORT: &str = "MASTER_PORT";
     /// The number of the process, from 0: its replica times the number of stages, plus its stage.
     pub const RANK: &str = "RANK";
     /// The number of processes: the number of stages times the number of replicas.
     pub const WORLD_SIZE: &str = "WORLD_SIZE";
-    /// Always 0: a stage sees no other stage of its machine.
+    /// Always 0, because each stage counts as the only stage of its machine.
     pub const LOCAL_RANK: &str = "LOCAL_RANK";
     /// The job's name.
     pub const JOB: &str = "STAGECOACH_JOB";
@@ -25,8 +25,8 @@ pub mod env {
     pub const JOB_UID: &str = "STAGECOACH_JOB_UID";
     /// The attempt, from 1.
     pub const ATTEMPT: &str = "STAGECOACH_ATTEMPT";
-    /// The number of a spare, which has no stage yet. RANK, STAGECOACH_STAGE, STAGECOACH_REPLICA and
-    /// STAGECOACH_INCARNATION are not set for a spare.
+    /// The number of a spare: a pod or process that waits to replace a lost stage. RANK, STAGECOACH_STAGE,
+    /// STAGECOACH_REPLICA and STAGECOACH_INCARNATION are not set for a spare.
     pub const SPARE: &str = "STAGECOACH_SPARE";
     /// The incarnation of this stage in this attempt. Each pod has a higher number than the pods before it.
     pub const INCARNATION: &str = "STAGECOACH_INCARNATION";
@@ -38,21 +38,21 @@ pub mod env {
     pub const REPLICA: &str = "STAGECOACH_REPLICA";
     /// The number of replicas: `spec.dataParallel`.
     pub const DATA_PARALLEL: &str = "STAGECOACH_DATA_PARALLEL";
-    /// The attempt's job file.
+    /// The path of the attempt's job file.
     pub const CONFIG: &str = "STAGECOACH_CONFIG";
-    /// The volume that all stages share.
+    /// The path of the volume that all stages share.
     pub const WORKSPACE: &str = "STAGECOACH_WORKSPACE";
     /// The pod's address, at which the other stages reach it.
     pub const POD_IP: &str = "POD_IP";
     /// The pod's UID.
     pub const POD_UID: &str = "POD_UID";
 
-    /// The path of the stage's termination message; `/dev/termination-log` if unset.
+    /// The path of the stage's termination message. The default is `/dev/termination-log`.
     pub const TERMINATION_LOG: &str = "STAGECOACH_TERMINATION_LOG";
-    /// Port of the stage's HTTP server; `HTTP_PORT` if unset. With 0 there is no server.
+    /// The port of the stage's HTTP server. The default is `HTTP_PORT`. With 0, the stage has no server.
     pub const HTTP_PORT: &str = "STAGECOACH_HTTP_PORT";
 
-    /// The variables that stages and spares get, which a pod template must not set.
+    /// All variables that the operator and the launcher set for stages and spares. A pod template must not set them.
     pub const ALL: [&str; 18] = [
         MASTER_ADDR,
         MASTER_PORT,
@@ -75,22 +75,22 @@ pub mod env {
     ];
 }
 
-/// A variable of the contract that is absent or wrong.
+/// The error of an environment variable that is missing or invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("environment variable {variable}: {message}")]
 pub struct ContractError {
     /// The variable's name.
     pub variable: &'static str,
-    /// The value found and the expected one.
+    /// The problem: the value found and the value expected.
     pub message: String,
 }
 
 /// The environment of a stage when it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageEnv {
-    /// The number of this stage among the stages of all replicas; 0 for a spare, which has no stage yet.
+    /// The number of this stage among the stages of all replicas. 0 for a spare, which has no stage yet.
     pub rank: u32,
-    /// Stages and replicas.
+    /// The numbers of stages and replicas.
     pub mesh: Mesh,
     /// The job's name.
     pub job: String,
@@ -100,15 +100,15 @@ pub struct StageEnv {
     pub attempt: u64,
     /// The incarnation of this stage in this attempt. Each pod or process has a higher number than the ones before it.
     pub incarnation: u32,
-    /// The number of a spare. It stays after the spare has taken the place of a stage.
+    /// The number of a spare. A spare that has become a stage keeps it. `None` for a process that started as a stage.
     pub spare: Option<u32>,
-    /// The attempt's job file.
+    /// The path of the attempt's job file.
     pub config: String,
-    /// The volume that all stages share.
+    /// The path of the volume that all stages share.
     pub workspace: String,
-    /// Host of rank 0.
+    /// The host of rank 0.
     pub master_addr: String,
-    /// Port of rank 0.
+    /// The port of rank 0.
     pub master_port: u16,
     /// The address at which the other stages reach this stage.
     pub pod_ip: String,
@@ -117,7 +117,8 @@ pub struct StageEnv {
 }
 
 impl StageEnv {
-    /// Reads the variables and ignores all others. Port, config and workspace default to the container's values.
+    /// Reads the variables of the contract, and ignores all other variables. The port, the job file and the workspace
+    /// have the values of a pod as their defaults.
     ///
     /// # Errors
     /// The first variable that is missing, is invalid, or contradicts another variable.
@@ -169,7 +170,7 @@ impl StageEnv {
         Ok(())
     }
 
-    /// The variables to start the stage or spare with: the inverse of `from_vars`.
+    /// Returns the variables with which to start the stage or spare. This function is the inverse of `from_vars`.
     pub fn to_vars(&self) -> Vec<(&'static str, String)> {
         let stage_only = |value: u32| self.spare.is_none().then(|| value.to_string());
         let variables = [
@@ -203,8 +204,8 @@ impl Vars {
         self.0.contains_key(variable)
     }
 
-    /// The mesh of the variables. Without the number of replicas there is one replica, and without the number of stages
-    /// all processes belong to one replica.
+    /// Returns the mesh that the variables describe. STAGECOACH_DATA_PARALLEL defaults to 1, and STAGECOACH_STAGES to
+    /// WORLD_SIZE.
     fn mesh(&self) -> Result<Mesh, ContractError> {
         let wrong = |message| Err(ContractError { variable: env::WORLD_SIZE, message });
         let world_size = self.number(env::WORLD_SIZE)?;

@@ -3,7 +3,6 @@
 //! process and a custom trainer.
 
 mod environment;
-mod exit;
 mod labels;
 mod node_affinity;
 mod notes;
@@ -12,30 +11,30 @@ mod termination;
 
 pub use crate::mesh::{MAX_SPARES, MAX_STAGES, Mesh};
 pub use environment::{ContractError, StageEnv, env};
-pub use exit::ExitCode;
 pub use labels::{
     ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, RANK_LABEL, REPLICA_LABEL, SPARE_LABEL, STAGE_LABEL,
 };
 pub use node_affinity::keep_off_nodes;
 pub use notes::{PAGE_NOTE, SPARE_TOOK_PLACE, promoted_spare, promotion_note};
 pub use status::{AuditStatus, GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery, SuspectedStage};
-pub use termination::{FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
+pub use termination::{ExitCode, FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
 
-/// Port on which stage 0 listens for the group, in a cluster.
+/// The port on which stage 0 listens for the group, in a cluster.
 pub const MASTER_PORT: u16 = 29500;
-/// Port of `/healthz`, `/readyz`, `/metrics` and `/status`, in a cluster.
+/// The port of `/healthz`, `/readyz`, `/metrics` and `/status`, in a cluster.
 pub const HTTP_PORT: u16 = 9090;
-/// Port of the live page in stage 0's pod, on its loopback: `kubectl port-forward` reaches it, and no other pod does.
+/// The port of the live page in stage 0's pod. The page listens on the pod's loopback interface, so that `kubectl
+/// port-forward` reaches it and other pods do not.
 pub const PAGE_PORT: u16 = 9091;
 /// The path of the attempt's job file in a pod.
 pub const CONFIG_PATH: &str = "/etc/stagecoach/job.yaml";
 /// The path of the volume in a pod.
 pub const WORKSPACE_PATH: &str = "/workspace";
-/// The container whose exit decides the end of the stage.
+/// The name of the container that runs the stage. The stage ends when this container exits.
 pub const CONTAINER_NAME: &str = "trainer";
-/// The resource by which NVIDIA's device plugin offers GPUs.
+/// The name of the resource under which NVIDIA's device plugin advertises GPUs.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
 /// The trainer's arguments in a pod.
 pub const CONTAINER_ARGS: [&str; 1] = ["stage"];
-/// Termination grace period of a stage in seconds, unless the pod template sets another.
+/// The termination grace period of a stage in seconds, unless the pod template sets another one.
 pub const DEFAULT_TERMINATION_GRACE_SECONDS: u64 = 120;

@@ -1,11 +1,11 @@
-//! Keeps pods off nodes.
+//! A node affinity that excludes nodes from the scheduling of a pod.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Keeps a pod of `pod_spec` off these nodes, in addition to the pod's own demands on nodes. Each alternative among
-/// those demands gets the new demand.
+/// Adds a required node affinity to `pod_spec` that excludes these nodes. The entries of `nodeSelectorTerms` are
+/// alternatives, so every existing entry gets the exclusion.
 pub fn keep_off_nodes(nodes: &BTreeSet<String>, pod_spec: &mut Map<String, Value>) {
     if nodes.is_empty() {
         return;
@@ -28,7 +28,7 @@ pub fn keep_off_nodes(nodes: &BTreeSet<String>, pod_spec: &mut Map<String, Value
     let with_demand = |term: &Value| {
         let mut term = term.as_object().cloned().unwrap_or_default();
         let mut fields = array(term.get("matchFields"));
-        // a field allows only one value
+        // Kubernetes accepts only one value in each requirement of `matchFields`.
         fields.extend(nodes.iter().map(|node| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]})));
         term.insert("matchFields".to_owned(), fields.into());
         Value::Object(term)

@@ -1,18 +1,20 @@
-//! Sentences for people that programs read too. Their words are defined only here, so that writers and readers agree.
+//! Log lines and event messages that both people and programs read. Their words are defined only here, so that the code
+//! that writes them and the code that parses them agree.
 
-/// The start of stage 0's log line about the live page, followed by the page's address. Nothing else contains the
-/// page's token.
+/// The start of the log line in which stage 0 prints the address of the live page. Only this line contains the page's
+/// token.
 pub const PAGE_NOTE: &str = "the live page";
 
-/// The operator's event about a spare that has become a stage.
+/// The reason of the event that the operator emits when a spare becomes a stage.
 pub const SPARE_TOOK_PLACE: &str = "SpareTookPlace";
 
-/// The message of that event. `stage` has the form of [`super::Mesh::name`].
+/// Returns the message of the event [`SPARE_TOOK_PLACE`]. `stage` has the form of [`super::Mesh::name`].
 pub fn promotion_note(spare: u32, pod: &str, stage: &str) -> String {
     format!("spare {spare} (pod {pod}){}", took_place(stage))
 }
 
-/// The spare that took the place of `stage`, according to such a message.
+/// Returns the number of the spare that replaced `stage`, if `note` is a message of [`promotion_note`] about this
+/// stage.
 pub fn promoted_spare(note: &str, stage: &str) -> Option<u32> {
     let (spare, _) = note.strip_suffix(&took_place(stage))?.strip_prefix("spare ")?.split_once(' ')?;
     spare.parse().ok()

@@ -1,5 +1,5 @@
-//! The response of stage 0 at `/status`. The response contains the stage's identity, so that a poller can't mistake
-//! another attempt for its own.
+//! The response of a stage at `/status`. The response contains the job's UID, the attempt and the pod's UID, so that a
+//! client recognises the response of another attempt.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ string_enum! {
     /// The phase of a stage.
     #[derive(Default)]
     pub enum StagePhase {
-        /// Tokenising, planning, choosing the checkpoint.
+        /// The stage prepares: it tokenises the corpus, makes the plan or chooses the checkpoint.
         #[default]
         Preparing = "Preparing",
-        /// A spare that is connected to the group, and waits to take the place of a lost stage.
+        /// The spare is connected to the group, and waits to replace a lost stage.
         StandingBy = "StandingBy",
-        /// Loading weights and opening links.
+        /// The stage loads weights and opens links.
         Forming = "Forming",
-        /// Training.
+        /// The stage trains.
         Training = "Training",
-        /// Saving, to leave.
+        /// The stage saves a checkpoint before it exits.
         Draining = "Draining",
-        /// Trained to the end.
+        /// Training is complete.
         Done = "Done",
     }
 }
@@ -32,20 +32,20 @@ string_enum! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostStage {
-    /// The stage.
+    /// The stage's rank.
     pub stage: u32,
     /// The incarnation of the stage's pod in the attempt.
     pub incarnation: u32,
-    /// Whether the stage's process has ended for sure, because its connections were closed.
+    /// Whether the stage's process has certainly ended, because the operating system closed its connections.
     #[serde(default)]
     pub has_ended: bool,
 }
 
-/// A stage that has computed something wrong, or one of two stages of which one has.
+/// A stage that computed a wrong result according to an audit, or one of two stages of which one did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SuspectedStage {
-    /// The stage.
+    /// The stage's rank.
     pub stage: u32,
     /// The incarnation of the stage's pod in the attempt.
     pub incarnation: u32,
@@ -55,19 +55,20 @@ pub struct SuspectedStage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuditStatus {
-    /// A sentence for each of the last differences, the newest last.
+    /// One sentence for each of the latest differences that audits found, the newest last.
     pub differences: Vec<String>,
     /// The suspects of the newest difference.
     pub suspects: Vec<SuspectedStage>,
 }
 
-/// The progress of a group, with its times. Times are milliseconds since 1970 by stage 0's clock; 0 means not yet.
+/// A group: its fence, its members and the times of its start. A time is in milliseconds since 1970 by stage 0's clock,
+/// and 0 until the event happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupStatus {
     /// The number of the group's fence. Each group has a higher number than all groups before it.
     pub fence: u64,
-    /// The incarnation of each rank's pod or process, by rank; `None` for a rank that the group trains without.
+    /// The incarnation of each rank's pod or process, by rank. `None` for a rank without which the group trains.
     pub incarnations: Vec<Option<u32>>,
     /// The time at which all stages had joined.
     #[serde(deserialize_with = "count")]
@@ -80,7 +81,7 @@ pub struct GroupStatus {
     pub first_step_at: u64,
 }
 
-/// The answer of `/status`. Unknown fields are ignored, because the reader may be older than the writer.
+/// The response of `/status`. A reader ignores unknown fields, because it may be older than the writer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StageStatus {
@@ -91,7 +92,7 @@ pub struct StageStatus {
     pub attempt: u64,
     /// The pod's UID.
     pub pod_uid: String,
-    /// The stage; 0 for a spare that has no stage yet.
+    /// The stage's rank. 0 for a spare that has no stage yet.
     pub stage: u32,
     /// The incarnation of this stage in this attempt.
     pub incarnation: u32,
@@ -100,17 +101,17 @@ pub struct StageStatus {
     pub spare: Option<u32>,
     /// The stage's phase.
     pub phase: StagePhase,
-    /// The activity of the stage, for people; empty if the phase says everything.
+    /// The current activity of the stage, for people. Empty if the phase already describes the activity.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The stage that this stage has lost, as long as the group has not formed again.
+    /// The stage to which this stage lost its connection. `None` after the next group has formed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<LostStage>,
-    /// The number of the last fence that this stage took to lead a group; 0 if it took none. Among several stages, the
-    /// stage with the highest number leads the group, or led the last one.
+    /// The number of the newest fence that this stage acquired as the leader of a group, or 0. The stage with the
+    /// highest number is the leader of the current or the last group.
     #[serde(deserialize_with = "count")]
     pub leader_fence: u64,
-    /// The group, from the time when it has joined until it is lost.
+    /// The group of this stage. `None` before all stages join, and after the group loses a stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupStatus>,
     /// The progress of training.
@@ -118,23 +119,25 @@ pub struct StageStatus {
     /// The newest committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
-    /// The reason why the last checkpoint could not be saved; `None` as soon as a checkpoint is committed.
+    /// The reason why the last checkpoint could not be saved. `None` after the next committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_failure: Option<String>,
-    /// The differences between the environments in which the run was trained so far. With differences, the run's
-    /// numbers may differ from those of a run in one environment. Empty if there are none, `None` if that isn't known.
+    /// The differences between the environments in which the run has trained. With a difference, the results may differ
+    /// from those of a run in one environment. Empty if there is no difference, `None` if the stage can't tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment_differences: Option<Vec<String>>,
-    /// The findings of audits; `None` as long as nothing was audited.
+    /// The findings of audits. `None` before the first audit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
-    /// Counts the changes that are news; see [`StageStatus::is_news_after`]. 0 from a stage that does not count them.
+    /// The number of changes for which [`StageStatus::is_news_after`] was true. 0 from a stage that does not count
+    /// them.
     #[serde(deserialize_with = "count")]
     pub revision: u64,
 }
 
 impl StageStatus {
-    /// Whether this status differs from `before` in more than progress, which a reader need not learn at once.
+    /// Whether this status differs from `before` in a field other than the progress and the activity. A reader need not
+    /// learn of new progress at once.
     pub fn is_news_after(&self, before: &StageStatus) -> bool {
         let without_progress = |status: &StageStatus| StageStatus {
             message: String::new(),
@@ -146,19 +149,19 @@ impl StageStatus {
     }
 }
 
-/// The query of `/status`. With a revision, the answer comes as soon as the status has another revision, or when the
-/// time is over.
+/// The query of `/status`. With a revision, the stage delays its response until the status has another revision or the
+/// timeout expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusQuery {
-    /// The revision that the reader knows.
+    /// The revision of the status that the client already has.
     pub revision: Option<u64>,
-    /// The time to wait for another revision: at most an hour.
+    /// The longest delay of the response, in seconds. The largest value is an hour.
     pub timeout_seconds: f64,
 }
 
 impl StatusQuery {
-    /// Path and query of the request.
+    /// Returns the path and the query of the HTTP request.
     pub fn path(&self) -> String {
         match self.revision {
             Some(revision) => format!("/status?revision={revision}&timeoutSeconds={}", self.timeout_seconds),
@@ -166,7 +169,7 @@ impl StatusQuery {
         }
     }
 
-    /// The time to wait; an impossible time counts as 0.
+    /// Returns the longest delay of the response. A negative value counts as 0.
     pub fn timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.timeout_seconds.min(3600.0)).unwrap_or_default()
     }

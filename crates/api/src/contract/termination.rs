@@ -1,12 +1,63 @@
-//! The content of a stage's termination message: enough to find the root cause among N dead stages, and the last
-//! progress, which survives the stage in this way.
+//! The exit code and the termination message of a stage. The message identifies the root cause when several stages
+//! exit, and preserves the stage's last progress after the process has ended.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::ExitCode;
 use crate::job::number::optional_count;
 use crate::job::{CheckpointStatus, ProgressStatus};
 use crate::visible;
+
+/// The exit code of a stage. The numbers are those of sysexits.h, or 128 plus the number of a signal as in a shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExitCode {
+    /// Training is complete.
+    Done = 0,
+    /// A failure that has no more specific code.
+    Failure = 1,
+    /// The volume failed, or no checkpoint on it is intact.
+    Storage = 74,
+    /// The stage lost its connection to another stage or to the coordinator. The root cause is in another process.
+    PeerLost = 75,
+    /// The job or its plan is invalid. A restart would fail in the same way.
+    InvalidConfig = 78,
+    /// SIGKILL ended the stage, because it ran out of memory or its grace period was over.
+    Killed = 137,
+    /// The stage received SIGTERM, saved a checkpoint and exited.
+    Drained = 143,
+}
+
+impl ExitCode {
+    /// All exit codes.
+    pub const ALL: [Self; 7] =
+        [Self::Done, Self::Failure, Self::Storage, Self::PeerLost, Self::InvalidConfig, Self::Killed, Self::Drained];
+
+    /// Returns the number that the process gives the operating system.
+    pub const fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// Returns the exit code with this number, or `None` for a number that is not in the contract.
+    pub fn from_i32(code: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.code() == code)
+    }
+}
+
+impl fmt::Display for ExitCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let meaning = match self {
+            Self::Done => "done",
+            Self::Failure => "failed",
+            Self::Storage => "storage failed",
+            Self::PeerLost => "lost a peer",
+            Self::InvalidConfig => "invalid configuration",
+            Self::Killed => "killed",
+            Self::Drained => "drained",
+        };
+        write!(f, "{} ({meaning})", self.code())
+    }
+}
 
 /// Kubernetes keeps this many bytes of a termination message.
 pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
@@ -14,42 +65,42 @@ pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
 string_enum! {
     /// The kind of a stage's failure.
     pub enum FailureKind {
-        /// Trained to the end.
+        /// Training is complete.
         Done = "Done",
-        /// Asked to stop; a checkpoint is saved.
+        /// The stage was asked to stop, saved a checkpoint and exited.
         Drained = "Drained",
-        /// Invalid job or plan.
+        /// The job or its plan is invalid.
         InvalidConfig = "InvalidConfig",
         /// The corpus can't be read or is too small.
         Data = "Data",
         /// The volume failed, or no checkpoint on it is intact.
         Storage = "Storage",
-        /// A peer or the coordinator was lost: collateral.
+        /// The stage lost its connection to another stage or to the coordinator. The root cause is in another process.
         PeerLost = "PeerLost",
-        /// Too many steps in a row with a non-finite loss or norm.
+        /// Too many consecutive steps had a loss or gradient norm that was not finite.
         NonFinite = "NonFinite",
-        /// The same plan gives different shapes, orders or hashes on two stages.
+        /// Two stages derived different shapes, orders or hashes from the same plan.
         Mismatch = "Mismatch",
-        /// An audit found that this stage computed something wrong, or one of two of which this is one.
+        /// An audit found that this stage, or one of two stages including this one, computed a wrong result.
         WrongResult = "WrongResult",
-        /// The stage did nothing for too long.
+        /// The stage finished no action before the stall timeout expired.
         Stalled = "Stalled",
         /// The group did not form in time.
         StartupTimeout = "StartupTimeout",
-        /// Memory, on the host or the device.
+        /// The stage ran out of memory, on the host or the device.
         OutOfMemory = "OutOfMemory",
-        /// Anything else.
+        /// Any other failure.
         Error = "Error",
     }
 }
 
 impl FailureKind {
-    /// Whether the same step would fail in the same way again, because the arithmetic is the same bit for bit.
+    /// Whether a restart would fail in the same way at the same step, because the arithmetic is the same bit for bit.
     pub const fn is_deterministic(self) -> bool {
         matches!(self, Self::NonFinite | Self::Mismatch | Self::Data)
     }
 
-    /// The exit code of this kind of failure.
+    /// Returns the exit code of a stage that fails in this way.
     pub const fn exit_code(self) -> ExitCode {
         match self {
             Self::Done => ExitCode::Done,
@@ -62,13 +113,13 @@ impl FailureKind {
     }
 }
 
-/// The termination message of a stage. Unknown fields are ignored, because the reader may be older than the writer.
+/// The termination message of a stage. A reader ignores unknown fields, because it may be older than the writer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminationMessage {
-    /// The reason, a CamelCase identifier.
+    /// The kind of the failure, a CamelCase identifier.
     pub kind: FailureKind,
-    /// The stage.
+    /// The stage's rank.
     pub stage: u32,
     /// The step in progress.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
@@ -76,24 +127,25 @@ pub struct TerminationMessage {
     /// The action in progress, in torch's text form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// A sentence.
+    /// A sentence for people about the failure.
     #[serde(default)]
     pub message: String,
-    /// The last progress.
+    /// The progress of training at the end of the stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressStatus>,
-    /// The newest checkpoint this stage saw committed.
+    /// The newest checkpoint that was committed before the stage ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
 }
 
 impl TerminationMessage {
-    /// A message with a kind, a stage and a text.
+    /// Creates a message with a kind, a stage and a text. All other fields are absent.
     pub fn new(kind: FailureKind, stage: u32, message: impl Into<String>) -> Self {
         Self { kind, stage, step: None, action: None, message: message.into(), progress: None, checkpoint: None }
     }
 
-    /// One line of JSON of at most 4096 bytes. The message is shortened at a character boundary to fit.
+    /// Returns the message as one line of JSON of at most 4096 bytes. If the JSON is longer, the text is cut at a
+    /// character boundary.
     pub fn to_json(&self) -> String {
         let mut shortened = self.clone();
         loop {
@@ -101,8 +153,8 @@ impl TerminationMessage {
             let Some(excess) = json.len().checked_sub(TERMINATION_MESSAGE_BYTES).filter(|excess| *excess > 0) else {
                 return json;
             };
-            // An escaped character takes up to six bytes, so several rounds may be needed. Each round shortens the
-            // message.
+            // JSON writes a character in up to six bytes, so `excess / 6` bytes of text may be enough. Otherwise the
+            // next round shortens the text again.
             let text = shortened.message.trim_end_matches("...");
             if text.is_empty() {
                 shortened = Self::new(self.kind, self.stage, "");
@@ -115,8 +167,8 @@ impl TerminationMessage {
         }
     }
 
-    /// Reads a message, whose texts are made [`visible`]; `None` if the text isn't a message, since a custom trainer
-    /// may write anything.
+    /// Reads a termination message and makes its texts [`visible`]. Returns `None` if the text is no such message,
+    /// because a custom trainer may write any text.
     pub fn from_json(text: &str) -> Option<Self> {
         let read: Self = serde_json::from_str(text).ok()?;
         let shown = |text: &str| visible(text).into_owned();

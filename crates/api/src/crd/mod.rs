@@ -53,13 +53,13 @@ pub fn custom_resource_definition() -> Value {
 /// The CustomResourceDefinition as YAML, with a comment that names its source.
 ///
 /// # Errors
-/// A number that YAML can't represent.
+/// The schema has a number that YAML can't represent.
 pub fn manifest() -> Result<String, serde_saphyr::SerializeError> {
     let yaml = serde_saphyr::to_string(&custom_resource_definition())?;
     Ok(format!("# Made from the types in crates/api by `make manifests`: change those instead.\n{yaml}"))
 }
 
-/// The schema with all facts about a field that `explain` prints.
+/// Returns the schema with everything that `explain` prints about a field.
 pub(crate) fn documented_schema() -> Value {
     let mut schema = structural::documented();
     rules::insert(&mut schema);
@@ -70,7 +70,7 @@ pub(crate) fn documented_schema() -> Value {
 fn columns() -> Vec<Value> {
     [
         ("Phase", "string", ".status.phase", "A summary of the job's state."),
-        ("Stages", "integer", ".spec.stages", "Stages that are wanted, of each replica."),
+        ("Stages", "integer", ".spec.stages", "Desired number of stages of each replica."),
         ("Replicas", "integer", ".spec.dataParallel", "Replicas of the pipeline that are wanted."),
         ("Training", "integer", ".status.trainingReplicas", "Replicas that train."),
         ("Ready", "integer", ".status.readyStages", "Stages that are ready, of all replicas."),

@@ -1,7 +1,7 @@
-//! Rules in CEL that a schema can't express: combinations of fields, and changes that the API server refuses once
-//! training began. Each message states the reason and the remedy. The API server evaluates the rules at the root on
-//! every write, including writes of the status. A new rule must therefore accept every object that an older version
-//! stored.
+//! Validation rules in CEL, for constraints that a schema can't express: combinations of fields, and changes that the
+//! API server refuses once training began. Each message states the reason and the remedy. The API server evaluates the
+//! rules at the root on every write, including the operator's writes of the status. A new rule must therefore accept
+//! every object that an older version stored. Otherwise the operator could not update that object's status.
 
 mod unchanged;
 
@@ -13,10 +13,10 @@ use self::unchanged::unchanged;
 use crate::job::{FixedChunks, ScheduleSpec};
 
 /// A validation rule of the schema.
-struct Rule {
+struct ValidationRule {
     /// The path of the schema that has the rule; empty for the root.
     at: &'static str,
-    /// The field, below that schema, that a refusal names.
+    /// The field that a refusal names, as a path below `at`.
     field: Cow<'static, str>,
     rule: Cow<'static, str>,
     message: Cow<'static, str>,
@@ -24,9 +24,9 @@ struct Rule {
     is_expression: bool,
 }
 
-/// Puts every rule into the schema.
+/// Adds every rule to the schema.
 pub(super) fn insert(schema: &mut Value) {
-    for Rule { at, field, rule, message, is_expression } in all() {
+    for ValidationRule { at, field, rule, message, is_expression } in all() {
         let pointer: String =
             at.split('.').filter(|name| !name.is_empty()).map(|name| format!("/properties/{name}")).collect();
         let Some(Value::Object(place)) = schema.pointer_mut(&pointer) else { continue };
@@ -41,8 +41,8 @@ pub(super) fn insert(schema: &mut Value) {
     }
 }
 
-fn all() -> Vec<Rule> {
-    let fixed = FIXED.iter().map(|&(at, field, rule, message)| Rule {
+fn all() -> Vec<ValidationRule> {
+    let fixed = FIXED.iter().map(|&(at, field, rule, message)| ValidationRule {
         at,
         field: field.into(),
         rule: rule.into(),
@@ -52,8 +52,8 @@ fn all() -> Vec<Rule> {
     fixed.chain(fixed_chunks()).chain([unchanged()]).collect()
 }
 
-/// One rule for each group of schedules that have the same fixed number of chunks a stage.
-fn fixed_chunks() -> impl Iterator<Item = Rule> {
+/// Returns one rule for each group of schedules with the same fixed number of chunks per stage.
+fn fixed_chunks() -> impl Iterator<Item = ValidationRule> {
     let mut groups: Vec<(FixedChunks, Vec<&str>)> = Vec::new();
     for schedule in ScheduleSpec::all() {
         let Some(fixed) = schedule.fixed_chunks() else { continue };
@@ -70,7 +70,7 @@ fn fixed_chunks() -> impl Iterator<Item = Rule> {
             }
             _ => format!("{} {predicate}", names.concat()),
         };
-        Rule {
+        ValidationRule {
             at: "spec.pipeline",
             field: ".virtualStages".into(),
             rule: format!(
@@ -84,7 +84,7 @@ fn fixed_chunks() -> impl Iterator<Item = Rule> {
     })
 }
 
-/// Schema path, field, rule, message.
+/// The rules with fixed texts. A row has the schema path, the field, the rule and the message.
 const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "",
@@ -95,15 +95,15 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "",
         ".metadata.name",
-        // A hostname has 63 characters; 8 are two dashes and an attempt number of six digits. With replicas, the name
-        // has one more number.
+        // A hostname has at most 63 characters. A pod's name adds 8 characters, which are two dashes and an attempt
+        // number of six digits, and the stage's number. With replicas, it also adds a dash and the replica's number.
         "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52) - (has(self.spec.elastic) ? (self.spec.elastic.maxDataParallel <= 10 ? 2 : self.spec.elastic.maxDataParallel <= 100 ? 3 : 4) : self.spec.dataParallel == 1 ? 0 : self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
         "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more, and a replica's number takes 2 to 4 of them",
     ),
     (
         "",
         ".metadata.name",
-        // the rule refuses only a new job: a job that an older version accepted may run
+        // A job that has a status passes the rule, because an older version may have accepted its name.
         "self.spec.spares == 0 || size(self.metadata.name) <= 48 || has(self.status)",
         "is too long for a job with spares: their pods are called <name>-spare-<number>-<attempt> and a hostname has at most 63 characters, so at most 48 fit",
     ),
@@ -158,7 +158,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec",
         ".dataParallel",
-        // the default number of blocks: the smallest power of two that is enough for the replicas
+        // The divisor is the default of `gradientBlocks`: the smallest power of two that is at least `dataParallel`.
         "!has(self.training) || has(self.training.gradientBlocks) || self.training.microbatches % (self.dataParallel <= 1 ? 1 : self.dataParallel <= 2 ? 2 : self.dataParallel <= 4 ? 4 : self.dataParallel <= 8 ? 8 : self.dataParallel <= 16 ? 16 : self.dataParallel <= 32 ? 32 : self.dataParallel <= 64 ? 64 : self.dataParallel <= 128 ? 128 : 256) == 0",
         "needs microbatches that can be divided into as many blocks, or the next power of two of them: gradients are added in blocks",
     ),
@@ -208,7 +208,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".elastic",
         "!has(self.elastic) || self.restart.reformTimeoutSeconds > 0",
-        "is given, and spec.restart.reformTimeoutSeconds is 0: with it a lost stage ends all replicas",
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends all replicas",
     ),
     (
         "spec",
@@ -226,7 +226,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".spares",
         "self.spares == 0 || self.restart.reformTimeoutSeconds > 0",
-        "is given, and spec.restart.reformTimeoutSeconds is 0: with it a lost stage ends all, and nobody is left to join",
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends the whole group, and a spare has no group to join",
     ),
     (
         "spec",

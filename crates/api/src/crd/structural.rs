@@ -11,33 +11,34 @@ use crate::PipelineJob;
 /// The schema of a pod's template; `scripts/pod_template.py` writes it.
 const POD_TEMPLATE: &str = include_str!("pod_template.json");
 
-/// The keyword for the end of a refusal's sentence: the range of a number, or the remedy for an empty text or list.
+/// The keyword whose value ends the message of a refusal: the range of a number, or the remedy for an empty text or
+/// list.
 pub(crate) const EXPECTED: &str = "x-expected";
-/// The keyword of a path on the volume.
+/// The keyword that marks a path on the volume.
 pub(crate) const VOLUME_PATH: &str = "x-volume-path";
-/// The keyword of a path on the volume that may also be a URI of a source.
+/// The keyword that marks a path on the volume or the URI of corpus files.
 pub(crate) const SOURCE_PATH: &str = "x-source-path";
-/// The keyword of a path on the volume that may also be the URI of a model.
+/// The keyword that marks a path on the volume or the URI of a model.
 pub(crate) const MODEL_PATH: &str = "x-model-path";
 
-/// The structural schema of `T`, with the keywords that only this crate knows.
+/// Returns the structural schema of `T`, with the additional keywords of this crate.
 pub(crate) fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
     settings.with_transform(RecursiveTransform(make_structural)).into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// The structural schema of a PipelineJob, without the rules that `super::rules` adds.
+/// Returns the structural schema of a PipelineJob, without the rules that `super::rules` adds.
 pub(super) fn schema() -> Value {
     let mut schema = documented();
-    // The API server has its own schema of metadata. The name is here because rules read it.
+    // The API server adds its schema of `metadata`. This schema lists the name because the rules read it.
     schema["properties"]["metadata"] = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     schema["required"] = json!(["spec"]);
-    without_own_keywords(&mut schema);
+    remove_internal_keywords(&mut schema);
     schema
 }
 
-/// The schema for documentation, with the metadata that a job file may have, and the keywords that only this crate
-/// knows.
+/// Returns the schema for documentation. It has the metadata that a job file may have, and the additional keywords of
+/// this crate.
 pub(super) fn documented() -> Value {
     let mut schema = schema_of::<PipelineJob>();
     if let Value::Object(template) = &mut schema["properties"]["spec"]["properties"]["template"] {
@@ -54,12 +55,13 @@ fn pod_template() -> Map<String, Value> {
     serde_json::from_str(POD_TEMPLATE).unwrap_or_default()
 }
 
-/// The overrides of the template for single stages. The API server checks a pod's spec when the pod is created: a
-/// second schema of the spec would double the CRD.
+/// Returns the schema of `template.stages`, the overrides of the template for single stages. The pod spec of an
+/// override has no schema, because a second copy would double the CRD. The API server checks the merged pod spec when
+/// the operator creates the pod.
 fn stage_overrides(metadata: &Value) -> Value {
     let metadata = json!({"labels": metadata["labels"], "annotations": metadata["annotations"]});
     json!({
-        "description": "What single stages have otherwise: objects are merged, lists by the names of their items, null removes.",
+        "description": "Overrides of the template for single stages. Objects are merged field by field, lists by the names of their items, and null removes a field.",
         "type": "array",
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["stage"],
@@ -84,18 +86,19 @@ fn make_structural(schema: &mut Schema) {
     for key in ["$schema", "components", "title"] {
         schema.remove(key);
     }
-    // A null equals an absent field: the API server drops the null, and sets the default if the field has one.
+    // Without `nullable`, a null equals an absent field: the API server drops the null, and sets the default if the
+    // field has one.
     schema.remove("nullable");
-    // The API server refuses or drops an unlisted field anyway.
+    // The API server itself refuses or drops a field that the schema does not list.
     if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         schema.remove("additionalProperties");
     }
     optional(schema);
-    string_choice(schema);
-    whole_numbers(schema);
+    convert_string_enum(schema);
+    convert_unsigned_integers(schema);
 }
 
-/// A field that may be null has the schema of its value.
+/// Replaces the `anyOf` of a nullable field by the schema of its non-null value.
 fn optional(schema: &mut Schema) {
     let Some(Value::Array(choices)) = schema.remove("anyOf") else { return };
     for choice in choices {
@@ -108,8 +111,8 @@ fn optional(schema: &mut Schema) {
     }
 }
 
-/// A choice of strings, each with its description, becomes an `enum` whose description lists them.
-fn string_choice(schema: &mut Schema) {
+/// Replaces the `oneOf` of described strings by an `enum`, whose description lists the strings with their descriptions.
+fn convert_string_enum(schema: &mut Schema) {
     let Some(Value::Array(choices)) = schema.remove("oneOf") else { return };
     let text = |choice: &Value, key: &str| choice[key].as_str().unwrap_or_default().to_owned();
     let mut description = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -124,9 +127,9 @@ fn string_choice(schema: &mut Schema) {
     schema.insert("description".into(), description.into());
 }
 
-/// Kubernetes has signed integers of 32 and 64 bits. An unsigned integer becomes an `int64` with bounds. A number that
-/// does not fit into 64 bits is no integer for Kubernetes.
-fn whole_numbers(schema: &mut Schema) {
+/// Replaces the formats of unsigned integers. Kubernetes has only signed integers, of 32 and 64 bits, so an unsigned
+/// integer becomes an `int64` with bounds. The API server refuses an integer that does not fit into 64 bits.
+fn convert_unsigned_integers(schema: &mut Schema) {
     let format = schema.get("format").and_then(Value::as_str).unwrap_or_default().to_owned();
     if format == "uint32" && schema.get("maximum").is_none() {
         schema.insert("maximum".into(), u32::MAX.into());
@@ -136,13 +139,13 @@ fn whole_numbers(schema: &mut Schema) {
     }
 }
 
-fn without_own_keywords(schema: &mut Value) {
+fn remove_internal_keywords(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             fields.retain(|key, _| ![EXPECTED, VOLUME_PATH, SOURCE_PATH, MODEL_PATH].contains(&key.as_str()));
-            fields.values_mut().for_each(without_own_keywords);
+            fields.values_mut().for_each(remove_internal_keywords);
         }
-        Value::Array(items) => items.iter_mut().for_each(without_own_keywords),
+        Value::Array(items) => items.iter_mut().for_each(remove_internal_keywords),
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Finds a field by its path, and describes a path that leads to none.
+//! Finds a field by its path, and reports a path that names no field.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use super::Field;
 use crate::job::KIND;
 use crate::parse::{list, nearest};
 
-/// The names of the resource, which kubectl expects before a path: singular, plural and short.
+/// The names of the resource with which a path for `kubectl explain` begins: singular, plural and short.
 const RESOURCE: [&str; 3] = ["pipelinejob", "pipelinejobs", "pj"];
 
-/// A path that leads to no field.
+/// The error of a path that names no field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownField {
-    /// The last object on the path.
+    /// The path of the last object that exists on the path.
     pub object: String,
-    /// The name for which the object has no field.
+    /// The name that is no field of the object.
     pub name: String,
-    /// The path that was most likely meant.
+    /// The path that the user most likely meant.
     pub nearest: Option<String>,
     /// The names of the object's fields.
     pub known: Vec<String>,
@@ -40,12 +40,11 @@ impl fmt::Display for UnknownField {
 }
 
 impl Field {
-    /// The field at a path such as `spec.data.paths` below this field, which is the PipelineJob. The path may begin
-    /// with the resource, as in `pipelinejob.spec.data.paths`, and may contain the index of an item, as in
-    /// `spec.data.paths[0]`.
+    /// Returns the field at a path such as `spec.data.paths`. `self` is the PipelineJob. The path may begin with the
+    /// resource, as in `pipelinejob.spec.data.paths`, and may contain the index of an item, as in `spec.data.paths[0]`.
     ///
     /// # Errors
-    /// A name on the path that is no field.
+    /// The path has a name that is no field.
     pub fn find(&self, path: &str) -> Result<&Self, UnknownField> {
         let names = path.split('.').map(|name| name.split_once('[').map_or(name, |(name, _)| name));
         let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
@@ -60,7 +59,7 @@ impl Field {
         Ok(field)
     }
 
-    /// The error for the first of `names`, `name`, which is no field of this object.
+    /// Returns the error for `name`, which is no field of this object. `names` is the path from `name` on.
     fn unknown(&self, name: &str, names: &[&str]) -> UnknownField {
         let known: Vec<&str> = self.fields.iter().map(Self::name).collect();
         let path_of = |name: &str| self.fields.iter().find(|field| field.name() == name).map(|field| &field.path);
@@ -74,7 +73,8 @@ impl Field {
         }
     }
 
-    /// The shortest path below this field that ends with `end`. Users most often leave out the beginning of a path.
+    /// Returns the shortest path below this field that ends with `end`. Users most often leave out the beginning of a
+    /// path.
     fn deeper(&self, end: &str) -> Option<&String> {
         let end = format!(".{end}");
         let paths = self.all().map(|field| &field.path).filter(|path| path.ends_with(&end));

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::crd::EXPECTED;
 
-/// The limits of a value, of its items and of its values. The first limit is followed by the sentence that a refusal
-/// shows to the author of the job.
+/// Returns the limits of a value, of a list's items and of a map's values. The first limit ends with the text that a
+/// refusal shows to the author of the job.
 pub(super) fn limits(schema: &Value) -> Vec<String> {
     let exclusive = |key: &str| schema[key] == true;
     // `u32::MAX` is a bound of the type, not of the field
@@ -30,7 +30,7 @@ pub(super) fn limits(schema: &Value) -> Vec<String> {
 
 struct Bound<'a> {
     value: &'a Value,
-    /// Whether the bound itself is not allowed.
+    /// Whether the limit excludes the bound itself.
     is_exclusive: bool,
 }
 
@@ -51,7 +51,7 @@ fn range(least: Option<Bound<'_>>, most: Option<Bound<'_>>) -> Option<String> {
     }
 }
 
-/// The limits of the length of a text or list, in `unit`.
+/// Returns the limits of the length of a text or list, in `unit`.
 fn size(schema: &Value, key: &str, unit: &str) -> Option<String> {
     let bound = |side: &str| schema.get(format!("{side}{key}")).map(|value| Bound { value, is_exclusive: false });
     let (least, most) = (bound("min"), bound("max"));

@@ -21,34 +21,34 @@ pub struct Field {
     pub kind: String,
     /// Whether an object without the field is refused.
     pub is_required: bool,
-    /// The meaning, with one paragraph a line. A value of a choice is a paragraph that begins with `- `.
+    /// The description, with one paragraph a line. For a choice, each value has a paragraph that begins with `- `.
     pub description: String,
     /// The values that a string may have; empty if any value is allowed.
     pub choices: Vec<String>,
-    /// The value of an absent field, as a job file has it.
+    /// The default of the field, as a job file would write it.
     pub default: Option<String>,
     /// The range of a number, and the length of a text or list.
     pub limits: Vec<String>,
-    /// The sentences with which rules refuse a value.
+    /// The messages with which validation rules refuse a value.
     pub refusals: Vec<String>,
-    /// The effect of a change on a job that exists.
+    /// The effect of a change of the field on an existing job.
     pub change: Option<ChangeEffect>,
     /// The fields of the object, or of each item or value, in the order of a job file.
     pub fields: Vec<Field>,
 }
 
 impl Field {
-    /// The whole PipelineJob.
+    /// Returns the PipelineJob with all its fields.
     pub fn pipeline_job() -> Self {
         Self::read(&documented_schema(), String::new(), false, &mut Vec::new())
     }
 
-    /// The last part of the path.
+    /// Returns the last part of the path.
     pub fn name(&self) -> &str {
         name(&self.path)
     }
 
-    /// The field and all fields below it, each field before its own fields.
+    /// Iterates over the field and all fields below it. An object comes before its fields.
     pub fn all(&self) -> impl Iterator<Item = &Self> {
         let mut next = vec![self];
         std::iter::from_fn(move || {
@@ -58,12 +58,13 @@ impl Field {
         })
     }
 
-    /// The field with this schema. `refusals` has the rules of the enclosing objects, which may concern the field.
-    fn read(schema: &Value, path: String, is_required: bool, refusals: &mut Vec<Refusal>) -> Self {
+    /// Reads the field with this schema, and the fields below it. `refusals` collects the rules of the enclosing
+    /// objects, which may name this field.
+    fn read(schema: &Value, path: String, is_required: bool, refusals: &mut Vec<RuleSentence>) -> Self {
         let content = content(schema);
-        refusals.extend(Refusal::of(schema, &path, name(&path)));
+        refusals.extend(RuleSentence::of(schema, &path, name(&path)));
         if let Some(items) = schema.get("items") {
-            refusals.extend(Refusal::of(items, &path, &format!("an item of {}", name(&path))));
+            refusals.extend(RuleSentence::of(items, &path, &format!("an item of {}", name(&path))));
         }
         let fields = properties(content).map(|(name, below)| {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -91,12 +92,12 @@ fn name(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// The schema of a value inside of all lists and maps.
+/// Returns the schema of a value inside all lists and maps around it.
 fn content(schema: &Value) -> &Value {
     inside(schema).map_or(schema, content)
 }
 
-/// The schema of the items of a list, or of the values of a map.
+/// Returns the schema of the items of a list, or of the values of a map.
 fn inside(schema: &Value) -> Option<&Value> {
     schema.get("items").or_else(|| schema.get("additionalProperties"))
 }
@@ -119,7 +120,7 @@ fn kind(schema: &Value) -> String {
     }
 }
 
-/// A value as YAML in one line.
+/// Formats a value as YAML in one line.
 fn yaml(value: &Value) -> String {
     let list = |items: Vec<String>| items.join(", ");
     match value {
@@ -132,7 +133,8 @@ fn yaml(value: &Value) -> String {
     }
 }
 
-/// The descriptions of a field and of its items. The CRD does not describe the fields of a pod: Kubernetes does.
+/// Returns the descriptions of a field and of its items. The CRD does not describe the fields of a pod, so this
+/// function refers to `kubectl explain pod` for them.
 fn description(schema: &Value, path: &str) -> String {
     let own = [schema].into_iter().chain(inside(schema).map(content));
     let texts: Vec<String> = own.filter_map(|schema| schema["description"].as_str()).map(paragraphs).collect();
@@ -140,23 +142,23 @@ fn description(schema: &Value, path: &str) -> String {
         return texts.join("\n");
     }
     let pod_path = ["spec.template.stages.", "spec.template.", ""].into_iter().find_map(|base| path.strip_prefix(base));
-    format!("Kubernetes' own: `kubectl explain pod.{}` describes it.", pod_path.unwrap_or(path))
+    format!("A field of Kubernetes' pod template: `kubectl explain pod.{}` describes it.", pod_path.unwrap_or(path))
 }
 
-/// The text with one paragraph a line: doc comments of types are wrapped at the width of source code.
+/// Joins the lines of each paragraph, because the lines of a doc comment are wrapped at the width of source code.
 fn paragraphs(text: &str) -> String {
     text.split("\n- ").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n- ")
 }
 
-/// A rule's sentence about a field.
-struct Refusal {
+/// The message of a validation rule about a field.
+struct RuleSentence {
     path: String,
     sentence: String,
 }
 
-impl Refusal {
-    /// The rules of a schema at `path`, whose value is called `subject`. The rule whose message is an expression
-    /// concerns changes, which [`Field::change`] describes.
+impl RuleSentence {
+    /// Returns the rules of a schema at `path`. `subject` is the name of the value in a message. The rule whose message
+    /// is an expression is left out, because it is about changes, which [`Field::change`] describes.
     fn of(schema: &Value, path: &str, subject: &str) -> Vec<Self> {
         let rules = array(&schema["x-kubernetes-validations"]);
         let refusals = rules.filter_map(|rule| {

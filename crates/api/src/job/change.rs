@@ -1,23 +1,24 @@
-//! The effect of a change of each field of the spec on a job that exists: the one table that the CRD's rules, the
-//! checkpoints' identity, the launcher's comparison with an earlier run, the stages' agreement and the operator's
-//! restarts derive from.
+//! The table of the effects that a change of each field of the spec has on an existing job. The CRD's rules, the
+//! identity of checkpoints, the launcher's comparison with an earlier run, the stages' agreement and the operator's
+//! restarts are derived from this table.
 
 use serde_json::Value;
 
 use super::{EvaluationSpec, PipelineJobSpec};
 
-/// The effect of a change of a field.
+/// The effect of changing a field of an existing job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeEffect {
-    /// The field decides the numbers: a change is refused once training began.
+    /// The field determines the results of training, so a change is refused once training began.
     Identity,
-    /// The same, but a change together with more steps is accepted: it applies to the steps that are added.
+    /// Like `Identity`, but a change is accepted together with more steps. The change applies to the added steps.
     Extension,
-    /// All stages read the field when an attempt starts: a change starts a new attempt.
+    /// All stages read the field when an attempt starts, so a change starts a new attempt.
     Attempt,
-    /// Operator or launcher read the field whenever they decide: a change takes effect in the running attempt.
+    /// The operator or the launcher reads the field for each decision, so a change takes effect in the running attempt.
     Live,
-    /// The operator alone reads the field: a change is no concern of the stages, and has no meaning outside a cluster.
+    /// Only the operator reads the field. A change does not affect the stages. The field has no meaning outside a
+    /// cluster.
     Cluster,
 }
 
@@ -65,12 +66,12 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("data.streaming.windowSequences", Identity),
     ("data.streaming.blockBytes", Identity),
     ("data.cache.maxBytes", Attempt),
-    // decides which sequences are left for training
+    // the held-out data determines which sequences remain for training
     ("data.evaluation.fraction", Identity),
     ("data.evaluation.paths", Identity),
     ("data.evaluation.sets", Identity),
     ("data.evaluation.everySteps", Attempt),
-    // decides the held-out loss
+    // the number of sequences determines the held-out loss
     ("data.evaluation.maxSequences", Identity),
     ("data.evaluation.keepBest", Attempt),
     ("data.evaluation.patience", Attempt),
@@ -89,7 +90,8 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("training.precision", Identity),
     ("training.gradientClipNorm", Identity),
     ("training.device", Attempt),
-    // changes the last bits of a matrix product, as another processor does: not the job's numbers
+    // The number of threads changes the last bits of a matrix product, like another type of processor. It is no part of
+    // the identity.
     ("training.threads", Attempt),
     ("training.kernels", Identity),
     ("training.optimizer.type", Identity),
@@ -153,15 +155,16 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("template", Attempt),
 ];
 
-/// The effect of a change of the field or object at `path`; none for an object
-/// whose fields differ in it, and for a path that is no field of the spec.
+/// Returns the effect of changing the field or object at `path`. `None` for an object whose fields have different
+/// effects, and for a path that is no field of the spec.
 pub fn change_effect(path: &str) -> Option<ChangeEffect> {
     let mut effects = CHANGES.iter().filter(|(field, _)| covers(path, field) || covers(field, path)).map(|(_, e)| *e);
     let first = effects.next()?;
     effects.all(|effect| effect == first).then_some(first)
 }
 
-/// The largest objects and fields of the spec all of whose parts have this effect, in the table's order.
+/// Returns the paths of the spec with this effect, in the table's order. An object replaces its fields if all of them
+/// have the effect.
 pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
     let mut paths: Vec<String> = Vec::new();
     for (field, _) in CHANGES.iter().filter(|(_, of_field)| *of_field == effect) {
@@ -174,29 +177,28 @@ pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
     paths
 }
 
-/// The fields that make the mesh.
-const OF_THE_MESH: [&str; 3] = ["stages", "dataParallel", "elastic.maxDataParallel"];
+/// The fields that determine the mesh.
+const MESH_FIELDS: [&str; 3] = ["stages", "dataParallel", "elastic.maxDataParallel"];
 
-/// The fields at the top of the spec that hold what an attempt is made of, in the spec's order: another value of one
-/// starts a new attempt. The fields of the mesh are not among them, since a state of the job has these numbers by
-/// itself.
+/// Returns the fields at the top of the spec whose change starts a new attempt, in the spec's order. The fields of the
+/// mesh are left out, because the state of a job contains their numbers separately.
 pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
     let mut last = "";
     CHANGES.iter().filter(|(_, effect)| !matches!(effect, Live | Cluster)).filter_map(move |(path, _)| {
         let top = path.split('.').next().unwrap_or(path);
         let is_new = top != last;
         last = top;
-        (is_new && !OF_THE_MESH.contains(path)).then_some(top)
+        (is_new && !MESH_FIELDS.contains(path)).then_some(top)
     })
 }
 
 impl PipelineJobSpec {
-    /// The fields of the spec, as JSON, whose change has one of `effects`. An object of which nothing is left is left
-    /// out.
+    /// Returns the fields of the spec whose change has one of `effects`, as JSON. Objects that become empty are
+    /// removed.
     pub fn select(&self, effects: &[ChangeEffect]) -> Value {
         let mut spec = serde_json::to_value(self).unwrap_or_default();
         let evaluation = self.data.as_ref().and_then(|data| data.evaluation.as_ref());
-        // a fraction that is not given decides the numbers too
+        // the default fraction determines the results too
         if let Some(fraction) = evaluation.map(EvaluationSpec::held_out_fraction).filter(|fraction| *fraction > 0.0) {
             spec["data"]["evaluation"]["fraction"] = fraction.into();
         }
@@ -205,7 +207,7 @@ impl PipelineJobSpec {
     }
 }
 
-/// Whether anything is left of `value`.
+/// Removes the fields whose change has none of `effects`. Returns whether `value` itself stays.
 fn retain(value: &mut Value, path: &str, effects: &[ChangeEffect]) -> bool {
     match (change_effect(path), value) {
         (Some(effect), _) => effects.contains(&effect),
@@ -218,7 +220,7 @@ fn retain(value: &mut Value, path: &str, effects: &[ChangeEffect]) -> bool {
     }
 }
 
-/// Whether `path` is `object` or below it.
+/// Whether `path` is `object` or a field below it.
 fn covers(object: &str, path: &str) -> bool {
     path.strip_prefix(object).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -241,18 +243,19 @@ mod tests {
         assert_eq!(paths_with(Extension), ["training.learningRate.decaySteps"]);
     }
 
-    /// The operator stores a hash of these: another list or order would restart every job at an upgrade.
+    /// The operator stores a hash of these fields. With another list or order, an upgrade of the operator would restart
+    /// every job.
     #[test]
     fn an_attempt_is_made_of_whole_fields_of_the_spec() {
         let fields: Vec<&str> = attempt_fields().collect();
         assert_eq!(fields, ["trainer", "model", "data", "training", "pipeline", "checkpoint", "storage", "template"]);
         for (path, effect) in CHANGES {
-            let is_part = fields.contains(&path.split('.').next().unwrap()) || OF_THE_MESH.contains(path);
+            let is_part = fields.contains(&path.split('.').next().unwrap()) || MESH_FIELDS.contains(path);
             assert_eq!(is_part, !matches!(effect, Live | Cluster), "{path}: its neighbours have other effects");
         }
     }
 
-    /// Without a fraction a job holds out the default, which the identity of its checkpoints has to say.
+    /// A job without a fraction holds out the default fraction, so the identity of its checkpoints must contain it.
     #[test]
     fn what_decides_the_numbers_has_the_fraction_that_is_held_out() {
         let job = include_str!("../../tests/jobs/minimal.yaml");

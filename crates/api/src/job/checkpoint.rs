@@ -1,4 +1,4 @@
-//! `spec.checkpoint` and `spec.storage`: what is saved when, and where.
+//! `spec.checkpoint` and `spec.storage`: the contents, the times and the place of checkpoints.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -9,21 +9,22 @@ use super::path::{ModelPath, VolumePath};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CheckpointSpec {
-    /// Steps between two checkpoints. The last step and a graceful stop write a checkpoint in any case; with 0, only
-    /// they do.
+    /// The number of steps between two checkpoints. The job also saves a checkpoint after the last step and at a
+    /// graceful stop. With 0, it saves only these checkpoints.
     pub every_steps: u64,
     /// The number of newest checkpoints that are kept.
     #[schemars(
         range(min = 1),
-        extend("x-expected" = "at least 1 checkpoint must stay, or a restart would begin again")
+        extend("x-expected" = "keep at least 1 checkpoint: without one, a restart begins at step 0")
     )]
     pub keep_last: u32,
-    /// Interval in steps of checkpoints that are never removed: the first at or after each multiple. 0 keeps none of
-    /// them.
+    /// The interval, in steps, of checkpoints that are never removed: the first checkpoint at or after each multiple.
+    /// With 0, there are no such checkpoints.
     pub keep_every: u64,
     /// Whether training continues while a checkpoint is written.
     pub mode: CheckpointMode,
-    /// Checkpoints in the memory of the stages, from which a lost stage is restored. Absent: there are none.
+    /// The checkpoints in the memory of the stages, from which the replacement of a lost stage restores its state. If
+    /// absent, there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryCheckpointSpec>,
     /// The weights with which the job begins. The optimizer begins with its initial state.
@@ -44,12 +45,13 @@ impl Default for CheckpointSpec {
     }
 }
 
-/// Checkpoints in memory. Each stage keeps a copy of its state and sends another one to the next stage, until newer
-/// copies are complete. A stage that replaces a lost one reads its state from such a copy.
+/// Checkpoints in memory. Each stage keeps a copy of its state and sends another copy to the next stage. Both keep
+/// these copies until newer copies are complete. A stage that replaces a lost stage reads its state from such a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MemoryCheckpointSpec {
-    /// Steps between two checkpoints in memory. Auto chooses the fewest steps that cost less than 2 % of the time.
+    /// The number of steps between two checkpoints in memory. With Auto, the trainer chooses the smallest number with
+    /// which these checkpoints take less than 2 % of the time.
     pub every_steps: StepInterval,
 }
 
@@ -58,7 +60,7 @@ pub struct MemoryCheckpointSpec {
 pub enum StepInterval {
     /// The trainer chooses the number by measurement.
     Auto,
-    /// At least 1.
+    /// A number of steps, at least 1.
     Steps(u32),
 }
 
@@ -151,7 +153,7 @@ pub struct InitFromSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StorageSpec {
-    /// The job's folder, relative to the volume's root. Absent: the job's name.
+    /// The job's folder, relative to the volume's root. Defaults to the job's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<VolumePath>")]
     pub path: Option<String>,

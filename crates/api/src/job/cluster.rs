@@ -1,4 +1,6 @@
-//! The parts of the spec that only a cluster has: gang scheduling, network policy, the pods' template.
+//! `spec.scheduling`, `spec.networkPolicy` and `spec.template`: the parts of the spec that apply only in a cluster.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -11,10 +13,10 @@ use super::object_name::object_name_rules;
 pub struct SchedulingSpec {
     /// The gang scheduler, which starts all pods together or none.
     pub gang: GangScheduling,
-    /// Seconds after which a pod that is not scheduled fails the attempt. The time in a queue does not count.
+    /// The seconds that a pod may stay unscheduled before the attempt fails. The time in a queue does not count.
     pub timeout_seconds: u32,
-    /// The queue of Kueue that admits the job. Absent: the label `kueue.x-k8s.io/queue-name` of the job names the queue,
-    /// if the job has this label.
+    /// The queue of Kueue that admits the job. Defaults to the queue that the job's label `kueue.x-k8s.io/queue-name`
+    /// names, if the job has this label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kueue: Option<KueueSpec>,
 }
@@ -25,7 +27,7 @@ impl Default for SchedulingSpec {
     }
 }
 
-/// The queue of Kueue that admits the job. The job has pods only while it is admitted.
+/// The queue of Kueue that admits the job. The job has pods only while Kueue admits it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KueueSpec {
@@ -35,8 +37,9 @@ pub struct KueueSpec {
         extend("x-expected" = "name a LocalQueue in the job's namespace", "x-kubernetes-validations" = object_name_rules("LocalQueue"))
     )]
     pub queue_name: String,
-    /// The WorkloadPriorityClass, which decides the order in the queue and who preempts whom. Absent: the label
-    /// `kueue.x-k8s.io/priority-class` of the job names it, else the PriorityClass of the pods counts.
+    /// The WorkloadPriorityClass of the job, which determines its order in the queue and its preemption. Defaults to
+    /// the class that the job's label `kueue.x-k8s.io/priority-class` names. Without this label, the PriorityClass of
+    /// the pods applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),
@@ -49,10 +52,10 @@ string_enum! {
     /// The gang scheduler, which starts all pods together or none.
     #[derive(Default)]
     pub enum GangScheduling {
-        /// Kubernetes' own PodGroup if the cluster serves it; otherwise None.
+        /// Kubernetes' own PodGroup if the cluster serves it. Otherwise no gang scheduler.
         #[default]
         Auto = "Auto",
-        /// No gang scheduler: each pod is scheduled on its own.
+        /// No gang scheduler. The scheduler places each pod independently.
         None = "None",
         /// Kubernetes' own PodGroup.
         Native = "Native",
@@ -63,21 +66,54 @@ string_enum! {
     }
 }
 
-/// The traffic of the pods.
+/// The network traffic that is allowed for the job's pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkPolicySpec {
     /// Whether a policy is created.
     pub mode: NetworkPolicyMode,
     /// Addresses outside the job to which its pods may connect, on any port: CIDRs such as `203.0.113.0/24`.
-    /// `0.0.0.0/0` and `::/0` are all addresses. Without effect with mode None.
+    /// `0.0.0.0/0` and `::/0` include all addresses. The field has no effect with mode None.
     #[serde(rename = "egressCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Cidr>", length(max = 100))]
     pub egress_cidrs: Vec<String>,
 }
 
-/// The schema of a CIDR. Its rule is also in `validate::cluster`, which knows more: Kubernetes 1.30 has no `isCIDR`.
-struct Cidr;
+/// A network in the form that all versions of Kubernetes accept in a NetworkPolicy. Since 1.36, Kubernetes refuses
+/// leading zeros, IPv4-mapped IPv6 addresses, and bits beyond the prefix. The CEL rule of the schema accepts more than
+/// `validate::cluster`, because Kubernetes 1.30 has no CEL function `isCIDR`.
+pub(crate) struct Cidr {
+    pub(crate) address: IpAddr,
+    pub(crate) length: u32,
+}
+
+impl Cidr {
+    pub(crate) fn parse(text: &str) -> Option<Cidr> {
+        let (address, digits) = text.split_once('/')?;
+        let address: IpAddr = address.parse().ok()?;
+        let length: u32 = digits.parse().ok()?;
+        let (bits, is_mapped) = match address {
+            IpAddr::V4(_) => (Ipv4Addr::BITS, false),
+            IpAddr::V6(address) => (Ipv6Addr::BITS, address.to_ipv4_mapped().is_some()),
+        };
+        let is_valid = length <= bits && length.to_string() == digits && !is_mapped;
+        is_valid.then_some(Cidr { address, length })
+    }
+
+    /// Returns the network's first address, whose bits beyond the prefix are 0.
+    pub(crate) fn first(&self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(Ipv4Addr::BITS - self.length).unwrap_or(0);
+                Ipv4Addr::from_bits(address.to_bits() & mask).into()
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(Ipv6Addr::BITS - self.length).unwrap_or(0);
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
+            }
+        }
+    }
+}
 
 impl JsonSchema for Cidr {
     fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -90,7 +126,7 @@ impl JsonSchema for Cidr {
         json_schema!({
             "type": "string",
             "minLength": 1,
-            // the longest: six groups of an IPv6 address and an IPv4 address
+            // the longest CIDR: six groups of an IPv6 address, an IPv4 address and a prefix length
             "maxLength": 49,
             "x-expected": "give a CIDR, such as 203.0.113.0/24",
             "x-kubernetes-validations": [{
@@ -113,7 +149,8 @@ string_enum! {
     }
 }
 
-/// A PodTemplateSpec, which is passed on unchanged. Its additional field `stages` overrides it for single stages.
+/// A PodTemplateSpec, whose fields this crate keeps unchanged. The additional field `stages` overrides the template for
+/// single stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodTemplate(pub serde_json::Map<String, serde_json::Value>);

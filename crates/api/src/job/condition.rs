@@ -23,14 +23,14 @@ pub struct Condition {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: Option<String>,
-    /// The reason, a CamelCase identifier.
+    /// The reason for the condition's current status, a CamelCase identifier.
     pub reason: String,
-    /// A sentence for people.
+    /// A description of the current status for people.
     pub message: String,
 }
 
 impl PipelineJobStatus {
-    /// The condition of this type.
+    /// Returns the condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
@@ -38,7 +38,7 @@ impl PipelineJobStatus {
 
 /// The types of a job's conditions; docs/OPERATOR.md has a table of them.
 pub mod condition_type {
-    /// Whether the spec can be run.
+    /// Whether the operator can run the spec.
     pub const ACCEPTED: &str = "Accepted";
     /// Whether the queue admits the job. Absent for a job without a queue.
     pub const ADMITTED: &str = "Admitted";
@@ -46,57 +46,58 @@ pub mod condition_type {
     pub const SCHEDULED: &str = "Scheduled";
     /// Whether the stages are ready.
     pub const RUNNING: &str = "Running";
-    /// Whether steps are trained.
+    /// Whether the job completes training steps.
     pub const PROGRESSING: &str = "Progressing";
     /// Whether checkpoints can be saved.
     pub const CHECKPOINTS_HEALTHY: &str = "CheckpointsHealthy";
-    /// Whether all that changes bits was the same since the first step.
+    /// Whether the environment of the stages stayed the same since the first step, so that every bit of the results is
+    /// reproducible.
     pub const REPRODUCIBLE: &str = "Reproducible";
-    /// Whether all that a second stage has computed again was the same.
+    /// Whether all audits so far found equal results.
     pub const AUDITS_EQUAL: &str = "AuditsEqual";
-    /// Whether no other client changes the job's objects.
+    /// Whether the job's objects stay as the operator writes them.
     pub const OBJECTS_IN_SYNC: &str = "ObjectsInSync";
     /// Whether the job is suspended.
     pub const SUSPENDED: &str = "Suspended";
     /// Whether training is complete.
     pub const COMPLETE: &str = "Complete";
-    /// Whether the job was given up.
+    /// Whether the job has failed and does not restart.
     pub const FAILED: &str = "Failed";
-    /// kstatus: whether the job is as the spec wants it.
+    /// kstatus: whether the job is in the state that the spec requests.
     pub const READY: &str = "Ready";
     /// kstatus: whether stages are being started or stopped.
     pub const RECONCILING: &str = "Reconciling";
-    /// kstatus: whether the job waits for a user.
+    /// kstatus: whether the job can't continue until a user acts.
     pub const STALLED: &str = "Stalled";
 }
 
-/// The reasons of a job's conditions, but for those that are a phase, a failure's, or the cluster's own;
-/// docs/REFERENCE.md says what to do about each.
+/// The reasons of a job's conditions. The list lacks the reasons that are a phase, that name a failure, or that come
+/// from the cluster itself. docs/REFERENCE.md has a remedy for each reason.
 pub mod condition_reason {
-    // of Accepted
-    /// The spec can be run.
+    // Reasons of the condition Accepted.
+    /// The operator can run the spec.
     pub const VALID: &str = "Valid";
-    /// The spec has fields that the operator does not know.
+    /// The spec has fields that this version of the operator lacks.
     pub const UNKNOWN_FIELDS: &str = "UnknownFields";
-    /// The given partition does not fit the number of chunks.
+    /// The given partition does not fit the number of chunks, so the planner computes one.
     pub const PARTITION_COMPUTED: &str = "PartitionComputed";
     /// A stage gets more GPUs than it uses.
     pub const SURPLUS_GPUS: &str = "SurplusGpus";
-    /// The user must change the spec.
+    /// The spec is invalid, and the user must change it.
     pub const INVALID_SPEC: &str = "InvalidSpec";
-    /// The status was written by another version.
+    /// The operator can't read the status, because another version wrote it.
     pub const UNKNOWN_STATUS: &str = "UnknownStatus";
-    /// `status.record` was written by another version.
+    /// The operator can't read `status.record`, because another version wrote it.
     pub const UNKNOWN_RECORD: &str = "UnknownRecord";
-    /// Another job has the folder.
+    /// Another job already uses this job's storage folder.
     pub const FOLDER_TAKEN: &str = "FolderTaken";
 
-    // of Admitted, besides the reasons of Kueue's own conditions
+    // Reasons of the condition Admitted, besides the reasons of Kueue's own conditions.
     /// The queue admits the job.
     pub const ADMITTED: &str = "Admitted";
     /// The job waits in its queue.
     pub const QUEUED: &str = "Queued";
-    /// The admitted job asks for other pods, and must be admitted again.
+    /// The job needs other pods than Kueue has admitted, so it waits in the queue again.
     pub const REQUEUED: &str = "Requeued";
     /// The operator runs without support for Kueue.
     pub const KUEUE_DISABLED: &str = "KueueDisabled";
@@ -107,18 +108,18 @@ pub mod condition_reason {
     /// The job has ended, and is in no queue.
     pub const FINISHED: &str = "Finished";
 
-    // of Scheduled
+    // Reasons of the condition Scheduled.
     /// All pods are scheduled and have their image.
     pub const ALL_SCHEDULED: &str = "AllScheduled";
-    /// The job wants no pods.
+    /// The job needs no pods now, because it is suspended, draining or finished.
     pub const NOT_WANTED: &str = "NotWanted";
     /// Pods are being created.
     pub const CREATING: &str = "Creating";
-    /// Pods wait, and the cluster gives no reason.
+    /// Pods are not scheduled or wait for their image, and the cluster reports no reason.
     pub const WAITING: &str = "Waiting";
-    /// The namespace has no quota for the pods.
+    /// The namespace's quota does not allow the pods.
     pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
-    /// Another's object has the name of one that the job needs.
+    /// An object that does not belong to the job has a name that the job needs.
     pub const NAME_TAKEN: &str = "NameTaken";
     /// The cluster does not serve the PodGroup API that the spec names.
     pub const GANG_NOT_SERVED: &str = "GangNotServed";
@@ -126,66 +127,66 @@ pub mod condition_reason {
     pub const FLAVOR_MISSING: &str = "FlavorMissing";
     /// Two parts of the job's admission contradict each other.
     pub const CONTRADICTORY_ADMISSION: &str = "ContradictoryAdmission";
-    /// An attempt template can't be written or read.
+    /// The operator can't write or read an attempt template.
     pub const INVALID_ATTEMPT_TEMPLATE: &str = "InvalidAttemptTemplate";
 
-    // of Running
+    // Reasons of the condition Running.
     /// All stages are ready.
     pub const ALL_READY: &str = "AllReady";
     /// The job trains without some of its replicas.
     pub const REPLICAS_MISSING: &str = "ReplicasMissing";
 
-    // of Progressing
-    /// Stage 0 does not answer any more.
+    // Reasons of the condition Progressing.
+    /// Stage 0 responded before, and does not respond at present.
     pub const STATUS_UNREACHABLE: &str = "StatusUnreachable";
-    /// Stage 0 has not answered yet; also of Reproducible.
+    /// Stage 0 has not responded yet. This is also a reason of Reproducible.
     pub const NOT_HEARD: &str = "NotHeard";
 
-    // of CheckpointsHealthy
+    // Reasons of the condition CheckpointsHealthy.
     /// A checkpoint is committed.
     pub const COMMITTED: &str = "Committed";
-    /// No checkpoint can be saved.
+    /// The job can't save checkpoints.
     pub const SAVING_FAILS: &str = "SavingFails";
-    /// There is none yet; also of AuditsEqual.
+    /// The job has no committed checkpoint yet. For AuditsEqual, no audit has completed yet.
     pub const NONE_YET: &str = "NoneYet";
-    /// The spec wants none; also of AuditsEqual.
+    /// The spec requests no periodic checkpoints. For AuditsEqual, the job has no audits.
     pub const OFF: &str = "Off";
 
-    // of Reproducible
-    /// The environment was the same since the first step.
+    // Reasons of the condition Reproducible.
+    /// The environment stayed the same since the first step.
     pub const ONE_ENVIRONMENT: &str = "OneEnvironment";
-    /// The environment has changed.
+    /// The environment changed after the first step.
     pub const ENVIRONMENT_CHANGED: &str = "EnvironmentChanged";
 
-    // of AuditsEqual
-    /// All audits were equal.
+    // Reasons of the condition AuditsEqual.
+    /// All audits found equal results.
     pub const EQUAL: &str = "Equal";
-    /// A stage computed something else than another.
+    /// An audit found a difference between the results of two stages.
     pub const STAGE_DIFFERS: &str = "StageDiffers";
 
-    // of ObjectsInSync
+    // Reasons of the condition ObjectsInSync.
     /// No other client changes the objects.
     pub const IN_SYNC: &str = "InSync";
-    /// Another client changes or deletes an object each time that the operator repairs it.
+    /// Another client repeatedly changes or deletes an object after the operator has repaired it.
     pub const CHANGED_BY_OTHERS: &str = "ChangedByOthers";
     /// Another operator reconciles the job too.
     pub const OTHER_OPERATOR: &str = "OtherOperator";
 
-    // of Ready and Reconciling
+    // Reasons of the conditions Ready and Reconciling.
     /// Stages are being started or stopped.
     pub const PROGRESSING: &str = "Progressing";
 
-    // of Complete
-    /// Training ended before its last step, since the held-out loss did not become lower.
+    // Reasons of the condition Complete.
+    /// Training ended before its last step, because the held-out loss did not become lower.
     pub const NO_IMPROVEMENT: &str = "NoImprovement";
 
-    // of Suspended, Complete, Failed and Stalled, where they are False
+    // Reasons of the conditions Suspended, Complete, Failed and Stalled with the status False.
     /// The job is not suspended.
     pub const NOT_SUSPENDED: &str = "NotSuspended";
     /// Training is not complete.
     pub const NOT_COMPLETE: &str = "NotComplete";
     /// The job has not failed.
     pub const NOT_FAILED: &str = "NotFailed";
-    /// The job does not wait for a user.
+    /// The job can continue without a user's action.
     pub const NOT_STALLED: &str = "NotStalled";
 }

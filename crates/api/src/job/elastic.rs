@@ -1,4 +1,4 @@
-//! `spec.elastic`: a number of replicas that follows the pods that the cluster can run.
+//! `spec.elastic`: the range of replicas of a job that adapts to the capacity of the cluster.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,15 +10,15 @@ use crate::mesh::MAX_STAGES;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ElasticSpec {
-    /// The fewest replicas with which the job trains.
+    /// The smallest number of replicas with which the job trains.
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 replicas of its pipeline"))]
     pub min_data_parallel: u32,
-    /// The most replicas with which the job trains, at most as many as gradient blocks.
+    /// The largest number of replicas with which the job trains. It must not exceed the number of gradient blocks.
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 replicas of its pipeline"))]
     pub max_data_parallel: u32,
-    /// Seconds for which all pods of another replica must be ready before the job trains with it, so that a node that
-    /// comes and goes does not interrupt the other replicas each time. With 0, the job trains with it after the next
-    /// step. A lost replica is left out at once.
+    /// The seconds for which all pods of an additional replica must be ready before the job trains with it. The delay
+    /// prevents a node that repeatedly joins and leaves from interrupting the other replicas each time. With 0, the job
+    /// trains with the replica after the next step. The job leaves out a lost replica at once.
     #[serde(default = "default_number::<60>")]
     pub stabilization_window_seconds: u32,
 }

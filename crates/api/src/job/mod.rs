@@ -1,5 +1,5 @@
-//! The PipelineJob, field by field: what a job file and the Kubernetes object say. Each file is one part of the spec.
-//! Reading fills in the defaults; what a field's type can't refuse, `PipelineJob::validate` does.
+//! The types of the PipelineJob, for job files and for the Kubernetes object. Each module has one part of the job.
+//! Reading fills in the defaults and refuses values of a wrong type. `PipelineJob::validate` checks all other rules.
 
 mod change;
 mod checkpoint;
@@ -7,6 +7,7 @@ mod cluster;
 mod condition;
 mod data;
 mod elastic;
+mod evaluation;
 mod model;
 pub(crate) mod number;
 mod object_name;
@@ -19,6 +20,7 @@ mod source;
 mod spec;
 mod status;
 mod streaming;
+mod tokenizer;
 mod training;
 
 pub(crate) use change::paths_with;
@@ -27,13 +29,12 @@ pub use checkpoint::{
     CheckpointMode, CheckpointSpec, InitFromSpec, MemoryCheckpointSpec, PersistentVolumeClaim, StepInterval,
     StorageSpec,
 };
+pub(crate) use cluster::Cidr;
 pub use cluster::{GangScheduling, KueueSpec, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
 pub use condition::{Condition, condition_reason, condition_type};
-pub use data::{
-    CredentialsSpec, DataFormat, DataSpec, EvaluationSet, EvaluationSpec, OnBadRecord, OnLongConversation,
-    SpecialTokens, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec,
-};
+pub use data::{CredentialsSpec, DataFormat, DataSpec, OnBadRecord, OnLongConversation, SpecialTokens};
 pub use elastic::ElasticSpec;
+pub use evaluation::{EvaluationSet, EvaluationSpec};
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
 pub(crate) use object_name::wrong_object_name;
@@ -55,6 +56,7 @@ pub use status::{
     RecoveryPhasesStatus, RecoveryStatus, RestartsStatus,
 };
 pub use streaming::{CacheSpec, StreamingMode, StreamingSpec};
+pub use tokenizer::{TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec};
 pub use training::{
     AdamWSpec, AuditSpec, Device, Kernels, LearningRateSchedule, LearningRateSpec, LoraSpec, OnDifference,
     OptimizerSpec, OptimizerTag, Precision, TrainingLength, TrainingSpec,

@@ -1,4 +1,4 @@
-//! `spec.model`: the architecture by Hugging Face's names, or a directory that already has one.
+//! `spec.model`: a new model, described with the names of Hugging Face's `config.json`, or a pretrained model.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,12 +21,12 @@ string_enum! {
     /// only.
     #[derive(Default)]
     pub enum ModelType {
-        /// A Llama. A Mistral on texts that fit into its window is the same model.
+        /// A Llama. A Mistral is the same model if every text fits into its attention window.
         #[default]
         Llama = "Llama",
-        /// Queries, keys and values have biases.
+        /// A Llama whose queries, keys and values have biases.
         Qwen2 = "Qwen2",
-        /// Each head of queries and keys has a norm.
+        /// A Llama with a norm on each head of queries and keys.
         Qwen3 = "Qwen3",
     }
 }
@@ -47,18 +47,18 @@ pub struct LlamaSpec {
     /// The number of query heads.
     #[schemars(range(min = 1))]
     pub num_attention_heads: u32,
-    /// The number of key and value heads, a divisor of `numAttentionHeads`. Absent: `numAttentionHeads`.
+    /// The number of key and value heads, a divisor of `numAttentionHeads`. Defaults to `numAttentionHeads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub num_key_value_heads: Option<u32>,
-    /// The width of a head. Absent: `hiddenSize / numAttentionHeads`.
+    /// The width of a head. Defaults to `hiddenSize / numAttentionHeads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub head_dim: Option<u32>,
-    /// The width inside the SwiGLU.
+    /// The inner width of the SwiGLU feed-forward layers.
     #[schemars(range(min = 1))]
     pub intermediate_size: u32,
-    /// The size of the vocabulary. Absent: that of the tokenizer.
+    /// The size of the vocabulary. Defaults to the tokenizer's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub vocab_size: Option<u32>,
@@ -84,12 +84,12 @@ pub struct LlamaSpec {
 }
 
 impl LlamaSpec {
-    /// Key and value heads, the default applied.
+    /// Returns the number of key and value heads, with its default.
     pub fn key_value_heads(&self) -> u32 {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    /// Width of one head, the default applied; 0 if there are no heads to divide by.
+    /// Returns the width of one head, with its default. 0 if there are no heads to divide by.
     pub fn head_dim(&self) -> u32 {
         self.head_dim.or_else(|| self.hidden_size.checked_div(self.num_attention_heads)).unwrap_or(0)
     }

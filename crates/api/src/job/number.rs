@@ -6,11 +6,11 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A measured value. Written as a string, because NaN and infinity aren't JSON.
+/// A measured value. It is written as a string, because JSON has neither NaN nor infinity.
 #[derive(Clone, Copy, Debug)]
 pub struct FloatString(pub f64);
 
-/// NaN equals itself, so that an unchanged status compares equal and is not written again.
+/// NaN equals itself. A status with a NaN that does not change therefore compares equal, and is not written again.
 impl PartialEq for FloatString {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0 || (self.0.is_nan() && other.0.is_nan())
@@ -18,7 +18,7 @@ impl PartialEq for FloatString {
 }
 
 impl FloatString {
-    /// The value with at most so many digits after the point, for people: never a negative zero.
+    /// Returns the value with at most `digits` digits after the point, for people. The result is never a negative zero.
     pub fn rounded(self, digits: usize) -> Self {
         Self(format!("{:.digits$}", self.0).parse().unwrap_or(self.0) + 0.0)
     }
@@ -53,11 +53,11 @@ impl JsonSchema for FloatString {
     }
 }
 
-/// Largest count of steps or attempts that is read: what every reader of JSON holds exactly, also one that reads
-/// doubles.
+/// The largest count of steps or attempts that is accepted. A JSON reader that uses doubles still represents it
+/// exactly.
 const MAX_COUNT: u64 = (1 << 53) - 1;
 
-/// Reads a count of steps or attempts, which comes from outside: from a stage, or from a status that others can write.
+/// Reads a count of steps or attempts from another program: a stage, or a client that can write the status.
 pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let count = u64::deserialize(deserializer)?;
     match count <= MAX_COUNT {
@@ -68,7 +68,7 @@ pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D
     }
 }
 
-/// The same for a field that may be absent.
+/// Like [`count`], for a field that may be absent.
 pub(crate) fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     struct Count(#[serde(deserialize_with = "count")] u64);
@@ -98,7 +98,8 @@ impl JsonSchema for FailureExitCode {
     }
 }
 
-/// An amount of memory as Kubernetes writes it: `40Gi`, `500M`, `"1073741824"`. A number is read as text.
+/// An amount of memory as Kubernetes writes it: `40Gi`, `500M`, `"1073741824"`. A YAML number is accepted and kept as
+/// text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Quantity(pub String);
@@ -144,7 +145,7 @@ impl JsonSchema for Quantity {
 }
 
 impl Quantity {
-    /// The bytes, rounded down; `None` if it isn't a quantity of bytes.
+    /// Returns the number of bytes, rounded down, or `None` if the text is not a quantity of bytes.
     pub fn bytes(&self) -> Option<u64> {
         const UNITS: [(&str, f64); 13] = [
             ("Ki", 1024.0),
@@ -165,7 +166,7 @@ impl Quantity {
         if !digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
             return None;
         }
-        // Every value of interest is far below 2^53, where f64 is exact; the cast saturates.
+        // A realistic value is far below 2^53, so f64 represents it exactly. The cast saturates.
         Some((digits.parse::<f64>().ok()? * unit) as u64)
     }
 }

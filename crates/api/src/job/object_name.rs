@@ -1,8 +1,8 @@
-//! The rule for the names of other objects in the cluster: DNS subdomains, as Kubernetes requires them.
+//! The rule for the names of the cluster objects to which a job refers. Kubernetes requires DNS subdomains.
 
 use serde_json::{Value, json};
 
-/// The schema's rules (`x-kubernetes-validations`) for the name of an object of `kind`.
+/// Returns the schema's rules (`x-kubernetes-validations`) for the name of an object of `kind`.
 pub(crate) fn object_name_rules(kind: &str) -> Value {
     json!([{
         "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
@@ -10,7 +10,7 @@ pub(crate) fn object_name_rules(kind: &str) -> Value {
     }])
 }
 
-/// The message about a text that can't name an object of `kind`.
+/// Returns the message about a text that can't be the name of an object of `kind`.
 pub(crate) fn wrong_object_name(kind: &str) -> String {
     format!("is no name of a {kind}: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit")
 }

@@ -1,5 +1,5 @@
-//! The schemas of paths on the volume and of URIs. Their rules in CEL are in Rust in `validate::names`, for fields with
-//! the marks `x-volume-path`, `x-source-path` and `x-model-path`.
+//! The schemas of paths on the volume and of URIs. `validate::names` has the same rules in Rust, for fields with the
+//! keywords `x-volume-path`, `x-source-path` and `x-model-path`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 /// The schemes of the URIs that name files of a corpus outside the volume.
 pub const SOURCE_SCHEMES: [&str; 4] = ["hf", "s3", "gs", "az"];
 
-/// The end of the refusal of a data set where a model is expected.
+/// The end of the message that refuses the URI of a data set in the place of a model.
 pub(crate) const DATA_SET: &str = "is the URI of a data set: name a model, as in hf://OWNER/NAME";
 
-/// The schema of a path on the volume: relative, inside it, not empty. The fields themselves are plain strings.
+/// The schema of a path on the volume: a relative path inside the volume, not empty. In Rust, the fields with this
+/// schema are plain strings.
 pub(super) struct VolumePath;
 
 /// The schema of a path on the volume or of a URI with a scheme of [`SOURCE_SCHEMES`].
@@ -59,7 +60,7 @@ impl JsonSchema for ModelPath {
     }
 }
 
-/// The schemes, such as `hf:// and s3://`.
+/// Returns the schemes in words, such as `hf:// and s3://`.
 pub(crate) fn list_of_schemes() -> String {
     let schemes = SOURCE_SCHEMES.map(|scheme| format!("{scheme}://"));
     match schemes.split_last() {
@@ -73,7 +74,8 @@ fn path_schema(mark: &str, uri_rule: &str, uri_message: &str) -> Schema {
         "type": "string",
         "minLength": 1,
         "x-expected": "give a path relative to the volume's root",
-        // Linux' PATH_MAX; the rules' cost is computed from it, and a regular expression would cost too much
+        // The largest length is Linux' PATH_MAX. The API server estimates the cost of the rules from it, and a regular
+        // expression would cost too much.
         "maxLength": 4096,
         "x-kubernetes-validations": [
             {"rule": "!self.startsWith('/')", "message": "is absolute: give a path relative to the volume's root"},

@@ -1,4 +1,4 @@
-//! `spec.pipeline`: the layout of layers and microbatches over the stages. It does not change the results.
+//! `spec.pipeline`: the layout of layers and microbatches over the stages. The layout does not change the results.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,19 +12,19 @@ pub struct PipelineSpec {
     /// The order of forward and backward passes.
     #[serde(default)]
     pub schedule: ScheduleSpec,
-    /// The layers of each chunk.
+    /// The layers of each chunk. A chunk consists of contiguous layers on one stage.
     #[serde(default)]
     pub partition: PartitionSpec,
-    /// The number of chunks of each stage. Absent: 2 for a schedule that always has two chunks, otherwise 1. Schedules
-    /// without several chunks require 1, a Csv requires the number of its table, and Auto chooses the number.
+    /// The number of chunks of each stage. Defaults to 2 for a schedule that always has two chunks, and to 1 otherwise.
+    /// A schedule without several chunks requires 1. Csv requires the number of its table. Auto chooses the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64), extend("x-expected" = "a stage has 1 to 64 chunks"))]
     pub virtual_stages: Option<u32>,
-    /// The activations that the backward pass computes again, so that the stage does not keep them. With the schedule
-    /// Auto and a `memoryLimit`, the plan may compute more of them again.
+    /// The activations that a stage recomputes in the backward pass instead of keeping them. With the schedule Auto and
+    /// a `memoryLimit`, the planner may recompute more activations.
     #[serde(default)]
     pub recompute: Recompute,
-    /// The memory that a stage may use, as a Kubernetes quantity. Absent: unlimited.
+    /// The memory that a stage may use, as a Kubernetes quantity. If absent, the memory is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Quantity>,
     /// The transport of activations and gradients between neighbouring stages.
@@ -41,13 +41,13 @@ pub struct PipelineSpec {
 }
 
 impl PipelineSpec {
-    /// Chunks a stage holds.
+    /// Returns the number of chunks of each stage, with its default.
     pub fn virtual_stages(&self) -> u32 {
         self.virtual_stages.or(self.schedule.fixed_chunks().map(|fixed| fixed.chunks)).unwrap_or(1)
     }
 
-    /// The given layers of each chunk; `None` unless the list has `chunks` entries. After a change of the number of
-    /// stages, a list may no longer fit. The plan then uses the strategy Auto, and reports it.
+    /// Returns the layers of each chunk that the job gives. `None` unless the list has `chunks` entries, because a
+    /// change of the number of stages may make the list unfit. The planner then uses the strategy Auto and reports it.
     pub fn explicit_layers(&self, chunks: usize) -> Option<&[u32]> {
         self.partition
             .layers
@@ -55,8 +55,8 @@ impl PipelineSpec {
             .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() == chunks)
     }
 
-    /// A note that the given partition does not fit `chunks` chunks, so that the plan computes one. `None` if it fits,
-    /// or if the job gives no partition.
+    /// Returns a note that the given partition does not fit `chunks` chunks, so that the planner computes one. `None`
+    /// if the partition fits, or if the job gives none.
     pub fn unfitting_partition(&self, chunks: usize) -> Option<String> {
         let given = self.partition.layers.as_ref().filter(|_| self.explicit_layers(chunks).is_none())?;
         Some(format!(
@@ -111,7 +111,7 @@ impl Default for PipelineSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PartitionSpec {
-    /// The way to find the partition.
+    /// The strategy that determines the partition.
     #[serde(default)]
     pub strategy: PartitionStrategy,
     /// The number of layers of each chunk, in the order of the model, for strategy Explicit. 0 is allowed.
@@ -121,27 +121,28 @@ pub struct PartitionSpec {
 }
 
 string_enum! {
-    /// The way to find the partition.
+    /// The strategy that determines the partition.
     #[derive(Default)]
     pub enum PartitionStrategy {
-        /// The partition whose slowest stage is fastest.
+        /// The planner minimises the time of the slowest stage.
         #[default]
         Auto = "Auto",
-        /// The partition in `layers`.
+        /// The job gives the partition in `layers`.
         Explicit = "Explicit",
     }
 }
 
 string_enum! {
-    /// The activations that the backward pass computes again.
+    /// The activations that a stage recomputes in the backward pass.
     #[derive(Default)]
     pub enum Recompute {
-        /// No activation.
+        /// The stage recomputes no activation.
         #[default]
         None = "None",
-        /// The inputs of attention and SwiGLU: the largest activations, for the price of one product each.
+        /// The stage recomputes the inputs of attention and SwiGLU. They are the largest activations, and each costs
+        /// one matrix product.
         Selective = "Selective",
-        /// All activations but the input of each layer.
+        /// The stage recomputes all activations except the input of each layer.
         Full = "Full",
     }
 }
@@ -150,7 +151,7 @@ string_enum! {
     /// Whether tensors are encrypted on the network.
     #[derive(Default)]
     pub enum Encryption {
-        /// Tensors are not encrypted: the network is trusted, or encrypts on its own.
+        /// Tensors are not encrypted. This is for a network that is trusted or that encrypts by itself.
         #[default]
         None = "None",
         /// Tensors are encrypted with Noise (ChaCha20-Poly1305).
@@ -162,7 +163,8 @@ string_enum! {
     /// The transport of tensors between neighbouring stages.
     #[derive(Default)]
     pub enum Transport {
-        /// NCCL between GPUs if tensors are not encrypted, shared memory on one host, otherwise TCP.
+        /// NCCL between GPUs if tensors are not encrypted. Otherwise shared memory between stages on one host, and TCP
+        /// between hosts.
         #[default]
         Auto = "Auto",
         /// TCP.

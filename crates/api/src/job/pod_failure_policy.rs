@@ -1,12 +1,13 @@
-//! `spec.restart.podFailurePolicy`: what follows a failure, by exit code, pod condition or reason, in the form of a
-//! Job's policy of that name.
+//! `spec.restart.podFailurePolicy`: the action after a failure, by exit code, pod condition or reason. The fields have
+//! the form of a Job's `podFailurePolicy`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::number::FailureExitCode;
 
-/// Rules for failures. The first rule that matches decides. Without a match, the reason of the failure decides.
+/// Rules for failures. The first rule that matches determines the action. If no rule matches, the reason of the failure
+/// determines the action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodFailurePolicySpec {
@@ -26,10 +27,11 @@ pub struct PodFailurePolicySpec {
 pub struct PodFailurePolicyRule {
     /// The action after a failure that matches the rule.
     pub action: PodFailurePolicyAction,
-    /// Exit codes of the trainer. Stages that were evicted, preempted or lost with their node match no such rule.
+    /// Exit codes of the trainer. A stage that was evicted, preempted or lost with its node matches no rule with exit
+    /// codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<OnExitCodes>,
-    /// Conditions of the pod. The rule matches if the pod has one of them. Stages that are processes have no
+    /// Conditions of the pod. The rule matches if the pod has one of them. A stage that runs as a local process has no
     /// conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 20))]
@@ -44,7 +46,7 @@ pub struct PodFailurePolicyRule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnExitCodes {
-    /// Whether these codes match, or all others.
+    /// Whether the listed codes match, or all codes that are not listed.
     pub operator: ExitCodeOperator,
     /// Exit codes, 1 to 255.
     #[schemars(
@@ -107,29 +109,29 @@ string_enum! {
 string_enum! {
     /// A reason of `status.lastFailure`.
     pub enum FailureLabel {
-        /// The exit code is 1 or has no meaning, or an init container failed.
+        /// The exit code is 1 or not in the contract of a stage, or an init container failed.
         Error = "Error",
         /// The job or its plan is invalid.
         InvalidConfig = "InvalidConfig",
-        /// The corpus can't be used.
+        /// The corpus can't be read or is too small.
         Data = "Data",
-        /// The volume failed.
+        /// The volume failed, or no checkpoint on it is intact.
         Storage = "Storage",
-        /// Losses or gradients were not finite.
+        /// Too many consecutive steps had a loss or gradient norm that was not finite.
         NonFinite = "NonFinite",
-        /// Two stages disagreed.
+        /// Two stages derived different values from the same plan.
         Mismatch = "Mismatch",
         /// An audit found that a stage computed a wrong result.
         WrongResult = "WrongResult",
         /// The stage ran out of memory.
         OutOfMemory = "OutOfMemory",
-        /// The stage was killed by a signal, or evicted because of its own limits.
+        /// The stage was killed by a signal, or evicted because it exceeded its limits.
         Killed = "Killed",
         /// No step was finished in time.
         Stalled = "Stalled",
         /// The group did not form in time.
         StartupTimeout = "StartupTimeout",
-        /// All stages lost each other.
+        /// The stages lost their connections to each other, and none of them failed by itself.
         PeerLost = "PeerLost",
         /// The pod was deleted before the operator saw it end.
         Unknown = "Unknown",

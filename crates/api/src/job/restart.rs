@@ -1,4 +1,4 @@
-//! `spec.restart`: what happens when a stage fails. The policy itself is in the `lifecycle` crate.
+//! `spec.restart`: the restarts after failures. The `lifecycle` crate has the policy.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::number::FailureExitCode;
 use super::{PodFailurePolicyAction, PodFailurePolicySpec};
 
-/// The restarts of the group: their number, their delay, and the failures after which they happen.
+/// The restarts of the group: their number, their delay, and the actions after failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RestartSpec {
-    /// The budget of restarts that count. A committed checkpoint refills it.
+    /// The restart budget: the number of counted restarts before the job fails. A committed checkpoint restores the
+    /// budget.
     pub max_restarts: u32,
     /// The delay before a restart.
     pub backoff: BackoffSpec,
@@ -18,17 +19,18 @@ pub struct RestartSpec {
     /// time.
     #[schemars(range(min = 1))]
     pub startup_timeout_seconds: u32,
-    /// Seconds that the other stages wait for the replacement of a lost stage, if they can't train without it. After
-    /// that time the whole group restarts. With 0, and with a custom trainer, it restarts at once.
+    /// The seconds that the other stages wait for the replacement of a lost stage, if they can't train without it.
+    /// After that time the whole group restarts. With 0 or a custom trainer, the whole group restarts at once.
     pub reform_timeout_seconds: u32,
-    /// The fewest replicas with which the group continues while others are lost. Lost replicas join again when they are
-    /// back. Absent: 1. With the value of `dataParallel`, the group waits for all replicas. The field has no effect
-    /// with `reformTimeoutSeconds` 0 or with a custom trainer, because a lost stage ends the group.
+    /// The smallest number of replicas with which the group continues after it has lost replicas. A lost replica joins
+    /// again when all its stages run. Defaults to 1. With the value of `dataParallel`, the group waits for all
+    /// replicas. The field has no effect with `reformTimeoutSeconds` 0 or with a custom trainer, because a lost stage
+    /// then ends the group.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_data_parallel: Option<u32>,
-    /// Seconds of silence after which a stage counts as lost: its process is stopped or hung, its node is gone, or the
-    /// network is down. The end of a process is noticed at once.
+    /// The seconds without a heartbeat after which a stage counts as lost: its process is stopped or hung, its node is
+    /// gone, or the network is down. The group detects the end of a process at once, by its closed connections.
     #[schemars(range(min = 1))]
     pub heartbeat_timeout_seconds: u32,
     /// Seconds without a finished action of the schedule after which a stage counts as hung.
@@ -53,7 +55,8 @@ impl Default for RestartSpec {
             startup_timeout_seconds: 600,
             reform_timeout_seconds: 120,
             min_data_parallel: None,
-            // stages send one every half second; a node short of memory or processors may hold a process up for seconds
+            // Stages send a heartbeat every half second. A node that is short of memory or processors may delay a
+            // process by seconds.
             heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 600,
             termination_timeout_seconds: 180,
@@ -63,7 +66,7 @@ impl Default for RestartSpec {
     }
 }
 
-/// The delay before a restart. The first restart has none, and each failure without progress doubles it.
+/// The delay before a restart. The first restart has no delay. Each further failure without progress doubles the delay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackoffSpec {
@@ -79,7 +82,7 @@ impl Default for BackoffSpec {
     }
 }
 
-/// The action after some exit codes, in the older form.
+/// A rule of `exitCodes`: the action after some exit codes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExitCodeRule {
@@ -93,11 +96,11 @@ pub struct ExitCodeRule {
 string_enum! {
     /// The action after an exit code.
     pub enum ExitAction {
-        /// `FailJob` of `podFailurePolicy`.
+        /// The job fails, as with `FailJob` of `podFailurePolicy`.
         Fail = "Fail",
-        /// `Count` of `podFailurePolicy`.
+        /// The group restarts, as with `Count` of `podFailurePolicy`.
         Restart = "Restart",
-        /// `Ignore` of `podFailurePolicy`.
+        /// The group restarts, as with `Ignore` of `podFailurePolicy`.
         RestartUncounted = "RestartUncounted",
     }
 }

@@ -1,5 +1,5 @@
-//! `spec.pipeline.schedule`: a schedule of `stagecoach_pipeline`, a table in a file, or a choice by time. A union as
-//! the macro `union!` makes it, whose members are the entries of `SCHEDULES` and two more.
+//! `spec.pipeline.schedule`: a schedule of `stagecoach_pipeline`, a table in a file, or the fastest schedule. The type
+//! has the form that the macro `union!` generates. Its members are the entries of `SCHEDULES`, Csv and Auto.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,11 +16,11 @@ use crate::string_enum::member_rules;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "ScheduleFields", into = "ScheduleFields")]
 pub enum ScheduleSpec {
-    /// A schedule of this version, by its name.
+    /// A schedule that Stagecoach implements, by its name.
     Named(ScheduleType),
-    /// A table of your own, in torch's text form.
+    /// A table in a file, in torch's text form.
     Csv(CsvFile),
-    /// The fastest schedule of this version.
+    /// The fastest schedule that Stagecoach implements. The planner chooses it.
     Auto,
 }
 
@@ -37,7 +37,7 @@ pub struct CsvFile {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ScheduleFields {
-    /// The schedule. The settings of a schedule are in the field with its name.
+    /// The name of the schedule. The settings of Csv are in the field `csv`.
     #[serde(rename = "type")]
     name: ScheduleName,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,12 +63,12 @@ const NAMES: &[&str] = &{
 };
 
 impl ScheduleSpec {
-    /// All schedules that need no file.
+    /// Iterates over all schedules that need no file.
     pub fn all() -> impl Iterator<Item = Self> {
         SCHEDULES.iter().copied().map(Self::Named).chain([Self::Auto])
     }
 
-    /// The value of `type`.
+    /// Returns the value of `type`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Named(schedule) => schedule.name,
@@ -77,7 +77,7 @@ impl ScheduleSpec {
         }
     }
 
-    /// The fixed number of chunks of a stage; `None` if a job chooses the number.
+    /// Returns the fixed number of chunks of a stage, or `None` if the job chooses the number.
     pub(crate) fn fixed_chunks(&self) -> Option<FixedChunks> {
         let (chunks, predicate) = match self {
             Self::Named(schedule) => (
@@ -94,11 +94,11 @@ impl ScheduleSpec {
     }
 }
 
-/// A number of chunks a stage without a choice: the default of `virtualStages`, and the refusal of other numbers.
+/// The number of chunks per stage of a schedule that allows only one number. It is the default of `virtualStages`.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct FixedChunks {
     pub(crate) chunks: u32,
-    /// The rest of a sentence that begins with the schedule's name: its chunks, and the remedy.
+    /// The end of a message that begins with the schedule's name. It states the number of chunks and the remedy.
     pub(crate) predicate: &'static str,
 }
 

@@ -20,19 +20,19 @@ pub struct DataSource {
         extend("x-expected" = "name at least one file or glob")
     )]
     pub paths: Vec<String>,
-    /// The content of the records. Absent: `data.format`.
+    /// The content of the records. Defaults to `data.format`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<DataFormat>,
-    /// The field or column that holds the text. Absent: `data.textField`.
+    /// The field or column that holds the text. Defaults to `data.textField`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
     pub text_field: Option<String>,
-    /// The share of the sequences: this weight divided by the sum of all sources' weights. At every step a source has
-    /// had its share to within one sequence.
+    /// The share of the sequences: this weight divided by the sum of all sources' weights. At every step, the number of
+    /// sequences that the job has read from a source differs from its share by at most one.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
-    /// Other weights from later steps on, such as for a phase of annealing.
+    /// The weights that apply from later steps on, for example in a phase of annealing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 20),
@@ -42,36 +42,36 @@ pub struct DataSource {
         }])
     )]
     pub weight_schedule: Vec<ScheduledWeight>,
-    /// The effect of reading all sequences of the source.
+    /// The action when the job has read all sequences of the source.
     #[serde(default)]
     pub on_exhausted: OnExhausted,
 }
 
-/// A weight from a step on.
+/// A weight, and the first step at which it applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScheduledWeight {
     /// The first step with this weight, from 1.
     #[schemars(range(min = 2))]
     pub from_step: u32,
-    /// The weight.
+    /// The weight from this step on.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
 }
 
 string_enum! {
-    /// The effect of reading all sequences of a source.
+    /// The action when the job has read all sequences of a source.
     #[derive(Default)]
     pub enum OnExhausted {
-        /// The source repeats, in another order.
+        /// The job reads the source again, in another order.
         #[default]
         Repeat = "Repeat",
-        /// Training ends before the step that needs more of it.
+        /// Training ends before the first step that needs more sequences of the source.
         Stop = "Stop",
     }
 }
 
-/// The schema of the name of a source, and of a held-out set. The rule in CEL is in Rust in `validate::sources`.
+/// The schema of the name of a source or of a held-out set. `validate::sources` has the same rule in Rust.
 pub(super) struct SourceName;
 
 impl JsonSchema for SourceName {
@@ -93,7 +93,7 @@ impl JsonSchema for SourceName {
 }
 
 impl DataSource {
-    /// The weights, each with the index (from 0) of the first step to which it applies, in ascending order.
+    /// Returns the weights, each with the index (from 0) of the first step to which it applies, in ascending order.
     pub fn weights(&self) -> Vec<(u64, u64)> {
         let mut later: Vec<(u64, u64)> = self
             .weight_schedule
@@ -104,7 +104,7 @@ impl DataSource {
         [(0, self.weight.into())].into_iter().chain(later).collect()
     }
 
-    /// The weight of the step `index`, from 0.
+    /// Returns the weight at the step with this index, from 0.
     pub(crate) fn weight_at(&self, index: u64) -> u64 {
         self.weights().iter().rev().find(|(from, _)| *from <= index).map_or(0, |(_, weight)| *weight)
     }

@@ -1,4 +1,4 @@
-//! The object itself: names around the spec, and the spec's top level.
+//! The PipelineJob object, its metadata, and the top level of its spec.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use super::{
 };
 use crate::mesh::{MAX_SPARES, MAX_STAGES, Mesh};
 
-/// The API's group and version, as `apiVersion` has it.
+/// The value of `apiVersion`: the API's group and version.
 pub const API_VERSION: &str = "stagecoach.dev/v1alpha1";
-/// The object's kind.
+/// The value of `kind`.
 pub const KIND: &str = "PipelineJob";
 
 /// A training job: a pipeline of stages trains a model.
@@ -25,20 +25,20 @@ pub struct PipelineJob {
     pub api_version: String,
     /// Always `PipelineJob`.
     pub kind: String,
-    /// Names and labels.
+    /// The metadata, such as the name and the labels.
     pub metadata: Metadata,
     /// The desired state: model, data, training, and how the job is kept running.
     pub spec: PipelineJobSpec,
-    /// The observed state: written by the operator, ignored in a job file.
+    /// The observed state. The operator writes it, and `stagecoach` ignores it in a job file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<PipelineJobStatus>,
 }
 
-/// The folder, relative to the volume's root, in which all jobs keep the tokens of their texts.
+/// The folder of the token cache, which all jobs share, relative to the volume's root.
 pub const TOKEN_CACHE: &str = "cache";
 
 impl PipelineJob {
-    /// A job of this version with a name and a spec, and nothing else.
+    /// Creates a job of this version with a name and a spec.
     pub fn new(name: impl Into<String>, spec: PipelineJobSpec) -> Self {
         Self {
             api_version: API_VERSION.into(),
@@ -49,34 +49,34 @@ impl PipelineJob {
         }
     }
 
-    /// The job's own folder, relative to the volume's root: `storage.path`, or the job's name.
+    /// Returns the job's folder, relative to the volume's root: `storage.path`, or the job's name.
     pub fn folder(&self) -> &str {
         self.spec.storage.path.as_deref().unwrap_or(&self.metadata.name)
     }
 }
 
-/// The part of Kubernetes' ObjectMeta that Stagecoach reads; other fields are tolerated and dropped.
+/// The part of Kubernetes' ObjectMeta that Stagecoach reads. Other fields are accepted and dropped.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
-    /// The job's name: a DNS-1035 label, from which hostnames are made.
+    /// The job's name, a DNS-1035 label. The hostnames of the pods begin with it.
     pub name: String,
     /// The namespace, in a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Labels.
+    /// The labels of the job.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// The annotations of the job.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Unique for every object that ever existed; set by the API server, or by the local launcher.
+    /// An identifier that no other object ever has. The API server or the local launcher sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Raised by the API server with every change of the spec.
+    /// The generation of the spec. The API server increases it with every change of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// The object's version, for compare-and-swap.
+    /// The version of the object. The API server refuses an update with an outdated version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
 }
@@ -85,44 +85,48 @@ pub struct Metadata {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PipelineJobSpec {
-    /// The number of stages of the pipeline, 1 to 256. Each stage is a pod. 1 is training on a single device.
+    /// The number of stages of the pipeline, 1 to 256. Each stage runs in one pod. With 1, the job trains on a single
+    /// device.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 stages"))]
     pub stages: u32,
-    /// The number of replicas of the pipeline. Each has `stages` pods. The replicas share the gradient blocks of a
-    /// step, so that there are at most as many replicas as blocks. The number does not change the results.
+    /// The number of replicas of the pipeline. Each replica has `stages` pods. The replicas share the gradient blocks
+    /// of a step, so there must be at least as many blocks as replicas. The number of replicas does not change the
+    /// results.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 replicas of its pipeline"))]
     pub data_parallel: u32,
-    /// A range for the number of replicas, which follows the pods that the cluster can run. Absent: the job has
-    /// `dataParallel` replicas.
+    /// The range of replicas of an elastic job, which trains with as many replicas as the cluster can run. If absent,
+    /// the job has `dataParallel` replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<ElasticSpec>,
-    /// The number of spares, 0 to 8: pods that wait, with everything loaded, to replace a lost stage at once. A spare
-    /// needs the resources of a stage, such as a GPU. `template.stages` does not apply to it.
+    /// The number of spares, 0 to 8. A spare is a pod that has loaded its libraries and the plan, and waits to replace
+    /// a lost stage. A spare needs the resources of a stage, such as a GPU. `template.stages` does not apply to spares.
     #[serde(default)]
     #[schemars(range(max = MAX_SPARES), extend("x-expected" = "a job has at most 8 spares"))]
     pub spares: u32,
-    /// Whether the job is suspended: it saves a checkpoint, and its pods are deleted. With false, the job resumes.
+    /// Whether the job is suspended. A suspended job saves a checkpoint, and the operator deletes its pods. With false,
+    /// the job resumes.
     #[serde(default)]
     pub suspend: bool,
-    /// The controller that reconciles this job. With another value than the default, Stagecoach's operator leaves the job
-    /// alone. For `kueue.x-k8s.io/multikueue` it makes the Workload, and Kueue runs the job in another cluster.
+    /// The controller that reconciles this job. With a value other than the default, Stagecoach's operator does not
+    /// reconcile the job. With `kueue.x-k8s.io/multikueue`, the operator makes the Workload, and Kueue runs the job in
+    /// another cluster.
     #[serde(default = "managed_by")]
     pub managed_by: String,
     /// The trainer: the built-in one, or a container of the template.
     #[serde(default)]
     pub trainer: TrainerSpec,
-    /// The model. Absent for a custom trainer.
+    /// The model. Must be absent for a custom trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelSpec>,
-    /// The corpus. Absent for a custom trainer.
+    /// The corpus and the tokenizer. Must be absent for a custom trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataSpec>,
-    /// Length, batch, optimizer and learning rate. Absent for a custom trainer.
+    /// The length, the batch, the optimizer and the learning rate. Must be absent for a custom trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<TrainingSpec>,
-    /// The division of the work over the stages.
+    /// The schedule, the partition and the transport of the pipeline.
     #[serde(default)]
     pub pipeline: PipelineSpec,
     /// The interval, the mode and the retention of checkpoints.
@@ -137,14 +141,14 @@ pub struct PipelineJobSpec {
     /// The scheduling of the pods.
     #[serde(default)]
     pub scheduling: SchedulingSpec,
-    /// The traffic of the pods.
+    /// The network traffic that is allowed for the pods.
     #[serde(default)]
     pub network_policy: NetworkPolicySpec,
-    /// Seconds that the job may take from its first start, including restarts.
+    /// The seconds that the job may take from its first start, including restarts, before it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub active_deadline_seconds: Option<u64>,
-    /// Seconds after which a finished job is deleted. Absent: the job is not deleted.
+    /// The seconds after which a finished job is deleted. If absent, the job is not deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<u64>,
     /// The pods' template: image, resources, volumes, node selection.
@@ -164,12 +168,13 @@ pub struct BuiltIn<'a> {
 }
 
 impl PipelineJobSpec {
-    /// Stages and replicas, of an elastic job the most replicas.
+    /// Returns the numbers of stages and replicas. An elastic job has its largest number of replicas.
     pub const fn mesh(&self) -> Mesh {
         Mesh { stages: self.stages, data_parallel: self.data_parallel }
     }
 
-    /// With how few replicas a group trains on: all, where a lost stage ends the attempt.
+    /// Returns the smallest number of replicas with which a group continues. All replicas are needed if a lost stage
+    /// ends the attempt.
     pub fn min_data_parallel(&self) -> u32 {
         let all = self.data_parallel.max(1);
         match self.replaces_stages() {
@@ -178,12 +183,12 @@ impl PipelineJobSpec {
         }
     }
 
-    /// The fewest replicas that the job itself names; `None` if it names no number.
+    /// Returns the smallest number of replicas that the job itself gives. `None` if it gives no number.
     pub fn given_min_data_parallel(&self) -> Option<u32> {
         self.elastic.as_ref().map(|elastic| elastic.min_data_parallel).or(self.restart.min_data_parallel)
     }
 
-    /// Sets `data_parallel` of an elastic job, which names it only as `elastic.maxDataParallel`.
+    /// Sets `data_parallel` of an elastic job, which gives this number only as `elastic.maxDataParallel`.
     pub(crate) fn with_elastic_replicas(mut self) -> Self {
         if let Some(elastic) = self.elastic.as_ref().filter(|_| self.data_parallel == 1) {
             self.data_parallel = elastic.max_data_parallel;
@@ -191,29 +196,31 @@ impl PipelineJobSpec {
         self
     }
 
-    /// Whether the other stages continue when one is lost. Otherwise the whole group starts again, as a custom
-    /// trainer's does.
+    /// Whether the other stages continue after a stage is lost. Otherwise the whole group restarts. A custom trainer
+    /// always restarts the whole group.
     pub fn replaces_stages(&self) -> bool {
         self.restart.reform_timeout_seconds > 0 && self.training.is_some()
     }
 
-    /// Whether the group of an attempt with so many replicas may form without one of them at once, led by any stage 0.
-    /// With spares one takes the place of a lost stage instead.
+    /// Whether the group of an attempt with this number of replicas may form again at once without one of them. Any
+    /// stage 0 may lead such a group. In a job with spares, a spare replaces a lost stage instead.
     pub fn may_lack_replicas(&self, data_parallel: u32) -> bool {
         self.spares == 0 && self.min_data_parallel() < data_parallel
     }
 
-    /// The checkpoints in memory: none without a second stage, of all replicas, or if none outlives another.
+    /// Returns the settings of checkpoints in memory. `None` if the job has only one process, or if a lost stage ends
+    /// the whole group.
     pub fn memory_checkpoints(&self) -> Option<&MemoryCheckpointSpec> {
         self.checkpoint.memory.as_ref().filter(|_| self.mesh().ranks() > 1 && self.replaces_stages())
     }
 
-    /// The audits: none without a second stage, of all replicas.
+    /// Returns the settings of audits. `None` if the job has only one process.
     pub fn audit(&self) -> Option<AuditSpec> {
         self.training.as_ref()?.audit.filter(|_| self.mesh().ranks() > 1)
     }
 
-    /// Model, data and training, if the trainer is the built-in one and none is missing (`validate` says which is).
+    /// Returns the model, data and training of a job with the built-in trainer. `None` if one of them is missing, which
+    /// `validate` reports.
     pub fn built_in(&self) -> Option<BuiltIn<'_>> {
         match self.trainer.kind {
             TrainerType::BuiltIn => Some(BuiltIn {

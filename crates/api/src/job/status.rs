@@ -1,5 +1,5 @@
-//! `status`: what the operator found. Everything has a default and unknown fields are tolerated, since an older reader
-//! may meet a newer writer. Measured values are strings; times are RFC 3339 in UTC.
+//! `status`: the state of a job as the operator observes it. Every field has a default, and readers ignore unknown
+//! fields, because a reader may be older than the writer. Measured values are strings. Times are RFC 3339 in UTC.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -16,7 +16,7 @@ pub struct PipelineJobStatus {
     /// The generation of the spec that the status refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The start of the first attempt.
+    /// The time at which the first attempt started.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub start_time: Option<String>,
@@ -30,14 +30,14 @@ pub struct PipelineJobStatus {
     /// The number of stages that exist, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
-    /// The number of stages of each replica, for the scale subresource: comparable with `spec.stages`. Absent without
-    /// stages.
+    /// The number of stages of each replica, which the scale subresource compares with `spec.stages`. Absent if no
+    /// stage exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages_per_replica: Option<u32>,
     /// The number of stages that are ready, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_stages: Option<u32>,
-    /// The number of replicas that train: all of their stages are ready. Absent while a group needs more.
+    /// The number of replicas whose stages are all ready. Absent while the group needs more replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_replicas: Option<u32>,
     /// The pods' label selector, for the scale subresource.
@@ -61,7 +61,8 @@ pub struct PipelineJobStatus {
     /// The last recovery that stage 0 has reported. Custom trainers may report none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_recovery: Option<RecoveryStatus>,
-    /// The operator's own state, as JSON. Only the operator writes it. `kubectl stagecoach why` reads it.
+    /// The operator's internal state of the job, as JSON. Only the operator writes this field. `kubectl stagecoach why`
+    /// reads it.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "record")]
     pub record: Option<String>,
     /// The conditions: Accepted, Admitted (with a queue), Scheduled, Running, Progressing, CheckpointsHealthy,
@@ -71,7 +72,8 @@ pub struct PipelineJobStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// The record's JSON. Earlier versions wrote the object itself, each of whose fields `kubectl describe` gave a line.
+/// Reads the record, which is a string with JSON. Earlier versions wrote an object, which this function converts to a
+/// string.
 fn record<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let record = Option::<Value>::deserialize(deserializer)?;
     Ok(record.map(|record| match record {
@@ -89,26 +91,26 @@ string_enum! {
         Pending = "Pending",
         /// The stages start, and the group forms.
         Starting = "Starting",
-        /// All stages are ready, or the stages of `restart.minDataParallel` replicas.
+        /// All stages are ready, or all stages of at least `restart.minDataParallel` replicas are.
         Running = "Running",
         /// The stages save a checkpoint and stop.
         Draining = "Draining",
-        /// The job is stopped, as the spec says.
+        /// The job is stopped, because `spec.suspend` is true.
         Suspended = "Suspended",
         /// An attempt failed, and the next one has not started.
         Restarting = "Restarting",
         /// Training is complete.
         Complete = "Complete",
-        /// The job has failed for good.
+        /// The job has failed and does not restart.
         Failed = "Failed",
     }
 }
 
-/// An attempt of the whole group.
+/// An attempt: one start of all stages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttemptStatus {
-    /// The number of the attempt, from 1. A number is used once.
+    /// The number of the attempt, from 1. No two attempts of a job have the same number.
     #[serde(deserialize_with = "count")]
     pub number: u64,
     /// The generation of the spec that the attempt runs.
@@ -119,15 +121,15 @@ pub struct AttemptStatus {
     /// The number of replicas, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_parallel: Option<u32>,
-    /// The image of the trainer, resolved.
+    /// The image that the trainer's containers run, as the cluster resolved it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// Whether all pods were created. A pod that is missing afterwards has vanished.
+    /// Whether all pods of the attempt have been created. A pod that is missing later was deleted.
     pub pods_created: bool,
 }
 
 impl AttemptStatus {
-    /// Its stages and replicas.
+    /// Returns the numbers of stages and replicas of the attempt.
     pub fn mesh(&self) -> Mesh {
         Mesh { stages: self.stages, data_parallel: self.data_parallel.unwrap_or(1) }
     }
@@ -146,7 +148,7 @@ pub struct ProgressStatus {
     /// The training loss of the last step, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<FloatString>,
-    /// The loss on the held-out part, in nats per token.
+    /// The loss of the last evaluation on the held-out part, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluation_loss: Option<FloatString>,
     /// The lowest loss on the held-out part so far, in nats per token.
@@ -155,7 +157,7 @@ pub struct ProgressStatus {
     /// The step of the lowest loss on the held-out part.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub best_evaluation_step: Option<u64>,
-    /// Target tokens per second.
+    /// The number of target tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<FloatString>,
     /// The duration of a step, in seconds.
@@ -164,7 +166,7 @@ pub struct ProgressStatus {
     /// The model FLOPs utilization, 0 to 1, on GPUs whose peak is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<FloatString>,
-    /// The share of the stages' time without computation, 0 to 1.
+    /// The share of time in which the stages do not compute, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bubble: Option<FloatString>,
     /// The part of the bubble in which the next input of a stage was computed but had not arrived, 0 to 1.
@@ -179,7 +181,7 @@ pub struct ProgressStatus {
     /// The reason that training ended before its last step, as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<String>,
-    /// The time of the measurement.
+    /// The time at which the progress was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
 }
@@ -206,13 +208,14 @@ pub struct CheckpointStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RestartsStatus {
-    /// All restarts.
+    /// The number of all restarts.
     pub total: u32,
-    /// Restarts that count against the budget.
+    /// The number of restarts that count against the budget.
     pub counted: u32,
-    /// Restarts in which only the lost stages started again.
+    /// The number of restarts in which only the lost stages started again.
     pub replaced: u32,
-    /// The restarts that are left in the budget until the next checkpoint.
+    /// The number of counted restarts that remain before the job fails. The next committed checkpoint restores the
+    /// budget.
     pub budget_left: u32,
 }
 
@@ -229,7 +232,7 @@ pub struct LastFailureStatus {
     /// The pod of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// The reason, a CamelCase identifier.
+    /// The reason of the failure, a CamelCase identifier.
     pub reason: String,
     /// The exit code of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -237,13 +240,13 @@ pub struct LastFailureStatus {
     /// The action of the schedule that the stage executed, in torch's text form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// A sentence for people.
+    /// A description of the failure for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The end of the stage's log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
-    /// The time at which the failure was seen.
+    /// The time at which the operator detected the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub at: Option<String>,
@@ -253,7 +256,7 @@ pub struct LastFailureStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecoveryStatus {
-    /// The attempt that continued to train.
+    /// The number of the attempt that continued the training.
     #[serde(deserialize_with = "count")]
     pub attempt: u64,
     /// Whether only the lost stages started again.
@@ -264,24 +267,24 @@ pub struct RecoveryStatus {
     pub phases: RecoveryPhasesStatus,
 }
 
-/// The durations of a recovery's phases, in seconds. The phases follow one another. The phases up to `started` are
-/// measured with the operator's clock and the kubelet's times, which are whole seconds, and the others with the clock
-/// of stage 0.
+/// The durations of a recovery's phases, in seconds. The phases follow one another. The operator measures the phases up
+/// to `started` with its clock and the kubelet's times, which are whole seconds. Stage 0 measures the later phases with
+/// its clock.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecoveryPhasesStatus {
-    /// Until the operator saw the failure.
+    /// The time until the operator detected the failure.
     pub noticed: Option<FloatString>,
-    /// Until the operator wanted new pods: the back-off, and the end of the old pods.
+    /// The time until the operator decided to create new pods. It includes the back-off and the end of the old pods.
     pub decided: Option<FloatString>,
-    /// Until all pods existed.
+    /// The time until all pods existed.
     pub created: Option<FloatString>,
-    /// Until all trainers ran.
+    /// The time until all trainers ran.
     pub started: Option<FloatString>,
-    /// Until all stages had joined.
+    /// The time until all stages had joined the group.
     pub joined: Option<FloatString>,
-    /// Until all stages had loaded.
+    /// The time until all stages had loaded their state.
     pub loaded: Option<FloatString>,
-    /// Until the first step was finished.
+    /// The time until the first step was finished.
     pub first_step: Option<FloatString>,
 }

@@ -10,39 +10,42 @@ use super::{DataSpec, OnExhausted, TrainingLength, default_number};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamingSpec {
-    /// Whether the job streams.
+    /// Whether the job trains while the corpus is read.
     #[serde(default)]
     pub mode: StreamingMode,
-    /// Sequences of a window. A window is permuted as a whole, and training begins once the first one is there.
+    /// The number of sequences of a window. The job shuffles the sequences within each window, and training begins when
+    /// the first window is complete.
     #[serde(default = "default_number::<4096>")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub window_sequences: u32,
-    /// Bytes of a block, about: a range of a Parquet file that is read at once. A file of another format is one block.
+    /// The approximate number of bytes of a block. A block is a range of a Parquet file that is read at once. A file of
+    /// another format is one block.
     #[serde(default = "block_bytes")]
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64))]
     pub block_bytes: u64,
 }
 
 string_enum! {
-    /// Whether a job streams.
+    /// Whether a job trains while the corpus is read.
     #[derive(Default)]
     pub enum StreamingMode {
-        /// The job streams if a path of `data.paths` or `data.sources` is a URI, its length is in `training.steps`, and
-        /// no source has `onExhausted: Stop`.
+        /// The job streams if a path of `data.paths` or `data.sources` is a URI, `training.steps` gives the job's
+        /// length, and no source has `onExhausted: Stop`.
         #[default]
         Auto = "Auto",
-        /// The job streams, from files of the volume too.
+        /// The job streams all files, including files of the volume.
         Always = "Always",
         /// The whole corpus is tokenised before the first step.
         Never = "Never",
     }
 }
 
-/// The tokens of a stream that the volume keeps.
+/// The cache of a stream's tokens on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CacheSpec {
-    /// Bytes of windows that stay on the volume. The oldest windows go first; the windows in use stay in any case.
+    /// The number of bytes of windows that stay on the volume. The job deletes the oldest windows first, but no window
+    /// in use.
     #[serde(default = "max_bytes")]
     #[schemars(range(min = 1))]
     pub max_bytes: u64,
@@ -61,12 +64,12 @@ impl Default for CacheSpec {
 }
 
 impl DataSpec {
-    /// `data.streaming`, with its defaults if it is absent.
+    /// Returns `data.streaming`, or its defaults if it is absent.
     pub fn streaming_or_default(&self) -> StreamingSpec {
         self.streaming.unwrap_or_default()
     }
 
-    /// `data.cache.maxBytes`, or its default.
+    /// Returns `data.cache.maxBytes`, or its default.
     pub fn cache_max_bytes(&self) -> u64 {
         self.cache.unwrap_or_default().max_bytes
     }
@@ -118,7 +121,7 @@ mod tests {
         assert!(streams(&[REMOTE]));
         assert!(streams(&[REMOTE, ("data.streaming", "{}")]));
         assert!(streams(&[("data.paths", "[s3://bucket/a.txt]")]));
-        // held-out files are read as a whole in any case
+        // the job reads held-out files as a whole in any case
         assert!(!streams(&[("data.evaluation", "{paths: [s3://bucket/a.txt]}")]));
     }
 

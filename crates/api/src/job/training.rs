@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::default_number;
 use crate::string_enum::Payload;
 
-/// The length, the batch, the optimizer and the learning rate.
+/// The length of training, the batch, the optimizer and the learning rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainingSpec {
@@ -22,12 +22,13 @@ pub struct TrainingSpec {
     /// The number of sequences of a step, in all microbatches.
     #[schemars(range(min = 1))]
     pub global_batch_size: u32,
-    /// The number of parts of a step's batch, which fill the pipeline. A divisor of `globalBatchSize`.
+    /// The number of microbatches into which a step's batch is divided. The stages of the pipeline compute different
+    /// microbatches at the same time. Must divide `globalBatchSize`.
     #[schemars(range(min = 1))]
     pub microbatches: u32,
-    /// The number of blocks of consecutive microbatches. Gradients are added within a block in the order of the
-    /// microbatches, and then over the blocks as a binary tree. A power of two that divides `microbatches`. Absent: the
-    /// smallest one that is at least the `dataParallel` of the first attempt.
+    /// The number of gradient blocks: groups of consecutive microbatches. Gradients are added within a block in the
+    /// order of the microbatches, and then over the blocks as a binary tree. Must be a power of two that divides
+    /// `microbatches`. Defaults to the smallest power of two that is at least the `dataParallel` of the first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         range(min = 1, max = 1024),
@@ -40,7 +41,7 @@ pub struct TrainingSpec {
     /// The number format of weights and activations.
     #[serde(default)]
     pub precision: Precision,
-    /// The largest norm of the whole gradient. Larger gradients are scaled down. Absent: gradients are not clipped.
+    /// The largest norm of the whole gradient. Larger gradients are scaled down. If absent, gradients are not clipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         extend(
@@ -52,23 +53,24 @@ pub struct TrainingSpec {
     /// The device on which stages compute.
     #[serde(default)]
     pub device: Device,
-    /// The number of threads within an operation of a stage on the CPU. The bits of the results depend on it.
+    /// The number of threads within an operation of a stage on the CPU. It affects the last bits of the results.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1))]
     pub threads: u32,
-    /// The instructions with which the CPU computes.
+    /// The CPU instructions that the kernels use.
     #[serde(default)]
     pub kernels: Kernels,
-    /// The update rule.
+    /// The optimizer.
     #[serde(default)]
     pub optimizer: OptimizerSpec,
     /// The learning rate of each step.
     pub learning_rate: LearningRateSpec,
-    /// Audits, in which a stage computes the result of another stage again and compares them. Absent: there are none.
+    /// The audits, in which a stage recomputes a result of another stage and compares the two. If absent, there are
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditSpec>,
-    /// Low-rank adapters (LoRA; Hu et al., 2021). Training updates the adapters alone, and the weights with which the
-    /// job begins stay as they are. Absent: training updates the weights.
+    /// Low-rank adapters (LoRA; Hu et al., 2021). Training updates only the adapters, and the initial weights stay
+    /// unchanged. If absent, training updates the weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSpec>,
     /// The weights that training does not update: patterns of their names, such as `model.embed_tokens.*`. `*` matches
@@ -77,8 +79,8 @@ pub struct TrainingSpec {
     pub freeze: Vec<String>,
 }
 
-/// Low-rank adapters. A linear layer with the weight W gets two matrices A and B, and computes
-/// W x + alpha / rank B A x.
+/// Low-rank adapters. A linear layer with the weight W gets two matrices A and B, and computes W x + (alpha / rank) B A
+/// x.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LoraSpec {
@@ -88,26 +90,27 @@ pub struct LoraSpec {
     /// The factor of the adapters, which is divided by the rank.
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub alpha: f64,
-    /// The layers with adapters, by the end of their names, such as `q_proj`. Absent: every linear layer except the
+    /// The layers with adapters, by the end of their names, such as `q_proj`. Defaults to every linear layer except the
     /// head.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
     pub targets: Vec<String>,
-    /// Whether alpha is divided by the root of the rank instead (rank-stabilized LoRA; Kalajdzievski, 2023).
+    /// Whether alpha is divided by the square root of the rank instead of the rank (rank-stabilized LoRA;
+    /// Kalajdzievski, 2023).
     #[serde(default)]
     pub use_rslora: bool,
 }
 
 impl LoraSpec {
-    /// The factor of the product of B and A.
+    /// Returns the factor of the product of B and A.
     pub fn scale(&self) -> f64 {
         let rank = f64::from(self.rank);
         self.alpha / if self.use_rslora { rank.sqrt() } else { rank }
     }
 }
 
-/// Audits. A stage computes a microbatch of the stage before it again, from the same weights and inputs. On equal
-/// hardware every bit is the same, so that a difference is a fault of the hardware.
+/// Audits. A stage recomputes a microbatch of the preceding stage from the same weights and inputs. On equal hardware
+/// every bit is the same, so a difference is a fault of the hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditSpec {
@@ -126,8 +129,8 @@ string_enum! {
         /// The difference is reported, and training continues.
         #[default]
         Report = "Report",
-        /// The attempt ends, and the next one begins at the newest checkpoint. In a cluster it avoids the nodes of the
-        /// suspected stages.
+        /// The attempt ends, and the next attempt begins at the newest checkpoint. In a cluster, the next attempt
+        /// avoids the nodes of the suspected stages.
         Restart = "Restart",
     }
 }
@@ -142,7 +145,7 @@ pub enum TrainingLength {
 }
 
 impl TrainingSpec {
-    /// The steps or the epochs; `None` unless the job gives exactly one of them, which `validate` checks.
+    /// Returns the steps or the epochs. `None` unless the job gives exactly one of them, which `validate` checks.
     pub fn length(&self) -> Option<TrainingLength> {
         match (self.steps, self.epochs) {
             (Some(steps), None) => Some(TrainingLength::Steps(steps)),
@@ -151,17 +154,17 @@ impl TrainingSpec {
         }
     }
 
-    /// The gradient blocks of a job that starts with so many replicas.
+    /// Returns the number of gradient blocks of a job whose first attempt has this number of replicas.
     pub fn gradient_blocks(&self, data_parallel: u32) -> u32 {
         self.gradient_blocks.unwrap_or_else(|| data_parallel.next_power_of_two())
     }
 
-    /// Whether training leaves weights of the model as they are.
+    /// Whether training leaves some weights of the model unchanged.
     pub fn freezes_weights(&self) -> bool {
         self.lora.is_some() || !self.freeze.is_empty()
     }
 
-    /// Sequences of one microbatch; 0 if there are no microbatches to divide by.
+    /// Returns the number of sequences of one microbatch. 0 if there are no microbatches to divide by.
     pub fn microbatch_size(&self) -> u32 {
         self.global_batch_size.checked_div(self.microbatches).unwrap_or(0)
     }
@@ -194,19 +197,20 @@ string_enum! {
 }
 
 string_enum! {
-    /// The instructions with which the CPU computes.
+    /// The CPU instructions that the kernels use.
     #[derive(Default)]
     pub enum Kernels {
-        /// The best instructions of the processor. Another kind of processor computes other bits.
+        /// The fastest instructions of the processor. The results of different types of processors differ in their last
+        /// bits.
         #[default]
         Fastest = "Fastest",
-        /// AVX2 on every x86-64 processor: slower, but with the same bits on all of them.
+        /// AVX2 on every x86-64 processor. It is slower, but all these processors compute the same bits.
         Portable = "Portable",
     }
 }
 
 union! {
-    /// The update rule.
+    /// The optimizer.
     pub enum OptimizerSpec (OptimizerTag, OptimizerFields) {
         /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
         AdamW = "AdamW" { adam_w as "adamW": AdamWSpec }
@@ -229,7 +233,7 @@ pub struct AdamWSpec {
     /// The decay of the second moment.
     #[schemars(extend("minimum" = 0, "maximum" = 1, "exclusiveMaximum" = true))]
     pub beta2: f64,
-    /// The number that is added to the root of the second moment.
+    /// The number that is added to the square root of the second moment.
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub epsilon: f64,
     /// The weight decay. Each step reduces a weight by this share times the learning rate.
@@ -265,16 +269,16 @@ pub struct LearningRateSpec {
     #[serde(default)]
     #[schemars(extend("x-expected" = "it is a fraction of the peak, 0 to 1", "minimum" = 0, "maximum" = 1))]
     pub warmup_start: f64,
-    /// The step at which the learning rate reaches the floor, including the warm-up. Absent: the number of steps at the
-    /// first attempt. The value is fixed once training has begun. A job that gets more steps may have another value for
-    /// the added steps.
+    /// The step at which the learning rate reaches the floor, counted from the start of the warm-up. Defaults to the
+    /// number of steps at the first attempt. The value can't change once training has begun, except together with more
+    /// steps. It then applies to the added steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub decay_steps: Option<u64>,
     /// The shape of the learning rate after the warm-up.
     #[serde(default)]
     pub schedule: LearningRateSchedule,
-    /// The last part of `decaySteps`, in which the learning rate falls, as a fraction. Only for WSD.
+    /// The fraction of `decaySteps`, at their end, in which the learning rate falls. Only the schedule WSD uses it.
     #[serde(default = "decay_fraction")]
     #[schemars(
         extend(
@@ -298,9 +302,10 @@ string_enum! {
         Cosine = "Cosine",
         /// A straight line from the peak to the floor.
         Linear = "Linear",
-        /// The peak at every step.
+        /// The peak at every step after the warm-up.
         Constant = "Constant",
-        /// Warm-up, stable, decay: the peak, then a straight line to the floor over the last `decayFraction`.
+        /// Warm-up, stable, decay: the learning rate stays at the peak, and falls in a straight line to the floor over
+        /// the last `decayFraction` of `decaySteps`.
         Wsd = "WSD",
     }
 }

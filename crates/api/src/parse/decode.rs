@@ -8,7 +8,7 @@ use serde_path_to_error::{Path, Segment};
 use super::error::{DecodeError, LocatedError};
 use super::tree::{Position, Value, YamlNode};
 
-/// Reads a `T` from the tree.
+/// Deserializes a `T` from the tree.
 pub(super) fn decode<'de, T: Deserialize<'de>>(root: &'de YamlNode) -> Result<T, LocatedError> {
     serde_path_to_error::deserialize(root).map_err(|error| {
         let (path, value, key) = locate(root, error.path());
@@ -18,7 +18,8 @@ pub(super) fn decode<'de, T: Deserialize<'de>>(root: &'de YamlNode) -> Result<T,
     })
 }
 
-/// The path as names and `[index]`es, the position of the innermost value on it, and of that value's key.
+/// Returns the path as names and `[index]`es, the position of the innermost value on the path, and the position of that
+/// value's key.
 fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
     let (mut node, mut value, mut key) = (Some(root), root.position, root.position);
     let mut names = Vec::new();
@@ -33,7 +34,7 @@ fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
         };
         if let Some((of_key, of_value)) = entry {
             key = of_key;
-            // an error of a map is reported at the map's key, not at the line below
+            // the error of a map has the position of the map's key, not of the line below it
             value = if matches!(of_value.value, Value::Map(_)) { of_key } else { of_value.position };
         }
         names.push(name);
@@ -42,8 +43,8 @@ fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
     (names, value, key)
 }
 
-/// `1e3` is a whole number, as for kubectl.
-macro_rules! whole_numbers {
+/// Accepts a float without a fraction, such as `1e3`, as a whole number, like kubectl.
+macro_rules! convert_unsigned_integers {
     ($($method:ident)+) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
             match self.value {
@@ -98,7 +99,7 @@ impl<'de> Deserializer<'de> for &'de YamlNode {
         }
     }
 
-    whole_numbers! {
+    convert_unsigned_integers! {
         deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
     }

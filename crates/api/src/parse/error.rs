@@ -22,14 +22,14 @@ pub struct ParseError {
 /// The place of a value in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// In a file. Line and column count from 1; `None` if the reader does not report them.
+    /// A place in a file.
     File {
         /// The file's name as it was given.
         origin: String,
-        /// Line and column.
+        /// The line and the column, from 1. `None` if the reader does not report them.
         at: Option<(u64, u64)>,
     },
-    /// In a `--set path=value`.
+    /// The value of a `--set path=value`.
     Override {
         /// The path as it was given.
         path: String,
@@ -48,7 +48,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// A field's path before its message.
+/// Displays a field's path before its message.
 struct Prefix<'a>(&'a str);
 
 impl fmt::Display for Prefix<'_> {
@@ -69,7 +69,7 @@ pub(super) struct LocatedError {
 /// The problem of a value.
 #[derive(Debug)]
 pub(super) enum DecodeError {
-    /// Not YAML.
+    /// The text is not YAML.
     Yaml(String),
     /// A field that the type doesn't have.
     Field { found: String, known: Vec<&'static str> },
@@ -88,14 +88,14 @@ impl LocatedError {
         Self { error, path: Vec::new(), position: Some(position) }
     }
 
-    /// The same error, with its path below a field or an `[index]`.
+    /// Returns this error with `segment`, a field or an `[index]`, in front of its path.
     pub(super) fn under(mut self, segment: impl Into<String>) -> Self {
         self.path.insert(0, segment.into());
         self
     }
 
-    /// The problem that the YAML reader found. The reader's sentences end with the position; the sentences of this
-    /// crate begin with it.
+    /// Converts an error of the YAML reader. The position is cut off the end of the reader's message, because a message
+    /// of this crate begins with the position.
     pub(super) fn syntax(error: &serde_saphyr::Error) -> Self {
         let message = match error {
             serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
@@ -117,7 +117,7 @@ impl LocatedError {
         Self { error: message, path: Vec::new(), position: error.location().map(Position::from) }
     }
 
-    /// The error for users. `origin` names the job file.
+    /// Returns the error for users. `origin` names the job file.
     pub(super) fn locate(self, origin: &str, overrides: &[(String, String)]) -> ParseError {
         let mut field = String::new();
         let own = match &self.error {
@@ -167,7 +167,7 @@ impl fmt::Display for DecodeError {
     }
 }
 
-/// The nearest of the names, or all of them if none is near.
+/// Writes the nearest of the names, or all of them if none is near.
 fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Result {
     if let Some(name) = nearest(found, names) {
         return write!(f, "did you mean `{name}`?");
@@ -176,7 +176,8 @@ fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Resu
     list(f, names)
 }
 
-/// The name that the user most likely meant: apart from case, at most a third of its letters differ.
+/// Returns the name that the user most likely meant. Apart from case, at most a third of its letters differ from
+/// `found`.
 pub(crate) fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
     let found = found.trim_matches('`').to_lowercase();
     let (distance, name) = names
@@ -186,7 +187,7 @@ pub(crate) fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
     (distance * 3 <= name.len().max(3)).then_some(name)
 }
 
-/// Names as a choice: `a`, `b` or `c`.
+/// Writes names as a choice: `a`, `b` or `c`.
 pub(crate) fn list(f: &mut fmt::Formatter<'_>, names: &[&str]) -> fmt::Result {
     match names {
         [] => f.write_str("no field at all"),
@@ -242,7 +243,7 @@ impl DecodeError {
             Unexpected::Bool(value) => format!("`{value}`"),
             other => other.to_string(),
         };
-        // serde names Rust's types, which mean nothing to the author of a job file
+        // serde names Rust's types, which the author of a job file need not know
         let expected = match expected.to_string().as_str() {
             "u8" | "u16" | "u32" | "u64" => "a whole number, not negative".into(),
             "i32" | "i64" => "a whole number".into(),

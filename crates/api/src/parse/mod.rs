@@ -26,7 +26,7 @@ pub fn parse(text: &str, origin: &str) -> Result<PipelineJob, ParseError> {
 /// `spec.training.steps`, with `paths.0` or `paths[0]` for an item of a list; the value is YAML.
 ///
 /// # Errors
-/// Like `parse`. The error of a value that was set names the `--set`.
+/// The errors of `parse`. The error of a value from a `--set` names the `--set`.
 pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> Result<PipelineJob, ParseError> {
     let locate = |error: LocatedError| error.locate(origin, overrides);
     let mut root = YamlNode::from_yaml(text).map_err(locate)?;
@@ -36,7 +36,8 @@ pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> R
     Ok(PipelineJob { spec: job.spec.with_elastic_replicas(), ..job })
 }
 
-/// Checks first whether the file is a PipelineJob, before an object of another kind fails with an unknown field.
+/// Checks whether the file is a PipelineJob. Without this check, an object of another kind would fail with an unknown
+/// field.
 fn check_kind(root: &YamlNode) -> Result<(), LocatedError> {
     if !matches!(root.value, Value::Map(_)) {
         let expected = "a PipelineJob (apiVersion, kind, metadata, spec)".into();
@@ -56,18 +57,18 @@ fn check_kind(root: &YamlNode) -> Result<(), LocatedError> {
 }
 
 impl PipelineJob {
-    /// The job as YAML; `parse` reads it back.
+    /// Returns the job as YAML, which `parse` can read.
     ///
     /// # Errors
-    /// A number that YAML can't represent.
+    /// The job has a number that YAML can't represent.
     pub fn to_yaml(&self) -> Result<String, serde_saphyr::SerializeError> {
         serde_saphyr::to_string(self)
     }
 
-    /// The job as JSON; `parse` reads it back, because JSON is YAML.
+    /// Returns the job as JSON, which `parse` can read, because JSON is YAML.
     ///
     /// # Errors
-    /// A number that JSON can't represent.
+    /// The job has a number that JSON can't represent.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self)
     }

@@ -10,9 +10,9 @@ use super::error::LocatedError;
 /// The place of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
-    /// In the file; line and column count from 1.
+    /// A place in the file. Line and column count from 1.
     File { line: u64, column: u64 },
-    /// In the `--set` of this index.
+    /// The `--set` with this index.
     Override(usize),
 }
 
@@ -48,7 +48,7 @@ impl YamlNode {
         let options = serde_saphyr::options! {
             strict_booleans: true,
             with_snippet: false,
-            // as kubectl reads them: 010 is 8
+            // kubectl reads 010 as an octal number too: 8
             legacy_octal_numbers: true,
             non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
         };
@@ -58,7 +58,7 @@ impl YamlNode {
         }
     }
 
-    /// The value under a key of a map, with the key's position.
+    /// Returns the value under a key of a map, with the key's position.
     pub(super) fn entry(&self, name: &str) -> Option<(Position, &Self)> {
         match &self.value {
             Value::Map(entries) => {
@@ -68,7 +68,7 @@ impl YamlNode {
         }
     }
 
-    /// The item of a list at `index`.
+    /// Returns the item of a list at `index`.
     pub(super) fn item(&self, index: usize) -> Option<&Self> {
         match &self.value {
             Value::List(items) => items.get(index),
@@ -76,7 +76,7 @@ impl YamlNode {
         }
     }
 
-    /// Gives the whole subtree one position.
+    /// Gives the value and everything below it this position.
     pub(super) fn move_to(&mut self, position: Position) {
         self.position = position;
         match &mut self.value {
@@ -91,7 +91,7 @@ impl YamlNode {
 }
 
 impl Value {
-    /// The value in an error's sentence.
+    /// Returns the value as an error message shows it.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Null => "nothing".into(),

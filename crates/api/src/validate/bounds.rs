@@ -32,7 +32,7 @@ fn walk(schema: &Value, value: &Value, path: &str, problems: &mut Problems) {
             let fits = number.is_f64() || number.is_i64();
             problems.require(fits, path, || format!("is {number}; the largest is {}", i64::MAX));
         }
-        // JSON has neither infinity nor NaN; an absent field is not written
+        // serde_json writes infinity and NaN as null, and leaves out an absent field
         Value::Null => problems.require(schema["type"] != "number", path, || {
             format!("is infinite or no number; {}", expected(Bounds::of(schema).to_string()))
         }),
@@ -84,7 +84,7 @@ struct Bounds {
 
 struct Bound {
     value: f64,
-    /// Whether the bound itself is not allowed.
+    /// Whether the limit excludes the bound itself.
     is_exclusive: bool,
 }
 
@@ -107,7 +107,7 @@ impl Bounds {
     }
 }
 
-/// The end of a sentence about a number outside the range.
+/// Displays the end of a message about a number outside the range.
 impl fmt::Display for Bounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.least, &self.most) {

@@ -55,7 +55,7 @@ fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
     );
 }
 
-/// Checks the range of an elastic job, and that no other field has a part of it.
+/// Checks the range of an elastic job, and that no other field sets its number of replicas.
 fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut Problems) {
     const AT: &str = "spec.elastic";
     let ElasticSpec { min_data_parallel: min, max_data_parallel: max, .. } = *elastic;
@@ -75,14 +75,14 @@ fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut P
         "is given, and an elastic job leaves a lost replica out instead: remove spares or elastic".into()
     });
     problems.require(spec.replaces_stages() || spec.training.is_none(), AT, || {
-        "is given, and spec.restart.reformTimeoutSeconds is 0: with it a lost stage ends all replicas".into()
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends all replicas".into()
     });
     problems.require(spec.trainer.kind == TrainerType::BuiltIn, AT, || {
         "is given, and spec.trainer.type is Custom: only the built-in trainer can train with fewer replicas".into()
     });
 }
 
-/// Checks that the other stages outlive a lost stage: otherwise spares are of no use.
+/// Checks that the other stages continue after the loss of a stage. Otherwise a spare would have no group to join.
 fn check_spares(spec: &PipelineJobSpec, problems: &mut Problems) {
     const AT: &str = "spec.spares";
     if spec.spares == 0 {
@@ -92,7 +92,7 @@ fn check_spares(spec: &PipelineJobSpec, problems: &mut Problems) {
         "is given, and spec.trainer.type is Custom: only the built-in trainer can wait as a spare".into()
     });
     problems.require(spec.restart.reform_timeout_seconds > 0, AT, || {
-        "is given, and spec.restart.reformTimeoutSeconds is 0: with it a lost stage ends all, and nobody is left to join".into()
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends the whole group, and a spare has no group to join".into()
     });
 }
 

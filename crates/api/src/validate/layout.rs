@@ -1,4 +1,4 @@
-//! Whether partition, schedule and virtual stages fit the model and each other.
+//! Checks that the partition, the schedule and the virtual stages fit the model and each other.
 
 use crate::job::{ModelSpec, PartitionStrategy, PipelineJobSpec};
 

@@ -1,10 +1,9 @@
-//! The rules of a spec beyond its types. The messages state the finding and the change to make.
+//! The rules of a spec that its types can't express. A message states the finding and the change to make.
 
 mod bounds;
 mod cluster;
 mod combinations;
 mod conversations;
-mod folder;
 mod layout;
 mod names;
 mod sources;
@@ -43,18 +42,19 @@ impl Problems {
 }
 
 impl PipelineJob {
-    /// All problems of the job, including its names; empty if the job can run.
+    /// Returns all problems of the job, including its names. The list is empty if the job can run.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         names::check(&self.metadata.name, &self.spec, &mut problems);
-        folder::check(self, &mut problems);
+        names::check_folder(self, &mut problems);
         problems.0.extend(self.spec.validate());
         problems.0
     }
 }
 
 impl PipelineJobSpec {
-    /// All problems of the spec, including features that this version lacks; empty if the job can run.
+    /// Returns all problems of the spec, including features that this version lacks. The list is empty if the job can
+    /// run.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         trainer_matches(self, &mut problems);

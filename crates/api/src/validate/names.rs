@@ -1,9 +1,10 @@
-//! Names that become names of pods, services and folders.
+//! Checks the job's name, from which the names of pods, Services and folders are made, the job's folder, and paths on
+//! the volume.
 
 use super::Problems;
-use crate::job::{DATA_SET, PipelineJobSpec, SOURCE_SCHEMES, list_of_schemes};
+use crate::job::{DATA_SET, PipelineJob, PipelineJobSpec, SOURCE_SCHEMES, TOKEN_CACHE, list_of_schemes};
 
-/// The longest hostname.
+/// The largest length of a hostname.
 const HOSTNAME: usize = 63;
 /// The number of digits of an attempt's number for which a hostname must have room.
 const ATTEMPT_DIGITS: usize = 6;
@@ -33,6 +34,47 @@ pub(super) fn check(name: &str, spec: &PipelineJobSpec, problems: &mut Problems)
             name.len()
         )
     });
+}
+
+/// Checks that the folder of a job with the built-in trainer overlaps with neither the token cache nor the corpus.
+pub(super) fn check_folder(job: &PipelineJob, problems: &mut Problems) {
+    let Some(data) = &job.spec.data else { return };
+    let (path, folder) = (job.folder(), parts(job.folder()));
+    if folder.contains(&"..") {
+        return; // another check reports such a path
+    }
+    let field = if job.spec.storage.path.is_some() { "spec.storage.path" } else { "metadata.name" };
+    let path = path.escape_debug();
+    problems.require(!folder.is_empty() || job.folder().is_empty(), field, || {
+        format!("\"{path}\" is the volume's root: give the job a folder of its own, such as \"{}\"", job.metadata.name)
+    });
+    problems.require(folder.first() != Some(&TOKEN_CACHE), field, || {
+        format!(
+            "\"{path}\" is the token cache's, which all jobs share: give the job another folder by spec.storage.path"
+        )
+    });
+    for (at, pattern) in data.patterns().into_iter().filter(|(_, pattern)| !pattern.contains("://")) {
+        problems.require(folder.is_empty() || !overlap(&folder, &parts(pattern)), field, || {
+            format!(
+                "\"{path}\" is where {at}, \"{}\", looks for text: give the job another folder by spec.storage.path",
+                pattern.escape_debug()
+            )
+        });
+    }
+}
+
+/// Whether the corpus lies in the folder, or the folder in a part of the corpus that the pattern searches recursively.
+/// A pattern that searches the whole volume (`**/*.txt`) would overlap with every folder. It does not count, because
+/// the user has chosen it.
+fn overlap(folder: &[&str], pattern: &[&str]) -> bool {
+    let fixed = pattern.iter().take_while(|part| !part.contains(['*', '?', '['])).count();
+    let (fixed, searched) = pattern.split_at(fixed);
+    fixed.starts_with(folder) || !fixed.is_empty() && folder.starts_with(fixed) && searched.contains(&"**")
+}
+
+/// Returns the names in a path.
+fn parts(path: &str) -> Vec<&str> {
+    path.split('/').filter(|part| !["", "."].contains(part)).collect()
 }
 
 fn is_dns_1035(name: &str) -> bool {

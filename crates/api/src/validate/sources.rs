@@ -35,7 +35,7 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let without = changes.into_iter().find(|&index| sources.iter().all(|source| source.weight_at(index) == 0));
     problems.require(without.is_none(), format!("{AT}.sources"), || {
         let step = without.unwrap_or_default() + 1;
-        format!("has no weight above 0 from step {step} on: nothing would be left to train on")
+        format!("has no weight above 0 from step {step} on: give at least one source a weight above 0")
     });
 }
 
@@ -69,7 +69,8 @@ fn check_streaming(data: &DataSpec, counts_epochs: bool, problems: &mut Problems
     }
 }
 
-/// Checks the names of `what`, in the list `at`.
+/// Checks that names are DNS labels and differ. `at` is the field of their list, and `what` names the items in a
+/// message.
 fn check_names(names: &[&str], at: &str, what: &str, problems: &mut Problems) {
     for (index, name) in names.iter().enumerate() {
         problems.require(name.is_empty() || is_dns_label(name), format!("{at}[{index}].name"), || {
@@ -81,6 +82,6 @@ fn check_names(names: &[&str], at: &str, what: &str, problems: &mut Problems) {
     }
     let different: BTreeSet<&&str> = names.iter().collect();
     problems.require(different.len() == names.len(), at, || {
-        format!("has two {what} of one name: give each a name of its own")
+        format!("has two {what} with the same name: give each a unique name")
     });
 }

@@ -1,4 +1,4 @@
-//! Fields that the pods' template may not have.
+//! Refuses the fields and the environment variables that a pod template must not have.
 
 use serde_json::Value;
 
@@ -66,7 +66,7 @@ fn check_overrides(overrides: &Value, problems: &mut Problems) {
     }
 }
 
-/// Refuses the contract's variables: the operator sets them, and a second value would contradict the operator.
+/// Refuses the environment variables of the contract, because the operator sets them to other values.
 fn check_environment(container: &Value, at: &str, problems: &mut Problems) {
     let variables = container.get("env").and_then(Value::as_array);
     for (index, variable) in variables.into_iter().flatten().enumerate() {

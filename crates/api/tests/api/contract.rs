@@ -40,7 +40,7 @@ fn the_environment_is_read_as_it_was_written() {
     }
 }
 
-/// An older operator starts a stage like this, and so may a user who starts a custom trainer by hand.
+/// An older operator, or a user who starts a custom trainer by hand, does not set the variables of replicas.
 #[test]
 fn without_replicas_all_processes_are_stages_of_one() {
     let mut vars = stage_env().to_vars();
@@ -50,7 +50,7 @@ fn without_replicas_all_processes_are_stages_of_one() {
 
 #[test]
 fn a_wrong_environment_is_refused_by_name() {
-    // (variable, its value or `None` to remove it, the sentence)
+    // a row: the variable, its value or `None` to remove it, and the expected message
     let rows = [
         (
             "STAGECOACH_SPARE",
@@ -164,7 +164,7 @@ proptest! {
         prop_assert!(json.len() <= TERMINATION_MESSAGE_BYTES);
         let read = TerminationMessage::from_json(&json).unwrap();
         prop_assert_eq!((read.kind, read.stage, read.step), (FailureKind::NonFinite, 2, Some(7)));
-        // a reader may show the message on a terminal
+        // `from_json` makes the text visible, because a reader may show it on a terminal
         let text = visible(&text);
         prop_assert!(text.starts_with(read.message.trim_end_matches("...")) || read.message == text);
         // The message is not shortened by more than a tenth of the available space.

@@ -1,4 +1,4 @@
-//! Fields of a job in the documentation, as a reader puts them into a job.
+//! Tests that the fields in the YAML blocks of the documentation belong to a valid job.
 
 use serde_json::Value;
 
@@ -31,12 +31,13 @@ const FIELDS: [&str; 10] = [
     "networkPolicy",
 ];
 
-/// The YAML blocks of a page.
+/// Returns the YAML blocks of a page.
 fn blocks(page: &str) -> Vec<&str> {
     page.split("```yaml\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect()
 }
 
-/// The fields of a block, each with its path below `spec` and its value; `None` if the block is no part of a job.
+/// Returns the fields of a block, each with its path below `spec` and its value. `None` if the block is no part of a
+/// job.
 fn fields(block: &str) -> Option<Vec<(String, String)>> {
     let value: Value = serde_saphyr::from_str(block).unwrap_or_else(|error| panic!("{error} in\n{block}"));
     let spec = value.get("spec").unwrap_or(&value).as_object()?;
@@ -46,7 +47,7 @@ fn fields(block: &str) -> Option<Vec<(String, String)>> {
     let mut fields = Vec::new();
     for (key, value) in spec {
         match value {
-            // the block's fields come beside those of the minimal job
+            // the fields of the block extend those of the minimal job
             Value::Object(inner) if ["data", "training"].contains(&key.as_str()) => {
                 fields.extend(inner.iter().map(|(name, value)| (format!("{key}.{name}"), value.to_string())));
                 let has_sources = inner.contains_key("sources");

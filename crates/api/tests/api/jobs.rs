@@ -1,4 +1,4 @@
-//! The jobs that tests start from.
+//! The jobs from which the tests derive their jobs.
 
 use stagecoach_api::{ParseError, PipelineJob, parse_with};
 
@@ -7,7 +7,7 @@ pub(crate) const FULL: &str = include_str!("../jobs/full.yaml");
 pub(crate) const MIXTURE: &str = include_str!("../jobs/mixture.yaml");
 pub(crate) const CUSTOM: &str = include_str!("../jobs/custom.yaml");
 
-/// A job with fields set as by `--set`.
+/// Reads a job and sets fields of it as `--set` does.
 pub(crate) fn with(job: &str, overrides: &[(&str, &str)]) -> Result<PipelineJob, ParseError> {
     let overrides: Vec<_> = overrides.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
     parse_with(job, "job.yaml", &overrides)

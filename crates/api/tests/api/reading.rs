@@ -1,4 +1,4 @@
-//! Job files, valid and invalid, and the sentences about the invalid ones.
+//! Tests that valid job files are read, and that invalid job files are refused with the expected messages.
 
 use proptest::prelude::*;
 use stagecoach_api::job::*;
@@ -46,7 +46,7 @@ fn yaml_and_json_bring_the_same_job_back() {
 
 #[test]
 fn a_bad_file_is_refused_with_place_field_and_remedy() {
-    // (a text of the minimal job, its replacement, the sentence after the file's name)
+    // a row: a text of the minimal job, its replacement, and the expected message after the file's name
     let rows = [
         ("peak: 1e-3", "peek: 1e-3", "25:20: spec.training.learningRate.peek: unknown field; did you mean `peak`?"),
         (
@@ -175,7 +175,7 @@ fn overrides_change_the_job() {
     assert_eq!(with(MINIMAL, &[("stages", "3"), ("stages", "4")]).unwrap().spec.stages, 4);
 }
 
-/// The names come from a table, so serde does not derive the refusals.
+/// The names come from a table and not from an enum, so serde does not derive the refusals.
 #[test]
 fn a_schedule_that_does_not_exist_is_refused_as_any_other_word() {
     let refused =

@@ -1,4 +1,4 @@
-//! Each rule of `validate` has a job that breaks it, and the expected sentence.
+//! Tests that each rule of `validate` refuses a job that breaks it, with the expected message.
 
 use stagecoach_api::Problem;
 
@@ -206,7 +206,7 @@ fn each_rule_has_its_sentence() {
         (
             "checkpoint.keepLast",
             "0",
-            "spec.checkpoint.keepLast: is 0; at least 1 checkpoint must stay, or a restart would begin again",
+            "spec.checkpoint.keepLast: is 0; keep at least 1 checkpoint: without one, a restart begins at step 0",
         ),
         (
             "pipeline.virtualStages",
@@ -366,7 +366,7 @@ fn what_fits_is_not_refused() {
         &[("data.paths", "[\"**/*.txt\"]")],
         &[("data.paths", "[books/a.txt, \"books/*.txt\"]"), ("storage.path", "books/run-1")],
         &[("stages", "256")],
-        // A job that was scaled keeps its list. The planner then falls back to Auto.
+        // A job keeps its list of layers when it is scaled. The planner then falls back to Auto.
         &[("stages", "3"), ("pipeline.partition", "{strategy: Explicit, layers: [1, 3]}")],
         &[("pipeline.partition", "{strategy: Explicit, layers: [0, 4]}")],
         &[("pipeline", "{schedule: {type: Interleaved1F1B}, virtualStages: 2}")],

@@ -1,4 +1,4 @@
-//! Specs of other versions.
+//! Tests of specs that other versions wrote or read.
 
 use serde_json::{Value, json};
 use stagecoach_api::{StoredSpec, parse, parse_with};
@@ -42,7 +42,7 @@ fn a_number_of_chunks_has_the_place_and_the_default_of_earlier_versions() {
     }
 }
 
-/// The operator hashes this text, and earlier versions filled the fraction in.
+/// The operator hashes this text. Earlier versions always wrote the fraction.
 #[test]
 fn a_held_out_fraction_has_the_default_of_earlier_versions() {
     for (given, written) in [

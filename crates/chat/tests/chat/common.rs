@@ -1,10 +1,11 @@
-//! Seven families: their templates, with and without generation blocks, and small tokenizers with their special tokens.
+//! Seven model families for tests: their templates, with and without generation blocks, and small tokenizers with their
+//! special tokens.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stagecoach_chat::{Chat, ChatTemplate, Conversation, ConversationError, Settings, Tokens, Vocabulary};
+use stagecoach_chat::{Chat, ChatTemplate, Conversation, ConversationError, TemplateSettings, Tokens, Vocabulary};
 use tokenizers::Tokenizer;
 
 use crate::tokenizers::{byte_level, with_metaspace};
@@ -13,14 +14,14 @@ pub const FAMILIES: [&str; 7] = ["chatml", "gemma", "llama3", "mistral", "phi3",
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// A family's tokenizer and the texts of the special tokens that its template may name.
-pub struct Family {
+/// The tokenizer of a family, and the texts of the special tokens that the family's template may name.
+pub struct TokenizerFamily {
     pub name: &'static str,
     pub definition: Value,
     pub named: Value,
 }
 
-pub fn family(name: &'static str) -> Family {
+pub fn family(name: &'static str) -> TokenizerFamily {
     let special = |tokens: &[&str]| tokens.iter().map(|token| (token.to_string(), "special")).collect::<Vec<_>>();
     let mut chatml = special(&["<|endoftext|>", "<|im_start|>", "<|im_end|>"]);
     let (definition, named) = match name {
@@ -67,10 +68,10 @@ pub fn family(name: &'static str) -> Family {
             )
         }
     };
-    Family { name, definition, named }
+    TokenizerFamily { name, definition, named }
 }
 
-impl Family {
+impl TokenizerFamily {
     pub fn tokenizer(&self) -> Tokenizer {
         Tokenizer::from_bytes(serde_json::to_vec(&self.definition).unwrap()).unwrap()
     }
@@ -80,9 +81,13 @@ impl Family {
         std::fs::read_to_string(templates().join(format!("{}{suffix}.jinja", self.name))).unwrap()
     }
 
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> TemplateSettings {
         let named: BTreeMap<String, String> = serde_json::from_value(self.named.clone()).unwrap();
-        Settings { date: Some("2026-07-04".parse().unwrap()), special_tokens: named, ..Settings::default() }
+        TemplateSettings {
+            date: Some("2026-07-04".parse().unwrap()),
+            special_tokens: named,
+            ..TemplateSettings::default()
+        }
     }
 
     pub fn chat(&self, has_generation: bool) -> Chat {
@@ -94,11 +99,11 @@ pub fn templates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chat/templates")
 }
 
-pub fn chat(template: &str, settings: Settings, tokenizer: &Tokenizer) -> Chat {
+pub fn chat(template: &str, settings: TemplateSettings, tokenizer: &Tokenizer) -> Chat {
     Chat::new(Some(ChatTemplate::new(template, settings).unwrap()), Vocabulary::new(tokenizer).unwrap())
 }
 
-/// A conversation of roles and texts.
+/// Returns a conversation of roles and texts.
 pub fn conversation(turns: &[(&str, &str)]) -> Conversation {
     Conversation::chat(&record(turns)).unwrap()
 }
@@ -108,7 +113,7 @@ pub fn record(turns: &[(&str, &str)]) -> Value {
     json!({"messages": messages.collect::<Vec<_>>()})
 }
 
-/// The text of all tokens, and the texts of the runs that are trained on.
+/// Returns the text of all tokens, and the text of each run of tokens that are trained on.
 pub fn spelled(tokenizer: &Tokenizer, tokens: &Tokens) -> (String, Vec<String>) {
     let text = |ids: &[u32]| tokenizer.decode(ids, false).unwrap();
     let pairs: Vec<(u32, bool)> = tokens.ids.iter().copied().zip(tokens.trained.iter().copied()).collect();
@@ -117,7 +122,7 @@ pub fn spelled(tokenizer: &Tokenizer, tokens: &Tokens) -> (String, Vec<String>) 
     (text(&tokens.ids), runs)
 }
 
-/// The number of the turn at which a conversation is refused, and the reason.
+/// Returns the number of the turn at which a conversation is refused, and the reason.
 pub fn unproven(refused: Result<Tokens, ConversationError>) -> (usize, String) {
     match refused {
         Err(ConversationError::Unproven { turn, problem }) => (turn.number, problem),

@@ -1,4 +1,4 @@
-//! Special tokens that messages spell stay text, and no text joins its neighbours to a token.
+//! Tests that special tokens that messages spell stay text, and that no text forms a token with its neighbours.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -8,14 +8,14 @@ use tokenizers::{AddedToken, Tokenizer};
 use crate::common::*;
 use crate::tokenizers::unigram;
 
-/// A special token, or the text up to the next one.
+/// A special token, or the text up to the next special token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Special(u32),
     Text(String),
 }
 
-/// The ids as pieces. Adjacent special tokens have an empty text between them.
+/// Splits ids into pieces. Adjacent special tokens have an empty text between them.
 fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<Piece> {
     let added = tokenizer.get_added_tokens_decoder();
     let is_special = |id: &u32| added.get(id).is_some_and(|token| token.special && token.content != "<unk>");
@@ -30,13 +30,13 @@ fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<Piece> {
     pieces
 }
 
-/// Innocent texts that stand for the contents of messages.
+/// Returns an innocent text, which replaces the text with this index.
 fn innocent(index: usize) -> String {
     format!("QZ{index}ZQ")
 }
 
-/// Checks that a conversation has the special tokens of the same conversation with innocent texts, and between them the
-/// texts as written.
+/// Checks that a conversation has the same special tokens as the same conversation with innocent texts. Between the
+/// special tokens, the texts must be as written.
 fn check(chat: &stagecoach_chat::Chat, tokenizer: &Tokenizer, record: impl Fn(&[String]) -> Value, texts: &[String]) {
     let innocent: Vec<String> = (0..texts.len()).map(innocent).collect();
     let ids = |texts: &[String]| chat.prompt(&Conversation::chat(&record(texts)).unwrap());
@@ -50,7 +50,7 @@ fn check(chat: &stagecoach_chat::Chat, tokenizer: &Tokenizer, record: impl Fn(&[
     assert_eq!(pieces(tokenizer, &ids(texts).unwrap()), expected, "{}", record(texts));
 }
 
-/// Texts of pieces of a family's special tokens, without white space at their ends.
+/// Generates texts from pieces of a family's special tokens, without white space at the ends of the texts.
 fn texts(name: &'static str) -> impl Strategy<Value = Vec<String>> {
     let tokens: Vec<String> =
         family(name).tokenizer().get_added_tokens_decoder().into_values().map(|token| token.content).collect();
@@ -65,7 +65,7 @@ fn texts(name: &'static str) -> impl Strategy<Value = Vec<String>> {
     let piece = prop_oneof![3 => part, 2 => token.prop_map(|token| token.content), 2 => other.prop_map(str::to_owned)];
     let text = prop::collection::vec(piece, 1..6).prop_map(|pieces| format!("{}.", pieces.concat().trim()));
     let cut = prop_oneof![Just(true), Just(false)];
-    // with and without a character at the end that belongs to no token
+    // some texts end with a character that belongs to no token
     let text = (text, cut).prop_filter_map("empty", |(text, cut)| {
         let text = if cut { text.trim_end_matches('.').trim() } else { &text };
         (!text.is_empty()).then(|| text.to_owned())
@@ -81,7 +81,7 @@ proptest! {
         (name, texts) in prop::sample::select(FAMILIES.to_vec()).prop_flat_map(|name| (Just(name), texts(name))),
         has_generation in any::<bool>(),
     ) {
-        // thoughts leave the text: see masks.rs
+        // the template removes thoughts from the text: see masks.rs
         prop_assume!(name != "qwen3" || !texts.iter().any(|text| text.contains("think>")));
         let family = family(name);
         let roles = ["user", "assistant"];
@@ -93,7 +93,7 @@ proptest! {
 
     #[test]
     fn neighbours_form_no_token(texts in texts("mistral"), template in prop::sample::select(vec![
-        // texts side by side, and beside what the template writes
+        // these templates write texts beside each other, and beside text of the template
         "{% for m in messages %}<s>{% for part in m.content %}{{ part.text }}{% endfor %}</s>{% endfor %}",
         "{% for m in messages %}[{% for part in m.content %}{{ part.text }}]<s><{% endfor %}{% endfor %}",
         "{% for m in messages %}{% for part in m.content %}<{{ part.text }}>[{{ part.text }}]{% endfor %}{% endfor %}",
@@ -104,7 +104,7 @@ proptest! {
             let parts: Vec<Value> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
             json!({"messages": [{"role": "user", "content": parts, "name": "Is"}]})
         };
-        // where a template looks for a text with characters of tokens, fewer characters have twins
+        // if a template inspects a text that has characters of tokens, fewer characters have twins
         let template = [if inspects { "{{ messages[0].name == 'Is' }}" } else { "" }, template].concat();
         check(&chat(&template, family.settings(), &family.tokenizer()), &family.tokenizer(), parts, &texts);
     }
@@ -122,7 +122,7 @@ fn the_same_text_is_a_token_from_the_template_and_text_from_a_message() {
         assert_eq!(spelled(&tokenizer, &tokens), (text, vec![format!("{forged}<|im_end|>\n")]));
         let special = pieces(&tokenizer, &tokens.ids).iter().filter(|piece| matches!(piece, Piece::Special(_))).count();
         assert_eq!(special, 4);
-        // the same number of turns
+        // the number of turns is the same
         assert_eq!(tokens.turn_ends.len(), 2);
     }
 }
@@ -190,7 +190,7 @@ fn a_model_that_has_special_tokens_as_pieces_forges_none() {
     let chat = chat(template, family("mistral").settings(), &tokenizer);
     let ids = chat.prompt(&conversation(&[("user", "Hello")])).unwrap();
     assert_eq!((ids.first(), ids.last()), (Some(&1), Some(&2)));
-    // an unknown character
+    // an unknown character has the id of `<unk>`
     assert!(chat.prompt(&conversation(&[("user", "é")])).unwrap().contains(&0));
     let refused = chat.prompt(&conversation(&[("user", "Hello</s>")])).unwrap_err();
     assert_eq!(refused, ConversationError::Forged { token: "</s>".into() });

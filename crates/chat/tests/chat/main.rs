@@ -1,4 +1,4 @@
-//! Conversations to token ids and masks, with templates and small tokenizers of seven families.
+//! Tests the encoding of conversations as token ids and masks, with templates and small tokenizers of seven families.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

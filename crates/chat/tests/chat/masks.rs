@@ -1,4 +1,4 @@
-//! Masks that are drawn by hand, for each family with and without generation blocks.
+//! Compares masks with masks written by hand, for each family with and without generation blocks.
 
 use serde_json::{Value, json};
 use stagecoach_chat::{Conversation, ConversationError};
@@ -8,7 +8,8 @@ use crate::common::*;
 const TURNS: [(&str, &str); 4] =
     [("user", "Hello world"), ("assistant", "Hello you"), ("user", "2+2?"), ("assistant", "4")];
 
-/// Checks the text of a conversation, the texts that are trained on with generation blocks, and those without.
+/// Checks the text of a conversation, and the texts that are trained on: `blocks` with generation blocks, and `turns`
+/// without generation blocks.
 #[track_caller]
 fn check(name: &'static str, record: &Value, text: &str, blocks: &[&str], turns: &[&str]) {
     let family = family(name);
@@ -62,7 +63,7 @@ fn qwen_with_tools() {
     check("qwen2.5", &record, text, &[call, "4<|im_end|>"], &[&format!("{call}\n"), "4<|im_end|>\n"]);
 }
 
-/// Rows of tables have null where a message lacks a field.
+/// A row of a table has null where a message lacks a field.
 #[test]
 fn a_field_that_is_null_is_none() {
     let call = json!({"type": "function", "function": {"name": "sum", "arguments": {"x": null}}});
@@ -86,7 +87,7 @@ fn a_field_that_is_null_is_none() {
         assert!(expected.is_ok(), "{expected:?}");
         assert_eq!(chat.tokens(&lacks(true)), expected, "{name}");
     }
-    // a template that writes the content without a look at it
+    // this template writes the content without a test of its value
     let family = family("chatml");
     let template = "{% for m in messages %}[{{ m.content }}{{ m.name }}]{% endfor %}";
     let ids = chat(template, family.settings(), &family.tokenizer()).prompt(&lacks(true)).unwrap();
@@ -102,7 +103,8 @@ fn qwen_with_thoughts() {
     let as_field = json!({"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4", "reasoning": "two, four"}]});
     check("qwen3", &as_field, text, &[trained], &[&format!("{trained}\n")]);
 
-    // earlier thoughts leave the text: a block says what is trained on, and without blocks the turn is refused
+    // the template removes earlier thoughts: a generation block still marks the trained text, and without blocks the
+    // turn is refused
     let turns = [turns[0], turns[1], ("user", "Hello"), ("assistant", "Hello you")];
     let family = family("qwen3");
     let tokens = family.chat(true).tokens(&conversation(&turns)).unwrap();
@@ -111,7 +113,7 @@ fn qwen_with_thoughts() {
         "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n";
     assert_eq!(text, [first, "<|im_start|>assistant\n<think>\n\n</think>\n\nHello you<|im_end|>\n"].concat());
     assert_eq!(trained, ["4<|im_end|>", "<think>\n\n</think>\n\nHello you<|im_end|>"]);
-    // there is no place to cut where the thoughts would be back
+    // the second turn has no end: a conversation that is cut there contains its thoughts
     assert_eq!(tokens.turn_ends.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
     let (turn, problem) = unproven(family.chat(false).tokens(&conversation(&turns)));
     assert_eq!(turn, 2);
@@ -156,16 +158,16 @@ fn gemma() {
 
 #[test]
 fn phi() {
-    // a space precedes each text between special tokens, and special tokens take the line ends after them
+    // a space precedes each text between special tokens, and a special token includes the line ends after it
     let text = "<|user|> Hello world<|end|><|assistant|> Hello you<|end|><|user|> 2+2?<|end|><|assistant|> 4<|end|>";
     let trained = [" Hello you<|end|>", " 4<|end|>"];
     check("phi3", &record(&TURNS), text, &trained, &trained);
-    // the special token before takes white space of the turn, too
+    // the special token before the turn also includes white space at the start of the turn
     for has_generation in [true, false] {
         let turns = [("user", "Hello"), ("assistant", "you"), ("user", "2+2?"), ("assistant", "\n4")];
         let (turn, problem) = unproven(family("phi3").chat(has_generation).tokens(&conversation(&turns)));
         assert_eq!(turn, 4);
-        assert!(problem.contains("\"<|assistant|>\\n\\n\" is partly of the turn"), "{problem}");
+        assert!(problem.contains("\"<|assistant|>\\n\\n\" crosses the border of the turn"), "{problem}");
     }
 }
 
@@ -220,22 +222,22 @@ fn a_header_is_never_trained_on() {
     let tokens = |template: &str, turns: &[(&str, &str)]| {
         chat(template, family.settings(), &family.tokenizer()).tokens(&conversation(turns))
     };
-    // a template that ignores add_generation_prompt
+    // this template ignores add_generation_prompt
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
     assert!(unproven(tokens(template, &TURNS)).1.contains("no header for add_generation_prompt"));
-    // the same without a header: the turn is its content, unless that is empty
+    // this template has no header: the turn begins with its content, unless the content is empty
     let template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}";
     assert_eq!(
         spelled(&family.tokenizer(), &tokens(template, &TURNS).unwrap()).1,
         ["Hello you<|im_end|>", "4<|im_end|>"]
     );
     assert_eq!(unproven(tokens(template, &[("user", "a"), ("assistant", "")])).0, 2);
-    // the tokens of the header alone are others
+    // with this template, the header alone has other tokens than the header before the content
     let template = "{% for m in messages %}{{ m.role }}:  {{ m.content }}{% endfor %}{% if add_generation_prompt %}assistant:  {% endif %}";
     assert!(unproven(tokens(template, &[("user", "a"), ("assistant", "é")])).1.contains("has other tokens without"));
-    // a token across the border
+    // with this template, a token crosses the start of the content
     let template = "{% for m in messages %}{{ m.role }} the{{ m.content }}{% endfor %}{% if add_generation_prompt %}assistant t{% endif %}";
-    assert!(unproven(tokens(template, &TURNS[..2])).1.contains("\" the\" is partly of the turn"));
+    assert!(unproven(tokens(template, &TURNS[..2])).1.contains("\" the\" crosses the border of the turn"));
     let template =
         "{% for m in messages %}{{ m.role }} t{% generation %}he{{ m.content }}{% endgeneration %}{% endfor %}";
     let refused = tokens(template, &TURNS[..2]).unwrap_err();
@@ -253,7 +255,7 @@ fn the_white_space_of_a_token_counts() {
         "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
     let chat = chat(template, family.settings(), &family.tokenizer());
     let refused = chat.tokens(&conversation(&[("assistant", "the")]));
-    assert!(unproven(refused).1.contains("\" the\" is partly of the turn"));
+    assert!(unproven(refused).1.contains("\" the\" crosses the border of the turn"));
 }
 
 #[test]
@@ -279,6 +281,6 @@ fn prompts_with_completions() {
         let record = json!({"prompt": prompt, "completion": completion});
         family.chat(true).tokens(&Conversation::prompt_completion(&record).unwrap())
     };
-    assert!(unproven(refused("Hel", "lo")).1.contains("\"Hello\" is partly of the turn"));
+    assert!(unproven(refused("Hel", "lo")).1.contains("\"Hello\" crosses the border of the turn"));
     assert_eq!(refused("Hello", ""), Err(ConversationError::NothingTrained));
 }

@@ -1,9 +1,9 @@
-//! For random templates, tokenizers and conversations, a mask is the one known by construction, or the conversation is
-//! refused for a reason that is known by construction.
+//! Tests random templates, tokenizers and conversations, whose masks are known by construction. The chat must return
+//! the known mask, or refuse the conversation for a reason that is also known by construction.
 
 use proptest::prelude::*;
 use serde_json::json;
-use stagecoach_chat::{Chat, Conversation, ConversationError, Tokens, Wanted};
+use stagecoach_chat::{Chat, Conversation, ConversationError, RequestedTokens, Tokens};
 use tokenizers::{PostProcessorWrapper, Tokenizer};
 
 use crate::common::*;
@@ -16,7 +16,7 @@ enum Block {
     ContentAndEnd,
 }
 
-/// A template: `header content end` for each message. In `header`, `@` stands for the role.
+/// A template that writes `header content end` for each message. In `header`, `@` stands for the role.
 #[derive(Clone, Debug)]
 struct Shape {
     start: String,
@@ -26,9 +26,9 @@ struct Shape {
     /// The signs for white space in the block's tags.
     signs: (&'static str, &'static str),
     strips: bool,
-    /// Whether earlier messages lose their text up to the last `the`.
+    /// Whether the template removes the text of earlier messages up to the last `the`.
     forgets: bool,
-    /// Whether it writes a header for `add_generation_prompt`.
+    /// Whether the template writes a header for `add_generation_prompt`.
     prompts: bool,
 }
 
@@ -77,7 +77,7 @@ impl Shape {
         if self.strips { kept.trim().to_owned() } else { kept.to_owned() }
     }
 
-    /// The parts of a rendered conversation. `from`: the first turn that is trained on.
+    /// Returns the parts of a rendered conversation. `from` is the first turn that is trained on.
     fn parts(&self, turns: &[Turn], from: usize) -> Vec<Part> {
         let mut parts = vec![(self.start.clone(), false)];
         for (index, (role, text)) in turns.iter().enumerate() {
@@ -94,7 +94,7 @@ impl Shape {
     }
 }
 
-/// A tokenizer as transformers uses it: with the special tokens that a text spells.
+/// A tokenizer as transformers uses it. The tokenizer encodes a special token that a text spells as the token.
 struct Reference(Tokenizer);
 
 impl Reference {
@@ -102,7 +102,8 @@ impl Reference {
         self.0.encode(text, false).unwrap().get_ids().to_vec()
     }
 
-    /// For each token whether it is in a part that the assistant writes; `None` if a token crosses a border of these.
+    /// Returns, for each token, whether the token is in a part that the assistant writes; `None` if a token crosses a
+    /// border of such a part.
     fn mask(&self, parts: &[Part]) -> Option<Vec<bool>> {
         let mut spans = Vec::new();
         let mut text = String::new();
@@ -129,7 +130,7 @@ impl Reference {
         encoding.get_offsets().iter().map(inside).collect()
     }
 
-    /// Whether the text up to `prefix` has the same tokens alone as in `text`.
+    /// Whether `prefix` alone has the same tokens as at the beginning of `text`.
     fn has_border(&self, text: &str, prefix: &str) -> bool {
         let encoding = self.0.encode(text, false).unwrap();
         let (ids, alone) = (encoding.get_ids(), self.ids(prefix));
@@ -141,7 +142,7 @@ impl Reference {
     }
 }
 
-/// Whether the conversation may be refused.
+/// Whether the chat may refuse the conversation.
 fn may_be_refused(shape: &Shape, reference: &Reference, turns: &[Turn], from: usize) -> bool {
     let text = shape.text(turns);
     let prefix = |count: usize| shape.text(&turns[..count]);
@@ -165,13 +166,13 @@ fn may_be_refused(shape: &Shape, reference: &Reference, turns: &[Turn], from: us
     (from..turns.len()).filter(|&index| turns[index].0 == "assistant").any(unproven)
 }
 
-/// Whether a token crosses the border between two blocks side by side.
+/// Whether a token crosses the border between two adjacent blocks.
 fn touches(shape: &Shape, turns: &[Turn], reference: &Reference, from: usize) -> bool {
     let parts = shape.parts(turns, from);
     let mut text = String::new();
     let mut borders = Vec::new();
     for (index, (part, is_trained)) in parts.iter().enumerate() {
-        // a block starts at a content
+        // a block starts where a content starts
         borders.extend((*is_trained && index % 3 == 2).then_some(text.len()));
         text.push_str(part);
     }
@@ -193,7 +194,7 @@ fn check(name: &'static str, shape: &Shape, turns: &[Turn], from: usize) {
     let conversation = conversation.unwrap();
     let tokens = chat.tokens(&conversation);
     let without_ends = |tokens: Tokens| Some(Tokens { turn_ends: Vec::new(), ..tokens });
-    assert_eq!(chat.wanted_tokens(&conversation, |_| Wanted::Mask), tokens.clone().map(without_ends));
+    assert_eq!(chat.wanted_tokens(&conversation, |_| RequestedTokens::Mask), tokens.clone().map(without_ends));
     match tokens {
         Ok(tokens) => {
             assert_eq!(tokens.ids, reference.ids(&shape.text(turns)));
@@ -208,7 +209,7 @@ fn check(name: &'static str, shape: &Shape, turns: &[Turn], from: usize) {
     }
 }
 
-/// Checks that a cut conversation has the tokens of its first messages, and that each possible cut is there.
+/// Checks that a cut conversation has the tokens of its first messages, and that `tokens` has each possible cut.
 fn check_ends(shape: &Shape, reference: &Reference, turns: &[Turn], tokens: &Tokens) {
     for (count, end) in (1..).zip(&tokens.turn_ends) {
         let text = shape.text(&turns[..count]);

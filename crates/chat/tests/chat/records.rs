@@ -1,7 +1,7 @@
-//! Records that are no conversations, and templates and tokenizers that can't be used.
+//! Tests records that are not conversations, and templates and tokenizers that can't be used.
 
 use serde_json::{Value, json};
-use stagecoach_chat::{ChatTemplate, Conversation, ConversationError, Settings, SetupError, Vocabulary};
+use stagecoach_chat::{ChatTemplate, Conversation, ConversationError, SetupError, TemplateSettings, Vocabulary};
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::common::*;
@@ -69,7 +69,7 @@ fn records_that_are_no_prompts() {
 #[test]
 fn a_template_that_writes_the_date_needs_one() {
     let family = family("llama3");
-    let settings = Settings { date: None, ..family.settings() };
+    let settings = TemplateSettings { date: None, ..family.settings() };
     let chat = chat(&family.template(true), settings, &family.tokenizer());
     let refused = chat.tokens(&conversation(&[("user", "x"), ("assistant", "y")])).unwrap_err();
     assert_eq!(refused, ConversationError::NoDate);
@@ -78,8 +78,9 @@ fn a_template_that_writes_the_date_needs_one() {
 
 #[test]
 fn templates_that_are_none() {
-    let refused =
-        |template| ChatTemplate::new(template, Settings::default()).err().map(|error| error.to_string()).unwrap();
+    let refused = |template| {
+        ChatTemplate::new(template, TemplateSettings::default()).err().map(|error| error.to_string()).unwrap()
+    };
     assert!(refused("{% if %}").contains("(line 1)"), "{}", refused("{% if %}"));
     assert!(refused("{% generation %}x").contains("can't be compiled"));
     assert!(refused("{% endgeneration %}").contains("can't be compiled"));

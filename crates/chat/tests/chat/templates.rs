@@ -1,8 +1,8 @@
-//! Jinja and Python as templates need them. The expectations are those of transformers: `transformers.rs` compares
-//! them.
+//! Tests the features of Jinja and Python that templates need. The expected texts are those of transformers: a test in
+//! `transformers.rs` compares them.
 
 use serde_json::{Value, json};
-use stagecoach_chat::{Conversation, ConversationError, Settings};
+use stagecoach_chat::{Conversation, ConversationError, TemplateSettings};
 
 use crate::common::*;
 
@@ -17,7 +17,7 @@ pub fn sample() -> Value {
     })
 }
 
-/// Templates, and what they write.
+/// Templates, each with the text that it writes.
 pub const SNIPPETS: &[(&str, &str)] = &[
     // white space
     ("{% if true %}\n a\n  {% endif %}\nb\n", " a\nb"),
@@ -27,7 +27,7 @@ pub const SNIPPETS: &[(&str, &str)] = &[
     ("{% raw %}{% generation %}{% endraw %}", "{% generation %}"),
     ("a\n  {% generation %}\n b\n  {% endgeneration %}\nc", "a\n b\nc"),
     ("a\n  {%- generation -%}\n b\n  {%- endgeneration -%}\nc", "abc"),
-    // a generation block has a scope of its own
+    // a generation block has a separate scope
     ("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}", "21"),
     (
         "{% for m in messages %}{% generation %}{{ loop.index }}{{ m.role }}{% endgeneration %}{% endfor %}",
@@ -160,8 +160,10 @@ fn templates_write_as_in_transformers() {
 #[test]
 fn settings_are_variables() {
     let family = family("chatml");
-    let mut settings =
-        Settings { variables: json!({"enable_thinking": false}).as_object().unwrap().clone(), ..family.settings() };
+    let mut settings = TemplateSettings {
+        variables: json!({"enable_thinking": false}).as_object().unwrap().clone(),
+        ..family.settings()
+    };
     settings.special_tokens.insert("bos_token".into(), "<|endoftext|>".into());
     let template = "{{ bos_token }}{{ enable_thinking }}{{ pad_token }}{{ add_generation_prompt }}";
     let ids = chat(template, settings, &family.tokenizer()).prompt(&conversation(&[("user", "x")])).unwrap();

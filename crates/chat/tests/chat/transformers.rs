@@ -1,5 +1,5 @@
-//! Ids and masks equal those of Hugging Face's transformers for random conversations. `make transformers` runs these
-//! tests with the Python that they need.
+//! Compares ids and masks with those of Hugging Face's transformers, for random conversations. `make transformers` runs
+//! these tests with the Python that they need.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use stagecoach_chat::{Chat, Conversation, ConversationError};
 use crate::common::*;
 use crate::templates::{SNIPPETS, sample};
 
-/// The number of conversations with each end.
+/// The number of conversations with each result.
 #[derive(Debug, Default)]
 struct Counts {
     equal: usize,
@@ -23,7 +23,7 @@ struct Counts {
     unproven_without_blocks: usize,
 }
 
-/// The roles that random conversations have in any order, and what messages have beside texts.
+/// Returns the roles of random conversations, and the features that messages have in addition to texts.
 fn features(name: &str) -> (&[&str], &[&str]) {
     match name {
         "gemma" => (&["user", "assistant"], &["parts"]),
@@ -33,7 +33,8 @@ fn features(name: &str) -> (&[&str], &[&str]) {
     }
 }
 
-/// The templates of models with blocks added that TRL trains with, and the family whose tokenizer each gets here.
+/// The templates of models to which TRL adds generation blocks for training. Each has the family whose tokenizer these
+/// tests use.
 const OF_MODELS: [(&str, &str); 8] = [
     ("gemma", "gemma"),
     ("gemma3", "gemma"),
@@ -45,8 +46,8 @@ const OF_MODELS: [(&str, &str); 8] = [
     ("qwen3_instruct_2507", "qwen3"),
 ];
 
-/// Writes a folder for the script.
-fn write(family: &Family, template: &str, folder: &Path) {
+/// Writes a family's tokenizer, template and settings to a folder, for the Python script.
+fn write(family: &TokenizerFamily, template: &str, folder: &Path) {
     let (roles, features) = features(family.name);
     let settings = json!({"date": "2026-07-04", "named": family.named, "roles": roles, "features": features});
     fs::create_dir(folder).unwrap();
@@ -59,7 +60,7 @@ fn numbers(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-/// Runs the script over folders. Returns the conversations of each.
+/// Runs the Python script on the folders in `made`. Returns a function that reads the conversations of a folder.
 fn expected(made: &Path) -> impl Fn(&str) -> Vec<Value> {
     let python =
         std::env::var("STAGECOACH_TRANSFORMERS").expect("the Python with transformers: see `make transformers`");
@@ -69,7 +70,7 @@ fn expected(made: &Path) -> impl Fn(&str) -> Vec<Value> {
 }
 
 /// Compares a conversation with the result of transformers.
-fn compare(family: &Family, with_blocks: &Chat, without: Option<&Chat>, case: &Value, counts: &mut Counts) {
+fn compare(family: &TokenizerFamily, with_blocks: &Chat, without: Option<&Chat>, case: &Value, counts: &mut Counts) {
     let record = &case["record"];
     let conversation = Conversation::chat(record).unwrap();
     let found = with_blocks.tokens(&conversation);

@@ -1,6 +1,6 @@
-//! The parts of a conversation that nobody asks for.
+//! Tests that a chat leaves out the parts of a conversation that the caller does not need.
 
-use stagecoach_chat::{ConversationError, Wanted};
+use stagecoach_chat::{ConversationError, RequestedTokens};
 
 use crate::common::*;
 
@@ -12,23 +12,24 @@ fn ends_of_turns_are_not_looked_for_unless_they_are_wanted() {
         let chat = family("chatml").chat(has_generation);
         let all = chat.tokens(&conversation(&TURNS)).unwrap();
         assert_eq!(all.turn_ends.len(), 4);
-        let mask = chat.wanted_tokens(&conversation(&TURNS), |_| Wanted::Mask).unwrap().unwrap();
+        let mask = chat.wanted_tokens(&conversation(&TURNS), |_| RequestedTokens::Mask).unwrap().unwrap();
         assert_eq!((&mask.ids, &mask.trained, &mask.turn_ends[..]), (&all.ids, &all.trained, &[][..]));
     }
 }
 
-/// The number of tokens precedes every proof: what is too long is left out without one.
+/// The caller gets the number of tokens before any proof. A conversation that is too long is therefore left out without
+/// a proof.
 #[test]
 fn the_number_of_tokens_is_known_before_the_proof() {
     let family = family("chatml");
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
     let chat = chat(template, family.settings(), &family.tokenizer());
-    let refused = chat.wanted_tokens(&conversation(&TURNS), |_| Wanted::Mask);
+    let refused = chat.wanted_tokens(&conversation(&TURNS), |_| RequestedTokens::Mask);
     assert!(matches!(refused, Err(ConversationError::Unproven { .. })), "{refused:?}");
     let mut count = 0;
     let left_out = chat.wanted_tokens(&conversation(&TURNS), |tokens| {
         count = tokens;
-        Wanted::Nothing
+        RequestedTokens::Nothing
     });
     assert_eq!(left_out, Ok(None));
     assert!(count > 16, "{count}");

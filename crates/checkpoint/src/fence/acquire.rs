@@ -1,23 +1,31 @@
-//! Acquiring a fence: a group claims the next number and fences off older groups.
+//! Acquires a fence: a group claims the next number, fences off older groups, and probes whether the volume supports
+//! the operations of a commit, before anything is trained.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
-use super::probe::probe_folder_rename;
 use super::{Fence, fences, list_or_none, newest_fence};
 use crate::error::CheckpointError;
 use crate::fence_owner::FenceOwner;
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
-use crate::volume::{Volume, ensure_dir, ignore_not_found, make_dir_idempotent, sync_dir, target_exists, volume_io};
+use crate::volume::{
+    Volume, ensure_dir, ignore_not_found, io_error_on, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir,
+    target_exists,
+};
 
-/// Maximum attempts to claim a fence number, and to remove the folder of a fence.
+/// The maximum number of attempts to claim a fence number, and to remove a holder's folder.
 const MAX_ATTEMPTS: u32 = 100;
+
+/// The error numbers EPERM and EMFILE. Some file systems over object stores return them instead of "unsupported".
+const NOT_PERMITTED: i32 = 1;
+const TOO_MANY_OPEN_FILES: i32 = 24;
 
 impl Fence {
     /// Acquires the next fence and fences off all older ones.
     ///
     /// # Errors
-    /// `FencedOff` if a newer group acquired a fence meanwhile; `NoFolderRename` if the volume lacks an operation that
-    /// a commit needs; or if the volume fails.
+    /// Returns [`CheckpointError::FencedOff`] if a newer group acquires a fence during the call. Returns
+    /// [`CheckpointError::NoFolderRename`] if the volume lacks an operation that a commit needs, or another error if
+    /// the volume fails.
     pub fn acquire(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, None, stagecoach_files::random_hex())
     }
@@ -25,34 +33,38 @@ impl Fence {
     /// Acquires the fence after fence `last`, the newest fence that the caller has seen. At most one caller succeeds.
     ///
     /// # Errors
-    /// `FencedOff` if another group has acquired that fence; otherwise as [`Fence::acquire`].
+    /// Returns [`CheckpointError::FencedOff`] if another group has acquired that fence, or an error of
+    /// [`Fence::acquire`].
     pub fn acquire_after(volume: &dyn Volume, last: u64) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, Some(last), stagecoach_files::random_hex())
     }
 
-    /// Acquires a fence for the job `owner`: the next fence, or the fence after `last`.
+    /// Acquires a fence for the job `owner`: the fence after `last`, or the next fence if `last` is `None`.
     ///
     /// # Errors
-    /// Like [`Fence::acquire_after`].
+    /// Returns the errors of [`Fence::acquire_after`].
     pub fn acquire_for(volume: &dyn Volume, owner: &FenceOwner, last: Option<u64>) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, last, owner.new_holder())
     }
 
     fn acquire_next(volume: &dyn Volume, last: Option<u64>, holder: String) -> Result<Fence, CheckpointError> {
         for folder in [FENCES_DIR, CHECKPOINTS_DIR] {
-            ensure_dir(volume, folder).map_err(volume_io(volume, "create", folder))?;
+            ensure_dir(volume, folder).map_err(io_error_on(volume, "create", folder))?;
         }
-        // a dangling link, for example to a volume that is not mounted, must not look like an empty folder
-        volume.list(CHECKPOINTS_DIR).map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?;
+        // `list` fails for a dangling link, for example to a volume that is not mounted: the link must not pass for an
+        // empty folder
+        volume.list(CHECKPOINTS_DIR).map_err(io_error_on(volume, "list", CHECKPOINTS_DIR))?;
         let number = claim_next(volume, last)?;
         let fence = Fence { number, holder };
         let work = fence.work_dir();
         make_dir_idempotent(volume, &work)
-            .map_err(|e| fence.or_fenced_off(volume, volume_io(volume, "create", &work)(e)))?;
-        // listed after this group's folder exists: a later group then sees the folder and renames it
+            .map_err(|e| fence.or_fenced_off(volume, io_error_on(volume, "create", &work)(e)))?;
+        // the list is made after this group's folder exists: a group that claims its number after the list sees the
+        // folder and fences it off
         let seen = fences(volume)?;
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
-            // this group was suspended after it listed the fences, and a folder created too late is no claim
+            // this group was suspended before its `mkdir`, and newer groups did not see the late folder: it is not a
+            // valid claim
             let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&paths::fence_path(number)));
             let by = fence.other_owner(volume);
             return Err(CheckpointError::FencedOff { fence: number, newest: Some(newer), by });
@@ -69,7 +81,8 @@ impl Fence {
     }
 }
 
-/// Creates the folder `highest + 1`, which claims that number. If `expected` is given, `highest` must still equal it.
+/// Claims the number after the highest number by creating its folder. If `expected` is given, the highest number must
+/// not exceed it.
 fn claim_next(volume: &dyn Volume, expected: Option<u64>) -> Result<u64, CheckpointError> {
     let mut last = None;
     for _ in 0..MAX_ATTEMPTS {
@@ -83,7 +96,7 @@ fn claim_next(volume: &dyn Volume, expected: Option<u64>) -> Result<u64, Checkpo
             Ok(()) => return Ok(number),
             Err(e) => {
                 let raced = e.kind() == ErrorKind::AlreadyExists;
-                let error = volume_io(volume, "create", &path)(e);
+                let error = io_error_on(volume, "create", &path)(e);
                 if !raced {
                     return Err(error);
                 }
@@ -100,10 +113,10 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
         match volume.rename(&from, &paths::fenced_path(number, again)) {
             // the number was reused; see the module's documentation
             Err(e) if target_exists(&e) => {}
-            // another group fenced it off first
+            // another group has already fenced off this number
             Err(e) if e.kind() == ErrorKind::NotFound => break,
             renamed => {
-                renamed.map_err(volume_io(volume, "fence off", &from))?;
+                renamed.map_err(io_error_on(volume, "fence off", &from))?;
                 break;
             }
         }
@@ -111,8 +124,8 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes the folders of fenced-off holders, including the folders of groups that died before they removed them. The
-/// contents are moved instead of removed, because removing them may take long.
+/// Removes the holders' folders of all fenced-off fences, including the folders that an earlier group left when it
+/// died. Moves the contents of each folder first, because their removal may take long.
 fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
     for entry in list_or_none(volume, FENCES_DIR)? {
         if paths::parse_fence_dir_name(&entry.name).is_some_and(|(_, held)| !held) {
@@ -126,26 +139,68 @@ fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Moves the contents of a holder's folder, where a late group may still create files, and removes the folder.
+/// Moves the contents of a holder's folder away and removes the folder. Repeats both steps, because a fenced-off group
+/// may still create files in the folder.
 fn retire(volume: &dyn Volume, holder: &str) -> Result<(), CheckpointError> {
     let mut last = None;
     for again in 0..MAX_ATTEMPTS {
         match volume.remove_dir(holder) {
             Err(e) if target_exists(&e) => last = Some(e),
-            removed => return ignore_not_found(removed).map_err(volume_io(volume, "remove", holder)),
+            removed => return ignore_not_found(removed).map_err(io_error_on(volume, "remove", holder)),
         }
         let retired = paths::retired_path(holder, again);
         match make_dir_idempotent(volume, &retired) {
             // another group is removing the whole fence
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-            made => made.map_err(volume_io(volume, "create", &retired))?,
+            made => made.map_err(io_error_on(volume, "create", &retired))?,
         }
         for entry in list_or_none(volume, holder)? {
             let from = format!("{holder}/{}", entry.name);
             let moved = ignore_not_found(volume.rename(&from, &format!("{retired}/{}", entry.name)));
-            moved.map_err(volume_io(volume, "move", &from))?;
+            moved.map_err(io_error_on(volume, "move", &from))?;
         }
     }
     let in_the_way = last.unwrap_or_else(|| ErrorKind::DirectoryNotEmpty.into());
-    Err(volume_io(volume, "remove", holder)(in_the_way))
+    Err(io_error_on(volume, "remove", holder)(in_the_way))
+}
+
+/// Renames a folder with a file in it from the fence's folder into the folder of checkpoints, as a commit does.
+///
+/// # Errors
+/// Returns `NoFolderRename` or `OtherFileSystem` if the volume can't rename the folder, `FencedOff` if the group has
+/// lost the fence, or another error if the volume fails.
+fn probe_folder_rename(volume: &dyn Volume, fence: &Fence) -> Result<(), CheckpointError> {
+    let (from, to) = (format!("{}/probe", fence.work_dir()), paths::probe_path(fence.holder()));
+    let file = |folder: &str| format!("{folder}/file");
+    let io = |operation, path: &str, error| fence.or_fenced_off(volume, io_error_on(volume, operation, path)(error));
+    let unable = |problem: String| CheckpointError::NoFolderRename { path: volume.display(""), problem };
+    make_dir_idempotent(volume, &from).map_err(|e| io("create", &from, e))?;
+    volume.create(&file(&from)).map_err(|e| io("create", &file(&from), e))?;
+    match rename_idempotent(volume, &from, &to) {
+        Err(e) if e.kind() == ErrorKind::CrossesDevices => {
+            let [checkpoints, fences] = [CHECKPOINTS_DIR, FENCES_DIR].map(|folder| volume.display(folder));
+            return Err(CheckpointError::OtherFileSystem { checkpoints, fences });
+        }
+        Err(e) if is_inability(&e) => return Err(unable(e.to_string())),
+        renamed => renamed.map_err(|e| io("rename", &from, e))?,
+    }
+    let is_there = |path: &str| match volume.open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        opened => opened.map(|_| true).map_err(|e| io("open", path, e)),
+    };
+    match (is_there(&file(&from))?, is_there(&file(&to))?) {
+        (false, true) => {}
+        // a newer group may also have removed the file
+        (false, false) => {
+            fence.check(volume)?;
+            return Err(unable("its file was lost".to_owned()));
+        }
+        (true, _) => return Err(unable("its file stayed where it was".to_owned())),
+    }
+    remove_tree(volume, &to).map_err(|e| io("remove", &to, e))
+}
+
+fn is_inability(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::InvalidInput)
+        || matches!(error.raw_os_error(), Some(NOT_PERMITTED | TOO_MANY_OPEN_FILES))
 }

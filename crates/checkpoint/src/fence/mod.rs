@@ -1,20 +1,18 @@
-//! Fencing: decides which group may write to the volume.
+//! Decides which group may write to the volume (fencing).
 //!
-//! All unfinished files are in `fences/<number>/<holder>/`. Every change of a checkpoint (commit, prune, set aside) is
-//! a rename out of or into that folder. A newer group renames `fences/<number>` once, and from then on each such rename
-//! fails with `NotFound`, wherever the older group was stopped. The holder's name is random, because a suspended group
-//! may create the folder of an old number long after it has listed the fences. The late `mkdir` must not make the first
-//! holder's paths valid again.
+//! All unfinished files are in `fences/<number>/<holder>/`. A group changes a checkpoint (commit, prune, set aside) by
+//! a rename out of or into that folder. A newer group renames `fences/<number>` once. After that, every such rename of
+//! the older group fails with `NotFound`, even if the older group was suspended in the middle of a change. The holder's
+//! name is random, because a suspended group may create the folder of an old number long after it has listed the
+//! fences. This late `mkdir` must not make the paths of the number's first holder valid again.
 //!
-//! An NFS client may cache for a minute which folder a path referred to, and a rename uses the folders' handles
-//! regardless of their current names. The newer group therefore also moves the contents of the holder's folder to
-//! another folder and removes the holder's folder. The handle of that folder is then invalid for every client that has
-//! cached it.
+//! An NFS client may use the cached handle of a folder for a minute after another client has renamed that folder. A
+//! rename by handle succeeds regardless of the folder's current name. The newer group therefore also moves the contents
+//! of the holder's folder to another folder and removes the holder's folder. The handle of the removed folder is
+//! invalid for every client that has cached it.
 
 mod acquire;
 mod newest;
-mod probe;
-mod published;
 mod stale;
 
 use std::io::ErrorKind;
@@ -25,9 +23,8 @@ use crate::error::CheckpointError;
 use crate::fence_owner::FenceOwner;
 use crate::paths::{self, FENCES_DIR};
 use crate::safetensors::write_file;
-use crate::volume::{DirEntry, Volume, ignore_not_found, sync_dir, volume_io};
-pub use newest::{newest_fence, newest_owner};
-pub use published::{last_published, newest_published};
+use crate::volume::{DirEntry, Volume, ignore_not_found, io_error_on, sync_dir};
+pub use newest::{last_published, newest_fence, newest_owner, newest_published};
 use stale::empty_dir;
 pub use stale::remove_stale_fences;
 
@@ -40,15 +37,16 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The number of the fence. A newer fence has a higher number.
+    /// Returns the number of the fence. A newer fence has a higher number.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Checks that the fence is still held. Lists `fences/` again, so that an NFS client asks its server.
+    /// Checks that this group still holds the fence. The call lists `fences/` again, so that an NFS client asks its
+    /// server.
     ///
     /// # Errors
-    /// `FencedOff` if the fence is no longer held; or if the volume fails.
+    /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.
     pub fn check(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
         let seen = fences(volume)?;
         let work = self.work_dir();
@@ -59,53 +57,52 @@ impl Fence {
                 let by = newest.and_then(|_| self.other_owner(volume));
                 Err(CheckpointError::FencedOff { fence: self.number, newest, by })
             }
-            Err(e) => Err(volume_io(volume, "list", &work)(e)),
+            Err(e) => Err(io_error_on(volume, "list", &work)(e)),
         }
     }
 
     /// Removes the files of unfinished saves and prunes from the work directory.
     ///
     /// # Errors
-    /// `FencedOff`, or if the volume fails.
+    /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.
     pub fn remove_unfinished(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
         empty_dir(volume, &self.work_dir()).map_err(|e| self.or_fenced_off(volume, e))
     }
 
-    /// Replaces the small file `name` in the job's folder, atomically, and only while the fence is held.
+    /// Atomically replaces the small file `name` in the job's folder. The call succeeds only while the fence is held.
     ///
     /// # Errors
-    /// `FencedOff`, or if the volume fails.
+    /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.
     pub fn write_job_file(&self, volume: &dyn Volume, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
         let partial = format!("{}/{name}", self.work_dir());
         let write = || {
-            ignore_not_found(volume.remove_file(&partial)).map_err(volume_io(volume, "remove", &partial))?;
+            ignore_not_found(volume.remove_file(&partial)).map_err(io_error_on(volume, "remove", &partial))?;
             write_file(volume, &partial, bytes)?;
-            volume.rename(&partial, name).map_err(volume_io(volume, "write", name))?;
+            volume.rename(&partial, name).map_err(io_error_on(volume, "write", name))?;
             sync_dir(volume, "")
         };
         write().map_err(|e| self.or_fenced_off(volume, e))
     }
 
-    /// Publishes `name` to processes that look for the newest group ([`newest_published`]). Only the user that owns the
-    /// fence's folder can read the name. Publishing takes effect at once, and only while the fence is held; the name
-    /// disappears with the fence. `name` is the name of an empty file, so that a group can begin even if the volume is
-    /// full.
+    /// Publishes `name` to processes that look for the newest group with [`newest_published`]. The name appears at once
+    /// and disappears with the fence. Only the user that owns the fence's folder can read the name. The call creates an
+    /// empty file with that name, so that a group can begin even if the volume is full.
     ///
     /// # Errors
-    /// `FencedOff`, or if the volume fails.
+    /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.
     pub fn publish(&self, volume: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
         let folder = paths::fence_path(self.number);
         let created = volume.create(&format!("{folder}/{name}"));
         // `name` may be secret, so the error contains only the folder
-        created.map(drop).map_err(|e| self.or_fenced_off(volume, volume_io(volume, "publish a name in", &folder)(e)))
+        created.map(drop).map_err(|e| self.or_fenced_off(volume, io_error_on(volume, "publish a name in", &folder)(e)))
     }
 
-    /// The job that holds the fence, if the fence was acquired for a job.
+    /// Returns the job that holds the fence, or `None` if the fence was acquired without a job.
     pub fn owner(&self) -> Option<FenceOwner> {
         FenceOwner::of_holder(&self.holder)
     }
 
-    /// The job that holds the newest fence, if it is known to be another job than this fence's.
+    /// Returns the owner of the newest fence if both owners are known and differ.
     fn other_owner(&self, volume: &dyn Volume) -> Option<FenceOwner> {
         let own = self.owner()?;
         newest_owner(volume).ok().flatten().filter(|newest| *newest != own)
@@ -115,12 +112,12 @@ impl Fence {
         &self.holder
     }
 
-    /// Path of the folder for unfinished files. The folder no longer exists once a newer group has acquired a fence.
+    /// Returns the path of the folder for unfinished files. The folder disappears when a newer group acquires a fence.
     pub fn work_dir(&self) -> String {
         format!("{}/{}", paths::fence_path(self.number), self.holder)
     }
 
-    /// Returns `FencedOff` if `error` is a missing file and the fence is no longer held; otherwise `error`.
+    /// Returns `FencedOff` if `error` reports a missing file and the fence is lost. Returns `error` otherwise.
     pub(crate) fn or_fenced_off(&self, volume: &dyn Volume, error: CheckpointError) -> CheckpointError {
         match error.is_not_found() {
             true => self.check(volume).err().unwrap_or(error),
@@ -129,15 +126,15 @@ impl Fence {
     }
 }
 
-/// The entries of a folder; empty if the folder does not exist.
+/// Returns the entries of a folder, or an empty list if the folder does not exist.
 fn list_or_none(volume: &dyn Volume, folder: &str) -> Result<Vec<DirEntry>, CheckpointError> {
     match volume.list(folder) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        listed => listed.map_err(volume_io(volume, "list", folder)),
+        listed => listed.map_err(io_error_on(volume, "list", folder)),
     }
 }
 
-/// The numbers of all fences, and whether each is held.
+/// Returns the number of every fence, and whether the fence is held.
 fn fences(volume: &dyn Volume) -> Result<Vec<(u64, bool)>, CheckpointError> {
     Ok(list_or_none(volume, FENCES_DIR)?.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).collect())
 }

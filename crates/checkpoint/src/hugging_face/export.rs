@@ -1,5 +1,5 @@
-//! Export of a checkpoint's weights as a model directory, as an adapter's directory, or as one file. Every tensor is
-//! verified.
+//! Exports a checkpoint's weights as a model directory, as an adapter's directory, or as one file. The export verifies
+//! every tensor.
 
 use ::safetensors::Dtype;
 
@@ -10,17 +10,17 @@ use crate::paths::{
 use crate::reader::CheckpointReader;
 use crate::safetensors::{TensorReader, WrittenShard, f32_to_bf16, to_f32, write_file, write_shard};
 use crate::save::{StageFiles, weights_index_json};
-use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir, volume_io};
+use crate::volume::{Volume, io_error_on, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir};
 
-/// The configuration of a model directory.
+/// The configuration file of a model directory.
 const CONFIG_FILE: &str = "config.json";
 
 /// The format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExportFormat {
-    /// A directory in Hugging Face's layout: configuration, tokenizer, and weights. A checkpoint of adapters becomes a
-    /// directory of PEFT.
+    /// A directory in Hugging Face's layout, with the configuration, the tokenizer and the weights. A checkpoint of
+    /// adapters becomes a directory in PEFT's layout.
     HuggingFace,
     /// One safetensors file with all weights.
     SingleFile,
@@ -28,27 +28,27 @@ pub enum ExportFormat {
 
 /// The floating-point type of exported weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExportType {
-    /// fp32.
+pub enum ExportDtype {
+    /// 32-bit floating point (torch's `float32`).
     #[default]
     Float32,
-    /// bf16, rounded to the nearest value.
+    /// Torch's `bfloat16`. Every value is rounded to the nearest bf16 value.
     BFloat16,
 }
 
-impl ExportType {
+impl ExportDtype {
     fn dtype(self) -> Dtype {
         match self {
-            ExportType::Float32 => Dtype::F32,
-            ExportType::BFloat16 => Dtype::BF16,
+            ExportDtype::Float32 => Dtype::F32,
+            ExportDtype::BFloat16 => Dtype::BF16,
         }
     }
 
-    /// The name in `config.json`.
+    /// Returns the name of the type in `config.json`.
     fn torch_name(self) -> &'static str {
         match self {
-            ExportType::Float32 => "float32",
-            ExportType::BFloat16 => "bfloat16",
+            ExportDtype::Float32 => "float32",
+            ExportDtype::BFloat16 => "bfloat16",
         }
     }
 }
@@ -56,18 +56,18 @@ impl ExportType {
 /// The settings of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportOptions {
-    /// The format.
+    /// The format of the output.
     pub format: ExportFormat,
-    /// The type of the weights.
-    pub weights: ExportType,
-    /// The maximum number of bytes of the tensors in a file of a directory. A larger tensor has a file of its own.
+    /// The element type of the written weights.
+    pub weights: ExportDtype,
+    /// The maximum number of bytes of the tensors in a file of a directory. A larger tensor gets a separate file.
     pub max_shard_bytes: u64,
 }
 
 impl ExportOptions {
-    /// The format with fp32 weights, in files of 5 GB like those of transformers.
+    /// Returns the options for `format` with fp32 weights in files of at most 5 GB, like those of transformers.
     pub fn new(format: ExportFormat) -> ExportOptions {
-        ExportOptions { format, weights: ExportType::default(), max_shard_bytes: 5_000_000_000 }
+        ExportOptions { format, weights: ExportDtype::default(), max_shard_bytes: 5_000_000_000 }
     }
 }
 
@@ -75,35 +75,35 @@ impl ExportOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportSummary {
-    /// Names of the files.
+    /// The names of the written files.
     pub files: Vec<String>,
-    /// Number of tensors.
+    /// The number of written tensors.
     pub tensors: usize,
-    /// Bytes of the tensors.
+    /// The total size of the written tensors in bytes.
     pub bytes: u64,
 }
 
-/// The weights of an export.
+/// A source of weights for an export.
 pub trait ExportedWeights {
-    /// The names and shapes of the tensors, in the order of the files.
+    /// Returns the names and shapes of the tensors, in the order in which the export writes them.
     fn tensors(&self) -> Vec<(String, Vec<usize>)>;
 
-    /// The values of the tensor `name` as little-endian fp32.
+    /// Returns the values of the tensor `name` as little-endian fp32.
     ///
     /// # Errors
-    /// If the tensor is missing or damaged, or can't be read.
+    /// Returns an error if the tensor is missing or damaged, or if it can't be read.
     fn read_f32(&self, name: &str) -> Result<Vec<u8>, CheckpointError>;
 
-    /// Checks what can be checked only once every tensor has been read.
+    /// Checks the weights after the export has read every tensor. The default implementation accepts all weights.
     ///
     /// # Errors
-    /// If the weights are not the expected ones.
+    /// Returns an error if the weights are not the expected ones.
     fn check(&self) -> Result<(), CheckpointError> {
         Ok(())
     }
 }
 
-/// A checkpoint's own weights, stage by stage.
+/// Exports the weights of the checkpoint itself, stage by stage.
 impl ExportedWeights for CheckpointReader {
     fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let weights = self.manifest().tensors.iter().filter(|tensor| is_weights_file(&tensor.file));
@@ -118,13 +118,13 @@ impl ExportedWeights for CheckpointReader {
     }
 }
 
-/// Writes the weights of `checkpoint` as `name` on the volume `out`. The files have a temporary name until the last
-/// rename, so that `name` is never incomplete. `on_read` receives the number of bytes of each tensor that was read and
-/// verified.
+/// Writes the weights of `checkpoint` as `name` on the volume `out`. The output has a temporary name until it is
+/// complete, so that `name` is never incomplete. After the read and verification of each tensor, `on_read` receives the
+/// number of bytes of the tensor's fp32 values.
 ///
 /// # Errors
-/// `Damaged` if a tensor does not match its hash; if `name` exists; or if the volume fails. The temporary files are
-/// then removed.
+/// Returns [`CheckpointError::Damaged`] if a tensor does not match its hash, or another error if `name` exists or the
+/// volume fails. On an error, the function removes the temporary files.
 pub fn export(
     checkpoint: &CheckpointReader,
     options: &ExportOptions,
@@ -135,10 +135,10 @@ pub fn export(
     export_weights(checkpoint, checkpoint, options, out, name, on_read)
 }
 
-/// Like [`export`], with `weights` in place of the checkpoint's own, and the checkpoint's other files.
+/// Like [`export`], but takes the weights from `weights`. All other files come from the checkpoint.
 ///
 /// # Errors
-/// Like [`export`].
+/// Returns the errors of [`export`] and of `weights`.
 pub fn export_weights(
     checkpoint: &CheckpointReader,
     weights: &dyn ExportedWeights,
@@ -150,14 +150,14 @@ pub fn export_weights(
     ensure_absent(out, name)?;
     let partial = format!(".{}", stagecoach_files::temporary_name(name));
     let write = || {
-        let source = Source { checkpoint, weights, kind: options.weights, tensors: weights.tensors(), on_read };
+        let source = ExportSource { checkpoint, weights, kind: options.weights, tensors: weights.tensors(), on_read };
         let summary = match options.format {
             ExportFormat::HuggingFace => source.write_directory(options.max_shard_bytes, out, &partial)?,
             ExportFormat::SingleFile => source.write_single(out, &partial, name)?,
         };
         weights.check()?;
-        ensure_absent(out, name)?; // because a rename would replace an existing file
-        rename_idempotent(out, &partial, name).map_err(volume_io(out, "publish", name))?;
+        ensure_absent(out, name)?; // the rename would replace an existing file
+        rename_idempotent(out, &partial, name).map_err(io_error_on(out, "publish", name))?;
         sync_dir(out, "")?;
         Ok(summary)
     };
@@ -170,34 +170,34 @@ pub fn export_weights(
 }
 
 fn ensure_absent(out: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
-    let entries = out.list("").map_err(volume_io(out, "list", ""))?;
+    let entries = out.list("").map_err(io_error_on(out, "list", ""))?;
     if entries.iter().all(|entry| entry.name != name) {
         return Ok(());
     }
-    let problem = "is there already: choose another place, or remove it first".into();
+    let problem = "already exists: choose another path, or remove it first".into();
     Err(CheckpointError::Content { path: out.display(name), problem })
 }
 
-/// The weights to export.
-struct Source<'a> {
+/// The input of an export.
+struct ExportSource<'a> {
     checkpoint: &'a CheckpointReader,
     weights: &'a dyn ExportedWeights,
-    /// The type in which they are written.
-    kind: ExportType,
+    /// The element type of the written tensors.
+    kind: ExportDtype,
     tensors: Vec<(String, Vec<usize>)>,
     on_read: &'a dyn Fn(u64),
 }
 
-impl Source<'_> {
+impl ExportSource<'_> {
     fn write_directory(
         &self,
         max_shard_bytes: u64,
         out: &dyn Volume,
         folder: &str,
     ) -> Result<ExportSummary, CheckpointError> {
-        make_dir_idempotent(out, folder).map_err(volume_io(out, "create", folder))?;
+        make_dir_idempotent(out, folder).map_err(io_error_on(out, "create", folder))?;
         let mut summary = ExportSummary::default();
-        // PEFT reads one file
+        // PEFT reads the weights of an adapter from one file
         let is_adapter = self.tensors.iter().any(|(name, _)| is_adapter_tensor(name));
         let shards = self.shards(if is_adapter { u64::MAX } else { max_shard_bytes });
         let mut written = Vec::new();
@@ -236,7 +236,7 @@ impl Source<'_> {
         Ok(summary)
     }
 
-    /// The tensors of each file, in order. A tensor starts a new file if it does not fit into the last one.
+    /// Groups the tensors into files, in order. A tensor starts a new file if it does not fit into the current file.
     fn shards(&self, max_shard_bytes: u64) -> Vec<Vec<&(String, Vec<usize>)>> {
         let mut shards: Vec<Vec<&(String, Vec<usize>)>> = Vec::new();
         let mut rest = 0;
@@ -255,7 +255,7 @@ impl Source<'_> {
         shards
     }
 
-    /// Copies one tensor at a time. The hash of each tensor is verified before the tensor is written.
+    /// Copies the tensors to a file, one at a time. Verifies the hash of each tensor before it writes the tensor.
     fn copy_tensors(
         &self,
         tensors: &[&(String, Vec<usize>)],
@@ -266,8 +266,8 @@ impl Source<'_> {
             let values = self.weights.read_f32(name)?;
             (self.on_read)(values.len() as u64);
             Ok(match self.kind {
-                ExportType::Float32 => values,
-                ExportType::BFloat16 => f32_to_bf16(&values),
+                ExportDtype::Float32 => values,
+                ExportDtype::BFloat16 => f32_to_bf16(&values),
             })
         };
         let reader = TensorReader::new(&read_verified);
@@ -275,7 +275,7 @@ impl Source<'_> {
         reader.finish(write_shard(out, path, &views))
     }
 
-    /// `config.json` with the type of the weights, under the key that the checkpoint's file uses.
+    /// Returns `config.json` with the type of the weights, under the key that the checkpoint's file uses.
     fn config(&self, bytes: Vec<u8>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut config)) = serde_json::from_slice(&bytes) else { return bytes };
         let written = config.clone();
@@ -295,7 +295,7 @@ impl Source<'_> {
     }
 }
 
-/// Whether `name` is a tensor of an adapter, as PEFT names it.
+/// Whether `name` is PEFT's name for a tensor of an adapter.
 fn is_adapter_tensor(name: &str) -> bool {
     name.starts_with("base_model.model.") && name.contains(".lora_")
 }

@@ -1,4 +1,4 @@
-//! Import of a model directory's weights as a checkpoint: step 0, without optimizer state.
+//! Imports a model directory's weights as a checkpoint of step 0 without optimizer state.
 
 use ::safetensors::Dtype;
 use serde_json::Value;
@@ -20,8 +20,8 @@ const IMPORTED_IDENTITY: &str = "imported";
 /// `volume`. Replaces the identity in `metadata` by one that matches no job.
 ///
 /// # Errors
-/// If the volume already has checkpoints; if a tensor can't be read or its type is not supported; or if the volume
-/// fails. Nothing is committed then.
+/// Returns an error if the volume already has checkpoints, if a tensor can't be read or has an unsupported type, or if
+/// the volume fails. On an error, no checkpoint is committed.
 pub fn import(
     volume: &dyn Volume,
     model: &ModelFiles,

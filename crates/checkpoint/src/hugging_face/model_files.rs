@@ -1,6 +1,6 @@
-//! Reading a Hugging Face model directory, such as a checkpoint's folder: one `model.safetensors`, otherwise an index
-//! and its shards, in transformers' order. Opening the directory reads only the headers; a tensor's bytes are read on
-//! request.
+//! Reads a Hugging Face model directory, such as a checkpoint's folder. In transformers' order, the weights come from
+//! `model.safetensors` if it exists, and otherwise from the index and its shards. Opening a directory reads only the
+//! headers of the files. A tensor's bytes are read on request.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,10 +15,10 @@ use crate::paths::{self, ADAPTER_CONFIG_FILE, SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX
 use crate::safetensors::{read_header, to_f32};
 use crate::volume::FileReader;
 
-/// Files with weights in PyTorch's pickle format.
+/// The names of files with weights in PyTorch's pickle format.
 const PICKLED_FILES: [&str; 3] = ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"];
 
-/// The number of bytes per step when two tensors are compared.
+/// The number of bytes that a comparison of two tensors reads at a time.
 const COMPARED_BYTES: usize = 1 << 20;
 
 /// The weights of an open model directory.
@@ -32,9 +32,9 @@ pub struct ModelFiles {
 /// The element type and shape of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorType {
-    /// Element type, as safetensors spells it.
+    /// The element type, as safetensors spells it.
     pub dtype: Dtype,
-    /// Dimensions.
+    /// The dimensions.
     pub shape: Vec<usize>,
 }
 
@@ -48,7 +48,7 @@ struct OpenShard {
 struct StoredTensor {
     shard: usize,
     kind: TensorType,
-    /// Offset in bytes from the start of the file.
+    /// The offset of the first byte from the start of the file.
     offset: u64,
     bytes: usize,
 }
@@ -62,7 +62,8 @@ impl ModelFiles {
     /// Opens the shards and reads their headers, but no tensor.
     ///
     /// # Errors
-    /// If a file is missing or truncated, or does not match the index or its own header.
+    /// Returns an error if the directory has an adapter, if a file is missing or truncated, or if a file does not match
+    /// the index or its header.
     pub fn open(folder: &Path) -> Result<ModelFiles, CheckpointError> {
         refuse_adapter(folder)?;
         let mut files = ModelFiles { folder: folder.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
@@ -77,7 +78,7 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// A sentence that names the files of the directory that are not read.
+    /// Returns a sentence for the user if the directory has an index of shards that is not read.
     pub fn note(&self) -> Option<String> {
         let is_single = self.shards.iter().any(|shard| shard.path == self.folder.join(SINGLE_WEIGHTS_FILE));
         (is_single && self.folder.join(WEIGHTS_INDEX_FILE).exists()).then(|| {
@@ -136,30 +137,30 @@ impl ModelFiles {
         CheckpointError::Content { path: self.folder.join(file), problem }
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The names of the tensors, sorted.
+    /// Returns the sorted names of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// The type of a tensor; `None` if there is no such tensor.
+    /// Returns the element type and shape of a tensor, or `None` if there is no such tensor.
     pub fn tensor(&self, name: &str) -> Option<&TensorType> {
         self.tensors.get(name).map(|tensor| &tensor.kind)
     }
 
-    /// The path of the file that holds a tensor; `None` if there is no such tensor.
+    /// Returns the path of the file that holds a tensor, or `None` if there is no such tensor.
     pub fn file_of(&self, name: &str) -> Option<&Path> {
         self.tensors.get(name).and_then(|tensor| self.shards.get(tensor.shard)).map(|shard| shard.path.as_path())
     }
 
-    /// Reads one tensor's bytes, little-endian.
+    /// Reads the little-endian bytes of one tensor.
     ///
     /// # Errors
-    /// If there is no such tensor, the file was truncated, or it can't be read.
+    /// Returns an error if there is no such tensor, or if its file is truncated or can't be read.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
         let (tensor, shard) = self.find(name)?;
         let mut bytes = vec![0; tensor.bytes];
@@ -170,7 +171,7 @@ impl ModelFiles {
     /// Whether two tensors have the same type, shape and bytes.
     ///
     /// # Errors
-    /// Like [`ModelFiles::read`].
+    /// Returns the errors of [`ModelFiles::read`].
     pub fn are_equal(&self, first: &str, second: &str) -> Result<bool, CheckpointError> {
         let ((first, file), (second, other)) = (self.find(first)?, self.find(second)?);
         if first.kind != second.kind {
@@ -196,11 +197,11 @@ impl ModelFiles {
         found.ok_or_else(|| self.missing_tensor_error(name))
     }
 
-    /// Reads one tensor's values as little-endian fp32, four bytes a value. F16 and BF16 convert exactly, F64 is
-    /// rounded to the nearest value.
+    /// Reads one tensor's values as little-endian fp32, four bytes a value. The conversion of F16 and BF16 is exact.
+    /// F64 is rounded to the nearest value.
     ///
     /// # Errors
-    /// Like [`ModelFiles::read`], or if its element type is not supported.
+    /// Returns the errors of [`ModelFiles::read`], or an error if the element type is not supported.
     pub fn read_f32(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
         let bytes = self.read(name)?;
         let converted = self.tensor(name).and_then(|kind| to_f32(kind.dtype, bytes));
@@ -217,7 +218,7 @@ impl std::fmt::Display for TensorType {
     }
 }
 
-/// Reads the index of a directory; `None` if it has none.
+/// Reads the index of a directory. Returns `None` if the directory has no index.
 fn read_index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
     let path = folder.join(WEIGHTS_INDEX_FILE);
     let Some(text) = stagecoach_files::read_if_exists(&path).map_err(io("read", &path))? else { return Ok(None) };
@@ -226,11 +227,11 @@ fn read_index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
         .map_err(|e| CheckpointError::Content { path, problem: format!("is no index of weights: {e}") })
 }
 
-/// Refuses a directory with an adapter: the adapter's weights are changes to the weights of another model, or to those
-/// in the same directory.
+/// Refuses a directory with an adapter. An adapter's weights are changes to the weights of a model, which is in the
+/// same directory or elsewhere.
 ///
 /// # Errors
-/// If the directory has an adapter.
+/// Returns an error if the directory has an adapter.
 pub fn refuse_adapter(folder: &Path) -> Result<(), CheckpointError> {
     match folder.join(ADAPTER_CONFIG_FILE).exists() {
         false => Ok(()),

@@ -1,4 +1,4 @@
-//! Conversion of floating-point values to fp32, and of fp32 to bf16.
+//! Converts floating-point values to fp32, and fp32 to bf16.
 
 use ::safetensors::Dtype;
 
@@ -7,8 +7,8 @@ pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64)
 }
 
-/// Converts little-endian values of `dtype` to little-endian fp32. F16 and BF16 are converted exactly; F64 is rounded
-/// to the nearest value. `None` if `dtype` is not supported.
+/// Converts little-endian values of `dtype` to little-endian fp32. The conversion of F16 and BF16 is exact. F64 is
+/// rounded to the nearest value. Returns `None` if `dtype` is not supported.
 pub(crate) fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
     match dtype {
         Dtype::F32 => Some(bytes),
@@ -19,8 +19,8 @@ pub(crate) fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
     }
 }
 
-/// Rounds little-endian fp32 to little-endian bf16: to the nearest value, ties to even, as torch does. NaN becomes
-/// torch's NaN.
+/// Rounds each little-endian fp32 value to the nearest little-endian bf16 value, with ties to even, as torch does. NaN
+/// becomes torch's NaN.
 pub(crate) fn f32_to_bf16(bytes: &[u8]) -> Vec<u8> {
     let round = |bits: u32| match f32::from_bits(bits).is_nan() {
         true => 0x7fc0,
@@ -38,9 +38,9 @@ fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits >> 15) << 31;
     let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
     match exponent {
-        // zero and subnormals: multiples of 2^-24
+        // zero and subnormals are multiples of 2^-24
         0 => f32::from_bits(sign | (fraction as f32 * 2f32.powi(-24)).to_bits()),
-        // infinity and NaN
+        // an exponent of 31 means infinity or NaN
         31 => f32::from_bits(sign | 0xff << 23 | fraction << 13),
         _ => f32::from_bits(sign | (exponent + 127 - 15) << 23 | fraction << 13),
     }

@@ -1,4 +1,4 @@
-//! Writing safetensors files with hashes, one tensor at a time.
+//! Writes safetensors files with hashes, one tensor at a time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CheckpointError;
 use crate::manifest::{FileEntry, TensorEntry};
-use crate::volume::{FileWriter, Volume, volume_io};
+use crate::volume::{FileWriter, Volume, io_error_on};
 
-/// Bytes per write, and per update of the hashes.
+/// The number of bytes per write, and per update of the hashes.
 const WRITE_CHUNK_BYTES: usize = 1 << 20;
 
 /// A shard that has been written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenShard {
-    /// The file.
+    /// The shard's file.
     pub file: FileEntry,
     /// The shard's tensors, in the file's order.
     pub tensors: Vec<TensorEntry>,
 }
 
-/// Called before each write of a file. An error cancels the remaining writes.
+/// A function that is called before each write of a file. An error of the function cancels the remaining writes.
 pub type CancelCheck<'a> = &'a (dyn Fn() -> io::Result<()> + Sync);
 
 /// Writes `tensors` (name and value) as the safetensors file `path`, and syncs the file. [`View::data`] is called for
 /// one tensor at a time, so that views that read on demand keep only one tensor in memory.
 ///
 /// # Errors
-/// If the volume fails, a name occurs twice, or a tensor's length does not match its shape.
+/// Returns an error if the volume fails, if a name occurs twice, or if a tensor's length does not match its shape.
 pub fn write_shard<V: View>(
     volume: &dyn Volume,
     path: &str,
@@ -40,7 +40,8 @@ pub fn write_shard<V: View>(
     write_shard_cancellable(volume, path, tensors, &|| Ok(()))
 }
 
-/// Like [`write_shard`], but `check_cancelled` is called before each write, and its error cancels the remaining writes.
+/// Like [`write_shard`], but calls `check_cancelled` before each write. An error of `check_cancelled` cancels the
+/// remaining writes.
 pub(crate) fn write_shard_cancellable<V: View>(
     volume: &dyn Volume,
     path: &str,
@@ -80,14 +81,14 @@ pub(crate) fn write_shard_cancellable<V: View>(
 /// Writes and syncs a small file.
 ///
 /// # Errors
-/// If the volume fails.
+/// Returns an error if the volume fails.
 pub(crate) fn write_file(volume: &dyn Volume, path: &str, bytes: &[u8]) -> Result<FileEntry, CheckpointError> {
     let mut file = HashingWriter::create(volume, path, &|| Ok(()))?;
     file.write(bytes)?;
     file.finish(path.rsplit('/').next().unwrap_or(path).to_owned())
 }
 
-/// The header, preceded by its length, and padded so that the tensors start aligned.
+/// Returns the header, with its length as a prefix, and with padding that aligns the tensors.
 fn encode_header<V: View>(tensors: &[&(String, V)]) -> Result<Vec<u8>, String> {
     let mut names = BTreeSet::new();
     let mut infos = Vec::with_capacity(tensors.len());
@@ -101,7 +102,7 @@ fn encode_header<V: View>(tensors: &[&(String, V)]) -> Result<Vec<u8>, String> {
         infos.push((name.clone(), info));
         at = end;
     }
-    // required by Hugging Face's loaders
+    // Hugging Face's loaders require this entry
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(metadata), infos).map_err(|e| format!("cannot be encoded: {e}"))?;
     let mut json = serde_json::to_vec(&metadata).map_err(|e| format!("cannot be encoded: {e}"))?;
@@ -127,7 +128,7 @@ impl<'v> HashingWriter<'v> {
         path: &'v str,
         check_cancelled: CancelCheck<'v>,
     ) -> Result<HashingWriter<'v>, CheckpointError> {
-        let writer = volume.create(path).map_err(volume_io(volume, "create", path))?;
+        let writer = volume.create(path).map_err(io_error_on(volume, "create", path))?;
         Ok(HashingWriter { volume, path, writer, hasher: Hasher::new(), bytes: 0, check_cancelled })
     }
 
@@ -136,8 +137,8 @@ impl<'v> HashingWriter<'v> {
         self.write_chunks(bytes)
     }
 
-    /// Writes a tensor and returns its hash. A large tensor is hashed and written in parallel, because both take about
-    /// equally long.
+    /// Writes a tensor and returns its hash. A large tensor is hashed and written in parallel, because the two
+    /// operations take about equally long.
     fn write_and_hash(&mut self, bytes: &[u8]) -> Result<Hash, CheckpointError> {
         let mut hasher = std::mem::take(&mut self.hasher);
         let mut own = Hasher::new();
@@ -165,14 +166,14 @@ impl<'v> HashingWriter<'v> {
     fn write_chunks(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {
             let written = (self.check_cancelled)().and_then(|()| self.writer.write(chunk));
-            written.map_err(volume_io(self.volume, "write", self.path))?;
+            written.map_err(io_error_on(self.volume, "write", self.path))?;
         }
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
     fn finish(mut self, name: String) -> Result<FileEntry, CheckpointError> {
-        self.writer.sync().map_err(volume_io(self.volume, "sync", self.path))?;
+        self.writer.sync().map_err(io_error_on(self.volume, "sync", self.path))?;
         Ok(FileEntry { name, bytes: self.bytes, blake3: self.hasher.finalize().to_hex().to_string() })
     }
 }

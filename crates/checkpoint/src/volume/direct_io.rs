@@ -1,9 +1,9 @@
-//! Writing large files with `O_DIRECT`, bypassing the page cache, with several writes in flight.
+//! Writes large files with `O_DIRECT`, which bypasses the page cache, and with several writes in flight.
 //!
-//! A checkpoint is written once, and read rarely and by other processes. Writes through the page cache would cost a
-//! copy of every byte and evict pages that other processes use, and their speed would vary several-fold with the number
-//! of free pages. A direct write returns when the device or the server has the bytes. With one write at a time, a slow
-//! network would spend most of the time waiting for answers.
+//! A checkpoint is written once, and other processes read it rarely. Writes through the page cache would copy every
+//! byte and evict pages that other processes use. Their speed would vary several-fold with the number of free pages. A
+//! direct write returns when the device or the server has the bytes. On a slow network, a writer with one write at a
+//! time would spend most of the time on waiting for answers.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use super::FileWriter;
 use super::write_queue::{Sink, WriteQueue};
 
-/// Writes whole buffers with `O_DIRECT` if the file system supports it, and the remainder without.
+/// Writes whole buffers with `O_DIRECT` if the file system supports it. Writes the last, shorter buffer without it.
 pub(super) struct DirectWriter {
     queue: WriteQueue<DirectFile>,
 }
@@ -63,7 +63,7 @@ impl Descriptor for File {
 
 impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
     fn write_at(&self, mut bytes: &[u8], mut offset: u64, is_whole: bool) -> io::Result<()> {
-        // without support for direct writes, either this call or the write fails
+        // if the file system does not support direct writes, either this call or the write fails
         let mut direct = self.file.set_direct(is_whole).is_ok() && is_whole;
         while !bytes.is_empty() {
             match self.file.write_at(bytes, offset) {
@@ -73,8 +73,8 @@ impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
                     offset += written as u64;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // also after a short write, for example on a full disk: the buffered write then returns the actual
-                // error
+                // also after a short write that ends inside a sector, for example on a full disk: the buffered write
+                // either succeeds or returns the actual error
                 Err(e) if e.kind() == ErrorKind::InvalidInput && direct => {
                     self.file.set_direct(false)?;
                     direct = false;
@@ -94,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// A device with sectors of 512 bytes. A direct write takes whole sectors only. A call takes at most `most` bytes,
-    /// and the device `capacity` bytes in total.
+    /// A device with sectors of 512 bytes. A direct write must consist of whole sectors. A call writes at most `most`
+    /// bytes. The device holds at most `capacity` bytes.
     struct Device {
         state: Mutex<DeviceState>,
         supports_direct: bool,
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Bytes of a whole buffer in these tests.
+    /// The size of a whole buffer in these tests, in bytes.
     const WHOLE: usize = 8 * SECTOR;
 
     fn content() -> Vec<u8> {
@@ -152,8 +152,8 @@ mod tests {
 
     #[test]
     fn what_a_short_direct_write_leaves_is_written_through_the_page_cache() {
-        // a device that takes whole sectors stays direct; if a call ends inside a sector, the rest can't be written
-        // directly
+        // the writes stay direct if every call ends at the end of a sector; after a call that ends inside a sector, the
+        // remaining bytes can't be written directly
         for (most, buffered) in [(WHOLE, false), (2 * SECTOR, false), (SECTOR + 100, true), (7, true)] {
             let device = Device::new(true, most, WHOLE);
             device.write_at(&content(), 0, true).unwrap();
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A device or a server with a latency.
+    /// A file whose writes have a latency.
     struct Late {
         file: DirectFile,
         latency: Duration,
@@ -189,8 +189,8 @@ mod tests {
         }
     }
 
-    /// Prints, for a latency of 2 ms before each write, the speed relative to `dd conv=fsync` without a latency.
-    /// Nothing is asserted.
+    /// Prints the speed of writes with a latency of 2 ms, relative to `dd conv=fsync` without a latency. The test
+    /// asserts nothing.
     #[test]
     #[ignore = "measures: run it alone, on a quiet machine, with --nocapture"]
     fn speed_with_a_latency_of_2_ms() {

@@ -1,4 +1,4 @@
-//! A [`Volume`] on a mounted file system.
+//! Implements [`Volume`] on a mounted file system.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -19,20 +19,20 @@ pub struct FileSystemVolume {
 }
 
 impl FileSystemVolume {
-    /// The volume in `root`. This call does not access `root`.
+    /// Returns the volume in `root`. This call does not access `root`.
     pub fn new(root: &Path) -> FileSystemVolume {
         FileSystemVolume { root: root.to_owned(), alone: None }
     }
 
-    /// A read-only view of `folder`, at any path, as a volume with only the checkpoint of `step`.
+    /// Returns a read-only view of `folder`, at any path, as a volume with only the checkpoint of `step`.
     pub(crate) fn of_checkpoint(folder: &Path, step: u64) -> FileSystemVolume {
         FileSystemVolume { root: folder.to_owned(), alone: Some(paths::checkpoint_path(step)) }
     }
 
-    /// The volume in `root`. Missing folders are created durably.
+    /// Returns the volume in `root`. Creates missing folders durably.
     ///
     /// # Errors
-    /// If the folder can't be created.
+    /// Returns an error if the folder can't be created.
     pub fn create(root: &Path) -> Result<FileSystemVolume, CheckpointError> {
         stagecoach_files::create_durable_dir(root).map_err(io("create", root))?;
         Ok(FileSystemVolume::new(root))
@@ -99,7 +99,7 @@ impl Volume for FileSystemVolume {
 
     fn available_bytes(&self, path: &str) -> Option<u64> {
         let found = rustix::fs::statvfs(self.absolute(path)).ok()?;
-        // some file systems over object stores report no size
+        // some file systems over object stores report a size of 0
         (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 }

@@ -1,12 +1,12 @@
-//! Operations that need several calls on a [`Volume`], or that must not fail because NFS repeats a call.
+//! Defines operations that need several calls on a [`Volume`], or that accept the errors of calls that NFS repeats.
 
 use std::io::{self, ErrorKind};
 
 use super::Volume;
 use crate::error::CheckpointError;
 
-/// Context for `map_err`: the operation and its path on a volume.
-pub(crate) fn volume_io(
+/// Returns a function for `map_err` that adds an operation and its path on a volume to an I/O error.
+pub(crate) fn io_error_on(
     volume: &dyn Volume,
     operation: &'static str,
     path: &str,
@@ -31,7 +31,7 @@ pub(crate) fn remove_tree(volume: &dyn Volume, path: &str) -> io::Result<()> {
     ignore_not_found(volume.remove_dir(path))
 }
 
-/// Creates a folder that no other process creates. `AlreadyExists` therefore means that NFS repeated the call.
+/// Creates a folder that no other process creates. `AlreadyExists` is success: NFS repeated the call.
 pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result<()> {
     match volume.make_dir(path) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -39,7 +39,8 @@ pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result
     }
 }
 
-/// Renames a folder to a path that does not exist. If `from` is missing and `to` exists, NFS repeated the call.
+/// Renames a folder to a path that does not exist. If `from` is missing and `to` exists, NFS repeated a successful
+/// call.
 pub(crate) fn rename_idempotent(volume: &dyn Volume, from: &str, to: &str) -> io::Result<()> {
     match volume.rename(from, to) {
         Err(e) if e.kind() == ErrorKind::NotFound && volume.list(to).is_ok() => Ok(()),
@@ -50,11 +51,11 @@ pub(crate) fn rename_idempotent(volume: &dyn Volume, from: &str, to: &str) -> io
 /// Creates a folder if it does not exist, and syncs its parent.
 pub(crate) fn ensure_dir(volume: &dyn Volume, path: &str) -> io::Result<()> {
     make_dir_idempotent(volume, path)?;
-    // also if the folder existed, because its creator may have crashed before the sync
+    // the sync also follows if the folder existed, because the folder's creator may have crashed before its sync
     volume.sync_dir(parent(path))
 }
 
-/// The parent folder of `path`; `""` for the job's folder.
+/// Returns the parent folder of `path`, or `""` if the parent is the job's folder.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
@@ -67,7 +68,7 @@ pub(crate) fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reads a small file.
+/// Reads a small file into memory.
 pub(crate) fn read_file(volume: &dyn Volume, path: &str) -> io::Result<Vec<u8>> {
     let reader = volume.open(path)?;
     let mut bytes = vec![0; reader.size()? as usize];
@@ -76,7 +77,7 @@ pub(crate) fn read_file(volume: &dyn Volume, path: &str) -> io::Result<Vec<u8>> 
 
 /// Makes the entries of a folder durable.
 pub(crate) fn sync_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
-    volume.sync_dir(folder).map_err(volume_io(volume, "sync", folder))
+    volume.sync_dir(folder).map_err(io_error_on(volume, "sync", folder))
 }
 
 /// Whether a rename failed because its target exists.

@@ -11,25 +11,26 @@ const ALIGNMENT_BYTES: usize = 4096;
 /// The number of bytes per write.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The number of writes in flight. With a latency of 2 ms they reach up to 4 GB/s.
+/// The number of writes in flight. With a latency of 2 ms, the queue writes up to 4 GB/s.
 const WRITES_IN_FLIGHT: usize = 8;
 
-/// The destination of the bytes.
+/// The destination of a [`WriteQueue`].
 pub(super) trait Sink: Send + Sync + 'static {
-    /// Writes all of `bytes` at `offset`. Several threads call it at the same time. `is_whole` means that `bytes` is a
-    /// whole buffer, aligned for a direct write. The last buffer of a file may be shorter; it is written alone.
+    /// Writes all of `bytes` at `offset`. Several threads call this function at the same time. `is_whole` means that
+    /// `bytes` is a whole buffer, aligned for a direct write. The last buffer of a file may be shorter. That buffer is
+    /// written after all other writes have ended.
     fn write_at(&self, bytes: &[u8], offset: u64, is_whole: bool) -> io::Result<()>;
 }
 
 /// Writes to a [`Sink`]. No write starts after the queue has been dropped.
 pub(super) struct WriteQueue<S> {
     sink: Arc<S>,
-    /// The buffer that is being filled. `filled` is the number of its bytes that are in use.
+    /// The current buffer. `filled` is the number of bytes in it.
     buffer: Option<Buffer>,
     filled: usize,
-    /// The offset of the buffer in the file.
+    /// The offset of the current buffer in the file, in bytes.
     offset: u64,
-    /// The writing threads, started by the first whole buffer.
+    /// The writing threads, which the first whole buffer starts.
     writers: Option<Writers>,
 }
 
@@ -42,10 +43,10 @@ impl<S: Sink> WriteQueue<S> {
         &self.sink
     }
 
-    /// Queues the bytes. The sink may receive them later.
+    /// Queues the bytes. The sink may receive the bytes after this call.
     ///
     /// # Errors
-    /// The sink's error, which may concern bytes of earlier calls.
+    /// Returns the sink's error, which may concern bytes of earlier calls.
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let mut buffer = match (self.buffer.take(), &mut self.writers) {
@@ -73,7 +74,7 @@ impl<S: Sink> WriteQueue<S> {
     /// Waits until all bytes are written.
     ///
     /// # Errors
-    /// The sink's error.
+    /// Returns the sink's error.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if let Some(writers) = &mut self.writers {
             writers.finish()?;
@@ -87,7 +88,7 @@ impl<S: Sink> WriteQueue<S> {
     }
 }
 
-/// A buffer of [`BUFFER_BYTES`] bytes, aligned, that begins at `start` of `memory`.
+/// An aligned buffer of [`BUFFER_BYTES`] bytes. The buffer begins at index `start` of `memory`.
 struct Buffer {
     memory: Vec<u8>,
     start: usize,
@@ -114,7 +115,7 @@ type Write = (Buffer, u64);
 
 /// The writing threads. Dropping the value joins them.
 struct Writers {
-    /// `None` once dropped.
+    /// The queue of full buffers. `drop` sets it to `None`, which ends the threads.
     full: Option<Sender<Write>>,
     written: Receiver<(Buffer, io::Result<()>)>,
     in_flight: usize,
@@ -151,7 +152,7 @@ impl Writers {
         Ok(())
     }
 
-    /// Returns a buffer to fill. Waits first if every thread already has a write.
+    /// Returns a buffer to fill. Waits until a write ends if every thread has a write.
     fn free_buffer(&mut self) -> io::Result<Buffer> {
         while self.in_flight >= WRITES_IN_FLIGHT {
             self.wait_for_one()?;
@@ -192,8 +193,8 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(30);
 
-    /// A sink that stores the bytes. A write returns only when the maximum number of writes are in flight, or when no
-    /// other write will follow.
+    /// A sink that stores the bytes. Every write blocks until the maximum number of writes have been in flight at once,
+    /// or until the shorter last buffer is written.
     #[derive(Default)]
     struct Gate {
         state: Mutex<GateState>,

@@ -1,5 +1,6 @@
-//! Faults at every call on the volume, by the coordinator and by another stage. The faults are crashes before, during
-//! and after the call, with and without power loss; a single failure; and a success that is reported as an error.
+//! Injects faults into every call on the volume, of the coordinator and of another stage. The faults are crashes
+//! before, during and after the call, with and without power loss; a single failure; and a success that the volume
+//! reports as an error.
 
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use stagecoach_test_volumes::*;
 
 use crate::common::*;
 
-/// A scenario: the volume before the attempt with faults, and the attempt's last step. The scenarios together enumerate
-/// starting, loading, setting aside, removing stale fences, saving and pruning.
+/// The state of the volume before the attempt with faults, and the attempt's last step. The scenarios together cover a
+/// start, a load, the move of damaged checkpoints, the removal of stale fences, saves and prunes.
 #[derive(Clone, Copy)]
 struct CrashScenario {
     saved: u64,
@@ -36,12 +37,12 @@ impl CrashScenario {
         volume
     }
 
-    /// The newest intact step.
+    /// Returns the newest intact step.
     fn intact(self) -> u64 {
         self.saved - u64::from(self.damaged)
     }
 
-    /// A group on `volume` in which `rank` uses `faulty`.
+    /// Returns a group on `volume` in which `rank` uses `faulty`.
     fn group(self, volume: &MemoryVolume, rank: usize, faulty: &FaultyVolume<OneFault>) -> TestGroup {
         let mut group = self.mount.group(volume);
         group.volumes[rank] = Arc::new(faulty.clone());
@@ -49,7 +50,7 @@ impl CrashScenario {
         group
     }
 
-    /// The calls that `rank` makes without faults.
+    /// Returns the calls that `rank` makes without faults.
     fn calls(self, rank: usize) -> Vec<VolumeCall> {
         let volume = self.volume();
         let counting = FaultyVolume::counting(self.mount.volume(&volume));
@@ -89,13 +90,13 @@ impl CrashScenario {
                         let mut group = self.group(&volume, rank, &faulty);
                         let ended = group.run(self.until);
                         assert!(faulty.has_fired(), "{context}");
-                        // the group ignores some errors, but the process has crashed nevertheless
+                        // the run may succeed after the crash, because the group ignores some errors
                         assert!(ended.as_ref().err().is_none_or(Crashed::is), "{context}: {ended:?}");
                         if let Some(loss) = loss {
                             volume.cut_power(loss);
                         }
                         self.assert_resumes(&volume, group.acknowledged, &context);
-                        // `Mixed` may lose both ends of a rename, which no real file system does
+                        // unlike a real file system, `Mixed` may lose a renamed folder under both names
                         if self.damaged && loss != Some(mixed) {
                             let kept = volume.files("damaged");
                             assert!(kept.iter().any(|f| f.ends_with("manifest.json")), "{context}: {kept:?}");
@@ -123,7 +124,7 @@ fn a_crash_at_any_call_while_damage_is_set_aside() {
     DAMAGED.crash_everywhere();
 }
 
-/// Every client also caches names that other clients have changed since.
+/// Every client also caches names that other clients have changed.
 #[test]
 fn a_crash_at_any_call_of_a_client_of_nfs() {
     for scenario in [FIRST, RESUMED, DAMAGED] {
@@ -155,7 +156,7 @@ fn a_failing_call_costs_at_most_one_save() {
             group.tolerant = true;
             let ended = group.run(RESUMED.until);
             assert!(faulty.has_fired(), "{context}");
-            // a failed start ends the attempt, a failed save or prune counts as one failure, and both report the error
+            // a failed start ends the attempt, and a failed save or prune adds one failure: each reports the error
             let errors: Vec<_> = group.failures.iter().chain(ended.as_ref().err()).map(ToString::to_string).collect();
             let [error_text] = &errors[..] else { panic!("{context}: {errors:?}") };
             assert!(error_text.contains(&format!("os error {error}")), "{context}: {error_text}");

@@ -1,5 +1,5 @@
-//! Flipped bits, lost bytes, missing files and unrelated files. Reading never crashes and never returns wrong bytes,
-//! and a resume always finds the newest intact step.
+//! Tests flipped bits, lost bytes, missing files and unrelated files. A read never crashes and never returns wrong
+//! bytes. A resume always finds the newest intact step.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::common::*;
 
 const NEWEST: &str = "checkpoints/step-00000003";
 
-/// A volume on which steps 2 and 3 are committed.
+/// Returns a volume on which steps 2 and 3 are committed.
 fn prepared() -> MemoryVolume {
     let volume = MemoryVolume::new();
     TestGroup::new(&volume).run(3).unwrap();
@@ -66,7 +66,7 @@ fn only_the_files_of_the_tensors_that_are_asked_for_are_opened() {
     assert_eq!(part.read(&first).unwrap(), whole.read(&first).unwrap());
     let other = whole.manifest().tensors.iter().find(|tensor| tensor.file != first.file).unwrap();
     let error = part.read(other).unwrap_err().to_string();
-    assert!(error.contains("was not asked for"), "{error}");
+    assert!(error.contains("did not request it"), "{error}");
     // the file of the requested tensor is still checked
     volume.remove_file(&format!("{NEWEST}/{}", first.file)).unwrap();
     assert!(matches!(open_tensors(&volume, 3, &[first.name].into()), Err(CheckpointError::Damaged(_))));
@@ -212,7 +212,7 @@ proptest! {
             if cut { bytes.truncate(at) } else { bytes[at] ^= 1u8 << bit }
         });
         prop_assert!(edited);
-        // each tensor has the right bytes, or reading it is an error
+        // each read returns the right bytes or an error
         if let Ok(loaded) = open(&volume, 3) {
             prop_assert!(loaded.verify().is_err());
             for (name, bytes) in state_at(3) {

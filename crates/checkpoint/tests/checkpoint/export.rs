@@ -1,5 +1,5 @@
-//! Export and import of models: the bytes are equal, no incomplete output has the final name, and no byte is used
-//! unverified.
+//! Tests export and import of models: the output has the same bytes, an incomplete output never has the final name, and
+//! every byte is verified before its use.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn a_directory_of_weights_without_the_optimizer() {
     let there: Vec<String> = out.list("out").unwrap().into_iter().map(|entry| entry.name).collect();
     assert!(there.len() == 5 && expected.iter().all(|name| there.contains(&(*name).to_owned())), "{there:?}");
     assert!(read(&folder.path().join("out")) == weights());
-    // a tensor larger than the limit of a file has a file of its own
+    // a tensor above the limit gets a separate file
     let each = export_to("each", ExportOptions { max_shard_bytes: 1, ..options });
     assert_eq!((each.files.len(), each.bytes), (6 + 2, 3 * 72));
     assert!(read(&folder.path().join("each")) == weights());
@@ -63,7 +63,7 @@ fn bf16_weights_are_rounded_and_named_in_the_configuration() {
     let folder = tempfile::tempdir().unwrap();
     let out = FileSystemVolume::new(folder.path());
     let checkpoint = checkpoint();
-    let rounded = ExportOptions { weights: ExportType::BFloat16, ..ExportOptions::new(ExportFormat::HuggingFace) };
+    let rounded = ExportOptions { weights: ExportDtype::BFloat16, ..ExportOptions::new(ExportFormat::HuggingFace) };
     let exported = export(&open(&checkpoint, STEP).unwrap(), &rounded, &out, "out", &|_| ()).unwrap();
     assert_eq!((exported.tensors, exported.bytes), (6, 3 * 72 / 2));
     let files = ModelFiles::open(&folder.path().join("out")).unwrap();
@@ -96,7 +96,7 @@ fn export_never_overwrites() {
         let before = snapshot(&out, "");
         let counting = FaultyVolume::counting(Arc::new(out.clone()));
         let message = export_as(&checkpoint(), format, &counting).unwrap_err().to_string();
-        assert!(message.contains("model.safetensors: is there already"), "{message}");
+        assert!(message.contains("model.safetensors: already exists"), "{message}");
         assert_eq!(counting.trace().len(), 1, "before anything is copied");
         assert!(snapshot(&out, "") == before);
     }
@@ -112,7 +112,7 @@ fn export_never_overwrites_a_concurrent_file() {
     let create_first = move || other.create("model.safetensors").unwrap().write(b"other").unwrap();
     let late = FaultyVolume::interrupted(Arc::new(out.clone()), written, create_first);
     assert!(
-        export_as(&checkpoint(), ExportFormat::SingleFile, &late).unwrap_err().to_string().contains("is there already")
+        export_as(&checkpoint(), ExportFormat::SingleFile, &late).unwrap_err().to_string().contains("already exists")
     );
     assert!(snapshot(&out, "") == TrainerState::from([("model.safetensors".into(), b"other".to_vec())]));
 }
@@ -165,7 +165,7 @@ fn import_is_step_0_with_no_jobs_identity() {
     let found = open_newest(&volume, VerifyLevel::Contents, &[]).unwrap().checkpoint.unwrap();
     assert_eq!(found.manifest().step, 0);
     assert!(!differences(&identity(), &found.manifest().metadata.identity).is_empty());
-    assert_eq!(found.manifest().files.len(), 3); // the weights, the index, config.json
+    assert_eq!(found.manifest().files.len(), 3); // the weights, the index and `config.json`
     for (name, bytes) in weights() {
         assert_eq!(found.read(found.tensor(&name).unwrap()).unwrap(), bytes);
     }

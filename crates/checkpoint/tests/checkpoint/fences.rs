@@ -1,5 +1,5 @@
-//! Two groups on one volume. Wherever the older group was suspended, only the newer group commits, and its files are
-//! not changed.
+//! Tests fences: the races to acquire them, late claims of old numbers, their owners, and the refusals to a group that
+//! is fenced off.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,148 +7,6 @@ use stagecoach_checkpoint::*;
 use stagecoach_test_volumes::*;
 
 use crate::common::*;
-
-const BEFORE: u64 = 3;
-const UNTIL: u64 = 6;
-
-/// A volume with three saved steps, of which the newest is damaged, so that an older group may be suspended while it
-/// sets the checkpoint aside.
-fn prepared() -> MemoryVolume {
-    let volume = MemoryVolume::new();
-    TestGroup::new(&volume).run(BEFORE).unwrap();
-    assert!(
-        volume.edit("checkpoints/step-00000003/stage-1.model.safetensors", |bytes| *bytes.last_mut().unwrap() ^= 1)
-    );
-    volume
-}
-
-/// A group on `volume` in which `rank` uses `handle`.
-fn group(volume: &MemoryVolume, mount: Mount, rank: usize, handle: &FaultyVolume<OneFault>) -> TestGroup {
-    let mut group = mount.group(volume);
-    group.volumes[rank] = Arc::new(handle.clone());
-    group
-}
-
-fn calls(mount: Mount, rank: usize) -> usize {
-    let volume = prepared();
-    let handle = FaultyVolume::counting(mount.volume(&volume));
-    let mut group = group(&volume, mount, rank, &handle);
-    group.run(UNTIL).unwrap();
-    assert_eq!(group.warnings.len(), 1);
-    handle.trace().len()
-}
-
-/// The files that the newer group needs.
-fn needed_files(volume: &MemoryVolume, fence: &Fence) -> Vec<(String, Vec<u8>)> {
-    let own = format!("fences/{:04}", fence.number());
-    let files = ["checkpoints", "damaged", &own].into_iter().flat_map(|path| snapshot(volume, path));
-    // a group that is fenced off while it probes the volume still removes its own probe
-    files.filter(|(path, _)| !path.contains("/.probe-")).collect()
-}
-
-/// Suspends the older group before each of its calls, while `newer` groups run one after another. The last of them is
-/// in the middle of a save when the older group continues.
-fn suspend_at_every_call(mount: Mount, rank: usize, newer: u64) {
-    let mut fenced_off = 0;
-    for at in 0..calls(mount, rank) {
-        let context = format!("{mount:?}, stage {rank}, call {at}, {newer} newer");
-        let volume = prepared();
-        let seen = Arc::new(Mutex::new(None));
-        let meanwhile = {
-            let (volume, seen) = (volume.clone(), seen.clone());
-            move || {
-                for n in 1..=newer {
-                    let mut group = mount.group(&volume);
-                    let state = group.run(BEFORE + n).unwrap();
-                    let fence = group.fence.unwrap();
-                    let save = fence.pending_checkpoint(90);
-                    assert!(save.begin(&volume, &identity()).unwrap());
-                    let (weights, moments) = views(&state, 0);
-                    save.write_stage(&volume, 0, &weights, &moments).unwrap();
-                    *seen.lock().unwrap() = Some((needed_files(&volume, &fence), fence));
-                }
-            }
-        };
-        let handle = FaultyVolume::interrupted(mount.volume(&volume), at, meanwhile);
-        let mut older = group(&volume, mount, rank, &handle);
-        let ended = older.run(UNTIL);
-        assert!(handle.has_fired(), "{context}");
-        let (before, fence) = seen.lock().unwrap().take().unwrap();
-        // if the older group was suspended before it had claimed a number, it becomes the newest
-        let older_is_newest = older.fence.as_ref().is_some_and(|older| older.number() > fence.number());
-        if older_is_newest {
-            assert!(ended.unwrap() == state_at(UNTIL), "{context}");
-            assert!(matches!(fence.check(&volume), Err(CheckpointError::FencedOff { .. })), "{context}");
-            assert_eq!(check(&volume), [UNTIL, UNTIL - 1], "{context}");
-            continue;
-        }
-        match ended {
-            Err(CheckpointError::FencedOff { .. }) => fenced_off += 1,
-            // the older group found nothing to load, or only had to remove files
-            Err(CheckpointError::NoneIntact { .. }) | Ok(_) => {}
-            Err(other) => panic!("{context}: {other}"),
-        }
-        let after = needed_files(&volume, &fence);
-        let touched: Vec<&str> = [(&before, &after), (&after, &before)]
-            .iter()
-            .flat_map(|(a, b)| a.iter().filter(|file| !b.contains(file)).map(|(path, _)| path.as_str()))
-            .collect();
-        assert!(touched.is_empty(), "{context}, {:?}: {touched:?}", handle.trace()[at]);
-        check(&volume);
-        fence.check(&volume).unwrap();
-        let mut next = TestGroup::new(&volume);
-        assert!(next.run(UNTIL + 1).unwrap() == state_at(UNTIL + 1), "{context}");
-        assert_eq!(next.warnings, [], "{context}");
-    }
-    assert!(fenced_off > 10, "{fenced_off}");
-}
-
-#[test]
-fn an_older_coordinator_can_neither_commit_nor_damage() {
-    suspend_at_every_call(Mount::Local, 0, 1);
-    suspend_at_every_call(Mount::Local, 0, 3);
-}
-
-#[test]
-fn an_older_stage_can_neither_commit_nor_damage() {
-    suspend_at_every_call(Mount::Local, 1, 2);
-}
-
-/// The older group's NFS client still resolves the folder that the newer group has renamed.
-#[test]
-fn an_older_group_on_nfs_can_neither_commit_nor_damage() {
-    suspend_at_every_call(Mount::Nfs, 0, 1);
-    suspend_at_every_call(Mount::Nfs, 0, 3);
-    suspend_at_every_call(Mount::Nfs, 1, 2);
-}
-
-/// The newer group has chosen the checkpoint to resume from, but has not yet removed the older group's files.
-#[test]
-fn nothing_changes_once_a_newer_group_holds_the_fence() {
-    for mount in [Mount::Local, Mount::Nfs] {
-        let mut fenced_off = 0;
-        for at in 0..calls(mount, 0) {
-            let volume = prepared();
-            let seen = Arc::new(Mutex::new(None));
-            let meanwhile = {
-                let (server, newer, seen) = (volume.clone(), mount.volume(&volume), seen.clone());
-                move || {
-                    let fence = Fence::acquire(&*newer).unwrap();
-                    *seen.lock().unwrap() = Some((needed_files(&server, &fence), fence));
-                }
-            };
-            let handle = FaultyVolume::interrupted(mount.volume(&volume), at, meanwhile);
-            let ended = group(&volume, mount, 0, &handle).run(UNTIL);
-            let (before, fence) = seen.lock().unwrap().take().unwrap();
-            if ended.is_ok() {
-                continue; // the older group claimed its number later, or was done
-            }
-            fenced_off += usize::from(matches!(ended, Err(CheckpointError::FencedOff { .. })));
-            assert!(needed_files(&volume, &fence) == before, "{mount:?}, call {at}: {:?}", handle.trace()[at]);
-        }
-        assert!(fenced_off > 10, "{fenced_off}");
-    }
-}
 
 #[test]
 fn exactly_one_racing_coordinator_holds_the_fence() {
@@ -193,8 +51,8 @@ fn exactly_one_racing_thread_holds_the_fence_on_a_file_system() {
     assert_eq!(holding, 1, "{fences:?}");
 }
 
-/// A group is suspended after it has chosen a number and before it claims the number. Meanwhile two other groups claim
-/// that number and the next one. The first group then claims the old number late, and crashes `calls` calls later.
+/// Suspends a group after its choice of a number and before the claim. During the suspension, `older` claims that
+/// number and the next one. The group then claims its number too late, and crashes `calls` calls after the claim.
 fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, calls: usize) {
     let dying = Arc::new(FaultyVolume::failing(Arc::new(volume.clone()), CLAIM + calls, VolumeFault::CrashBefore));
     let late = FaultyVolume::interrupted(dying, CLAIM, older);
@@ -249,37 +107,11 @@ fn a_number_that_was_used_twice_is_fenced_off_twice() {
     assert_eq!(held(), 1);
 }
 
-/// EXDEV is the error of the rename into the folder of checkpoints, which a commit makes as well.
-#[test]
-fn a_folder_of_checkpoints_on_another_file_system_is_refused_before_anything_is_trained() {
-    let at = call_at("rename", "/probe");
-    let volume = FaultyVolume::failing(Arc::new(MemoryVolume::new()), at, VolumeFault::Fail(18));
-    let refused = Fence::acquire(&volume).unwrap_err();
-    assert!(matches!(refused, CheckpointError::OtherFileSystem { .. }), "{refused}");
-    let said = refused.to_string();
-    assert!(said.contains("checkpoints is on another file system than") && said.contains("fences"), "{said}");
-}
-
-/// A group that ends between the probe's rename and its removal leaves a folder. The folder is no checkpoint, and the
-/// next group removes it.
-#[test]
-fn what_a_probe_leaves_is_no_checkpoint_and_is_removed() {
-    let volume = MemoryVolume::new();
-    let at = call_at("rename", "/probe");
-    let handle = FaultyVolume::failing(Arc::new(volume.clone()), at, VolumeFault::CrashAfter);
-    assert!(Fence::acquire(&handle).is_err());
-    assert_eq!(volume.list("checkpoints").unwrap().len(), 1);
-    assert_eq!(list(&volume).unwrap(), Listing::default());
-    Fence::acquire(&volume).unwrap();
-    remove_stale_fences(&volume).unwrap();
-    assert_eq!(volume.list("checkpoints").unwrap(), []);
-}
-
 #[test]
 fn a_fence_names_its_owner_and_a_lost_fence_its_new_owner() {
     let volume = MemoryVolume::new();
     assert_eq!(newest_owner(&volume).unwrap(), None);
-    // a fence of an earlier version, or of a command
+    // fences of earlier versions and of commands have no owner
     let unnamed = Fence::acquire(&volume).unwrap();
     assert_eq!((newest_owner(&volume).unwrap(), unnamed.owner()), (None, None));
     let (one, two) = (FenceOwner::new("one", "11-aa"), FenceOwner::new("two", "22,../bb"));
@@ -308,54 +140,6 @@ fn missing_fence_folder_is_reported() {
     assert_eq!(message, "fence 1 is held no more: this group's work ends here");
 }
 
-/// The index of the first call of [`Fence::acquire`] with this operation and a path that ends with `end`.
-fn call_at(operation: &str, end: &str) -> usize {
-    let counting = FaultyVolume::counting(Arc::new(MemoryVolume::new()));
-    Fence::acquire(&counting).unwrap();
-    let is_call = |call: &VolumeCall| call.operation == operation && call.path.ends_with(end);
-    counting.trace().iter().position(is_call).unwrap()
-}
-
-#[test]
-fn a_volume_that_can_not_rename_folders_is_refused_in_one_sentence() {
-    let at = call_at("rename", "/probe");
-    // EPERM, EMFILE, ENOSYS, EOPNOTSUPP
-    for error in [1, 24, 38, 95] {
-        let volume = FaultyVolume::failing(Arc::new(MemoryVolume::new()), at, VolumeFault::Fail(error));
-        let refused = Fence::acquire(&volume).unwrap_err();
-        assert!(matches!(refused, CheckpointError::NoFolderRename { .. }), "{refused}");
-        let expected = format!(
-            "can't rename a folder ({}), which is how a checkpoint is committed: use a volume of",
-            std::io::Error::from_raw_os_error(error)
-        );
-        assert!(refused.to_string().contains(&expected), "{refused}");
-    }
-    // a volume that fails for another reason is not reported as unsuitable
-    let volume = FaultyVolume::failing(Arc::new(MemoryVolume::new()), at, VolumeFault::Fail(EIO));
-    assert!(matches!(Fence::acquire(&volume).unwrap_err(), CheckpointError::Io { .. }));
-}
-
-#[test]
-fn a_volume_that_renames_by_copying_is_refused() {
-    let at = call_at("open", "/probe/file");
-    for (is_kept, expected) in [(true, "its file stayed where it was"), (false, "its file was lost")] {
-        let volume = MemoryVolume::new();
-        let other = volume.clone();
-        let meanwhile = move || {
-            let fence = other.list("fences/0001").unwrap().pop().unwrap().name;
-            let path = |name: &str| format!("fences/0001/{fence}/{name}");
-            if is_kept {
-                other.make_dir(&path("probe")).unwrap();
-                drop(other.create(&path("probe/file")).unwrap());
-            } else {
-                other.remove_file(&format!("checkpoints/.probe-{fence}/file")).unwrap();
-            }
-        };
-        let refused = Fence::acquire(&FaultyVolume::interrupted(Arc::new(volume), at, meanwhile)).unwrap_err();
-        assert!(refused.to_string().contains(expected), "{refused}");
-    }
-}
-
 #[test]
 fn a_fenced_off_group_writes_nothing_and_gets_fenced_off() {
     let volume = MemoryVolume::default();
@@ -366,7 +150,7 @@ fn a_fenced_off_group_writes_nothing_and_gets_fenced_off() {
     newer.run(2).unwrap();
     let fenced = |outcome: Result<(), CheckpointError>| matches!(outcome, Err(CheckpointError::FencedOff { .. }));
     assert!(fenced(older.write_job_file(&volume, "result.json", b"late")));
-    // the newer group has already committed this step, which is no success of the older group
+    // the newer group has committed this step, and the older group must not report the commit as its success
     assert!(fenced(older.pending_checkpoint(2).begin(&volume, &identity()).map(drop)));
     let result = volume.open("result.json").unwrap();
     let mut content = vec![0; result.size().unwrap() as usize];
@@ -374,8 +158,8 @@ fn a_fenced_off_group_writes_nothing_and_gets_fenced_off() {
     assert_eq!(content, b"again");
 }
 
-/// Two groups try to acquire the fence after the same older fence. Whenever the second group interrupts the first,
-/// exactly one of them succeeds.
+/// Two groups try to acquire the next fence after the same older fence. Exactly one group succeeds, no matter at which
+/// call the second group interrupts the first.
 #[test]
 fn one_group_at_most_takes_the_fence_after_another() {
     let prepared = || {

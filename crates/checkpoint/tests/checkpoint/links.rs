@@ -1,11 +1,11 @@
-//! A link instead of a checkpoint, and a checkpoint that was copied out of its job's folder.
+//! Tests a link in the place of a checkpoint, and a checkpoint that was copied out of its job's folder.
 
 use std::os::unix::fs::symlink;
 
 use crate::common::*;
 use stagecoach_checkpoint::*;
 
-/// A job's folder with checkpoints up to step 3.
+/// Returns a job's folder with checkpoints up to step 3.
 fn trained() -> (tempfile::TempDir, FileSystemVolume) {
     let folder = tempfile::tempdir().unwrap();
     let volume = FileSystemVolume::new(folder.path());
@@ -23,7 +23,7 @@ fn a_link_in_place_of_the_newest_checkpoint_is_no_fresh_start() {
     let refused = open_newest(&volume, VerifyLevel::Sizes, &[]).unwrap_err();
     assert!(matches!(&refused, CheckpointError::StepIsLink { path } if *path == step), "{refused}");
     assert!(list(&volume).unwrap().foreign[0].reason.starts_with("is a link"));
-    // a link is no obstacle if a real checkpoint is newer
+    // a link does not prevent a resume if a real checkpoint is newer
     std::fs::rename(&archived, folder.path().join("checkpoints/step-00000003.real")).unwrap();
     std::fs::remove_file(&step).unwrap();
     std::fs::rename(folder.path().join("checkpoints/step-00000003.real"), &step).unwrap();

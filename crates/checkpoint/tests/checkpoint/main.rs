@@ -8,4 +8,6 @@ mod export;
 mod fences;
 mod links;
 mod model_files;
+mod probe;
 mod saving;
+mod suspension;

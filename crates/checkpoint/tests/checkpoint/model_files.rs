@@ -1,4 +1,4 @@
-//! Hugging Face model directories: tensors are read by offset, and errors name the file.
+//! Tests reads of Hugging Face model directories: tensors are read by offset, and errors name the file.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const SHARD: &str = "model-00002-of-00002.safetensors";
 
-/// The bytes of a safetensors file with this header.
+/// Returns the bytes of a safetensors file with this header.
 fn file(header: &Value, data: &[u8]) -> Vec<u8> {
     let json = header.to_string();
     [&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat()
@@ -19,7 +19,7 @@ fn one(dtype: &str, shape: Value, from: usize, to: usize) -> Value {
     json!({"dtype": dtype, "shape": shape, "data_offsets": [from, to]})
 }
 
-/// A directory with two shards and an index. The second shard has the data of `x`, 6 bytes, then of `y`, 8 bytes.
+/// Creates a directory with two shards and an index. The second shard has the 6 bytes of `x`, then the 8 bytes of `y`.
 fn sharded() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let map = json!({"a": "model-00001-of-00002.safetensors", "x": SHARD, "y": SHARD});
@@ -75,7 +75,7 @@ fn a_single_file_needs_no_index() {
     assert!(message.contains("has i in a type other than"), "{message}");
 }
 
-/// transformers uses the same order.
+/// The order is the same as in transformers.
 #[test]
 fn a_single_file_comes_before_an_index() {
     let folder = sharded();
@@ -88,7 +88,7 @@ fn a_single_file_comes_before_an_index() {
         note.contains("has model.safetensors beside model.safetensors.index.json: the single file is read"),
         "{note}"
     );
-    // an index from an earlier save, whose shards are gone
+    // the index may come from an earlier save, without its shards
     fs::remove_file(folder.path().join(SHARD)).unwrap();
     ModelFiles::open(folder.path()).unwrap();
 }
@@ -109,7 +109,7 @@ fn weights_in_other_formats_and_adapters_are_refused_by_their_file() {
 #[test]
 fn tensors_are_compared_by_type_and_bytes() {
     let folder = tempfile::tempdir().unwrap();
-    let count = (1 << 20) + 3; // more than one comparison step
+    let count = (1 << 20) + 3; // more bytes than one block of the comparison
     let (mut data, shape) = (vec![1; 4 * count], json!([count]));
     data[3 * count - 1] = 2;
     let part = |at: usize| one("U8", shape.clone(), at * count, (at + 1) * count);
@@ -172,7 +172,7 @@ fn invalid_headers_are_rejected() {
         let message = refusal(folder.path());
         assert!(message.contains(words) && message.contains(SHARD), "{message}");
     }
-    // truncated at every length
+    // the file is truncated at every length
     let whole = second(x, good);
     for length in 0..whole.len() {
         let folder = sharded();

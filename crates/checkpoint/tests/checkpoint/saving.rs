@@ -1,4 +1,4 @@
-//! The files of a save, and the inputs that a save rejects.
+//! Tests the files of a save, and the inputs that a save rejects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -178,7 +178,7 @@ fn direct_io_round_trips() {
         let content: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
         let name = format!("{bytes}.bin");
         let mut file = volume.create(&name).unwrap();
-        // chunks without alignment
+        // the chunks have no alignment
         content.chunks(1_000_003).for_each(|chunk| file.write(chunk).unwrap());
         file.sync().unwrap();
         assert!(std::fs::read(folder.path().join(name)).unwrap() == content, "{bytes} bytes");

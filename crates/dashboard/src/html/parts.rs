@@ -1,4 +1,4 @@
-//! The parts of the page that change.
+//! Draws the parts of the page that change.
 
 use indicatif::{HumanBytes, HumanCount};
 use maud::{Markup, PreEscaped, html};
@@ -50,7 +50,7 @@ pub(super) fn figures(model: &PageModel, _: &View) -> Markup {
     }
 }
 
-/// The views after each zoom, for the script.
+/// Returns the query of the view after each zoom, for the script.
 fn zooms(view: &View, newest: u64) -> Vec<(&'static str, String)> {
     Zoom::ALL.iter().map(|(zoom, name, _)| (*name, view.query_after(*zoom, newest))).collect()
 }
@@ -231,19 +231,19 @@ pub(super) fn recoveries(model: &PageModel, _: &View) -> Markup {
     }
 }
 
-/// Seconds of a phase, which may be short.
+/// Returns the seconds of a phase as text. A phase of less than 10 seconds has hundredths of a second.
 fn precise(seconds: f64) -> String {
     if seconds < 10.0 { format!("{seconds:.2} s") } else { duration(seconds) }
 }
 
-/// Date and time in UTC, to the second.
+/// Returns the date and time in UTC, to the second.
 fn time(at: UnixMillis) -> Markup {
     let timestamp = i64::try_from(at.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     let text = timestamp.map(|time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string());
     html! { time { (text.as_deref().unwrap_or("-")) } }
 }
 
-/// The age, in the largest unit, so that the text rarely changes.
+/// Returns the age in the largest unit only. The text therefore changes rarely.
 fn age(at: UnixMillis, now: UnixMillis) -> String {
     let seconds = now.0.saturating_sub(at.0) / 1000;
     match seconds {

@@ -92,7 +92,8 @@ fn nothing_is_inline_and_every_address_is_relative() {
     for forbidden in
         ["<style", "style=", "onclick", "onload", "javascript:", "http://", "https://", "href=\"/", "src=\"/"]
     {
-        // the markup of the timeline contains SVG's namespace, which is not an address; this model has no timeline
+        // this model has no timeline, because the markup of a timeline contains the SVG namespace, which looks like an
+        // address
         let own = page.replace("&lt;", "").replace(HOSTILE, "");
         assert!(!own.contains(forbidden), "{forbidden} in {own}");
     }

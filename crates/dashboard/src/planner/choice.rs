@@ -1,4 +1,5 @@
-//! The choices of a reader: parsed from a query, applied to the job, and written as lines of a job file. Pure.
+//! The choices of a reader of the planner. This module parses choices from a query, applies them to the job, and writes
+//! them as lines of a job file. The module is pure.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +17,7 @@ const BANDWIDTHS: RangeInclusive<f64> = 0.001..=100_000.0;
 /// A gigabit per second, in bytes per second.
 const GIGABIT: f64 = 1e9 / 8.0;
 
-/// The query as received; empty fields are as in the job.
+/// The query as received. An empty field means the value of the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct PlannerQuery {
@@ -32,7 +33,7 @@ pub(super) struct PlannerQuery {
 }
 
 impl PlannerQuery {
-    /// The fields with their names.
+    /// Returns the fields with their names.
     fn fields(&mut self) -> [(&'static str, &mut String); 8] {
         let PlannerQuery { stages, microbatches, schedule, virtual_stages, recompute, stage, speed, bandwidth } = self;
         [
@@ -47,7 +48,7 @@ impl PlannerQuery {
         ]
     }
 
-    /// The same query, with empty fields replaced by those of `own`.
+    /// Returns the query, with the fields of `own` for the empty fields.
     pub(super) fn or(&self, own: &Choice) -> PlannerQuery {
         let (mut all, mut own) = (self.clone(), PlannerQuery::from(own));
         for ((_, field), (_, own)) in all.fields().into_iter().zip(own.fields()) {
@@ -75,7 +76,7 @@ impl From<&Choice> for PlannerQuery {
     }
 }
 
-/// The job's fields in a plan, and the assumptions about its machines.
+/// The fields of the job that a reader can change, and the assumptions about the machines.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Choice {
     pub(super) stages: u32,
@@ -86,12 +87,12 @@ pub(super) struct Choice {
     /// The stage whose assumed speed is `speed` times its known speed.
     pub(super) stage: u32,
     pub(super) speed: f64,
-    /// The bandwidth of every link, in Gbit/s; as measured or assumed if `None`.
+    /// The bandwidth of every link, in Gbit/s. `None` means the measured or assumed bandwidth.
     pub(super) bandwidth: Option<f64>,
 }
 
 impl Choice {
-    /// The choice that matches the job.
+    /// Returns the choice that matches the job.
     pub(super) fn of(config: &JobConfig) -> Choice {
         let spec = &config.job.spec;
         Choice {
@@ -106,12 +107,12 @@ impl Choice {
         }
     }
 
-    /// Parses a query without empty fields, for a job that matches `own`.
+    /// Parses a query without empty fields. `own` is the choice that matches the job.
     ///
     /// # Errors
-    /// The first field whose value is invalid.
+    /// The error names the first field whose value is invalid.
     pub(super) fn read(query: &PlannerQuery, own: &Choice) -> Result<Choice, String> {
-        let named = |name: &str, text: &str| format!("{name}: `{text}` is none of those that can be chosen");
+        let named = |name: &str, text: &str| format!("{name}: `{text}` is not one of the choices");
         let schedule = own.schedules().into_iter().find(|schedule| schedule.name() == query.schedule);
         let recompute = RECOMPUTES.into_iter().find(|recompute| recompute.as_str() == query.recompute);
         Ok(Choice {
@@ -129,7 +130,7 @@ impl Choice {
         })
     }
 
-    /// The schedules that a job may have. The list contains a schedule from a file only if the job has one.
+    /// Returns the schedules that a job may have. The list contains a schedule from a file only if the job has one.
     pub(super) fn schedules(&self) -> Vec<ScheduleSpec> {
         let mut all: Vec<ScheduleSpec> = ScheduleSpec::all().collect();
         if let ScheduleSpec::Csv(_) = self.schedule {
@@ -150,10 +151,10 @@ impl Choice {
         pipeline.recompute = self.recompute;
     }
 
-    /// The machines, with their known speeds.
+    /// Returns the machines. `known` has the known speeds of the stages.
     ///
     /// # Errors
-    /// If the stage with a changed speed does not exist.
+    /// Fails if the stage with a changed speed does not exist.
     pub(super) fn machines(&self, known: &RankSpeeds) -> Result<Machines, String> {
         let mut speeds: Vec<f64> = (0..self.stages as usize).map(|rank| known.of(rank)).collect();
         match speeds.get_mut(self.stage as usize) {
@@ -167,14 +168,14 @@ impl Choice {
         Machines::new(&speeds, bandwidth).map_err(|error| error.to_string())
     }
 
-    /// The lines of a job file that change the job of `own` into this choice; `None` if the choice changes nothing. The
-    /// lines leave out the machines, because a job has no field for them.
+    /// Returns the lines of a job file that change the job of `own` into this choice; `None` if the choice changes
+    /// nothing. The lines leave out the machines, because a job has no field for them.
     pub(super) fn yaml(&self, own: &Choice) -> Option<String> {
         let line =
             |differs: bool, name: &str, value: &dyn std::fmt::Display| differs.then(|| format!("{name}: {value}"));
         let schedule = format!("{{type: {}}}", self.schedule.name());
         let is_other_number = self.virtual_stages != own.virtual_stages;
-        // without a number in the job, the schedule determines it
+        // if the job has no number of virtual stages, the schedule determines the number
         let without_number = PipelineSpec { schedule: self.schedule.clone(), ..PipelineSpec::default() };
         let is_other_without = self.schedule != own.schedule && self.virtual_stages != without_number.virtual_stages();
         let pipeline: Vec<String> = [
@@ -196,7 +197,8 @@ impl Choice {
         (lines.len() > 1).then(|| lines.join("\n") + "\n")
     }
 
-    /// The query of the choice's address, with the question mark. Numbers and names of schedules need no escapes.
+    /// Returns the query of the choice's address, with the question mark. Numbers and names of schedules need no
+    /// escapes.
     pub(super) fn address(&self) -> String {
         let mut query = PlannerQuery::from(self);
         let parts: Vec<String> = query.fields().into_iter().map(|(name, text)| format!("{name}={text}")).collect();

@@ -1,5 +1,5 @@
-//! The planner's page and its parts. `maud` escapes all data from the job or the query as text. Only the timeline is
-//! markup, from `pipeline`, which also escapes its texts.
+//! Draws the planner's page and its parts. `maud` escapes all data from the job or the query as text. Only the timeline
+//! is markup: `pipeline` draws it, and escapes its texts.
 
 use indicatif::{HumanBytes, HumanCount};
 use maud::{Markup, PreEscaped, html};
@@ -10,13 +10,13 @@ use stagecoach_planner::{Alternative, PipelineLayout, PlannedStage};
 use super::super::html::{document, figure, memory_bar, scrolled, text};
 use super::super::step_timeline::picture;
 use super::choice::{Choice, PlannerQuery, RECOMPUTES};
-use super::model::{Planned, Planner, PlannerModel, Step};
+use super::model::{Planned, Planner, PlannerModel, SimulatedStep};
 
-/// The largest number of bars in a picture. It is above the number for a live page, because the reader expects to wait
-/// for the picture.
+/// The largest number of bars in a picture. The number is larger than on the live page, because the reader of a plan
+/// expects to wait for the picture.
 const MAX_BARS: usize = 5000;
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn page(planner: &Planner, query: &PlannerQuery) -> String {
     let model = planner.model(query);
     let body = html! {
@@ -38,12 +38,13 @@ pub(super) fn page(planner: &Planner, query: &PlannerQuery) -> String {
     document(planner.name(), "planner.js", body)
 }
 
-/// The part of the page that depends on the choice.
+/// Returns the part of the page that depends on the choice.
 pub(super) fn plan(planner: &Planner, query: &PlannerQuery) -> String {
     text(planned(planner, &planner.model(query)))
 }
 
-/// The choice of `Auto`. The page requests it after the reader's last change.
+/// Returns the part of the page that shows the choice of `Auto`. The page requests this part after the reader's last
+/// change.
 pub(super) fn auto(planner: &Planner, query: &PlannerQuery) -> String {
     text(chosen_by_auto(planner, query))
 }
@@ -120,12 +121,13 @@ fn planned(planner: &Planner, model: &PlannerModel) -> Markup {
     }
 }
 
-/// The step's figures, compared with the step of the job itself.
+/// Returns the figures of the planned step, compared with the step of the unchanged job.
 fn figures(planner: &Planner, Planned { choice, layout }: &Planned) -> Markup {
-    let step = Step::of(layout);
+    let step = SimulatedStep::of(layout);
     let is_other = *choice != planner.own;
     let own = planner.own_step.as_ref().ok().filter(|_| is_other);
-    let beside = |text: fn(&Step) -> String| own.map_or_else(String::new, |own| format!("the job: {}", text(own)));
+    let beside =
+        |text: fn(&SimulatedStep) -> String| own.map_or_else(String::new, |own| format!("the job: {}", text(own)));
     let rate = HumanCount((planner.tokens() as f64 / step.seconds).round() as u64).to_string();
     html! {
         dl.figures {
@@ -141,8 +143,8 @@ fn figures(planner: &Planner, Planned { choice, layout }: &Planned) -> Markup {
     }
 }
 
-/// The difference in length between a step and the job's own step.
-fn difference(step: &Step, own: &Step) -> String {
+/// Describes the difference in length between a step and the step of the unchanged job.
+fn difference(step: &SimulatedStep, own: &SimulatedStep) -> String {
     let percent = 100.0 * (step.seconds / own.seconds - 1.0);
     match format!("{:.1}", percent.abs()).as_str() {
         "0.0" => "as long as the job's".to_owned(),
@@ -153,7 +155,7 @@ fn difference(step: &Step, own: &Step) -> String {
     }
 }
 
-/// A share from 0 to 1 in tenths of a percent.
+/// Returns a share from 0 to 1 in percent, to a tenth of a percent.
 fn tenths(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
@@ -187,7 +189,7 @@ fn stages(layout: &PipelineLayout, limit: Option<u64>) -> Markup {
 
 fn yaml(planner: &Planner, choice: &Choice) -> Markup {
     let Some(lines) = choice.yaml(&planner.own) else {
-        return html! { p.empty { "Nothing: the job is so already." } };
+        return html! { p.empty { "No change: the job already has these values." } };
     };
     html! {
         pre #yaml tabindex="0" aria-labelledby="yaml-heading" { (lines) }

@@ -1,9 +1,9 @@
-//! The planner as a page: a form whose fields form the query of the page's address, and the plan of the job with these
-//! values. `choice` has the changeable fields, `model` plans the job with them as `stagecoach plan` does, and `html`
-//! shows the plan.
+//! The page of the planner. The page has a form, whose fields make the query of the page's address, and the plan of the
+//! job with these fields. `choice` has the fields that a reader can change. `model` plans the job with a choice, as
+//! `stagecoach plan` does. `html` shows the plan.
 //!
 //! The page works without a script: a button submits the form. With scripts, `planner.js` requests only the plan on
-//! every change, and replaces that part.
+//! every change, and replaces that part of the page.
 
 mod choice;
 mod html;
@@ -24,14 +24,15 @@ pub use model::Planner;
 
 use super::server::{LIMITS, ServerLimits, Site, file, serve_site};
 
-/// The number of concurrent plans. A slow plan, such as a plan of the schedule Auto, does not delay the next one.
+/// The number of concurrent plans. With two, a slow plan, such as a plan of the schedule Auto, does not delay the next
+/// plan.
 const WORKERS: usize = 2;
 
-/// Serves the planner of a job at a port of 127.0.0.1, any free port if it is 0, until the process exits. Returns the
-/// address, with the token.
+/// Serves the planner of a job at a port of 127.0.0.1 until the process exits. Port 0 selects any free port. Returns
+/// the address, with the token.
 ///
 /// # Errors
-/// If the port is taken, or the system has no thread or no randomness.
+/// Fails if the port is taken, or the system has no thread or no randomness.
 pub fn serve_planner(planner: Planner, port: u16) -> io::Result<String> {
     serve_site(site(planner), port, ServerLimits { workers: WORKERS, ..LIMITS })
 }

@@ -1,4 +1,4 @@
-//! The plan of a job with a reader's choices, computed like `stagecoach plan`.
+//! Plans a job with a reader's choices, as `stagecoach plan` does.
 
 use indicatif::HumanCount;
 use stagecoach_api::job::ScheduleSpec;
@@ -7,48 +7,48 @@ use stagecoach_planner::{JobConfig, PipelineLayout, plan_pipeline_on};
 
 use super::choice::{Choice, PlannerQuery};
 
-/// The largest number of microbatches, summed over all chunks, to simulate while a reader waits.
+/// The largest number of work items (chunks times microbatches) that the page simulates while a reader waits.
 const MAX_WORK_ITEMS: u64 = 1 << 16;
 
-/// A job, and the data to plan it.
+/// A job, and the data for its plan.
 #[derive(Debug)]
 pub struct Planner {
     config: JobConfig,
     vocab_size: usize,
-    /// The speeds of the job's stages.
+    /// The measured speeds of the job's stages.
     speeds: RankSpeeds,
     /// The choice that matches the job.
     pub(super) own: Choice,
-    /// The job's simulated step, or the reason that it can't be planned.
-    pub(super) own_step: Result<Step, String>,
+    /// The simulated step of the unchanged job, or the reason that the job can't be planned.
+    pub(super) own_step: Result<SimulatedStep, String>,
 }
 
 /// A simulated step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Step {
+pub(super) struct SimulatedStep {
     pub(super) seconds: f64,
-    /// Mean of all stages, 0 to 1.
+    /// The mean bubble of all stages, 0 to 1.
     pub(super) bubble: f64,
     /// The peak bytes of the largest stage.
     pub(super) bytes: u64,
 }
 
-impl Step {
-    pub(super) fn of(layout: &PipelineLayout) -> Step {
-        Step { seconds: layout.timeline.makespan, bubble: layout.bubble(), bytes: layout.largest_stage() }
+impl SimulatedStep {
+    pub(super) fn of(layout: &PipelineLayout) -> SimulatedStep {
+        SimulatedStep { seconds: layout.timeline.makespan, bubble: layout.bubble(), bytes: layout.largest_stage() }
     }
 }
 
 /// A choice and its plan.
 #[derive(Debug)]
 pub(super) struct PlannerModel {
-    /// The fields of the query. Missing fields are as in the job.
+    /// The fields of the query. A missing field has the value of the job.
     pub(super) fields: PlannerQuery,
     /// The plan, or the reason why it is impossible.
     pub(super) planned: Result<Planned, String>,
 }
 
-/// A possible choice and its layout.
+/// A choice whose plan is possible, and the layout of the pipeline.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) choice: Choice,
@@ -56,41 +56,42 @@ pub(super) struct Planned {
 }
 
 impl Planner {
-    /// The planner of a job whose model has a vocabulary of this size, and whose stages have these speeds.
+    /// Returns the planner of a job. `vocab_size` is the size of the model's vocabulary, and `speeds` are the speeds of
+    /// the stages.
     pub fn new(config: JobConfig, vocab_size: usize, speeds: RankSpeeds) -> Planner {
         let own = Choice::of(&config);
         let mut planner = Planner { config, vocab_size, speeds, own, own_step: Err(String::new()) };
-        planner.own_step = planner.plan(&planner.own).map(|layout| Step::of(&layout));
+        planner.own_step = planner.plan(&planner.own).map(|layout| SimulatedStep::of(&layout));
         planner
     }
 
-    /// The job's name.
+    /// Returns the job's name.
     pub(super) fn name(&self) -> &str {
         &self.config.job.metadata.name
     }
 
-    /// `pipeline.memoryLimit`, in bytes.
+    /// Returns `pipeline.memoryLimit`, in bytes.
     pub(super) fn memory_limit(&self) -> Option<u64> {
         self.config.job.spec.pipeline.memory_limit.as_ref()?.bytes()
     }
 
-    /// Tokens of a step. They are the same for every choice.
+    /// Returns the number of tokens in a step. The number is the same for every choice.
     pub(super) fn tokens(&self) -> u64 {
         u64::from(self.config.training.global_batch_size) * u64::from(self.config.data.sequence_length)
     }
 
-    /// The plan for a query.
+    /// Returns the plan for a query.
     pub(super) fn model(&self, query: &PlannerQuery) -> PlannerModel {
         let planned = self.choice(query).and_then(|choice| self.planned(choice));
         PlannerModel { fields: query.or(&self.own), planned }
     }
 
-    /// The plan with the schedule `Auto`, for any schedule in the query.
+    /// Returns the plan of a query with the schedule `Auto` instead of its schedule.
     pub(super) fn auto(&self, query: &PlannerQuery) -> Result<Planned, String> {
         self.planned(Choice { schedule: ScheduleSpec::Auto, virtual_stages: 1, ..self.choice(query)? })
     }
 
-    /// The choice of a query. Missing fields are as in the job.
+    /// Returns the choice of a query. A missing field has the value of the job.
     pub(super) fn choice(&self, query: &PlannerQuery) -> Result<Choice, String> {
         Choice::read(&query.or(&self.own), &self.own)
     }

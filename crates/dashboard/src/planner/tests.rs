@@ -20,7 +20,7 @@ fn config(job: PipelineJob) -> JobConfig {
     JobConfig::new(job, Path::new("/tmp")).unwrap()
 }
 
-/// The planner of the sample job with the changes `set`.
+/// Returns the planner of the sample job with the changes `set`.
 fn planner(set: &[(&str, &str)]) -> Planner {
     Planner::new(config(job(set)), 4096, Default::default())
 }
@@ -30,7 +30,7 @@ fn query(fields: &str) -> PlannerQuery {
     Query::try_from_uri(&address).unwrap().0
 }
 
-/// Seconds of a step, as the planner simulates it.
+/// Returns the seconds of a step that the planner simulates.
 fn step(planner: &Planner, fields: &str) -> f64 {
     planner.model(&query(fields)).planned.unwrap().layout.timeline.makespan
 }
@@ -42,9 +42,13 @@ fn without_a_choice_the_plan_is_that_of_the_job() {
         plan_pipeline(&config, config.architecture(4096, tch::Device::Cpu).as_ref(), 3, &Default::default()).unwrap();
     assert_eq!(step(&planner, ""), own.timeline.makespan);
     let page = html::page(&planner, &query(""));
-    for shown in
-        ["Nothing: the job is so already", "stage 2", "What Auto would take", "value=\"3\"", "no memoryLimit is set"]
-    {
+    for shown in [
+        "No change: the job already has these values",
+        "stage 2",
+        "What Auto would take",
+        "value=\"3\"",
+        "no memoryLimit is set",
+    ] {
         assert!(page.contains(shown), "no {shown:?} in {page}");
     }
     assert!(!page.contains("the job's") && !page.contains("class=\"problem\""), "{page}");
@@ -85,9 +89,9 @@ fn an_impossible_choice_shows_its_sentence_and_keeps_the_fields() {
             "schedule=ZBVZeroBubble",
             "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2.",
         ),
-        ("schedule=Csv", "schedule: `Csv` is none of those that can be chosen."),
+        ("schedule=Csv", "schedule: `Csv` is not one of the choices."),
         ("schedule=Interleaved1F1B&virtualStages=65", "is 65; a stage has 1 to 64 chunks."),
-        ("recompute=All", "recompute: `All` is none of those that can be chosen."),
+        ("recompute=All", "recompute: `All` is not one of the choices."),
         ("stage=3&speed=0.5", "stage: there is no stage 3, the last one is 2."),
         ("speed=0", "speed of a stage: `0` is no number from 0.01 to 100."),
         ("speed=NaN", "speed of a stage: `NaN` is no number from 0.01 to 100."),
@@ -98,7 +102,7 @@ fn an_impossible_choice_shows_its_sentence_and_keeps_the_fields() {
         assert!(page.contains(sentence), "no {sentence:?} in {page}");
         assert!(page.contains("class=\"problem\"") && !page.contains("Write this into the job"), "{fields}: {page}");
         let (name, value) = fields.split('&').next().unwrap().split_once('=').unwrap();
-        // a value that the form's list lacks is invalid
+        // the form can't show an invalid value in a field that is a list
         let is_listed = ["schedule", "recompute"].contains(&name);
         assert!(is_listed || page.contains(&format!("name=\"{name}\" value=\"{value}\"")), "{fields}: {page}");
     }
@@ -117,11 +121,14 @@ fn machines_change_the_step_and_not_the_job() {
     assert!(step(&planner, "stage=1&speed=0.5") > 1.05 * own);
     assert!(step(&planner, "stage=1&speed=2") < own, "one that is faster");
     assert!(step(&planner, "bandwidth=0.01") > 1.5 * own && step(&planner, "bandwidth=1000") < own);
-    // one stage alone, twice as fast
+    // the pipeline has one stage, which is twice as fast
     let halved = step(&planner, "stages=1&speed=2") / step(&planner, "stages=1");
     assert!((halved - 0.5).abs() < 1e-9, "{halved}");
     let page = html::plan(&planner, &query("stage=1&speed=0.5&bandwidth=1"));
-    assert!(page.contains("longer than the job's") && page.contains("Nothing: the job is so already"), "{page}");
+    assert!(
+        page.contains("longer than the job's") && page.contains("No change: the job already has these values"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -137,7 +144,7 @@ fn auto_shows_what_it_chooses_from_whatever_the_schedule_is() {
         ),
         "{auto}"
     );
-    // each link is a choice, and none is faster than the choice of Auto
+    // each link is a choice, and no choice has a shorter step than the choice of Auto
     let fastest = layout.timeline.makespan;
     for link in auto.split("<a href=\"?").skip(1) {
         let fields = link.split_once('"').unwrap().0.replace("&amp;", "&");
@@ -171,7 +178,7 @@ fn text_of_job_and_query_stays_text_and_nothing_is_inline() {
     }
 }
 
-/// Adds lines to a job, as a user adds them to its file: a schedule replaces the previous one.
+/// Adds lines to a job, as a user adds the lines to the job's file. A schedule replaces the previous schedule.
 fn written(job: &PipelineJob, lines: &str) -> PipelineJob {
     fn merge(into: &mut Value, lines: Value) {
         match (into, lines) {
@@ -226,7 +233,7 @@ proptest! {
         choice.apply(&mut chosen);
         let after = choice.yaml(&own).map_or_else(|| job.clone(), |lines| written(&job, &lines));
         prop_assert_eq!(&after, &chosen);
-        // the address of a choice leads back to it
+        // the address of a choice leads back to the choice
         prop_assert_eq!(Choice::read(&query(&choice.address()[1..]), &own).unwrap(), choice);
     }
 

@@ -26,7 +26,7 @@ fn serve_with(limits: ServerLimits, streams: usize) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let job = JobFolder::open(folder.path(), None).unwrap();
     write_steps(&folder, 3);
-    let (listener, token) = (TcpListener::bind("127.0.0.1:0").unwrap(), Token::draw().unwrap());
+    let (listener, token) = (TcpListener::bind("127.0.0.1:0").unwrap(), PageToken::draw().unwrap());
     let served = Served { address: listener.local_addr().unwrap(), token: token.reveal().to_owned(), folder };
     start(listener, router(site(job, StatusSource::Folder, streams), token).unwrap(), limits).unwrap();
     served
@@ -50,7 +50,7 @@ impl Served {
         stream
     }
 
-    /// The status line, and the rest of the answer.
+    /// Returns the status line, and the answer after the status line.
     fn get(&self, path: &str) -> (String, String) {
         answer(self.request(&format!("GET {path} HTTP/1.1\r\nConnection: close")))
     }
@@ -68,7 +68,7 @@ fn answer(mut stream: TcpStream) -> (String, String) {
     (status.to_owned(), rest.to_owned())
 }
 
-/// Reads until the answer has `words`.
+/// Reads until the answer contains `words`.
 fn read_until(stream: &mut TcpStream, words: &str) -> String {
     let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
     let deadline = Instant::now() + DEADLINE;
@@ -105,10 +105,7 @@ fn without_the_token_nothing_is_shown_but_health() {
         format!("/?token={token}"),
     ] {
         let (status, rest) = served.get(&path);
-        assert!(
-            status.contains("404") && rest.contains("nothing is shown without the whole address"),
-            "{path}: {rest}"
-        );
+        assert!(status.contains("404") && rest.contains("open the complete address"), "{path}: {rest}");
         assert!(!rest.contains("3.5"), "{rest}");
     }
     assert!(served.get("/healthz").0.contains("200"));
@@ -189,7 +186,7 @@ fn a_reader_that_takes_nothing_loses_its_connection() {
     let served = serve_with(ServerLimits { connections: 1, stalled_reader: Duration::from_millis(500), ..LIMITS }, 3);
     let mut stuck = served.connect();
     let request = format!("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", served.page()).repeat(100);
-    // until all buffers are full, or the server has closed the connection
+    // the loop ends when all buffers are full or the server has closed the connection
     stuck.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     while stuck.write_all(request.as_bytes()).is_ok() {}
     assert!(served.get(&served.page()).0.contains("200"), "the only connection is free again");

@@ -1,4 +1,5 @@
-//! The contents of a cache folder: the tokenizer, then the parts, then the files that training maps.
+//! Fills the folder of a token cache: first the tokenizer, then the parts, then the files that training maps into
+//! memory.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::parts::{PartHeader, PartReader, PartStart, PartWriter};
 use crate::atomic_file::{write_atomically, write_bytes_atomically};
 use crate::config::{DocumentFormat, PrepareProgress};
-use crate::corpus::{Content, Corpus, Cursor, Split};
+use crate::corpus::{Content, Corpus, Cursor, SplitPoints};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::loss_mask::{MASK_FILE, MaskWriter};
@@ -21,28 +22,28 @@ use crate::without_documents::without_documents;
 
 const PARTS_DIR: &str = "parts";
 
-/// A builder of the cache of one corpus and tokenizer.
+/// Fills the cache folder of one corpus and one tokenizer.
 pub(super) struct CacheBuilder<'a> {
     pub(super) corpus: &'a Corpus,
     pub(super) tokenizer: &'a ResolvedTokenizer,
     pub(super) folder: &'a Path,
-    /// Bytes of the corpus per part. A part of compressed text may end earlier, at about `2 * part_bytes` tokens,
-    /// because memory holds the whole part.
+    /// The number of corpus bytes per part. A part of compressed text may end earlier, at about `2 * part_bytes`
+    /// tokens, because memory holds the whole part.
     pub(super) part_bytes: u64,
 }
 
-/// The tokenizer to use: a [`TokenizerSource`](crate::TokenizerSource) whose file, if any, has been read.
+/// A [`TokenizerSource`](crate::TokenizerSource) whose tokenizer file, if it names one, has been read.
 pub(super) enum ResolvedTokenizer {
     Train { vocab_size: usize, parse: bool },
     File { tokenizer: Box<Tokenizer>, bytes: Vec<u8> },
 }
 
 impl ResolvedTokenizer {
-    /// The tokenizer, whose file is in `folder` afterwards. It is the given tokenizer, the one in the folder, or a new
-    /// one trained on the texts from `read`.
+    /// Returns the tokenizer, and leaves its file in `folder`. If the tokenizer is to be trained, the function reads
+    /// the file that an earlier run left in `folder`, or trains the tokenizer on the texts from `read`.
     ///
     /// # Errors
-    /// Fails if `read` fails, if the tokenizers library does, or if the volume can't be written.
+    /// Fails if `read` fails, if the tokenizers library reports an error, or if the volume can't be written.
     pub(super) fn prepare(
         &self,
         folder: &Path,
@@ -68,7 +69,7 @@ impl ResolvedTokenizer {
     }
 }
 
-/// Contents of a filled cache.
+/// The contents of a cache folder that lacks only `meta.json`.
 pub(super) struct CacheContents {
     pub(super) tokenizer: Tokenizer,
     pub(super) eos_token_id: u32,
@@ -80,7 +81,7 @@ pub(super) struct CacheContents {
 }
 
 impl CacheBuilder<'_> {
-    /// Completes the work of an earlier run. Afterwards the folder lacks only `meta.json`.
+    /// Fills the folder except for `meta.json`. The function reuses the files that an earlier run completed.
     pub(super) fn run(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<CacheContents, DataError> {
         let parts = self.folder.join(PARTS_DIR);
         fs::create_dir_all(&parts).map_err(DataError::io("create", &parts))?;
@@ -113,17 +114,17 @@ impl CacheBuilder<'_> {
     pub(super) fn clean_up(&self) {
         fs::remove_dir_all(self.folder.join(PARTS_DIR)).ok();
         for file in fs::read_dir(self.folder).into_iter().flatten().flatten() {
-            if stagecoach_files::temporary_target(&file.file_name().to_string_lossy()).is_some() {
+            if stagecoach_files::target_of_temporary_file(&file.file_name().to_string_lossy()).is_some() {
                 fs::remove_file(file.path()).ok();
             }
         }
     }
 
-    /// [`ResolvedTokenizer::prepare`] with all files of the sources as texts.
+    /// Calls [`ResolvedTokenizer::prepare`] with the texts of all training files.
     fn prepare_tokenizer(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<Tokenizer, DataError> {
         let (bytes_total, end) = (self.corpus.size(), self.corpus.training_files);
         self.tokenizer.prepare(self.folder, |on_text| {
-            self.corpus.read_until(Cursor::default(), end, Split::BeforeWhitespace, &mut |piece| {
+            self.corpus.read_until(Cursor::default(), end, SplitPoints::BeforeWhitespace, &mut |piece| {
                 if let Content::Text(text) = piece.content {
                     on_text(text);
                 }
@@ -134,7 +135,7 @@ impl CacheBuilder<'_> {
         })
     }
 
-    /// The headers of all parts. Parts that don't exist yet are written.
+    /// Returns the headers of all parts, and writes the parts that don't exist.
     fn tokenise(
         &self,
         tokenizer: &Tokenizer,
@@ -160,7 +161,8 @@ impl CacheBuilder<'_> {
         Ok(headers)
     }
 
-    /// Writes the parts from `from` to the end of that source. Returns the start of the next source's first part.
+    /// Writes the parts from `from` to the end of its source. Returns the start of the next source's first part, or
+    /// `None` after the last source.
     fn tokenise_source(
         &self,
         tokenizer: &Tokenizer,
@@ -193,7 +195,7 @@ impl CacheBuilder<'_> {
             if batch.bytes() == 0 {
                 progress(PrepareProgress { phase: "tokenising", bytes_done: piece.bytes_read, bytes_total });
             }
-            // the last part of a source ends where the source does
+            // the last part of a source is finished after the loop
             if let (true, Some(cursor)) = (full, piece.resume_at.filter(|cursor| cursor.file < end)) {
                 let next = part.next_start(cursor, piece.bytes_read);
                 let finished = std::mem::replace(&mut part, PartWriter::new(tokenizer, next)?);
@@ -210,7 +212,7 @@ impl CacheBuilder<'_> {
         Ok(next)
     }
 
-    /// The documents and tokens of each source.
+    /// Returns the numbers of documents and tokens of each source.
     fn sources(&self, headers: &[PartHeader]) -> Vec<PreparedSource> {
         let mut sources = vec![PreparedSource::default(); self.corpus.source_ends.len()];
         for header in headers {
@@ -221,7 +223,7 @@ impl CacheBuilder<'_> {
         sources
     }
 
-    /// Refuses a source all of whose conversations are left out.
+    /// Fails if all conversations of a source are left out.
     fn check_conversations(&self, headers: &[PartHeader], sources: &[PreparedSource]) -> Result<(), DataError> {
         let has_conversations = |index: &usize| {
             let first = self.corpus.files.get(self.corpus.files_of(*index).start);

@@ -1,4 +1,4 @@
-//! `meta.json`: the contents of a finished cache, and the files that it was made from.
+//! The file `meta.json`: the contents of a finished cache, and the corpus files from which the cache was made.
 
 use std::collections::HashMap;
 use std::fs;
@@ -25,17 +25,17 @@ pub(super) struct Meta {
     pub(super) sources: Vec<FileHash>,
 }
 
-/// Hash of a corpus file. It is reused as long as the path and the stamp are the same.
+/// The hash of a corpus file. A later start reuses the hash if the file has the same path and stamp.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FileHash {
     path: String,
     #[serde(flatten)]
     stamp: FileStamp,
-    /// BLAKE3 of the contents in hexadecimal, or the digest that the source states.
+    /// The BLAKE3 hash of the contents in hexadecimal, or the digest that the source states.
     blake3: String,
-    /// Whether the file begins with a byte order mark, which is not part of its text. Always false for a file whose
-    /// source states a digest.
+    /// Whether the file begins with a byte order mark, which is not part of its text. The value is always false for a
+    /// file whose source states a digest.
     #[serde(default)]
     byte_order_mark: bool,
 }
@@ -47,7 +47,7 @@ impl FileHash {
 }
 
 impl Meta {
-    /// The `meta.json` of a complete cache; `None` if the cache is incomplete or damaged and must be built.
+    /// Returns the `meta.json` of a complete cache, or `None` if the cache is incomplete or damaged and must be built.
     pub(super) fn load(folder: &Path) -> Option<Meta> {
         let meta: Meta = serde_json::from_slice(&fs::read(folder.join(META_FILE)).ok()?).ok()?;
         let prepared = &meta.prepared;
@@ -65,7 +65,8 @@ impl Meta {
         write_bytes_atomically(&path, &json)
     }
 
-    /// Records the new paths and times of the same contents, so that the next start doesn't read the files again.
+    /// Writes `sources` to `meta.json` if the paths or times of the same contents have changed. The next start can then
+    /// reuse the hashes instead of reading the files again.
     pub(super) fn refresh(&self, folder: &Path, sources: Vec<FileHash>) -> Result<(), DataError> {
         if self.sources == sources {
             return Ok(());
@@ -74,7 +75,7 @@ impl Meta {
     }
 }
 
-/// The hash of every file. A known hash is reused if the path and the stamp are the same.
+/// Returns the hash of every file. A file with a recorded path and stamp is not read again.
 pub(super) fn hash_files(
     corpus: &Corpus,
     cache_root: &Path,
@@ -100,9 +101,8 @@ pub(super) fn hash_files(
         .collect()
 }
 
-/// Identity of the corpus: the formats and contents of its files in order, and the text field or the format of
-/// conversations. File names don't count.
-/// Checkpoints record this hash, so its input can't change.
+/// Returns the identity of the corpus: a hash of the formats and contents of its files in order, and of each file's
+/// text field or conversation format. File names don't count. Checkpoints record this hash, so its input can't change.
 pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, hash) in corpus.files.iter().zip(hashes) {
@@ -112,7 +112,7 @@ pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
             (DocumentFormat::Text, _) => "\"\"".to_owned(),
             (conversations, _) => conversations.name().to_owned(),
         };
-        // earlier versions trained on the byte order mark of a text
+        // earlier versions kept the byte order mark in the text, so this version needs another hash
         let without = match format.contents {
             Contents::PlainText if hash.byte_order_mark => " without its byte order mark",
             _ => "",
@@ -122,7 +122,7 @@ pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The hashes recorded in any finished cache, by path and stamp.
+/// Returns the hashes that all finished caches record, by path and stamp.
 fn known_hashes(cache_root: &Path) -> HashMap<(String, FileStamp), FileHash> {
     let folders = fs::read_dir(cache_root).into_iter().flatten().flatten();
     folders

@@ -1,7 +1,8 @@
-//! The token cache: `<cache>/<key>/` holds a corpus as token ids. Stage 0 fills it once, and jobs share it. The key is
-//! a hash of the corpus's contents and the tokenizer. Parts are written one by one, so that an interrupted run resumes
-//! after the last one. `meta.json` is written last: a folder with it is complete, and only `meta.json` itself changes
-//! afterwards.
+//! The token cache. The folder `<cache>/<key>/` holds a corpus as token ids. Stage 0 fills the folder once, and all
+//! jobs with this corpus and tokenizer share it. The key is a hash of the corpus's contents and the tokenizer. Stage 0
+//! writes one part after another, so that an interrupted run resumes after the last complete part. It writes
+//! `meta.json` last, so a folder with `meta.json` is complete. A later start may only rewrite `meta.json` and add the
+//! file of the document hashes.
 
 mod build;
 mod meta;
@@ -18,7 +19,7 @@ use crate::config::{DataConfig, DocumentFormat, HeldOut, OnBadRecord, PreparePro
 use crate::corpus::Corpus;
 use crate::dataset::Dataset;
 use crate::document_hashes::DocumentHashes;
-use crate::document_tokens::form_of;
+use crate::document_tokens::token_form;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
 use crate::tokenizer::{SpecialTokenIds, Tokenizer};
@@ -26,28 +27,29 @@ use crate::tokenizer_training::{MIN_VOCAB_SIZE, TRAINING_VERSION};
 use build::{CacheBuilder, ResolvedTokenizer};
 use meta::Meta;
 
-/// Part of every cache key. Increment it when the same corpus and tokenizer are stored in another way.
+/// The version of the cache's format, which is part of every cache key. Increment the version when the same corpus and
+/// tokenizer are stored in another way.
 const CACHE_FORMAT_VERSION: u32 = 1;
 
-/// Bytes of the corpus per part. The number bounds the work lost in a crash to a few seconds.
+/// The number of corpus bytes per part. A crash loses the work on one part, which takes a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Finds the corpus, trains or reads the tokenizer and tokenises the corpus, or the held-out part of a streamed one,
-/// except for the work that the cache already holds. Concurrent calls are safe, but they repeat each other's work.
-/// After a crash, the next call resumes. Invalid data leaves nothing incomplete behind. `progress` is called once for
-/// every piece of text, often thousands of times a second.
+/// Finds the corpus, trains or reads the tokenizer, and tokenises the corpus. Of a streamed corpus, the function
+/// tokenises only the held-out documents. It skips the work whose results are in the cache. Concurrent calls are safe,
+/// but repeat each other's work. After a crash, the next call resumes. If the data is invalid, the function removes the
+/// incomplete folder. It calls `progress` once for every piece of text, often thousands of times a second.
 ///
 /// # Errors
-/// Any [`DataError`].
+/// Fails with any [`DataError`].
 pub fn prepare(config: &DataConfig, progress: &mut dyn FnMut(PrepareProgress)) -> Result<PreparedCorpus, DataError> {
     prepare_in_parts(config, PART_BYTES, progress)
 }
 
-/// Checks the sources of [`prepare`] without reading any text: the corpus's files, and the tokenizer's file if it has
-/// one. Returns the size of the tokenizer's vocabulary, or `None` if the tokenizer is yet to be trained.
+/// Checks the corpus files and the tokenizer's file, if the job names one, without reading any text. Returns the size
+/// of the tokenizer's vocabulary, or `None` if [`prepare`] will train the tokenizer.
 ///
 /// # Errors
-/// Like [`prepare`].
+/// Fails like [`prepare`].
 pub fn check_sources(config: &DataConfig) -> Result<Option<usize>, DataError> {
     Ok(match find_sources(config)?.1 {
         ResolvedTokenizer::File { tokenizer, .. } => Some(tokenizer.vocab_size()),
@@ -64,12 +66,11 @@ fn find_sources(config: &DataConfig) -> Result<(Corpus, ResolvedTokenizer), Data
     Ok((corpus, tokenizer))
 }
 
-/// The corpus and its tokenizer. A tokenizer that the corpus trains is trained, and the corpus prepared, if it is not
-/// yet.
+/// Returns the corpus and its tokenizer. If the corpus trains the tokenizer, the function prepares the corpus first.
 ///
 /// # Errors
-/// Like [`prepare`].
-pub(crate) fn find_tokens(config: &DataConfig) -> Result<(Corpus, Tokenizer), DataError> {
+/// Fails like [`prepare`].
+pub(crate) fn corpus_and_tokenizer(config: &DataConfig) -> Result<(Corpus, Tokenizer), DataError> {
     Ok(match find_sources(config)? {
         (corpus, ResolvedTokenizer::File { tokenizer, .. }) => (corpus, *tokenizer),
         (corpus, ResolvedTokenizer::Train { .. }) => {
@@ -79,7 +80,7 @@ pub(crate) fn find_tokens(config: &DataConfig) -> Result<(Corpus, Tokenizer), Da
     })
 }
 
-/// Checks that the files of `corpus` have the contents that were prepared.
+/// Checks that the files of `corpus` have the contents from which `prepared` was made.
 ///
 /// # Errors
 /// Fails if the contents differ, or if a changed file can't be read.
@@ -131,7 +132,7 @@ fn prepare_in_parts(
                     documents: contents.documents,
                     empty_documents: contents.empty_documents,
                     vocab_size: contents.tokenizer.vocab_size(),
-                    id_bytes: form_of(&contents.tokenizer).id_bytes,
+                    id_bytes: token_form(&contents.tokenizer).id_bytes,
                     padding: contents.tokenizer.padding().unwrap_or(contents.eos_token_id),
                     special_tokens: contents.tokenizer.special_tokens().clone(),
                     chat_template: contents.tokenizer.conversations.as_ref().map(|it| it.template_hash.clone()),
@@ -159,7 +160,8 @@ fn prepare_in_parts(
             }
         }
     };
-    // another job with another padding token may have filled the cache, or an older version that records no tokens
+    // The folder may come from a job with another padding token, or from a version that recorded no special tokens. So
+    // these tokens are taken from the tokenizer of this job.
     let own = match &tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => Tokenizer::clone(tokenizer),
         ResolvedTokenizer::Train { .. } => prepared.tokenizer(config)?,
@@ -167,7 +169,7 @@ fn prepare_in_parts(
     let prepared = PreparedCorpus {
         padding: own.padding().unwrap_or(prepared.padding),
         special_tokens: SpecialTokenIds {
-            all_end_documents: own.special_tokens().eos.len() > 1 && ends_documents_at_tokens(config, &corpus),
+            each_token_ends_a_document: own.special_tokens().eos.len() > 1 && ends_documents_at_tokens(config, &corpus),
             ..own.special_tokens().clone()
         },
         ..prepared
@@ -175,14 +177,14 @@ fn prepare_in_parts(
     if let (HeldOut::Documents(_), None) = (config.held_out, &config.streaming) {
         DocumentHashes::write(&path, &prepared, progress)?;
     }
-    Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start
-    // written last: a job that can't begin may find other files when a user starts it again
+    Dataset::open(config, &prepared)?; // fails for a corpus that is too short, before the stages start
+    // The list of remote files is written last: if a job can't begin, the user's next start lists the sources again.
     corpus.remote_files.write()?;
     let notes = [corpus.notes(), prepared.findings.notes(&corpus.file_names())].concat();
     Ok(PreparedCorpus { notes, ..prepared })
 }
 
-/// The tokenizer to use. A tokenizer file is read, and the source is checked against the corpus.
+/// Reads the tokenizer's file if the job names one, and checks that the tokenizer fits the corpus.
 fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTokenizer, DataError> {
     match &config.tokenizer {
         TokenizerSource::File { path } => {
@@ -209,8 +211,8 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
     }
 }
 
-/// Name of the cache's folder: 32 hexadecimal digits, a hash of everything that determines the ids. The hash leaves out
-/// settings with which older versions give the same ids, so that their caches keep their names.
+/// Returns the name of the cache's folder: 32 hexadecimal digits of a hash of everything that determines the ids. A
+/// setting with which older versions give the same ids is not hashed, so that their caches keep their names.
 fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
     let conversations = match tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.conversations.as_ref(),
@@ -239,13 +241,13 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     stagecoach_files::key(&hash.to_hex())
 }
 
-/// Whether documents end at every end-of-text token in a text or in a file of token ids.
+/// Whether every end-of-text token in a text or in a file of token ids ends a document.
 fn ends_documents_at_tokens(config: &DataConfig, corpus: &Corpus) -> bool {
     config.parse_special_tokens || corpus.files.iter().any(|file| !file.format.is_text())
 }
 
-/// The part of a cache key for a tokenizer in a file, with the effects of the configurations beside it. With
-/// `ends_documents_at_tokens`, documents end at every end-of-text token in a text or in a file of token ids.
+/// Returns the part of a cache key for a tokenizer file and the configuration files beside it. If
+/// `ends_documents_at_tokens` is true, every end-of-text token in a text or in a file of token ids ends a document.
 fn file_key(tokenizer: &Tokenizer, ends_documents_at_tokens: bool) -> String {
     let special = tokenizer.special_tokens();
     let mut key = format!("file {}", tokenizer.hash());
@@ -254,7 +256,7 @@ fn file_key(tokenizer: &Tokenizer, ends_documents_at_tokens: bool) -> String {
         None if ends_documents_at_tokens && special.eos.len() > 1 => key += &format!(" ends {:?}", special.eos),
         None => {}
     }
-    if let (Some(pad), true) = (special.pad, tokenizer.keeps_padding_text()) {
+    if let (Some(pad), true) = (special.pad, tokenizer.padding_stays_text()) {
         key += &format!(" pad {pad}");
     }
     key

@@ -1,5 +1,5 @@
-//! A part of the tokenised corpus: a line of JSON, then the offsets in the part at which documents start, then the ids,
-//! then the bitmap of the tokens that are trained on if the corpus has conversations.
+//! The file of one part of the tokenised corpus. It consists of a line of JSON, the offsets at which the part's
+//! documents start, the token ids, and, for a corpus with conversations, a bitmap of the tokens that are trained on.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::write_atomically;
 use crate::corpus::Cursor;
-use crate::document_tokens::{DocumentTokens, form_of};
+use crate::document_tokens::{DocumentTokens, token_form};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::loss_mask::{MaskWriter, bit, id_of, mask_bytes, write_mask};
 use crate::tokenizer::Tokenizer;
 
-/// The range of the corpus that a part covers, and the numbers of its contents. Stored as the part's first line.
+/// The first line of a part's file: the range of the corpus that the part covers, and the counts of its contents.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartHeader {
     pub(super) tokenizer: String,
     pub(super) from: PartStart,
-    /// `None` where the corpus ends.
+    /// The beginning of the next part; `None` for the last part of the corpus.
     pub(super) to: Option<PartStart>,
     pub(super) tokens: u64,
     pub(super) documents: u64,
@@ -34,28 +34,29 @@ pub(super) struct PartHeader {
 }
 
 impl PartHeader {
-    /// Bytes of the ids.
+    /// Returns the size of the ids in bytes.
     fn id_size(&self) -> u64 {
         self.tokens * self.id_bytes as u64
     }
 
-    /// Bytes of the bitmap.
+    /// Returns the size of the bitmap in bytes.
     fn mask_size(&self) -> u64 {
         if self.has_mask { mask_bytes(self.tokens) } else { 0 }
     }
 }
 
-/// The beginning of a part. Part boundaries do not depend on who writes the parts or where a run resumed.
+/// The beginning of a part. It does not depend on the process that writes the parts, or on the place where a run
+/// resumed.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PartStart {
     pub(super) cursor: Cursor,
-    /// Bytes of the corpus before the part.
+    /// The number of corpus bytes before the part.
     pub(super) done: u64,
     /// Whether the part begins within a document that began in an earlier part.
     inside: bool,
 }
 
-/// A part in memory, until it is complete.
+/// Collects a part in memory until the part is complete.
 pub(super) struct PartWriter<'a> {
     from: PartStart,
     pub(super) documents: DocumentTokens<'a>,
@@ -66,25 +67,25 @@ impl<'a> PartWriter<'a> {
         Ok(PartWriter { from, documents: DocumentTokens::new(tokenizer, from.inside)? })
     }
 
-    /// The number of tokens so far.
+    /// Returns the number of collected tokens.
     pub(super) fn tokens(&self) -> u64 {
         self.documents.ids.len() as u64
     }
 
-    /// The beginning of the part.
+    /// Returns the beginning of the part.
     pub(super) fn from(&self) -> PartStart {
         self.from
     }
 
-    /// The beginning of the next part if this part ends now, at `cursor`, after `done` bytes of the corpus.
+    /// Returns the beginning of the next part if this part ends at `cursor`, after `done` bytes of the corpus.
     pub(super) fn next_start(&self, cursor: Cursor, done: u64) -> PartStart {
         PartStart { cursor, done, inside: self.documents.is_inside() }
     }
 
-    /// Writes the part to `path`; the next one begins at `to`.
+    /// Writes the part to `path`. The next part begins at `to`.
     pub(super) fn finish(self, path: &Path, to: Option<PartStart>) -> Result<PartHeader, DataError> {
         let tokenizer = self.documents.tokenizer();
-        let form = form_of(tokenizer);
+        let form = token_form(tokenizer);
         let DocumentTokens { ids, starts, empty, findings, .. } = self.documents;
         let header = PartHeader {
             tokenizer: tokenizer.hash().to_owned(),
@@ -113,7 +114,7 @@ impl<'a> PartWriter<'a> {
     }
 }
 
-/// A part on disk, open at its document starts.
+/// The file of a part, open at its document starts.
 pub(super) struct PartReader {
     pub(super) header: PartHeader,
     path: PathBuf,
@@ -121,7 +122,7 @@ pub(super) struct PartReader {
 }
 
 impl PartReader {
-    /// `None` if the part doesn't exist or isn't complete.
+    /// Opens the part at `path`. Returns `None` if the file doesn't exist or isn't complete.
     pub(super) fn open(path: &Path) -> Option<PartReader> {
         let mut file = BufReader::with_capacity(1 << 20, File::open(path).ok()?);
         let mut line = String::new();

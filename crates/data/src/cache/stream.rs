@@ -1,5 +1,5 @@
-//! The cache of a streamed corpus: the tokenizer, and the held-out documents. Training documents are read during
-//! training.
+//! The cache of a streamed corpus. It holds the tokenizer and the held-out documents. Stage 0 reads the training
+//! documents while training runs.
 
 use std::fs;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::path::Path;
 use super::build::{CacheContents, ResolvedTokenizer};
 use crate::config::{DataConfig, HeldOut, PrepareProgress, Streaming};
 use crate::corpus::{Content, Corpus, Cursor};
-use crate::document_tokens::{DocumentTokens, form_of};
+use crate::document_tokens::{DocumentTokens, token_form};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::prepared::PreparedSource;
@@ -16,13 +16,14 @@ use crate::streaming::{StreamPosition, WindowReader, WindowStore, sample, write_
 use crate::text_batch::{ENCODE_BATCH_BYTES, TextBatch};
 use crate::tokenizer::Tokenizer;
 
-/// Part of every cache key of a stream. Increment it when the same sources have other windows.
+/// The version of the windows, which is part of every cache key of a stream. Increment the version when the same
+/// sources have other windows.
 const STREAM_VERSION: u32 = 2;
 
-/// Bytes of text, of all sources together, on which a tokenizer is trained.
+/// The number of bytes of text, of all sources together, on which a tokenizer is trained.
 const TOKENIZER_SAMPLE_BYTES: u64 = 256 << 20;
 
-/// Name of the stream's folder, which depends on everything that decides its windows.
+/// Returns the name of the stream's folder, which depends on everything that determines the stream's windows.
 pub(super) fn key(tokens: &str, config: &DataConfig, streaming: &Streaming) -> String {
     let Streaming { window_sequences, block_bytes, folder: _, max_bytes: _ } = streaming;
     let held_out = match config.held_out {
@@ -39,7 +40,7 @@ pub(super) fn key(tokens: &str, config: &DataConfig, streaming: &Streaming) -> S
 /// Fills the cache of a streamed corpus, except for `meta.json`.
 ///
 /// # Errors
-/// Any [`DataError`].
+/// Fails with any [`DataError`].
 pub(super) fn build(
     (config, streaming): (&DataConfig, &Streaming),
     (corpus, tokenizer): (&Corpus, &ResolvedTokenizer),
@@ -50,7 +51,7 @@ pub(super) fn build(
     fs::create_dir_all(path).map_err(DataError::io("create", path))?;
     let tokenizer = tokenizer.prepare(path, |on_text| read_sample(config, streaming, corpus, on_text, progress))?;
     let held_out = HeldOutDocuments::read(config, streaming, corpus, &tokenizer, folder, progress)?;
-    write_tokens(path, &held_out.ids, &held_out.starts, form_of(&tokenizer))?;
+    write_tokens(path, &held_out.ids, &held_out.starts, token_form(&tokenizer))?;
     Ok(CacheContents {
         eos_token_id: tokenizer.require_eos_token()?,
         tokenizer,
@@ -62,7 +63,7 @@ pub(super) fn build(
     })
 }
 
-/// Passes the beginnings of the streams to `on_text`, which trains a tokenizer.
+/// Passes the beginning of each source's stream to `on_text`. A tokenizer is trained on these texts.
 fn read_sample(
     config: &DataConfig,
     streaming: &Streaming,
@@ -84,7 +85,8 @@ fn read_sample(
     Ok(())
 }
 
-/// The held-out documents of a stream: the drawn ones of each source, then those of each set of files.
+/// The held-out documents of a stream: first the drawn documents of each source, then the documents of each set of
+/// held-out files.
 #[derive(Default)]
 struct HeldOutDocuments {
     ids: Vec<u32>,
@@ -107,7 +109,7 @@ impl HeldOutDocuments {
         for source in 0..config.sources.len() {
             match config.held_out {
                 HeldOut::Documents(fraction) => {
-                    let store = WindowStore::new(streaming, folder, source, form_of(tokenizer));
+                    let store = WindowStore::new(streaming, folder, source, token_form(tokenizer));
                     held_out.draw((config, streaming, fraction), (corpus, source), tokenizer, &store, progress)?;
                 }
                 HeldOut::Nothing | HeldOut::LastSequences(_) => held_out.add(&[], &[]),
@@ -119,8 +121,8 @@ impl HeldOutDocuments {
         Ok(held_out)
     }
 
-    /// Adds the documents that are drawn while the first window of a source is read, and further windows if these
-    /// documents are too few for a sequence. Only the first window is written.
+    /// Adds the documents that are drawn while the first window of a source is read. If these documents are too few for
+    /// a sequence, the function reads further windows. It writes only the first window.
     fn draw(
         &mut self,
         (config, streaming, fraction): (&DataConfig, &Streaming, f64),
@@ -160,7 +162,7 @@ impl HeldOutDocuments {
         Ok(())
     }
 
-    /// Adds all documents of these files.
+    /// Adds all documents of `files`.
     fn read_files(
         &mut self,
         corpus: &Corpus,

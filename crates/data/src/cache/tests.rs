@@ -1,4 +1,4 @@
-//! The cache is the same after crashes, damage, races and changes.
+//! Tests that the cache has the same contents after crashes, damage, races and changes.
 
 use std::fs::{self, File, FileTimes};
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use super::*;
 use crate::config::OnLongConversation;
 use crate::examples::compressed;
 
-/// Bytes of the corpus per part. The corpus below has a dozen parts.
+/// The number of corpus bytes per part. The corpus below has a dozen parts.
 const PART_BYTES: u64 = 8_000;
 const WORDS: [&str; 10] = ["coach", "horses", "road", "inn,", "mail", "the", "of", "milestone.", "turnpike", "and"];
 const KILLED_RUN: &str = "cache::tests::killed_run";
 
-/// Short files, and a long one that is split into pieces and so spans parts.
+/// Returns a volume with short files, and with a long file whose pieces span parts.
 fn volume() -> (TempDir, DataConfig) {
     let folder = TempDir::new().unwrap();
     let root = folder.path().to_owned();
@@ -35,7 +35,7 @@ fn volume() -> (TempDir, DataConfig) {
     (folder, config)
 }
 
-/// Conversations in a dozen parts, some of which are cut, and some of which are bad records.
+/// Returns a volume with conversations for a dozen parts. Some conversations are cut, and some are bad records.
 fn conversations() -> (TempDir, DataConfig) {
     let folder = TempDir::new().unwrap();
     let root = folder.path().to_owned();
@@ -71,7 +71,7 @@ fn conversations() -> (TempDir, DataConfig) {
     (folder, config)
 }
 
-/// The configuration of a volume of this file.
+/// Returns the data configuration of a volume of these tests.
 fn data_config(root: PathBuf) -> DataConfig {
     if root.join("model").exists() {
         let tokenizer = TokenizerSource::File { path: "model/tokenizer.json".into() };
@@ -101,7 +101,7 @@ fn run(config: &DataConfig) -> PreparedCorpus {
     prepare_in_parts(config, PART_BYTES, &mut |_| {}).unwrap()
 }
 
-/// Names and contents of all files of the cache, except the contents of `meta.json`, which holds times.
+/// Returns the names and contents of all files of the cache, without the contents of `meta.json`, which holds times.
 fn contents(config: &DataConfig) -> Vec<(PathBuf, Vec<u8>)> {
     fn visit(folder: &Path, into: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -124,7 +124,7 @@ fn parts(config: &DataConfig) -> usize {
     folders.flat_map(|folder| fs::read_dir(folder.path().join("parts")).into_iter().flatten()).count()
 }
 
-/// A process that the test below starts. It aborts at a given call of `progress`, without cleanup.
+/// The process that the next test starts. It aborts at a given call of `progress`, without cleanup.
 #[test]
 #[ignore = "not a test: a process to be killed"]
 fn killed_run() {
@@ -157,7 +157,7 @@ fn resumes_after_its_last_part(volume: fn() -> (TempDir, DataConfig)) {
     assert!(tokenising > 8, "{calls:?}");
 
     let first = calls.iter().position(|&phase| phase == "tokenising").unwrap();
-    // Each run has a fresh volume. The kills come while hashing, while training, and at every second report of the
+    // Each run has a fresh volume. A run is killed while it hashes, while it trains, or at every second report of the
     // tokenising.
     for at in [1, first].into_iter().chain((first + 1..=calls.len()).step_by(2)) {
         let (_folder, config) = volume();
@@ -211,7 +211,7 @@ fn the_result_does_not_depend_on_the_parts() {
     assert!(contents(&in_parts) == contents(&at_once));
 }
 
-/// Leaves the folder in the state of a run that was killed between its last part and the final files.
+/// Restores the state of a run that was killed between its last part and the final files. Returns the cache folder.
 fn remove_final_files(config: &DataConfig, prepared: &PreparedCorpus) -> PathBuf {
     let folder = config.cache_root.join(&prepared.folder);
     fs::remove_file(folder.join("meta.json")).unwrap();
@@ -269,7 +269,7 @@ fn touch(path: &Path, seconds: u64) {
     File::options().append(true).open(path).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();
 }
 
-/// The phases that a run reports.
+/// Returns the phases that a run reports.
 fn phases_reported(config: &DataConfig) -> (PreparedCorpus, Vec<&'static str>) {
     let mut phases = Vec::new();
     let prepared = prepare_in_parts(config, PART_BYTES, &mut |progress| phases.push(progress.phase)).unwrap();
@@ -284,19 +284,19 @@ fn only_changed_files_are_read() {
     assert_eq!(all, ["hashing the corpus", "training the tokenizer", "tokenising"]);
     assert_eq!(phases_reported(&config), (first.clone(), vec![]));
 
-    // The cache doesn't depend on how sequences are made.
+    // The cache doesn't depend on the settings of sequences.
     config.sequence_length = 32;
     config.packing = false;
     config.held_out = HeldOut::LastSequences(0.2);
     assert_eq!(phases_reported(&config), (first.clone(), vec![]));
 
-    // A file with another time and the same contents is hashed once, and its hash is then recorded.
+    // A file with another time and the same contents is hashed once. The next run reuses the recorded hash.
     let file = config.volume_root.join("corpus/1.txt");
     touch(&file, 1_000_000_000);
     assert_eq!(phases_reported(&config), (first.clone(), vec!["hashing the corpus"]));
     assert_eq!(phases_reported(&config), (first.clone(), vec![]));
 
-    // Other contents of the same size and time, from another file or written to the same file.
+    // A file with other contents but the same size and time is read again, both after a rename and after a write to it.
     let another = config.volume_root.join("another");
     fs::write(&another, text(98, 9_000)).unwrap();
     touch(&another, 1_000_000_000);
@@ -310,12 +310,12 @@ fn only_changed_files_are_read() {
     assert_eq!(all.len(), 3);
     assert_ne!((&changed.folder, &changed.corpus_hash), (&first.folder, &first.corpus_hash));
 
-    // The original contents again: both caches still exist.
+    // After the original contents return, both caches still exist.
     fs::write(&file, text(1, 9_000)).unwrap();
     touch(&file, 1_000_000_002);
     assert_eq!(phases_reported(&config), (first.clone(), vec!["hashing the corpus"]));
 
-    // Each tokenizer has its own cache of the same corpus.
+    // Each tokenizer has a separate cache of the same corpus.
     config.tokenizer = TokenizerSource::Train { vocab_size: 300 };
     let (smaller, all) = phases_reported(&config);
     assert_eq!(all, ["training the tokenizer", "tokenising"]);

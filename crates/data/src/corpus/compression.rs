@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read};
 use flate2::bufread::MultiGzDecoder;
 use zstd::stream::read::Decoder as ZstdDecoder;
 
-/// A compression of corpus files.
+/// The compression of a corpus file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// One or more gzip members (RFC 1952).
@@ -18,7 +18,7 @@ impl Compression {
     /// All compressions.
     pub const ALL: [Compression; 2] = [Compression::Gzip, Compression::Zstd];
 
-    /// The extension of the files, without the dot. Corpus hashes contain it, so it never changes.
+    /// Returns the extension of the files, without the dot. Corpus hashes contain the extension, so it never changes.
     pub const fn extension(self) -> &'static str {
         match self {
             Compression::Gzip => "gz",
@@ -26,7 +26,7 @@ impl Compression {
         }
     }
 
-    /// The command that prints the contents of a compressed file.
+    /// Returns the command that prints the contents of a compressed file.
     pub(crate) const fn command(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip -dc",
@@ -35,10 +35,10 @@ impl Compression {
     }
 }
 
-/// The bytes of a file of a source.
+/// A reader of the bytes of a source's file.
 pub(super) type SourceReader = Box<dyn Read + Send>;
 
-/// A decoder of the bytes of a file as they are read.
+/// Decompresses the bytes of a file while they are read.
 pub(super) enum Decoder {
     Plain(SourceReader),
     Gzip(MultiGzDecoder<Blocks<SourceReader>>),
@@ -54,7 +54,7 @@ impl Decoder {
         })
     }
 
-    /// The compressed bytes; `None` for a file that is not compressed.
+    /// Returns the reader of the compressed bytes, or `None` for a file that is not compressed.
     pub(super) fn compressed(&self) -> Option<&Blocks<SourceReader>> {
         match self {
             Decoder::Plain(_) => None,
@@ -78,7 +78,7 @@ impl Read for Decoder {
     }
 }
 
-/// The error of a file whose bytes the source can read and the decoder can't decompress.
+/// Returns the error for a file that the source can read but the decoder can't decompress.
 fn damaged(error: &io::Error) -> io::Error {
     io::Error::other(NoText::Damaged(match error.kind() {
         io::ErrorKind::UnexpectedEof => "it is cut off".to_owned(),
@@ -86,7 +86,7 @@ fn damaged(error: &io::Error) -> io::Error {
     }))
 }
 
-/// The reason why the bytes of a file are no text, as the inner error of an [`io::Error`].
+/// The reason why the bytes of a file are not text. It is the inner error of an [`io::Error`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoText {
     #[error("can't be decompressed: {0}")]
@@ -95,14 +95,14 @@ pub(super) enum NoText {
     OtherEncoding(&'static str),
 }
 
-/// A reader of whole blocks. The bytes that a decoder has consumed at a position then depend on the position alone, not
-/// on where reading began or on the sizes in which a source returns its bytes.
+/// Reads whole blocks. The number of bytes that a decoder has consumed at a position therefore depends only on the
+/// position, not on where reading began or on how many bytes the source returns at once.
 pub(super) struct Blocks<R> {
     pub(super) reader: R,
     block: Vec<u8>,
-    /// Bytes of the block that are consumed.
+    /// The number of consumed bytes of `block`.
     at: usize,
-    /// Bytes consumed in all.
+    /// The number of consumed bytes of all blocks.
     pub(super) consumed: u64,
     has_failed: bool,
 }

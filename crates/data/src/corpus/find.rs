@@ -13,17 +13,17 @@ use crate::error::DataError;
 use crate::source::{Listing, Source, SourceFile, Sources};
 
 impl Corpus {
-    /// The files of a job's sources.
+    /// Finds the files of a job's sources and held-out sets.
     ///
     /// # Errors
-    /// Like [`Corpus::of`].
+    /// Fails like [`Corpus::of`].
     pub(crate) fn find(config: &DataConfig) -> Result<Corpus, DataError> {
         let mut sources = Sources::of_job(config)?;
         let corpus = Corpus::of(config, |pattern| sources.list(pattern))?;
         Ok(Corpus { remote_files: sources.into_remote_files(), ..corpus })
     }
 
-    /// The files of a job's sources. `list` returns the matches of a pattern.
+    /// Finds the files of a job's sources and held-out sets. `list` returns the matches of a pattern.
     ///
     /// # Errors
     /// Fails if a source has no pattern, if `list` fails, if a file has an unknown format, if two sources or two
@@ -65,7 +65,7 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// The files that `paths` match, by path.
+    /// Returns the files that `paths` match, by path.
     fn match_files(
         &mut self,
         paths: &[String],
@@ -92,10 +92,11 @@ impl Corpus {
     }
 }
 
-/// Records the owner of `files`: a source or a held-out set.
+/// Records `owner`, a source or a held-out set, as the owner of `files`.
 ///
 /// # Errors
-/// If a file already has an owner: the result of `error`, which gets the name of the file and its two owners.
+/// Fails with the result of `error` if a file already has an owner. `error` receives the name of the file and its two
+/// owners.
 fn own_files(
     owners: &mut BTreeMap<PathBuf, String>,
     owner: &str,
@@ -111,18 +112,18 @@ fn own_files(
 }
 
 impl CorpusFile {
-    /// A file of `source` with records of `documents`. A text is in the field `text_field`.
+    /// Returns a file of `source` whose records have the content `documents`. A text is in the field `text_field`.
     ///
     /// # Errors
-    /// `UnknownFormat` if no format has the extension of the file, and `NoRecords` for a file that can't hold
-    /// conversations.
+    /// Fails with `UnknownFormat` if no format has the file's extension. Fails with `NoRecords` if the records are
+    /// conversations and the file's format has no records.
     pub(crate) fn new(
         source: &Arc<dyn Source>,
         file: SourceFile,
         documents: DocumentFormat,
         text_field: &str,
     ) -> Result<CorpusFile, DataError> {
-        // a link may have the extension that its target lacks
+        // a link may have an extension that its target lacks
         let found = Format::of(&file.path).or_else(|| Format::of(Path::new(&file.matched)));
         let (format, compression) = found.ok_or_else(|| unknown_format(&file.path))?;
         if documents != DocumentFormat::Text && !format.has_records() {
@@ -133,12 +134,12 @@ impl CorpusFile {
         Ok(CorpusFile { file, format, compression, documents, text_field, source })
     }
 
-    /// The name of the format and the compression in corpus hashes, such as `Text.gz`.
+    /// Returns the name of the format and the compression in corpus hashes, such as `Text.gz`.
     pub(crate) fn hashed_name(&self) -> String {
         with_compression(self.format.hashed_name, self.compression)
     }
 
-    /// Whether a part of the file can be read without the rest.
+    /// Whether a part of the file can be read without reading the whole file.
     pub(crate) fn can_be_divided(&self) -> bool {
         self.format.can_be_divided && self.compression.is_none()
     }
@@ -156,7 +157,7 @@ impl CorpusFile {
         Ok(file)
     }
 
-    /// Opens these bytes of the file for reading.
+    /// Opens the range `bytes` of the file for reading.
     ///
     /// # Errors
     /// Fails if the source can't be read.
@@ -167,7 +168,7 @@ impl CorpusFile {
     /// Checks that the file has not changed since it was found.
     ///
     /// # Errors
-    /// `Changed` if it has changed.
+    /// Fails with `Changed` if the file has changed, or if the source can't be read.
     pub(crate) fn check_unchanged(&self) -> Result<(), DataError> {
         match self.source.is_unchanged(&self.file)? {
             true => Ok(()),

@@ -1,14 +1,12 @@
-//! The corpus: the files that the patterns match, in the order of their paths. Each file is read as documents in
-//! bounded pieces. Reading can start at any [`Cursor`] from an earlier read, so an interrupted tokenisation resumes
+//! The corpus: the files that the patterns match, in the order of their paths. A file is read as documents, in pieces
+//! of bounded size. Reading can start at any [`Cursor`] from an earlier read, so an interrupted tokenisation resumes
 //! where it stopped.
 
-mod bad_records;
-mod byte_order_mark;
 mod compression;
-mod conversation_record;
 mod find;
 mod formats;
 mod pieces;
+mod records;
 #[cfg(test)]
 mod tests;
 mod text_reader;
@@ -23,16 +21,16 @@ use serde::{Deserialize, Serialize};
 use crate::config::{DocumentFormat, OnBadRecord};
 use crate::error::DataError;
 use crate::source::{CountedSource, RemoteFiles, Source, SourceFile};
-pub(crate) use bad_records::{BadRecord, BadRecordReason};
-pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
 pub use compression::Compression;
-pub(crate) use conversation_record::ConversationRecord;
 use formats::ReadOptions;
 pub(crate) use formats::{Contents, FieldBytes, with_compression};
 pub use formats::{FORMATS, Format, document_numbers, text_formats};
-pub(crate) use pieces::{METASPACE, Split};
+pub(crate) use pieces::{METASPACE, SplitPoints};
+pub(crate) use records::{BadRecord, BadRecordReason, ConversationRecord};
+pub(crate) use text_reader::BYTE_ORDER_MARK;
 
-/// The files of a job, in order: source by source, then the held-out sets, and each of them by the paths of its files.
+/// The files of a job in order: first the sources, then the held-out sets. The files of each source or set are ordered
+/// by path.
 #[derive(Default)]
 pub(crate) struct Corpus {
     pub(crate) files: Vec<CorpusFile>,
@@ -47,11 +45,11 @@ pub(crate) struct Corpus {
     pub(crate) folders: BTreeSet<String>,
     /// Files that the patterns match more than once, relative to the volume's root.
     pub(crate) repeated: BTreeSet<String>,
-    /// Files of sources that are not trained on, because a held-out set has them.
+    /// The files that a source and a held-out set both match. Training leaves them out.
     pub(crate) held_out: BTreeSet<String>,
 }
 
-/// A file of the corpus: a file of a source whose format is known.
+/// A file of the corpus, with its source and its format.
 #[derive(Clone, Debug)]
 pub(crate) struct CorpusFile {
     file: SourceFile,
@@ -72,19 +70,19 @@ impl Deref for CorpusFile {
     }
 }
 
-/// A position in the corpus at which reading can start. Stored in the parts' headers.
+/// A position in the corpus at which reading can start. The headers of parts store cursors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cursor {
-    /// Index of the file.
+    /// The index of the file in the corpus.
     pub(crate) file: usize,
-    /// Bytes of the file before the position, decompressed; for `.parquet` always 0.
+    /// The number of bytes of the file before the position, decompressed; always 0 for `.parquet`.
     pub(crate) offset: u64,
-    /// Lines, elements or rows of the file before the position.
+    /// The number of lines, elements or rows of the file before the position.
     pub(crate) record: u64,
 }
 
-/// A part of a file whose format can be divided. The bytes of the file form `of` equal parts. A record belongs to the
-/// part `index` if its middle byte does, so every record is in one part.
+/// A part of a file whose format can be divided. The bytes of the file form `of` equal parts. A row group belongs to
+/// the part that contains its middle byte, so every row group is in exactly one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilePart {
     pub(crate) index: u64,
@@ -95,7 +93,7 @@ impl FilePart {
     /// The whole file.
     pub(crate) const WHOLE: FilePart = FilePart { index: 0, of: 1 };
 
-    /// Whether the record at `bytes` of a file of `total` bytes is in the part.
+    /// Whether the row group at `bytes` of a file of `total` bytes is in the part.
     pub(crate) fn has(self, bytes: Range<u64>, total: u64) -> bool {
         let middle = u128::from(bytes.start) + u128::from(bytes.end);
         let part = middle * u128::from(self.of) / (2 * u128::from(total.max(1)));
@@ -103,16 +101,17 @@ impl FilePart {
     }
 }
 
-/// A piece of a document, or all of it.
+/// A piece of a document, or a whole document.
 pub(crate) struct Piece<'a> {
     pub(crate) content: Content<'a>,
-    /// Lines, elements or rows of the file up to and including the document; 1 for a file that is one document.
+    /// The number of lines, elements or rows of the file up to and including the document; 1 for a file that is one
+    /// document.
     pub(crate) record: u64,
     /// Whether the document ends with this piece.
     pub(crate) is_last: bool,
     /// The cursor from which reading can resume after this piece; `None` in the middle of a line or row.
     pub(crate) resume_at: Option<Cursor>,
-    /// Bytes of the corpus read so far.
+    /// The number of bytes of the corpus that have been read.
     pub(crate) bytes_read: u64,
 }
 
@@ -129,27 +128,28 @@ pub(crate) enum Content<'a> {
     },
     /// A conversation, which is a whole document.
     Conversation(&'a ConversationRecord),
-    /// The number of lone surrogates that the text of the next pieces has lost. Not a piece of a document.
+    /// The number of lone surrogates that were replaced in the text of the next pieces. This content is not a piece of
+    /// a document.
     LoneSurrogates(u64),
-    /// A record that is left out. Not a piece of a document.
+    /// A record that is left out. This content is not a piece of a document.
     BadRecord(BadRecord),
 }
 
-/// A receiver of every piece, in order.
+/// Receives every piece, in order.
 type PieceHandler<'a> = dyn FnMut(Piece) -> Result<(), DataError> + 'a;
 
 impl Corpus {
-    /// Bytes of all files.
+    /// Returns the size of all files in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.bytes_before(self.files.len())
     }
 
-    /// The names of all files.
+    /// Returns the names of all files.
     pub(crate) fn file_names(&self) -> Vec<&str> {
         self.files.iter().map(|file| file.name.as_str()).collect()
     }
 
-    /// Adds the bytes that are read from now on to `bytes`.
+    /// Makes all later reads of the corpus add their bytes to `bytes`.
     pub(crate) fn count_bytes(&mut self, bytes: &Arc<AtomicU64>) {
         for file in &mut self.files {
             let source = Arc::clone(&file.source);
@@ -157,7 +157,7 @@ impl Corpus {
         }
     }
 
-    /// Sentences for people about the matches of the patterns that add no text.
+    /// Returns sentences for the user about matches of the patterns that add no text.
     pub(crate) fn notes(&self) -> Vec<String> {
         let empty: Vec<&str> = self.files.iter().filter(|f| f.stamp.size == 0).map(|file| file.name.as_str()).collect();
         let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();
@@ -167,8 +167,8 @@ impl Corpus {
             |names: Vec<&str>, sentence: &str| (!names.is_empty()).then(|| format!("{sentence}: {}", few(&names)));
         [
             said(empty, "data.paths matches empty files"),
-            said(folders, "data.paths matches folders, which are no texts"),
-            said(repeated, "data.paths matches files more than once, and each is trained on once"),
+            said(folders, "data.paths matches folders, which are ignored"),
+            said(repeated, "data.paths matches files more than once: training reads each file once per epoch"),
             said(held_out, "data.evaluation holds out files that data.paths matches too, and they are not trained on"),
         ]
         .into_iter()
@@ -176,26 +176,26 @@ impl Corpus {
         .collect()
     }
 
-    /// Index of the source that contains `cursor`. Held-out sets have the indices after the sources. A cursor at the
-    /// end of the corpus is in the last source or set.
+    /// Returns the index of the source that contains `cursor`. Held-out sets have the indices after the sources. A
+    /// cursor at the end of the corpus is in the last source or set.
     pub(crate) fn source_at(&self, cursor: Cursor) -> usize {
         let source = self.source_ends.partition_point(|&end| end <= cursor.file);
         source.min(self.source_ends.len().saturating_sub(1))
     }
 
-    /// The files of a source. Held-out sets have the indices after the sources.
+    /// Returns the range of files of a source. Held-out sets have the indices after the sources.
     pub(crate) fn files_of(&self, source: usize) -> Range<usize> {
         let start = source.checked_sub(1).map_or(0, |before| self.source_ends[before]);
         start..self.source_ends[source]
     }
 
-    /// Bytes of the first `files` files.
+    /// Returns the size of the first `files` files in bytes.
     pub(crate) fn bytes_before(&self, files: usize) -> u64 {
         self.files.iter().take(files).map(|file| file.stamp.size).sum()
     }
 
-    /// Calls `on_piece` with every piece of the files before `end` from `from` on, in order. `split` gives the
-    /// positions at which a long text may be split into pieces.
+    /// Calls `on_piece` with every piece from `from` on, in order, up to the file with the index `end`. `split` gives
+    /// the positions at which a long text may be split into pieces.
     ///
     /// # Errors
     /// Fails if a file is invalid or can't be read, or if `on_piece` fails.
@@ -203,7 +203,7 @@ impl Corpus {
         &self,
         from: Cursor,
         end: usize,
-        split: Split,
+        split: SplitPoints,
         on_piece: &mut PieceHandler,
     ) -> Result<(), DataError> {
         let mut bytes_before = self.bytes_before(from.file);
@@ -218,18 +218,23 @@ impl Corpus {
         Ok(())
     }
 
-    /// Like [`Corpus::read_until`], but for the file of `from` alone. [`Piece::bytes_read`] counts from the start of
+    /// Like [`Corpus::read_until`], but reads only the file of `from`. [`Piece::bytes_read`] counts from the start of
     /// the file.
-    pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
+    pub(crate) fn read_file(
+        &self,
+        from: Cursor,
+        split: SplitPoints,
+        on_piece: &mut PieceHandler,
+    ) -> Result<(), DataError> {
         self.read_part(from, FilePart::WHOLE, split, on_piece)
     }
 
-    /// Like [`Corpus::read_file`], but for a part of the file.
+    /// Like [`Corpus::read_file`], but reads only one part of the file.
     pub(crate) fn read_part(
         &self,
         from: Cursor,
         part: FilePart,
-        split: Split,
+        split: SplitPoints,
         on_piece: &mut PieceHandler,
     ) -> Result<(), DataError> {
         let file = &self.files[from.file];
@@ -247,7 +252,7 @@ impl Corpus {
     }
 }
 
-/// The first three of `names`, followed by the number of the others.
+/// Returns the first three of `names`, followed by the number of further names.
 pub(crate) fn few(names: &[&str]) -> String {
     const SHOWN: usize = 3;
     let more = names.len().saturating_sub(SHOWN);

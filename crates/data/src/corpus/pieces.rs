@@ -1,4 +1,4 @@
-//! Splits long texts at positions where the ids of the pieces equal the ids of the whole text. Limits the size of text
+//! Splits a long text into pieces whose token ids together equal the ids of the whole text. Limits the size of text
 //! that can't be split.
 
 use serde_json::Value;
@@ -8,15 +8,15 @@ use super::{BadRecord, BadRecordReason, Content, ConversationRecord, CorpusFile,
 use crate::config::DocumentFormat;
 use crate::error::DataError;
 
-/// The positions at which a text may be split such that the pieces have the ids of the whole text. At each of them,
-/// white space follows another character.
+/// The positions at which a text may be split such that the pieces have the ids of the whole text. At each position,
+/// white space follows a character that is not white space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Split {
-    /// Nowhere: the tokenizer gets whole documents.
+pub(crate) enum SplitPoints {
+    /// At no position: the tokenizer receives whole documents.
     Never,
     /// Before any white space.
     BeforeWhitespace,
-    /// Before white space that is not a line end. A line end may belong to the characters before it.
+    /// Before white space that is not a line end. A token may contain a line end and the characters before it.
     BeforeSpaces,
     /// Before the space U+0020, the only white space that separates words for SentencePiece.
     BeforeSpace,
@@ -29,26 +29,27 @@ pub(crate) const METASPACE: char = '\u{2581}';
 /// is about a hundred times the size of its text.
 pub(crate) const MAX_PIECE_BYTES: usize = 16 << 20;
 
-/// Approximate size of a piece: small enough to spread over processors, large enough for a negligible cost per piece.
+/// The approximate size of a piece in bytes. It is small enough to spread pieces over processors, and large enough to
+/// make the cost per piece negligible.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
-/// The last position at which `text` may be split.
-pub(super) fn last_split(text: &str, split: Split) -> Option<usize> {
-    if split == Split::Never {
+/// Returns the last position at which `text` may be split.
+pub(super) fn last_split(text: &str, split: SplitPoints) -> Option<usize> {
+    if split == SplitPoints::Never {
         return None;
     }
     let mut after = None;
     for (at, character) in text.char_indices().rev() {
         match (character.is_whitespace(), after) {
-            // this character is a space to the tokenizer, and spaces may be one token
-            (false, _) if split == Split::BeforeSpace && character == METASPACE => after = None,
+            // the tokenizer treats this character as a space, and several spaces may be one token
+            (false, _) if split == SplitPoints::BeforeSpace && character == METASPACE => after = None,
             (false, Some(space)) => return Some(space),
             (true, _) => {
                 let may = match split {
-                    Split::Never => false,
-                    Split::BeforeWhitespace => true,
-                    Split::BeforeSpaces => !matches!(character, '\r' | '\n'),
-                    Split::BeforeSpace => character == ' ',
+                    SplitPoints::Never => false,
+                    SplitPoints::BeforeWhitespace => true,
+                    SplitPoints::BeforeSpaces => !matches!(character, '\r' | '\n'),
+                    SplitPoints::BeforeSpace => character == ' ',
                 };
                 after = may.then_some(at);
             }
@@ -58,22 +59,22 @@ pub(super) fn last_split(text: &str, split: Split) -> Option<usize> {
     None
 }
 
-/// Passes the text of one record, which is a whole document, to `on_piece`, in pieces if the text may be split.
-/// `resume_at` and `bytes_read` hold the values after the record.
+/// Passes the text of one record, which is a whole document, to `on_piece`. A long text is passed in pieces if `split`
+/// allows it. `resume_at` and `bytes_read` are the values after the record.
 ///
 /// # Errors
-/// `TooLong`, or the error of `on_piece`.
+/// Fails with `TooLong`, or if `on_piece` fails.
 pub(super) fn emit_record(
     corpus_file: &CorpusFile,
     text: &str,
-    split: Split,
+    split: SplitPoints,
     resume_at: Cursor,
     bytes_read: u64,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let mut rest = text;
     let mut wanted = PIECE_BYTES;
-    while split != Split::Never && rest.len() > 2 * wanted {
+    while split != SplitPoints::Never && rest.len() > 2 * wanted {
         let end = (0..=wanted).rev().find(|&at| rest.is_char_boundary(at)).unwrap_or(0);
         let Some(at) = last_split(&rest[..end], split) else {
             wanted *= 2;
@@ -92,10 +93,10 @@ pub(super) fn emit_record(
     on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
 }
 
-/// The conversation in the fields of a record.
+/// Returns the conversation in the fields of a record.
 ///
 /// # Errors
-/// Names the field or the message that is none of a conversation.
+/// Fails with a message that names the invalid field or message of the conversation.
 pub(super) fn conversation(
     record: &Value,
     documents: DocumentFormat,
@@ -107,11 +108,11 @@ pub(super) fn conversation(
     conversation.map_err(|refusal| (BadRecordReason::NoConversation, refusal.to_string()))
 }
 
-/// Passes a conversation to `on_piece`. `resume_at` and `bytes_read` hold the values after the record, which has
-/// `bytes`.
+/// Passes a conversation to `on_piece`. `bytes` is the size of the record. `resume_at` and `bytes_read` are the values
+/// after the record.
 ///
 /// # Errors
-/// The error of `on_piece`.
+/// Fails if `on_piece` fails.
 pub(super) fn emit_conversation(
     corpus_file: &CorpusFile,
     conversation: Conversation,
@@ -141,10 +142,10 @@ pub(super) fn emit_conversation(
     on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
 }
 
-/// Reports to `on_piece` the number of lone surrogates that a record's text has lost, unless it is 0.
+/// Reports to `on_piece` the number of lone surrogates that were replaced in a record's text, unless it is 0.
 ///
 /// # Errors
-/// The error of `on_piece`.
+/// Fails if `on_piece` fails.
 pub(super) fn emit_lone_surrogates(
     count: u64,
     after_record: Cursor,
@@ -158,10 +159,10 @@ pub(super) fn emit_lone_surrogates(
     on_piece(Piece { content, record: after_record.record, is_last: false, resume_at: None, bytes_read })
 }
 
-/// Reports to `on_piece` a record, of the file with index `file`, that holds no document.
+/// Reports to `on_piece` that a record of the file with index `file` holds no document.
 ///
 /// # Errors
-/// The error of `on_piece`.
+/// Fails if `on_piece` fails.
 pub(super) fn emit_bad_record(
     (reason, error): (BadRecordReason, DataError),
     file: usize,
@@ -174,14 +175,16 @@ pub(super) fn emit_bad_record(
     on_piece(Piece { content, record, is_last: false, resume_at: Some(resume_at), bytes_read })
 }
 
-/// Refuses a text that is too long to be tokenised in one piece.
-pub(super) fn check_length(bytes: usize, split: Split, location: impl Fn() -> String) -> Result<(), DataError> {
+/// Fails if a text is too long to be tokenised in one piece.
+pub(super) fn check_length(bytes: usize, split: SplitPoints, location: impl Fn() -> String) -> Result<(), DataError> {
     if bytes <= MAX_PIECE_BYTES {
         return Ok(());
     }
     let reason = match split {
-        Split::Never => "its normalizer, pre-tokenizer or added tokens need whole texts",
-        Split::BeforeWhitespace | Split::BeforeSpaces | Split::BeforeSpace => "it splits a text only at white space",
+        SplitPoints::Never => "its normalizer, pre-tokenizer or added tokens need whole texts",
+        SplitPoints::BeforeWhitespace | SplitPoints::BeforeSpaces | SplitPoints::BeforeSpace => {
+            "it splits a text only at white space"
+        }
     };
     Err(DataError::TooLong { location: location(), limit: MAX_PIECE_BYTES, reason })
 }

@@ -1,4 +1,4 @@
-//! Reading from any cursor gives the rest of the corpus.
+//! Tests that reading from any cursor returns all pieces after the cursor.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::config::{DataConfig, TokenizerSource};
 use crate::examples::{compressed, example};
 use crate::source::{FileStamp, Listing, SourceFile};
 
-/// Contents of a piece, whether its document ends, where reading can resume, and the bytes read.
+/// The content of a piece, whether its document ends, the cursor at which reading can resume, and the bytes read.
 type ReadPiece = (String, bool, Option<Cursor>, u64);
 
-fn read(corpus: &Corpus, from: Cursor, split: Split) -> Vec<ReadPiece> {
+fn read(corpus: &Corpus, from: Cursor, split: SplitPoints) -> Vec<ReadPiece> {
     let mut pieces = Vec::new();
     let on_piece = &mut |piece: Piece| {
         pieces.push((format!("{:?}", piece.content), piece.is_last, piece.resume_at, piece.bytes_read));
@@ -27,14 +27,14 @@ fn read(corpus: &Corpus, from: Cursor, split: Split) -> Vec<ReadPiece> {
     pieces
 }
 
-/// A folder with files of every format, and the number of their documents.
+/// Returns a folder with files of every format, and the number of their documents.
 fn files() -> (TempDir, usize) {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, contents: &[u8]| fs::write(folder.path().join(name), contents).unwrap();
     let long = "one two  three\r\n".repeat(9_000);
     write("no-white-space.txt", "x".repeat(140_000).as_bytes());
     write("empty.txt", b"");
-    // more than a block of compressed bytes
+    // the compressed text is longer than one block
     let random: String = (1..9_000).map(|at: u64| format!("{:x}\n", at.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
     for extension in ["gz", "zst"] {
         write(&format!("long.txt.{extension}"), &compressed(&[random.as_bytes(), b"end"], extension));
@@ -52,7 +52,7 @@ fn files() -> (TempDir, usize) {
                     None => write(&name, contents),
                 }
             }
-            // only a tokenizer knows the documents in a file of token ids
+            // without a tokenizer, a file of token ids counts as one document
             documents += if format.is_text() { texts.len() } else { 1 };
         }
     }
@@ -63,7 +63,7 @@ fn files() -> (TempDir, usize) {
 fn reading_resumes_at_every_cursor() {
     let (folder, documents) = files();
     let corpus = corpus_of(&folder, "*");
-    for split in [Split::BeforeWhitespace, Split::BeforeSpaces, Split::Never] {
+    for split in [SplitPoints::BeforeWhitespace, SplitPoints::BeforeSpaces, SplitPoints::Never] {
         let all = read(&corpus, Cursor::default(), split);
         assert_eq!(all.iter().filter(|(_, is_last, ..)| *is_last).count(), documents);
         assert_eq!(all.last().unwrap().3, corpus.size());
@@ -89,7 +89,7 @@ fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
     Corpus::find(&config_of(folder, name)).unwrap()
 }
 
-/// Files in memory by their URIs. Each version of a file has another stamp.
+/// A source of files in memory, by their URIs. Each version of a file has another stamp.
 #[derive(Debug, Default)]
 struct InMemory(Mutex<BTreeMap<PathBuf, (FileStamp, Vec<u8>)>>);
 
@@ -133,7 +133,7 @@ impl Source for InMemory {
     }
 }
 
-/// No reader bypasses the source: these files are on no volume.
+/// These files are on no volume, so a reader that bypasses the source fails.
 #[test]
 fn a_corpus_is_the_same_from_any_source() {
     let (folder, _) = files();
@@ -150,7 +150,7 @@ fn a_corpus_is_the_same_from_any_source() {
         let pieces = read(corpus, Cursor::default(), split).into_iter();
         pieces.map(|(text, is_last, resume_at, bytes_read)| (file(&text), is_last, resume_at, bytes_read)).collect()
     };
-    for split in [Split::BeforeWhitespace, Split::Never] {
+    for split in [SplitPoints::BeforeWhitespace, SplitPoints::Never] {
         assert!(contents(&corpus, split) == contents(&local, split), "{split:?}");
     }
     let first = &corpus.files[0];
@@ -209,7 +209,7 @@ fn a_long_text_is_read_in_bounded_pieces() {
     fs::write(folder.path().join("long.txt"), &text).unwrap();
     fs::write(folder.path().join("long.jsonl"), serde_json::json!({ "text": text }).to_string()).unwrap();
     for name in ["long.txt", "long.jsonl"] {
-        for split in [Split::BeforeWhitespace, Split::BeforeSpaces] {
+        for split in [SplitPoints::BeforeWhitespace, SplitPoints::BeforeSpaces] {
             let (mut whole, mut longest) = (String::new(), 0);
             let on_piece = &mut |piece: Piece| {
                 let Content::Text(text) = piece.content else { panic!("{name} is text") };
@@ -236,9 +236,9 @@ fn what_must_be_held_whole_and_is_too_long_is_refused() {
     fs::write(folder.path().join("spaces.jsonl"), format!("{{\"text\": \"\"}}\n{{\"text\": \"{long}\"}}\n")).unwrap();
     fs::write(folder.path().join("none.txt"), "x".repeat(pieces::MAX_PIECE_BYTES + 1)).unwrap();
     for (name, split, place) in [
-        ("spaces.txt", Split::Never, "spaces.txt has more than 16777216 bytes"),
-        ("spaces.jsonl", Split::Never, "spaces.jsonl, line 2 has more than 16777216 bytes"),
-        ("none.txt", Split::BeforeSpaces, "none.txt has more than 16777216 bytes"),
+        ("spaces.txt", SplitPoints::Never, "spaces.txt has more than 16777216 bytes"),
+        ("spaces.jsonl", SplitPoints::Never, "spaces.jsonl, line 2 has more than 16777216 bytes"),
+        ("none.txt", SplitPoints::BeforeSpaces, "none.txt has more than 16777216 bytes"),
     ] {
         let message = refusal(name, split);
         assert!(message.contains(place) && message.contains("split it into several documents"), "{message}");
@@ -246,12 +246,12 @@ fn what_must_be_held_whole_and_is_too_long_is_refused() {
     // reading stops at the size limit of a line, long before the end of this file
     let line = fs::File::create(folder.path().join("endless.jsonl")).unwrap();
     line.set_len(1 << 33).unwrap();
-    let message = refusal("endless.jsonl", Split::BeforeSpaces);
+    let message = refusal("endless.jsonl", SplitPoints::BeforeSpaces);
     assert!(message.contains("endless.jsonl, line 1 has more than 67108864 bytes"), "{message}");
-    // a gigabyte in a few hundred kilobytes
+    // a file of a few hundred kilobytes decompresses to a gigabyte
     let block = compressed(&[&vec![b' '; 1 << 20]], "gz");
     fs::write(folder.path().join("bomb.json.gz"), [compressed(&[b"[\""], "gz"), block.repeat(1 << 10)].concat())
         .unwrap();
-    let message = refusal("bomb.json.gz", Split::BeforeSpaces);
+    let message = refusal("bomb.json.gz", SplitPoints::BeforeSpaces);
     assert!(message.contains("bomb.json.gz, element 0 has more than 67108864 bytes"), "{message}");
 }

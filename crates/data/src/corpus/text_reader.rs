@@ -1,13 +1,21 @@
-//! The text of a corpus file as bytes: decompressed, and without a byte order mark.
+//! Reads the text of a corpus file as bytes: decompressed, and without a byte order mark. The mark at the start of a
+//! file shows the file's encoding. In UTF-8 the mark is not part of the text (RFC 3629, section 6).
 
 use std::io::{self, BufRead, Read};
 
+use super::CorpusFile;
 use super::compression::{Blocks, Compression, Decoder, NoText};
-use super::{CorpusFile, byte_order_mark};
 use crate::error::DataError;
 
-/// Decompressed bytes from which the text of a whole file is estimated.
+/// The number of decompressed bytes from which the size of a whole text is estimated.
 const SAMPLE_BYTES: u64 = 1 << 20;
+
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The byte order marks of encodings other than UTF-8, with the names that `iconv` uses. The longer marks come first,
+/// because a UTF-16 mark is the start of a UTF-32 mark.
+const FOREIGN_MARKS: [(&[u8], &str); 4] =
+    [(b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
 
 /// Reads the text of a file.
 pub(super) struct TextReader {
@@ -17,13 +25,13 @@ pub(super) struct TextReader {
 }
 
 impl TextReader {
-    /// The position in the file's text, in decompressed bytes. A byte order mark counts.
+    /// Returns the position in the file's text, in decompressed bytes. A byte order mark counts.
     pub(super) fn offset(&self) -> u64 {
         self.start + self.blocks.consumed
     }
 
-    /// The bytes of the file that hold the text up to `offset`, a position that is already read. For a compressed file,
-    /// these are the bytes that are decompressed by now.
+    /// Returns the number of bytes of the file that hold the text up to `offset`, a position that has been read. For a
+    /// compressed file, these are all bytes that have been decompressed.
     pub(super) fn file_bytes(&self, offset: u64) -> u64 {
         self.blocks.reader.compressed().map_or(offset, |compressed| compressed.consumed)
     }
@@ -50,8 +58,8 @@ impl BufRead for TextReader {
 }
 
 impl CorpusFile {
-    /// Opens the text of the file for reading from `offset` on, or after the byte order mark. A compressed file is
-    /// decompressed from its beginning.
+    /// Opens the text of the file for reading from `offset` on. At offset 0, reading begins after a byte order mark. A
+    /// compressed file is decompressed from its beginning.
     ///
     /// # Errors
     /// Fails if the source can't be read, if the file can't be decompressed, or if its byte order mark belongs to an
@@ -67,13 +75,13 @@ impl CorpusFile {
         if offset > 0 {
             reader.skip(skipped)?;
         } else {
-            let mark = byte_order_mark::length(reader.fill_buf()?).map_err(io::Error::other)?;
+            let mark = length(reader.fill_buf()?).map_err(io::Error::other)?;
             reader.consume(mark);
         }
         Ok(reader)
     }
 
-    /// For `map_err`: wraps an error of reading the file's text.
+    /// Returns a function for `map_err` that converts an error of reading the file's text.
     pub(super) fn read_failed(&self) -> impl FnOnce(io::Error) -> DataError {
         |error| match error.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(NoText::Damaged(problem)) => {
@@ -88,10 +96,11 @@ impl CorpusFile {
         }
     }
 
-    /// Bytes of the file's text. For a compressed file, this is an estimate from the first bytes.
+    /// Returns the number of bytes of the file's text. For a compressed file, the number is an estimate from the first
+    /// bytes.
     ///
     /// # Errors
-    /// Like [`CorpusFile::open_text`].
+    /// Fails like [`CorpusFile::open_text`].
     pub(crate) fn text_bytes(&self) -> Result<u64, DataError> {
         if self.compression.is_none() {
             return Ok(self.stamp.size);
@@ -100,5 +109,17 @@ impl CorpusFile {
         reader.skip(SAMPLE_BYTES).map_err(self.read_failed())?;
         let (bytes, of_file) = (reader.offset(), reader.file_bytes(reader.offset()));
         Ok((bytes as f64 * self.stamp.size as f64 / of_file.max(1) as f64) as u64)
+    }
+}
+
+/// Returns the size in bytes of the byte order mark at the start of a text, or 0 if the text has none.
+///
+/// # Errors
+/// Fails with `OtherEncoding` if the mark belongs to an encoding other than UTF-8.
+fn length(text: &[u8]) -> Result<usize, NoText> {
+    match FOREIGN_MARKS.iter().find(|(mark, _)| text.starts_with(mark)) {
+        Some((_, encoding)) => Err(NoText::OtherEncoding(encoding)),
+        None if text.starts_with(BYTE_ORDER_MARK) => Ok(BYTE_ORDER_MARK.len()),
+        None => Ok(0),
     }
 }

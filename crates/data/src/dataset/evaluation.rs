@@ -1,4 +1,4 @@
-//! The held-out sets and the sequences of them that an evaluation reads.
+//! The held-out sets, and the sequences that an evaluation reads from them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::sequences::Sequences;
 pub struct HeldOutSet {
     /// The name of the set or of the source; empty for a held-out part without a name.
     pub name: String,
-    /// Whether its targets count towards the job's held-out loss.
+    /// Whether the targets of the set count towards the job's held-out loss.
     pub counts: bool,
-    /// The sequences in the order of the corpus. The last microbatch has the remaining rows, and all others have the
+    /// The microbatches of the sequences, in the order of the corpus. The last microbatch may have fewer rows than the
     /// requested number.
     pub plan: BatchPlan,
 }
 
-/// Held-out sequences.
+/// The held-out sequences of one set.
 pub(super) struct HeldOutSequences {
     name: String,
     counts: bool,
@@ -29,12 +29,12 @@ pub(super) struct HeldOutSequences {
     sequences: Arc<Sequences>,
     /// The number of held-out sequences among `sequences`.
     count: u64,
-    /// The sequences that an evaluation reads, ascending.
+    /// The indices of the sequences that an evaluation reads, in ascending order.
     evaluated: Vec<u64>,
 }
 
 impl Dataset {
-    /// Holds out all `sequences`. If an evaluation reads only some of them, the seed selects which.
+    /// Holds out all `sequences`. If an evaluation reads only some of the sequences, the seed selects them.
     pub(super) fn hold_out(&mut self, name: String, is_of_files: bool, sequences: Sequences, config: &DataConfig) {
         let count = sequences.count;
         let evaluated = match config.evaluation_max_sequences.filter(|&max| max < count) {
@@ -49,8 +49,8 @@ impl Dataset {
         self.held_out.push(HeldOutSequences { name, counts: false, is_of_files, sequences, count, evaluated });
     }
 
-    /// Holds out the sequences in `range`, the last ones of a source. An evaluation reads at most the first `max` of
-    /// them.
+    /// Holds out the sequences in `range`, which are the last sequences of a source. An evaluation reads at most the
+    /// first `max` held-out sequences.
     pub(super) fn hold_out_end(
         &mut self,
         name: String,
@@ -64,25 +64,25 @@ impl Dataset {
         self.held_out.push(HeldOutSequences { name, counts, is_of_files, sequences, count, evaluated });
     }
 
-    /// Selects the sets of the job's held-out loss: all sets but those of named files, or the first set if all have
-    /// names.
+    /// Selects the sets that count towards the job's held-out loss. These are all sets except named sets of files, or
+    /// the first set if there are only named sets of files.
     pub(super) fn choose_held_out_loss(&mut self, config: &DataConfig) {
         let named = config.held_out_files.iter().filter(|files| !files.name.is_empty()).count();
         let counting = (self.held_out.len() - named).max(1);
         self.held_out.iter_mut().take(counting).for_each(|set| set.counts = true);
     }
 
-    /// The number of held-out sequences, on which the job never trains.
+    /// Returns the number of held-out sequences, on which the job never trains.
     pub fn evaluation_sequences(&self) -> u64 {
         self.held_out.iter().map(|set| set.count).sum()
     }
 
-    /// The sets of held-out files, by name, and their numbers of sequences.
+    /// Returns the name and the number of sequences of each set of held-out files.
     pub fn held_out_files(&self) -> impl Iterator<Item = (&str, u64)> {
         self.held_out.iter().filter(|set| set.is_of_files).map(|set| (set.name.as_str(), set.count))
     }
 
-    /// The held-out sets, in microbatches of `rows` rows. Empty if nothing is held out.
+    /// Returns the held-out sets, in microbatches of `rows` rows. The list is empty if nothing is held out.
     pub fn evaluation_sets(&self, rows: usize) -> Vec<HeldOutSet> {
         let set = |set: &HeldOutSequences| {
             let row = |&index: &u64| Row { sequences: Arc::clone(&set.sequences), index, source: None };
@@ -93,8 +93,8 @@ impl Dataset {
         self.held_out.iter().map(set).collect()
     }
 
-    /// The unigram entropy, in nats, of the targets of the job's held-out loss. It is the smallest loss of a prediction
-    /// that uses no input. 0 if nothing is held out.
+    /// Returns the unigram entropy, in nats, of the targets of the job's held-out loss, or 0 if nothing is held out.
+    /// The entropy is the smallest loss of a prediction that uses no input.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
         for HeldOutSet { plan, .. } in self.evaluation_sets(1).into_iter().filter(|set| set.counts) {

@@ -1,4 +1,4 @@
-//! Plans of microbatches, and their token ids.
+//! Plans of microbatches, the token ids of microbatches, and the parts of documents in microbatches.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,28 +9,30 @@ use serde::{Deserialize, Serialize};
 use super::Dataset;
 use crate::sequences::{Sequences, TokenRange};
 
-/// Target that the loss ignores, with the value of PyTorch's `ignore_index`. Padding has this target, and so do the
-/// last token of a document in a packed row and tokens of a conversation that the assistant does not write.
+/// The target that the loss ignores, with the value of PyTorch's `ignore_index`. Padding has this target, as does the
+/// last token of a document in a packed row. In a conversation, an input has this target if the assistant did not write
+/// the next token.
 pub const IGNORE_INDEX: i64 = -100;
 
 /// The sequence in a row of a microbatch.
 #[derive(Clone)]
 pub(super) struct Row {
     pub(super) sequences: Arc<Sequences>,
-    /// Index among the sequences.
+    /// The index of the sequence in `sequences`.
     pub(super) index: u64,
-    /// Index of the source; `None` for a held-out sequence.
+    /// The index of the source; `None` for a held-out sequence.
     pub(super) source: Option<usize>,
 }
 
-/// Shape of a microbatch, and the document boundaries for its attention mask.
+/// The shape of a microbatch, and the document boundaries for its attention mask.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct MicrobatchLayout {
-    /// Number of sequences.
+    /// The number of rows. Each row holds one sequence.
     pub rows: usize,
-    /// Tokens in a row, padding included.
+    /// The number of tokens in a row, including padding.
     pub length: usize,
-    /// For each row, the offsets at which a document starts, except offset 0. Empty for a row that holds one document.
+    /// For each row, the offsets at which documents start, without offset 0. The list is empty for a row with one
+    /// document.
     #[serde(rename = "documents")]
     pub document_starts: Vec<Vec<u32>>,
 }
@@ -40,7 +42,7 @@ pub struct MicrobatchLayout {
 pub struct BatchPlan {
     /// The layout of each microbatch.
     pub layouts: Vec<MicrobatchLayout>,
-    /// Number of targets over all microbatches that aren't [`IGNORE_INDEX`]: the divisor of the loss.
+    /// The number of targets of all microbatches that aren't [`IGNORE_INDEX`]. It is the divisor of the loss.
     pub target_count: u64,
     /// The rows of each microbatch.
     pub(super) rows: Vec<Vec<Row>>,
@@ -49,25 +51,42 @@ pub struct BatchPlan {
 /// The source of a row of a step's microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowSource {
-    /// Index of the source.
+    /// The index of the source.
     pub source: usize,
-    /// Number of targets in the row that aren't [`IGNORE_INDEX`].
+    /// The number of targets in the row that aren't [`IGNORE_INDEX`].
     pub targets: u64,
 }
 
-/// Inputs and targets of a microbatch, row by row.
+/// The inputs and targets of a microbatch, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Microbatch {
-    /// Shape and document boundaries.
+    /// The shape and the document boundaries.
     pub layout: MicrobatchLayout,
-    /// Token ids, `[rows, length]`.
+    /// The token ids, `[rows, length]`.
     pub inputs: Vec<i64>,
-    /// `[rows, length]`: the token after each input, or [`IGNORE_INDEX`].
+    /// The token after each input, or [`IGNORE_INDEX`], `[rows, length]`.
+    pub targets: Vec<i64>,
+}
+
+/// The part of a document in a row of a microbatch. The tokens of the part attend only to each other, so the part can
+/// be computed alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentPart {
+    /// The index of the document among the documents of the corpus that have tokens, or the document's number in a
+    /// streamed corpus.
+    pub document: u64,
+    /// The positions of the inputs among the document's tokens, which include the token that begins the document.
+    pub tokens: Range<u64>,
+    /// The position of the first input in its row.
+    pub position: usize,
+    /// The token ids of the inputs.
+    pub inputs: Vec<i64>,
+    /// The token after each input, or [`IGNORE_INDEX`]. At least one target is a token.
     pub targets: Vec<i64>,
 }
 
 impl Dataset {
-    /// Microbatch `index` of `plan`.
+    /// Returns microbatch `index` of `plan`.
     pub fn microbatch(&self, plan: &BatchPlan, index: usize) -> Microbatch {
         let layout = plan.layouts[index].clone();
         let mut inputs = vec![self.pad_token_id; layout.rows * layout.length];
@@ -89,8 +108,8 @@ impl Dataset {
         Microbatch { layout, inputs, targets }
     }
 
-    /// The source of each row of `microbatch`, which has the index `index` in a step's `plan`. Empty if the corpus has
-    /// one source.
+    /// Returns the source of each row of `microbatch`, which is microbatch `index` of a step's `plan`. The list is
+    /// empty if the corpus has one source.
     pub fn row_sources(&self, plan: &BatchPlan, index: usize, microbatch: &Microbatch) -> Vec<RowSource> {
         if self.sources.len() == 1 {
             return Vec::new();
@@ -103,6 +122,37 @@ impl Dataset {
         plan.rows[index].iter().zip(rows).filter_map(row_source).collect()
     }
 
+    /// Returns the parts of documents that have targets in `plan`. The parts are in the order of the microbatches, of
+    /// the rows of a microbatch, and of the tokens of a row.
+    pub fn document_parts(&self, plan: &BatchPlan) -> Vec<DocumentPart> {
+        let mut parts = Vec::new();
+        for index in 0..plan.layouts.len() {
+            let Microbatch { layout, inputs, targets } = self.microbatch(plan, index);
+            for (number, row) in plan.rows[index].iter().enumerate() {
+                let (stream, range) = (&row.sequences.stream, row.token_range());
+                let first = number * layout.length;
+                let bounds = |offsets: &[u32]| offsets.iter().map(|&offset| offset as usize).collect::<Vec<_>>();
+                let starts = [vec![0], bounds(&layout.document_starts[number]), vec![range.length]].concat();
+                for (of_stream, bounds) in (stream.containing(range.start)..).zip(starts.windows(2)) {
+                    let in_row = first + bounds[0]..first + bounds[1];
+                    if targets[in_row.clone()].iter().all(|&target| target == IGNORE_INDEX) {
+                        continue;
+                    }
+                    let (document, before) = stream.in_corpus(of_stream);
+                    let begin = before + range.start + bounds[0] as u64 - stream.start(of_stream);
+                    parts.push(DocumentPart {
+                        document,
+                        tokens: begin..begin + in_row.len() as u64,
+                        position: bounds[0],
+                        inputs: inputs[in_row.clone()].to_vec(),
+                        targets: targets[in_row].to_vec(),
+                    });
+                }
+            }
+        }
+        parts
+    }
+
     pub(super) fn plan(&self, rows: Vec<Vec<Row>>) -> BatchPlan {
         let mut target_count = 0;
         let layouts = rows.iter().map(|rows| {
@@ -112,7 +162,8 @@ impl Dataset {
                 let mut boundaries: Vec<u32> = row.boundaries(range).collect();
                 let left_out: usize = self.left_out(row, range).iter().map(ExactSizeIterator::len).sum();
                 target_count += (range.length - boundaries.len() - left_out) as u64;
-                // A document that starts right after the row shortens its targets, not its attention.
+                // A document that starts right after the row removes the row's last target, but has no input in the
+                // row.
                 boundaries.retain(|&offset| (offset as usize) < range.length);
                 boundaries
             });
@@ -121,8 +172,9 @@ impl Dataset {
         BatchPlan { layouts: layouts.collect(), target_count, rows }
     }
 
-    /// The inputs of a row, as offsets from the first input, whose targets are left out: those of a document that
-    /// training leaves out, and those that the loss mask excludes. The first tokens of documents are not among them.
+    /// Returns the inputs of a row whose targets are left out, as ranges of offsets from the first input. A target is
+    /// left out if training leaves out its document, or if the loss mask excludes it. The inputs before the starts of
+    /// documents are not returned, because the callers treat these inputs separately.
     fn left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
         let positions = self.tokens_of_left_out_documents(row, range);
         let Some(mut trained) = row.sequences.stream.trained(range.start + 1, range.length) else {
@@ -157,12 +209,13 @@ impl Dataset {
 }
 
 impl Row {
-    /// The row's inputs.
+    /// Returns the range of the row's inputs.
     pub(super) fn token_range(&self) -> TokenRange {
         self.sequences.token_range(self.index)
     }
 
-    /// The starts of documents among the targets of `range`, as offsets from its first input: 1 to `length`.
+    /// Returns the starts of documents among the targets of `range`, as offsets from the first input of `range`: 1 to
+    /// `length`.
     fn boundaries(&self, range: TokenRange) -> impl Iterator<Item = u32> + '_ {
         let last = range.start + range.length as u64;
         let starts = self.sequences.stream.starts_within(range.start + 1, last);

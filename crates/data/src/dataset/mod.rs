@@ -1,6 +1,5 @@
 //! Batches of tokens: the sequences of a step's microbatches, and their token ids.
 
-mod document_parts;
 mod evaluation;
 mod microbatch;
 mod open;
@@ -15,18 +14,17 @@ use crate::mixture::Mixture;
 use crate::order;
 use crate::sequences::Sequences;
 use crate::streaming::SourceStream;
-pub use document_parts::DocumentPart;
 use evaluation::HeldOutSequences;
 pub use evaluation::HeldOutSet;
 use microbatch::Row;
-pub use microbatch::{BatchPlan, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource};
+pub use microbatch::{BatchPlan, DocumentPart, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource};
 
-/// A prepared corpus, memory-mapped. Opening it is cheap, for any number of processes.
+/// A prepared corpus as memory-mapped files. Any number of processes can open the corpus at little cost.
 pub struct Dataset {
     sources: Vec<TrainingSource>,
     held_out: Vec<HeldOutSequences>,
     mixture: Mixture,
-    /// The documents of the token cache; `None` if it has none.
+    /// The documents of the token cache; `None` if the cache has no documents.
     documents: Option<Arc<TokenFiles>>,
     /// Documents whose tokens are not targets in training.
     without: BTreeSet<u64>,
@@ -43,14 +41,14 @@ struct TrainingSource {
 
 /// The sequences of a source.
 enum SourceSequences {
-    /// The first `count` sequences of a tokenised source: an epoch, which is permuted as a whole.
+    /// The first `count` sequences of a tokenised source. They are one epoch, which is permuted as a whole.
     Tokenised { all: Arc<Sequences>, count: u64 },
-    /// Windows, each of which is permuted.
+    /// The windows of a streamed source. The sequences of each window are permuted.
     Streamed(Box<SourceStream>),
 }
 
 impl SourceSequences {
-    /// The number of sequences that are permuted together.
+    /// Returns the number of sequences that are permuted together.
     fn period(&self) -> u64 {
         match self {
             SourceSequences::Tokenised { count, .. } => *count,
@@ -60,19 +58,20 @@ impl SourceSequences {
 }
 
 impl Dataset {
-    /// The same dataset without the loss of `documents`, see [`DocumentPart::document`]. In training, their tokens are
-    /// not targets, so a step's mean loss covers only the remaining targets. The sequences, the microbatches and the
-    /// held-out part stay the same.
+    /// Returns the dataset without the loss of `documents`, see [`DocumentPart::document`]. In training, the tokens of
+    /// these documents are not targets, so a step's mean loss covers only the remaining targets. The sequences, the
+    /// microbatches and the held-out part stay the same.
     pub fn without(self, documents: BTreeSet<u64>) -> Dataset {
         Dataset { without: documents, ..self }
     }
 
-    /// Sequences to train on in an epoch, of all sources together; `None` for a stream, whose length is not known.
+    /// Returns the number of training sequences per epoch of all sources together, or `None` for a stream, whose length
+    /// is not known.
     pub fn training_sequences(&self) -> Option<u64> {
         Some(self.epoch_lengths()?.iter().sum())
     }
 
-    /// Sequences per epoch of each source; `None` for a stream.
+    /// Returns the number of training sequences per epoch of each source, or `None` for a stream.
     pub fn epoch_lengths(&self) -> Option<Vec<u64>> {
         let length = |source: &TrainingSource| match &source.sequences {
             SourceSequences::Tokenised { count, .. } => Some(*count),
@@ -81,13 +80,13 @@ impl Dataset {
         self.sources.iter().map(length).collect()
     }
 
-    /// The number of sequences of each source that training reads up to `position`.
+    /// Returns the number of sequences of each source that training reads up to `position`.
     pub fn sequences_read(&self, position: u64) -> Vec<u64> {
         self.mixture.counts(position)
     }
 
-    /// The position at which training ends because a source that stops is exhausted, and the index of that source.
-    /// `None` if no such source is exhausted before `end`.
+    /// Returns the position at which training ends because a source that stops is exhausted, and the index of that
+    /// source. Returns `None` if no such source is exhausted before `end`.
     pub fn exhausted_before(&self, end: u64) -> Option<(u64, usize)> {
         let stopping = self.sources.iter().enumerate().filter(|(_, source)| source.stops);
         let exhausted = stopping.filter_map(|(index, source)| {
@@ -99,7 +98,8 @@ impl Dataset {
         exhausted.min()
     }
 
-    /// Tokens of all sources before the sequences that are held out from their ends; `None` for a stream.
+    /// Returns the number of tokens of all sources, without the sequences that are held out from the sources' ends.
+    /// Returns `None` for a stream.
     pub fn training_tokens(&self) -> Option<u64> {
         let tokens = |source: &TrainingSource| match &source.sequences {
             SourceSequences::Tokenised { all, count } if *count == all.count => Some(all.stream.tokens()),
@@ -109,9 +109,10 @@ impl Dataset {
         self.sources.iter().map(tokens).sum()
     }
 
-    /// The plan of the step that starts after `position` sequences. It takes `global_batch` sequences from the sources
-    /// in their proportions, and from each source in the order of `seed`. The first sequences are in the first
-    /// microbatch. If `microbatches` doesn't divide `global_batch`, the microbatches' numbers of rows differ by one.
+    /// Returns the plan of the step that starts after `position` sequences. The step takes `global_batch` sequences
+    /// from the sources in their proportions, and from each source in the order of `seed`. The first sequences are in
+    /// the first microbatch. If `microbatches` doesn't divide `global_batch`, the microbatches' numbers of rows differ
+    /// by one.
     ///
     /// # Errors
     /// Fails if a window of a stream can't be opened. [`Dataset::wait_for_step`] waits for the windows.
@@ -138,8 +139,8 @@ impl Dataset {
     }
 }
 
-/// The largest number up to `end` for which `holds` is true. `holds` must be true for 0, and for all numbers below the
-/// result.
+/// Returns the largest number up to `end` for which `holds` is true. `holds` must be true for 0, and for all numbers
+/// below the result.
 fn last_where(end: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0, end);
     while low < high {

@@ -44,7 +44,7 @@ impl Dataset {
         match (&config.streaming, &documents) {
             (Some(streaming), _) => {
                 dataset.add_streams(config, prepared, streaming);
-                dataset.hold_out_drawn(config, of_sources)?;
+                dataset.add_streamed_held_out_sets(config, of_sources)?;
             }
             (None, Some(files)) => dataset.add_sources(config, prepared, (&folder, files), of_sources)?,
             (None, None) => return Err(DataError::Empty { files: 0, notes: Vec::new() }),
@@ -89,7 +89,7 @@ impl Dataset {
         Ok(())
     }
 
-    /// Adds the sources as streams.
+    /// Adds the sources of a streamed corpus.
     fn add_streams(&mut self, config: &DataConfig, prepared: &PreparedCorpus, streaming: &Streaming) {
         for (index, source) in config.sources.iter().enumerate() {
             let store = WindowStore::new(streaming, &prepared.folder, index, prepared.form());
@@ -101,7 +101,7 @@ impl Dataset {
     }
 
     /// Holds out the documents that were drawn from the first windows of streams.
-    fn hold_out_drawn(&mut self, config: &DataConfig, of_sources: &[Range<u64>]) -> Result<(), DataError> {
+    fn add_streamed_held_out_sets(&mut self, config: &DataConfig, of_sources: &[Range<u64>]) -> Result<(), DataError> {
         let Some(files) = self.documents.clone() else { return Ok(()) };
         let drawn = config.sources.iter().zip(of_sources).filter(|(_, range)| !range.is_empty());
         for (CorpusSource { name, format, .. }, range) in drawn {
@@ -132,7 +132,7 @@ impl Dataset {
     }
 }
 
-/// The documents of a source that are not held out, and the documents drawn to be held out.
+/// Returns the documents of a source that are not held out, and the documents that a draw holds out.
 fn training_stream(
     config: &DataConfig,
     format: DocumentFormat,
@@ -154,7 +154,8 @@ fn training_stream(
     }
 }
 
-/// Checks the numbers that the schema of a job bounds, and that each held-out set has a distinct name.
+/// Checks the sequence length and the held-out fraction. Also checks that no held-out set has the name of a source with
+/// a held-out part.
 fn check(config: &DataConfig) -> Result<(), DataError> {
     if config.sequence_length == 0 {
         return Err(DataError::Invalid { problem: "data.sequenceLength is 0: it must be at least 1".into() });
@@ -179,7 +180,7 @@ fn check(config: &DataConfig) -> Result<(), DataError> {
     }
 }
 
-/// The error of a source whose `documents` leave no training sequence beside the held-out ones.
+/// Returns the error for a source whose `documents` make no training sequence in addition to the held-out sequences.
 fn too_short(
     config: &DataConfig,
     subject: String,

@@ -1,4 +1,4 @@
-//! The windows of a streamed dataset: their maker, and the wait of a step for them.
+//! Makes the windows of a streamed dataset, and waits for the windows of a step.
 
 use std::fs;
 use std::path::Path;
@@ -17,11 +17,12 @@ use crate::surroundings::OnWait;
 
 impl Dataset {
     /// Starts to make the windows of a streamed dataset in this process, which is stage 0. `positions` are the
-    /// positions of the sources in a checkpoint, or empty at the beginning of a job. No effect on a dataset that is not
-    /// streamed.
+    /// positions of the sources in a checkpoint, or empty at the beginning of a job. The function has no effect on a
+    /// dataset that is not streamed.
     ///
     /// # Errors
-    /// Fails if the sources can't be listed or are not the prepared ones any more, or if the tokenizer can't be read.
+    /// Fails if the sources can't be listed, if their contents differ from the prepared contents, or if the tokenizer
+    /// can't be read.
     pub fn make_windows(
         &mut self,
         config: &DataConfig,
@@ -37,7 +38,7 @@ impl Dataset {
             receive(sentence);
         });
         let mut corpus = Corpus::find(&DataConfig { on_wait, ..config.clone() })?;
-        // the windows belong to the contents that the checkpoints name
+        // a checkpoint's positions are only valid for the prepared contents
         check_contents(config, prepared, &corpus)?;
         corpus.count_bytes(&activity);
         self.streamed_files = corpus.file_names().into_iter().map(str::to_owned).collect();
@@ -55,12 +56,12 @@ impl Dataset {
         Ok(())
     }
 
-    /// Waits for the data of `sequences` sequences from `position` on. The wait ends early if `keep_waiting` returns
-    /// false for the activity, a counter that grows while the sources are read. Returns the duration of the wait;
-    /// `None` for a dataset that is not streamed.
+    /// Waits for the data of `sequences` sequences from `position` on. `keep_waiting` receives a counter that grows
+    /// while the sources are read. The wait ends early if `keep_waiting` returns false. Returns the duration of the
+    /// wait, or `None` for a dataset that is not streamed.
     ///
     /// # Errors
-    /// Fails if a window can't be made or opened, or with `WaitEnded`.
+    /// Fails if a window can't be made or opened, or with `WaitEnded` if the wait ends early.
     pub fn wait_for_step(
         &self,
         position: u64,
@@ -80,18 +81,18 @@ impl Dataset {
         Ok(is_streamed.then(|| begun.elapsed()))
     }
 
-    /// The position of each source's stream after `position` sequences. Training must have read all steps up to there.
-    /// Empty for a dataset that is not streamed.
+    /// Returns the position of each source's stream after `position` sequences. Training must have read all steps up to
+    /// `position`. The list is empty for a dataset that is not streamed.
     pub fn stream_positions(&self, position: u64) -> Vec<StreamPosition> {
         let counts = self.mixture.counts(position);
         self.streams().filter_map(|(index, stream)| stream.position_after(counts[index])).collect()
     }
 
-    /// Sentences about the documents in the windows of the first `position` sequences: their numbers and findings. The
-    /// last of these windows must still be open. Empty for a dataset that is not streamed.
+    /// Returns sentences about the documents in the windows of the first `position` sequences: their numbers and
+    /// findings. The last of these windows must still be open. The list is empty for a dataset that is not streamed.
     pub fn stream_notes(&self, position: u64) -> Vec<String> {
         let counts = self.mixture.counts(position);
-        // a source of which no window is open has been read before this process began
+        // a source without an open window was read before this process began
         let source_counts = |(index, stream): (usize, &SourceStream)| {
             let begun = || Some(stream.position_after(counts[index])?.counts().clone());
             stream.counts_after(counts[index]).or_else(begun)
@@ -115,11 +116,11 @@ impl Dataset {
     }
 }
 
-/// Removes the windows of other token caches, which no step reads any more. A failure costs space, and nothing else.
+/// Removes the windows of other token caches, because no step reads them. A failure only costs space.
 fn remove_other_windows(folder: &Path, kept: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if Path::new(&name) != kept && name.to_str().is_some_and(stagecoach_files::is_key) {
+        if Path::new(&name) != kept && name.to_str().is_some_and(stagecoach_files::is_cache_key) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -1,8 +1,8 @@
-//! The files and texts of documents by their index in the token cache, and the reverse. The cache records no names of
-//! documents, so this module reads the corpus again, file by file, up to the last requested document. The windows of a
-//! stream record the file and the record of each document. For a stream, this module reads only the row groups of the
-//! requested records from a Parquet file, and all records up to the last requested one from any other file. Only the
-//! requested documents are tokenised.
+//! Finds the file and text of a document by its index in the token cache, and the index of a document by its name. The
+//! cache records no names of documents, so this module reads the corpus again, file by file, up to the last requested
+//! document. The windows of a stream record the file and the record of each document. For a stream, this module reads
+//! only the row groups of the requested records from a Parquet file, and all records up to the last requested record
+//! from any other file. It tokenises only the requested documents.
 
 mod walk;
 
@@ -19,10 +19,10 @@ use crate::streaming::DocumentId;
 use crate::tokenizer::Tokenizer;
 use walk::{Documents, PieceContent, Walk};
 
-/// The name of a document for people, such as `corpus/a.jsonl:17`.
+/// The name of a document in messages, such as `corpus/a.jsonl:17`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DocumentName {
-    /// Path of the file, relative to the volume's root.
+    /// The path of the file, relative to the volume's root.
     pub file: String,
     /// The number of the document's [`unit`](crate::Format::unit) in the file, from
     /// [`first_unit`](crate::Format::first_unit) on.
@@ -50,22 +50,23 @@ impl FromStr for DocumentName {
 /// The origin of a part of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartText {
-    /// The document.
+    /// The name of the document.
     pub name: DocumentName,
-    /// Bytes of the document's text before the part. For a file of token ids and for a
-    /// conversation, bytes of the document's ids before the part.
+    /// The number of bytes of the document's text before the part. For a file of token ids and for a conversation, this
+    /// is the number of bytes of the document's ids before the part.
     pub offset: u64,
     /// The text of the part's inputs and of the target after the last input.
     pub text: String,
-    /// Tokens of the whole document, including the tokens that begin and end it.
+    /// The number of tokens of the whole document, including the tokens that begin and end it.
     pub document_tokens: u64,
 }
 
-/// The origin of each of `parts`, in the same order. Reads the corpus up to the last of the parts' documents, or only
-/// these documents of a streamed corpus.
+/// Returns the origin of each of `parts`, in the same order. Reads the corpus up to the last document of `parts`, or
+/// only the documents of `parts` of a streamed corpus.
 ///
 /// # Errors
-/// Fails if the corpus can't be read any more, or with `OtherTokens` if a tokenizer gives other ids than before.
+/// Fails if the corpus can't be read, or with `OtherTokens` if the tokenizer returns other ids than the token cache
+/// has.
 pub fn part_texts(
     config: &DataConfig,
     prepared: &PreparedCorpus,
@@ -84,7 +85,7 @@ pub fn part_texts(
     };
     let mut lengths: BTreeMap<u64, Length> = BTreeMap::new();
     let mut found: Vec<Option<PartText>> = vec![None; parts.len()];
-    // tokens and bytes of the document before the piece
+    // the numbers of tokens and bytes of the document before the piece
     let (mut tokens, mut bytes) = (0, 0);
     walk.run(&documents, progress, &mut |piece| {
         let Some(of_document) = wanted.get(&piece.document) else { return Ok(()) };
@@ -107,7 +108,7 @@ pub fn part_texts(
         for &index in of_document {
             let part = &parts[index];
             let begin = part.tokens.start.max(tokens);
-            // a part of a document may end before the document, and then its last input has no target
+            // the last input of a part may have no target, such as before the held-out end of its document
             let has_target = part.targets.last().is_some_and(|&target| target != IGNORE_INDEX);
             let end = (part.tokens.end + u64::from(has_target)).min(tokens + ids.len() as u64);
             let name = || DocumentName { file: piece.file.name.clone(), number: piece.number };
@@ -145,11 +146,11 @@ pub fn part_texts(
     found.into_iter().zip(parts).map(whole).collect()
 }
 
-/// The number of a document's tokens, without an added end-of-text token.
+/// The number of a document's tokens, without an end-of-text token that is to be added.
 struct Length {
     tokens: u64,
     last: Option<u32>,
-    /// Whether the tokens are all of the document.
+    /// Whether the tokens are those of a whole document, to which no end-of-text token is added.
     is_whole: bool,
 }
 
@@ -159,12 +160,12 @@ impl Length {
     }
 }
 
-/// The documents with these names, see [`DocumentPart::document`]. Reads the corpus up to the last named file, and no
-/// file of a streamed corpus.
+/// Returns the documents with the given names, see [`DocumentPart::document`]. Reads the corpus up to the last named
+/// file, and no file of a streamed corpus.
 ///
 /// # Errors
-/// `NoDocument` if a named document doesn't exist or has no tokens. For a streamed corpus, only the file and the range
-/// of the number are checked. Also fails if the corpus can't be read any more.
+/// Fails with `NoDocument` if a named document doesn't exist or has no tokens. For a streamed corpus, the function
+/// checks only the file and the range of the number. Also fails if the corpus can't be read.
 pub fn document_indices(
     config: &DataConfig,
     prepared: &PreparedCorpus,

@@ -1,4 +1,4 @@
-//! The second reading of the corpus: all of it, or the records of a stream that are requested.
+//! Reads the corpus a second time: all files up to a document, or the requested records of a stream.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -13,21 +13,21 @@ use crate::prepared::PreparedCorpus;
 use crate::streaming::DocumentId;
 use crate::tokenizer::Tokenizer;
 
-/// The largest gap between two requested records that is read and not skipped. Only files that can be divided allow a
-/// skip.
+/// The largest gap between two requested records that is read instead of skipped. Records can only be skipped in files
+/// that can be divided.
 const MAX_GAP: u64 = 1000;
 
-/// A second reading of the corpus.
+/// The corpus and the tokenizer of a second reading.
 pub(super) struct Walk {
     pub(super) corpus: Corpus,
     pub(super) tokenizer: Tokenizer,
 }
 
-/// The documents that are read again.
+/// The documents to read again.
 pub(super) enum Documents {
-    /// The documents of a token cache in the files up to the one with this index.
+    /// The documents of a token cache in the files up to the file with this index.
     UpToFile(usize),
-    /// The documents of a token cache up to this one.
+    /// The documents of a token cache up to the document with this index.
     UpTo(u64),
     /// Documents of a stream.
     Records(BTreeSet<DocumentId>),
@@ -50,14 +50,14 @@ pub(super) enum PieceContent<'a> {
     Text(&'a str),
     Ids {
         ids: &'a [u32],
-        /// Bytes per id in the file.
+        /// The number of bytes per id in the file.
         width: usize,
     },
     /// All ids of a conversation.
     Conversation(&'a [u32]),
 }
 
-/// A receiver of every piece, in the order of the corpus.
+/// Receives every piece, in the order of the corpus.
 pub(super) type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<(), DataError> + 'a;
 
 impl Walk {
@@ -65,8 +65,8 @@ impl Walk {
         Ok(Walk { corpus: Corpus::find(config)?, tokenizer: prepared.tokenizer(config)? })
     }
 
-    /// Passes every piece of `documents` to `on_piece`, and also pieces of other documents. Documents are counted as in
-    /// the cache: a document without tokens does not count.
+    /// Passes every piece of `documents` to `on_piece`, and may pass pieces of further documents. Documents are counted
+    /// as in the cache: a document without tokens does not count.
     pub(super) fn run(
         &self,
         documents: &Documents,
@@ -126,7 +126,7 @@ impl Walk {
         Ok(())
     }
 
-    /// The parts of files that contain these documents of a stream.
+    /// Returns the parts of files that contain the given documents of a stream.
     fn runs(&self, documents: &BTreeSet<DocumentId>) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for &DocumentId { file, record } in documents {
@@ -142,7 +142,7 @@ impl Walk {
         runs
     }
 
-    /// The number of a document of a stream.
+    /// Returns the number of a document of a stream.
     pub(super) fn number_of(&self, name: &DocumentName) -> Result<u64, DataError> {
         let file = self.corpus.files.iter().position(|file| file.name == name.file);
         let id = file.and_then(|file| {
@@ -155,7 +155,7 @@ impl Walk {
         })
     }
 
-    /// The name of a document for an error.
+    /// Returns the name of a document for an error.
     pub(super) fn name_of(&self, document: u64, config: &DataConfig) -> String {
         let DocumentId { file, record } = DocumentId::of_number(document);
         match self.corpus.files.get(file).filter(|_| config.streaming.is_some()) {
@@ -167,7 +167,7 @@ impl Walk {
     }
 }
 
-/// A part of a file: the records with these numbers, from 1.
+/// A range of records of a file. Records are numbered from 1.
 struct Run {
     file: usize,
     records: RangeInclusive<u64>,
@@ -179,24 +179,24 @@ impl Run {
     }
 }
 
-/// The walk within a file.
+/// The state of the second reading within a file.
 struct FileWalk<'a> {
     walk: &'a Walk,
     file: &'a CorpusFile,
     /// The index of the file, if the corpus is streamed.
     stream_file: Option<usize>,
-    /// Index of the current document among the documents of the corpus that have tokens.
+    /// The index of the current document among the documents of the corpus that have tokens.
     documents: u64,
-    /// Number of the current document in a file of token ids, from 1.
+    /// The number of the current document in a file of token ids, from 1.
     number: u64,
-    /// Whether the document has begun.
+    /// Whether the current document has begun.
     is_open: bool,
 }
 
 impl FileWalk<'_> {
     fn text(&mut self, text: &str, record: u64, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
         let number = self.file.format.first_unit + record - 1;
-        // letters and digits are in every vocabulary; for other text, only the tokenizer knows whether it has tokens
+        // a text with letters or digits has tokens in every vocabulary; any other text must be tokenised to find out
         let has_tokens = || match text.contains(char::is_alphanumeric) {
             true => Ok(true),
             false => self.walk.tokenizer.encode(text).map(|ids| !ids.is_empty()),
@@ -225,7 +225,7 @@ impl FileWalk<'_> {
         Ok(())
     }
 
-    /// Passes on token ids. Documents end at end-of-text tokens and at begin-of-text tokens.
+    /// Passes token ids to `on_piece`. Documents end at end-of-text tokens and at begin-of-text tokens.
     fn ids(&mut self, ids: &[u32], width: usize, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
         let special = self.walk.tokenizer.special_tokens();
         let mut rest = ids;

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Listing, Source, SourceFile};
 use crate::error::DataError;
 
-/// A wrapper of a source that counts the bytes of its readers.
+/// Wraps a source, and counts the bytes that its readers return.
 #[derive(Debug)]
 pub(crate) struct CountedSource {
     /// The wrapped source.
     pub(crate) source: Arc<dyn Source>,
-    /// A counter that grows with every byte.
+    /// The counter, which grows with every byte.
     pub(crate) bytes: Arc<AtomicU64>,
 }
 

@@ -1,28 +1,28 @@
-//! Files of the Hugging Face hub. A corpus reads the files of one commit, whatever its branch does later.
+//! Files of the Hugging Face hub. A corpus reads the files of one commit, even if the branch moves later.
 
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use stagecoach_hub::{Digest, Environment, HubClient, HubFile, HubUri, Limits};
+use stagecoach_hub::{Digest, Environment, HubClient, HubFile, HubUri, RetryPolicy};
 
 use super::waits::Waits;
 use super::{FileStamp, Listing, Source, SourceFile};
 use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::surroundings::{OnWait, Variables};
+use crate::surroundings::{EnvironmentVariables, OnWait};
 
-/// The branch of a URI that names none.
+/// The branch of a URI without a revision.
 const MAIN: &str = "main";
 
-/// A client of the hub that the variables name, which reports its waits to `on_wait`.
+/// Returns a client of the hub that the variables name. The client reports its waits to `on_wait`.
 ///
 /// # Errors
 /// Fails if a variable can't be used.
-pub fn hub_client(variables: &Variables, on_wait: &OnWait) -> Result<HubClient, DataError> {
+pub fn hub_client(variables: &EnvironmentVariables, on_wait: &OnWait) -> Result<HubClient, DataError> {
     let environment = Environment::read(|name| variables.get(name))?;
     let Waits { pause, notice } = Waits::reported_to(on_wait);
-    Ok(HubClient::new(environment, Limits::default(), pause, notice)?)
+    Ok(HubClient::new(environment, RetryPolicy::default(), pause, notice)?)
 }
 
 /// The files of all repositories of a hub. The path of a file is its URI at a commit.
@@ -32,7 +32,7 @@ pub(super) struct HubFiles {
 }
 
 impl HubFiles {
-    /// The hub that the job's variables name.
+    /// Returns the files of the hub that the job's variables name.
     ///
     /// # Errors
     /// Fails if a variable can't be used.

@@ -15,7 +15,7 @@ use crate::error::DataError;
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
-/// The files of a volume. The path of a file is its real path, so that a file counts once, however many links lead to
+/// The files of a volume. The path of a file is its real path, so that a file counts once even if several links lead to
 /// it.
 #[derive(Debug)]
 pub(crate) struct LocalFiles {
@@ -27,7 +27,7 @@ pub(crate) struct LocalFiles {
 }
 
 impl LocalFiles {
-    /// The files below `volume_root`.
+    /// Returns the files below `volume_root`.
     ///
     /// # Errors
     /// Fails if the folder can't be opened.
@@ -36,7 +36,7 @@ impl LocalFiles {
         Ok(LocalFiles { volume_root: volume_root.to_owned(), real_root, cache_root: None, follow_links_out: false })
     }
 
-    /// The files of a job's volume.
+    /// Returns the files of a job's volume.
     ///
     /// # Errors
     /// Fails if the root of the volume can't be opened.
@@ -48,15 +48,16 @@ impl LocalFiles {
         })
     }
 
-    /// The real path of the volume's root.
+    /// Returns the real path of the volume's root.
     pub(crate) fn real_root(&self) -> &Path {
         &self.real_root
     }
 
-    /// The file at `path`, after all links.
+    /// Returns the file to which `path` leads after all links.
     ///
     /// # Errors
-    /// `LeavesVolume` or `DanglingLink` for such a link. Also fails if the file can't be read.
+    /// Fails with `LeavesVolume` if a link leads out of the volume, or with `DanglingLink` if it leads to no file. Also
+    /// fails if the file can't be read.
     pub(crate) fn file(&self, path: &Path) -> Result<SourceFile, DataError> {
         let real = match fs::canonicalize(path) {
             Ok(real) if self.follow_links_out || real.starts_with(&self.real_root) => real,
@@ -73,7 +74,7 @@ impl LocalFiles {
         Ok(SourceFile { stamp: stamp(&real)?, path: real, name, matched, digest: None })
     }
 
-    /// The files and folders that `pattern` matches, except token caches.
+    /// Returns the files and folders that `pattern` matches, except token caches.
     fn matching_paths(&self, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
         let bad = |error: glob::PatternError| DataError::BadPattern {
             pattern: pattern.to_owned(),
@@ -134,7 +135,7 @@ fn stamp(path: &Path) -> Result<FileStamp, DataError> {
     })
 }
 
-/// `path` relative to `folder`.
+/// Returns `path` relative to `folder`.
 fn name_below(path: &Path, folder: &Path) -> String {
     path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned()
 }

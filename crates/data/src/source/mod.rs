@@ -1,6 +1,5 @@
-//! Sources: where the files of a corpus are, and how their bytes are read. The rest of the crate knows corpus files
-//! only through [`Source`]. The scheme of a pattern selects the source; a pattern without a scheme matches files of the
-//! volume.
+//! Sources list the files of a corpus, and read their bytes. All other modules of the crate access corpus files through
+//! [`Source`]. The scheme of a pattern selects the source. A pattern without a scheme matches files of the volume.
 
 mod counted;
 mod hub;
@@ -28,27 +27,27 @@ pub(crate) use remote_files::RemoteFiles;
 
 /// A place that holds corpus files.
 pub(crate) trait Source: Debug + Send + Sync {
-    /// The files that `pattern` matches, in any order.
+    /// Returns the files that `pattern` matches, in any order.
     ///
     /// # Errors
     /// Fails if the pattern is invalid or matches no file, or if the source can't be listed.
     fn list(&self, pattern: &str) -> Result<Listing, DataError>;
 
-    /// Whether the file still has the contents that it was listed with.
+    /// Whether the file still has the contents that it had when it was listed.
     ///
     /// # Errors
     /// Fails if the source has no such file or can't be read.
     fn is_unchanged(&self, file: &SourceFile) -> Result<bool, DataError>;
 
-    /// Opens a file for reading. The reader ends after these bytes, or with the file if the file is shorter.
+    /// Opens the range `bytes` of a file for reading. The reader ends earlier if the file is shorter.
     ///
     /// # Errors
-    /// Fails if the source has no such file or can't be read. The reader fails if the source knows that the bytes are
+    /// Fails if the source has no such file or can't be read. The reader fails if the source detects that the bytes are
     /// not those of the listed file.
     fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
 
-    /// Whether the source compares the bytes of a file with its digest, which needs all of them. Such a file is read
-    /// from its beginning, even if only a later part is needed.
+    /// Whether the source compares the bytes of a file with the file's digest. The comparison needs all bytes, so the
+    /// file is read from its beginning, even if only a later part is needed.
     fn verifies_whole_files(&self) -> bool {
         false
     }
@@ -58,36 +57,37 @@ pub(crate) trait Source: Debug + Send + Sync {
 #[derive(Default)]
 pub(crate) struct Listing {
     pub(crate) files: Vec<SourceFile>,
-    /// Names of the matched folders, in a source that has folders.
+    /// The names of the matched folders, in a source that has folders.
     pub(crate) folders: Vec<String>,
 }
 
-/// A file of a source. Serialised in the record of a job's remote files.
+/// A file of a source. The record of a job's remote files stores it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub(crate) struct SourceFile {
-    /// The identity of the file: two matches with the same path are the same file. A corpus is in the order of the
-    /// paths.
+    /// The identity of the file: two matches with the same path are the same file. The files of a corpus are ordered by
+    /// path.
     pub(crate) path: PathBuf,
-    /// The name for people. Together with the stamp, it is the key under which caches record the hash of the contents.
+    /// The name in messages. Caches record the hash of the contents under this name and the stamp.
     pub(crate) name: String,
     /// The name that a pattern matched. It differs from `name` for a link.
     pub(crate) matched: String,
     #[serde(flatten)]
     pub(crate) stamp: FileStamp,
-    /// The identity of the contents that the source states, such as `sha256:...`. Without it, the contents are hashed.
+    /// The digest of the contents that the source states, such as `sha256:...`. If there is none, the contents are
+    /// hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<String>,
 }
 
-/// Attributes that change when a file gets other contents. Tools can set the size and the modification time as they
-/// like, but not all of these attributes.
+/// Attributes that change when a file gets other contents. A tool can set the size and the modification time of a file,
+/// but not all of these attributes.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FileStamp {
-    /// Bytes.
+    /// The size in bytes.
     pub(crate) size: u64,
-    /// Time of the last modification, in nanoseconds since 1970.
+    /// The time of the last modification, in nanoseconds since 1970.
     pub(crate) modified: u64,
-    /// Time of the last change of the file or of its metadata, in nanoseconds since 1970; 0 in caches of earlier
+    /// The time of the last change of the file or of its metadata, in nanoseconds since 1970; 0 in caches of earlier
     /// versions.
     #[serde(default)]
     pub(crate) changed: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// The sources of a job, which are opened when a pattern needs them.
+    /// Returns the sources of a job. Each source is opened when a pattern needs it.
     ///
     /// # Errors
     /// Fails if the record of the job's remote files can't be read.
@@ -115,8 +115,8 @@ impl<'a> Sources<'a> {
         Ok(Sources { config, remote_files, local: None, hub: None, objects: None })
     }
 
-    /// The files that `pattern` matches, and their source. A pattern of a remote source is listed once per job. Later
-    /// calls return the same files, so a branch that moves does not affect a job that has begun.
+    /// Returns the files that `pattern` matches, and their source. A pattern of a remote source is listed once per job.
+    /// Later calls return the same files, so a moved branch does not affect a job that has begun.
     ///
     /// # Errors
     /// Fails if the scheme is unknown, or like [`Source::list`].
@@ -144,13 +144,13 @@ impl<'a> Sources<'a> {
         Ok((source, Listing { files, folders: Vec::new() }))
     }
 
-    /// The record of the job's remote files, including the newly listed files.
+    /// Returns the record of the job's remote files, including the newly listed files.
     pub(crate) fn into_remote_files(self) -> RemoteFiles {
         self.remote_files
     }
 }
 
-/// The source in `slot`, which is opened when it is first needed.
+/// Returns the source in `slot`, and opens the source if the slot is empty.
 fn opened<S>(slot: &mut Option<Arc<S>>, open: impl FnOnce() -> Result<S, DataError>) -> Result<Arc<S>, DataError> {
     let source = match slot.take() {
         Some(source) => source,
@@ -159,7 +159,7 @@ fn opened<S>(slot: &mut Option<Arc<S>>, open: impl FnOnce() -> Result<S, DataErr
     Ok(Arc::clone(slot.insert(source)))
 }
 
-/// The scheme of a pattern that is a URI, such as `hf`.
+/// Returns the scheme of a pattern that is a URI, such as `hf`.
 fn scheme(pattern: &str) -> Option<&str> {
     pattern.split_once("://").map(|(scheme, _)| scheme)
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use stagecoach_objects::{Limits, Object, ObjectClient, ObjectError, ObjectUri};
+use stagecoach_objects::{Object, ObjectClient, ObjectError, ObjectUri, RetryPolicy};
 
 use super::waits::Waits;
 use super::{FileStamp, Listing, Source, SourceFile};
@@ -21,13 +21,13 @@ pub(super) struct ObjectFiles {
 }
 
 impl ObjectFiles {
-    /// The stores that the job's variables name.
+    /// Returns the objects of the stores that the job's variables name.
     ///
     /// # Errors
     /// Fails if the client can't be started.
     pub(super) fn of_job(config: &DataConfig) -> Result<ObjectFiles, DataError> {
         let Waits { pause, notice } = Waits::reported_to(&config.on_wait);
-        Ok(ObjectFiles { client: ObjectClient::new(config.variables.iter(), Limits::default(), pause, notice)? })
+        Ok(ObjectFiles { client: ObjectClient::new(config.variables.iter(), RetryPolicy::default(), pause, notice)? })
     }
 }
 
@@ -53,7 +53,7 @@ fn file(object: &Object) -> SourceFile {
         name,
         matched: object.uri.key.clone(),
         stamp: FileStamp { size: object.size, modified: object.modified * NANOSECONDS, ..FileStamp::default() },
-        // the size too, because stores compute tags in different ways
+        // the digest contains the size, because stores compute tags in different ways
         digest: object.etag.as_ref().map(|etag| format!("etag:{}:{etag}", object.size)),
     }
 }

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::SourceFile;
 use crate::error::DataError;
 
-/// The record, by pattern.
+/// The record of a job's remote files, by pattern.
 #[derive(Default)]
 pub(crate) struct RemoteFiles {
-    /// The file of the record; `None` if nothing is recorded.
+    /// The file of the record; `None` if the matches are not recorded.
     path: Option<PathBuf>,
     recorded: Recorded,
     is_changed: bool,
@@ -24,7 +24,7 @@ struct Recorded {
 }
 
 impl RemoteFiles {
-    /// The record in the file `path`; an empty record if the file does not exist.
+    /// Reads the record from the file `path`. The record is empty if the file does not exist.
     ///
     /// # Errors
     /// Fails if the file can't be read or is not a record.
@@ -39,7 +39,7 @@ impl RemoteFiles {
         Ok(RemoteFiles { path: Some(path.to_owned()), recorded, is_changed: false })
     }
 
-    /// The recorded matches of `pattern`.
+    /// Returns the recorded matches of `pattern`.
     pub(super) fn of(&self, pattern: &str) -> Option<&[SourceFile]> {
         self.recorded.patterns.get(pattern).map(Vec::as_slice)
     }
@@ -50,7 +50,8 @@ impl RemoteFiles {
         self.is_changed = true;
     }
 
-    /// Writes the record, if it has changed and the job has a folder: a command that only reads a job creates none.
+    /// Writes the record if it has changed and the job's folder exists. A command that only reads a job does not create
+    /// the folder.
     ///
     /// # Errors
     /// Fails if the record can't be written.

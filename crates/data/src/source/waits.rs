@@ -1,4 +1,4 @@
-//! Waits of the clients of remote sources, and their reports to users.
+//! Reports the waits of the clients of remote sources to the user.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -6,19 +6,20 @@ use std::time::{Duration, Instant};
 
 use crate::surroundings::OnWait;
 
-/// Time between two reports of one wait.
+/// The time between two reports of one wait.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The functions that a client calls when it waits.
 pub(super) struct Waits {
-    /// Waits for a time.
+    /// Waits for the given time.
     pub(super) pause: Arc<dyn Fn(Duration) + Send + Sync>,
     /// Receives the reason for the next wait.
     pub(super) notice: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Waits {
-    /// Waits that are reported to `on_wait`. A long wait is reported repeatedly, so that it does not look like a hang.
+    /// Returns waits that are reported to `on_wait`. A long wait is reported repeatedly, so that it does not look like
+    /// a hang.
     pub(super) fn reported_to(on_wait: &OnWait) -> Waits {
         let reported = Arc::new(Mutex::new(String::new()));
         let (receive, last) = (on_wait.receiver(), Arc::clone(&reported));

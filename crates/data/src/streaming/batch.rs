@@ -1,7 +1,6 @@
-//! Pieces of a stream in order, whose texts are tokenised together.
+//! A batch of a stream's pieces, in order. The texts of a batch are tokenised together.
 
-use super::document_id::DocumentId;
-use super::position::ReadPosition;
+use super::position::{DocumentId, ReadPosition};
 use crate::conversations::EncodedConversation;
 use crate::corpus::{BadRecordReason, ConversationRecord};
 use crate::error::DataError;
@@ -16,7 +15,7 @@ type EncodedText = (Vec<u32>, Findings);
 pub(super) struct Tokenised {
     pub(super) items: Vec<Item>,
     pub(super) texts: Vec<EncodedText>,
-    /// Each conversation with its tokens, until they are taken.
+    /// Each conversation with its tokens, until the reader takes the tokens.
     pub(super) conversations: Vec<(ConversationRecord, Option<Result<EncodedConversation, DataError>>)>,
 }
 
@@ -24,7 +23,7 @@ pub(super) struct Tokenised {
 pub(super) enum Item {
     /// A piece of a document's text.
     Text {
-        /// Index of the text in the batch.
+        /// The index of the text in the batch.
         index: usize,
         document: DocumentId,
         has_text: bool,
@@ -40,14 +39,14 @@ pub(super) enum Item {
         reason: BadRecordReason,
     },
     LoneSurrogates(u64),
-    /// A position at which reading can resume. Only tokenisation shows whether it is within a document.
+    /// A position at which reading can resume. Only the tokenisation shows whether the position is within a document.
     Point(ReadPosition),
 }
 
 /// The largest number of items, which bounds the memory of records without text.
 const MAX_ITEMS: usize = 1 << 14;
 
-/// Items whose texts are not tokenised yet.
+/// Items whose texts are still to be tokenised.
 #[derive(Default)]
 pub(super) struct Batch {
     items: Vec<Item>,

@@ -1,18 +1,20 @@
-//! The blocks of a source, and their order in each epoch.
+//! The blocks of a source, their order in each epoch, and the sample of their texts on which a tokenizer is trained.
 
 use std::ops::Range;
 
 use super::position::ReadPosition;
-use crate::corpus::{Corpus, Cursor, FilePart};
+use crate::config::{DataConfig, Streaming};
+use crate::corpus::{Content, Corpus, Cursor, FilePart, SplitPoints};
+use crate::error::DataError;
 use crate::order;
 
-/// The blocks of a source: parts of the files that can be divided, and the other files as a whole.
+/// The blocks of a source. A file that can be divided has several blocks, and any other file is one block.
 pub(super) struct BlockOrder {
     blocks: Vec<Block>,
     seed: u64,
 }
 
-/// A block: a part of the file with this index in the corpus.
+/// A part of the file with the index `file` in the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) file: usize,
@@ -20,7 +22,7 @@ pub(super) struct Block {
 }
 
 impl BlockOrder {
-    /// The blocks of these files of `corpus`, of about `block_bytes` bytes each, in the order that `seed` draws.
+    /// Returns the blocks of `files`, of about `block_bytes` bytes each, in an order that `seed` determines.
     pub(super) fn new(corpus: &Corpus, files: Range<usize>, block_bytes: u64, seed: u64) -> BlockOrder {
         let mut blocks = Vec::new();
         for file in files {
@@ -34,13 +36,13 @@ impl BlockOrder {
         BlockOrder { blocks, seed }
     }
 
-    /// The block of a position.
+    /// Returns the block of a position.
     pub(super) fn at(&self, position: ReadPosition) -> Block {
         let count = self.blocks.len() as u64;
         self.blocks[order::sequence_at(self.seed, position.epoch * count + position.block, count) as usize]
     }
 
-    /// The beginning of the block after a position.
+    /// Returns the beginning of the block after the block of a position.
     pub(super) fn after(&self, position: ReadPosition) -> ReadPosition {
         match position.block + 1 {
             block if block < self.blocks.len() as u64 => {
@@ -50,12 +52,44 @@ impl BlockOrder {
         }
     }
 
-    /// The position at which reading resumes at `cursor` within the block of `position`. A cursor in another file means
-    /// the end of the block.
+    /// Returns the position at which reading resumes at `cursor` within the block of `position`. A cursor in another
+    /// file means the end of the block.
     pub(super) fn resume_at(&self, position: ReadPosition, cursor: Cursor) -> ReadPosition {
         if cursor.file != self.at(position).file {
             return self.after(position);
         }
         ReadPosition { offset: cursor.offset, record: cursor.record, ..position }
     }
+}
+
+/// Passes the texts of the source with the index `source` to `on_text`, in the order of the first epoch. The function
+/// ends when the texts have `max_bytes` or when the epoch ends.
+///
+/// # Errors
+/// Fails if the source can't be read.
+pub(crate) fn sample(
+    config: &DataConfig,
+    streaming: &Streaming,
+    (corpus, source): (&Corpus, usize),
+    max_bytes: u64,
+    on_text: &mut dyn FnMut(&str),
+) -> Result<(), DataError> {
+    let seed = order::seed_of_source(config.seed, source);
+    let blocks = BlockOrder::new(corpus, corpus.files_of(source), streaming.block_bytes, seed);
+    let (mut at, mut bytes) = (ReadPosition::default(), 0);
+    while at.epoch == 0 && bytes < max_bytes {
+        let block = blocks.at(at);
+        let read = corpus.read_part(at.cursor(block.file), block.part, SplitPoints::BeforeWhitespace, &mut |piece| {
+            if let Content::Text(text) = piece.content {
+                bytes += text.len() as u64;
+                on_text(text);
+            }
+            if bytes < max_bytes { Ok(()) } else { Err(DataError::WaitEnded) }
+        });
+        if bytes < max_bytes {
+            read?;
+        }
+        at = blocks.after(at);
+    }
+    Ok(())
 }

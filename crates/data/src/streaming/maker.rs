@@ -1,4 +1,4 @@
-//! The maker of a source's windows: a thread that stays one window ahead of training.
+//! Makes the windows of a source, in a thread that stays one window ahead of training.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,18 +13,18 @@ use crate::corpus::Corpus;
 use crate::error::DataError;
 use crate::tokenizer::Tokenizer;
 
-/// Windows that are made before training needs them.
+/// The number of windows that the thread makes before training needs them.
 const AHEAD: u64 = 1;
 
-/// Interval at which a waiting thread checks its condition.
+/// The interval at which a waiting thread checks its condition.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The maker of a source's windows. Its thread ends when it is dropped.
+/// The maker of a source's windows. Dropping the maker ends its thread.
 pub(crate) struct WindowMaker {
-    shared: Arc<Shared>,
+    shared: Arc<MakerShared>,
 }
 
-struct Shared {
+struct MakerShared {
     state: Mutex<State>,
     changed: Condvar,
     activity: Arc<AtomicU64>,
@@ -33,7 +33,7 @@ struct Shared {
 struct State {
     /// The windows that training uses.
     in_use: RangeInclusive<u64>,
-    /// The first window that is not made yet.
+    /// The number of the first window that is still to be made.
     next: u64,
     /// The reason why no further window is made.
     error: Option<DataError>,
@@ -52,9 +52,9 @@ struct Work {
 }
 
 impl WindowMaker {
-    /// Starts to make the windows of the source with the index `source`, from `start` on. Windows stay on the volume up
-    /// to `max_bytes` in total, and windows in use stay in any case. `activity` grows while the thread reads and
-    /// tokenises.
+    /// Starts a thread that makes the windows of the source with the index `source`, from `start` on. If the windows on
+    /// the volume have more than `max_bytes` in total, the thread removes windows that are not in use. It increments
+    /// `activity` while it reads and tokenises.
     pub(crate) fn start(
         config: &DataConfig,
         (corpus, source): (&Arc<Corpus>, usize),
@@ -65,7 +65,7 @@ impl WindowMaker {
     ) -> WindowMaker {
         let state = State { in_use: start.window..=start.window, next: start.window, error: None, is_stopped: false };
         let shared =
-            Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), activity: Arc::clone(activity) });
+            Arc::new(MakerShared { state: Mutex::new(state), changed: Condvar::new(), activity: Arc::clone(activity) });
         let work = Work {
             config: config.clone(),
             corpus: Arc::clone(corpus),
@@ -89,11 +89,12 @@ impl WindowMaker {
         WindowMaker { shared }
     }
 
-    /// Waits until the windows up to the end of `in_use` are made. The wait ends early if `keep_waiting` returns false
-    /// for the activity, a counter that grows unless the thread hangs. The maker may now remove earlier windows.
+    /// Waits until all windows of `in_use` exist. `keep_waiting` receives the activity, a counter that grows unless the
+    /// thread hangs. The wait ends early if `keep_waiting` returns false. After this call, the thread may remove
+    /// windows before `in_use`.
     ///
     /// # Errors
-    /// Fails if no further window can be made, or with `WaitEnded`.
+    /// Fails if no further window can be made, or with `WaitEnded` if the wait ends early.
     pub(crate) fn wait_for(
         &self,
         in_use: RangeInclusive<u64>,
@@ -117,14 +118,14 @@ impl WindowMaker {
 }
 
 impl Drop for WindowMaker {
-    /// Stops the thread at its next piece of text. `drop` does not wait for that, because a read of a remote source may
-    /// take long.
+    /// Stops the thread at its next piece of text. `drop` does not wait for the thread, because a read of a remote
+    /// source may take long.
     fn drop(&mut self) {
         self.shared.update(|state| state.is_stopped = true);
     }
 }
 
-impl Shared {
+impl MakerShared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +139,7 @@ impl Shared {
         self.changed.wait_timeout(state, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits until a window is due. Returns false if no more windows are needed.
+    /// Waits until `window` must be made. Returns false if the maker is stopped.
     fn wait_until_due(&self, window: u64) -> bool {
         let mut state = self.lock();
         while window > state.in_use.end() + AHEAD && !state.is_stopped {
@@ -149,7 +150,7 @@ impl Shared {
 }
 
 impl Work {
-    fn run(self, shared: &Shared) -> Result<(), DataError> {
+    fn run(self, shared: &MakerShared) -> Result<(), DataError> {
         let Some(streaming) = &self.config.streaming else { return Ok(()) };
         self.store.remove_unfinished()?;
         let mut start = self.start.clone();
@@ -177,7 +178,8 @@ impl Work {
             }
             self.store.write(&window)?;
             shared.update(|state| state.next = next);
-            // under the lock: after this maker is dropped, only its successor knows which windows training uses
+            // The lock is held so that this maker is not stopped during the eviction. In a stopped maker, `in_use` may
+            // be out of date.
             let state = shared.lock();
             if !state.is_stopped {
                 let end = (*state.in_use.end() + AHEAD).max(number);

@@ -1,4 +1,5 @@
-//! Positions in the stream of a source. Checkpoints record them.
+//! Positions in the stream of a source, which checkpoints record, and the identities of its documents. The documents of
+//! a stream have no index, because counting the documents would require a reading of the whole corpus.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,11 +15,11 @@ pub struct StreamPosition {
     pub(super) window: u64,
     /// A position, at or before the window's beginning, at which reading can start.
     pub(super) read: ReadPosition,
-    /// Tokens between `read` and the window.
+    /// The number of tokens between `read` and the window.
     pub(super) skip: u64,
     /// The counts of documents up to `read`.
     pub(super) counts: DocumentCounts,
-    /// The digest of the window that begins here, if training has read it.
+    /// The digest of the window that begins here, if training has read the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<String>,
 }
@@ -32,7 +33,7 @@ impl StreamPosition {
     /// Compares the digest of the window that begins here with the digest that a checkpoint recorded.
     ///
     /// # Errors
-    /// `WindowDiffers` if the digests differ.
+    /// Fails with `WindowDiffers` if the digests differ.
     pub(super) fn check(&self, digest: &str) -> Result<(), DataError> {
         match &self.digest {
             Some(expected) if expected != digest => Err(DataError::WindowDiffers { window: self.window }),
@@ -40,7 +41,7 @@ impl StreamPosition {
         }
     }
 
-    /// The documents that the stream has read before this position.
+    /// Returns the counts of the documents that the stream has read before this position.
     pub fn counts(&self) -> &DocumentCounts {
         &self.counts
     }
@@ -53,36 +54,36 @@ pub(super) struct ReadPosition {
     pub(super) epoch: u64,
     /// The number of the block in the order of the epoch.
     pub(super) block: u64,
-    /// See [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
+    /// The offset, see [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
     pub(super) offset: u64,
-    /// See [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
+    /// The record, see [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
     pub(super) record: u64,
     /// Whether the position is within a document whose tokens before the position are in the stream.
     pub(super) inside: bool,
-    /// The number of these tokens.
+    /// The number of the document's tokens before the position.
     #[serde(default)]
     pub(super) tokens: u64,
 }
 
-/// Numbers of documents that a stream has read.
+/// The numbers of documents that a stream has read.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DocumentCounts {
-    /// Documents to train on.
+    /// The number of documents to train on.
     pub documents: u64,
-    /// Documents that are held out.
+    /// The number of documents that are held out.
     #[serde(default)]
     pub held_out: u64,
-    /// Documents without tokens, which are left out.
+    /// The number of documents without tokens, which are left out.
     #[serde(default)]
     pub empty: u64,
-    /// The findings of their texts, and the records that are left out.
+    /// The findings about the documents' texts, and the records that are left out.
     #[serde(default)]
     pub findings: Findings,
 }
 
 impl DocumentCounts {
-    /// The sum of the counts of several sources.
+    /// Returns the sum of the counts of several sources.
     pub fn sum<'a>(counts: impl Iterator<Item = &'a DocumentCounts>) -> DocumentCounts {
         let mut sum = DocumentCounts::default();
         for counts in counts {
@@ -94,7 +95,7 @@ impl DocumentCounts {
         sum
     }
 
-    /// The numbers for people, such as "1200 documents read, 3 empty".
+    /// Returns the numbers as a sentence, such as "1200 documents read, 3 empty".
     pub fn sentence(&self) -> String {
         let mut parts = vec![format!("{} read", count(self.documents, "document", "documents"))];
         parts.extend((self.held_out > 0).then(|| format!("{} held out", self.held_out)));
@@ -104,8 +105,52 @@ impl DocumentCounts {
 }
 
 impl ReadPosition {
-    /// The position as a cursor in the file of its block, which has the index `file`.
+    /// Returns the position as a cursor in the file of its block, which has the index `file`.
     pub(super) fn cursor(self, file: usize) -> Cursor {
         Cursor { file, offset: self.offset, record: self.record }
+    }
+}
+
+/// The number of bits of a document's number that hold the record. The higher bits hold the file.
+const RECORD_BITS: u32 = 40;
+
+/// A document of a stream: a record of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DocumentId {
+    /// The index of the file in the corpus, below 2^24.
+    pub(crate) file: usize,
+    /// The number of the document's line, element, row or token document in the file, from 1.
+    pub(crate) record: u64,
+}
+
+impl DocumentId {
+    /// Returns the document with a record, or `None` if the record needs more than `RECORD_BITS`.
+    pub(crate) fn new(file: usize, record: u64) -> Option<DocumentId> {
+        (record >> RECORD_BITS == 0).then_some(DocumentId { file, record })
+    }
+
+    /// Returns the document as a number, which windows store.
+    pub(crate) fn number(self) -> u64 {
+        (self.file as u64) << RECORD_BITS | self.record
+    }
+
+    /// Returns the document with a number.
+    pub(crate) fn of_number(number: u64) -> DocumentId {
+        DocumentId { file: (number >> RECORD_BITS) as usize, record: number & ((1 << RECORD_BITS) - 1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_number_is_one_document(file in 0usize..1 << 24, record in 0u64..1 << 40) {
+            let id = DocumentId { file, record };
+            prop_assert_eq!(DocumentId::of_number(id.number()), id);
+        }
     }
 }

@@ -1,32 +1,32 @@
-//! The reader of a source's blocks, which divides the documents into windows.
+//! Reads the blocks of a source, and divides the documents into windows.
 
 use std::mem::take;
 
 use super::batch::{Batch, Item, Tokenised};
 use super::blocks::BlockOrder;
 use super::buffer::{WindowBuffer, WindowSize, WindowTokens};
-use super::document_id::DocumentId;
-use super::position::{DocumentCounts, ReadPosition, StreamPosition};
+use super::position::{DocumentCounts, DocumentId, ReadPosition, StreamPosition};
 use crate::config::{DataConfig, HeldOut, Streaming};
 use crate::corpus::{Content, Corpus, Piece};
 use crate::document_hashes::document_hash;
 use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
 use crate::findings::Findings;
-use crate::held_out::Draw;
+use crate::held_out::HeldOutSampler;
 use crate::order;
 use crate::tokenizer::Tokenizer;
 use crate::without_documents::without_documents;
 
-/// The first tokens of a document, whose hash decides whether it is held out. A document may be longer than memory.
+/// The number of a document's first tokens whose hash decides whether the document is held out. The number is limited,
+/// because a document may be larger than the memory.
 const HASHED_TOKENS: usize = 1 << 14;
 
-/// A reader of a source from a position on.
+/// Reads a source from a position on.
 pub(crate) struct WindowReader<'a> {
     corpus: &'a Corpus,
     source: usize,
     blocks: BlockOrder,
-    draw: Option<Draw>,
+    draw: Option<HeldOutSampler>,
     documents: DocumentTokens<'a>,
     /// The current document.
     document: DocumentId,
@@ -49,23 +49,23 @@ pub(crate) struct DrawnDocuments {
     pub(crate) starts: Vec<u64>,
     /// Whether the reader adds no more documents, such as after the first epoch.
     pub(crate) is_complete: bool,
-    /// The number of tokens at which the reader adds no more documents.
+    /// The number of tokens from which the reader adds no more documents.
     enough: usize,
 }
 
 enum Part {
-    /// Undecided until more of the document is tokenised. Holds the first tokens.
+    /// The decision needs more tokens of the document. The value holds the first tokens.
     Undecided(Vec<u32>),
     Training,
     HeldOut,
 }
 
-/// A receiver of each window. It returns whether the reader continues.
+/// Receives each window, and returns whether the reader continues.
 type OnWindow<'f> = dyn FnMut(WindowTokens, &DrawnDocuments) -> Result<bool, DataError> + 'f;
 
 impl<'a> WindowReader<'a> {
-    /// A reader of the source with the index `source`, from the window at `start` on. With `collects`, it collects the
-    /// held-out documents.
+    /// Returns a reader of the source with the index `source`, from the window at `start` on. If `collects` is true,
+    /// the reader collects the held-out documents.
     ///
     /// # Errors
     /// Fails if the tokenizer has no end-of-text token.
@@ -90,7 +90,7 @@ impl<'a> WindowReader<'a> {
             source,
             blocks: BlockOrder::new(corpus, corpus.files_of(source), streaming.block_bytes, seed),
             draw: match config.held_out {
-                HeldOut::Documents(fraction) => Some(Draw::new(fraction, config.seed)),
+                HeldOut::Documents(fraction) => Some(HeldOutSampler::new(fraction, config.seed)),
                 HeldOut::Nothing | HeldOut::LastSequences(_) => None,
             },
             documents,
@@ -110,8 +110,8 @@ impl<'a> WindowReader<'a> {
         })
     }
 
-    /// Reads epoch after epoch until `on_window` or `on_tokens` returns false. `on_tokens` repeatedly gets the number
-    /// of tokens of the current window.
+    /// Reads epoch after epoch until `on_window` or `on_tokens` returns false. `on_tokens` repeatedly receives the
+    /// number of tokens of the current window.
     ///
     /// # Errors
     /// Fails if the source can't be read, has changed, or has no text, or if `on_window` fails.
@@ -128,7 +128,7 @@ impl<'a> WindowReader<'a> {
                     let files = self.corpus.files_of(self.source);
                     return Err(without_documents(self.corpus, files, &self.documents.findings));
                 }
-                // the first epoch collects all held-out documents
+                // the first epoch has collected all held-out documents
                 self.drawn.is_complete |= self.at.epoch > 0;
             }
             let (block, begun) = (self.blocks.at(self.at), self.at);
@@ -147,7 +147,7 @@ impl<'a> WindowReader<'a> {
                 if self.is_over { Err(DataError::WaitEnded) } else { Ok(()) }
             });
             if !self.is_over {
-                // reading a file that became shorter does not fail
+                // a read does not fail if the file became shorter
                 file.check_unchanged()?;
             }
             if read.is_ok() {
@@ -165,12 +165,12 @@ impl<'a> WindowReader<'a> {
         }
     }
 
-    /// The findings of the texts from the beginning of the stream.
+    /// Returns the findings about the texts from the beginning of the stream.
     pub(crate) fn findings(&self) -> &Findings {
         &self.documents.findings
     }
 
-    /// The documents that were held out so far.
+    /// Returns the held-out documents that the reader has collected.
     pub(crate) fn drawn(&self) -> &DrawnDocuments {
         &self.drawn
     }
@@ -193,7 +193,7 @@ impl<'a> WindowReader<'a> {
                 if piece.is_last {
                     self.documents.end_token_file();
                 }
-                self.pass_on(on_window)?;
+                self.distribute_tokens(on_window)?;
             }
         }
         if let Some(mut cursor) = piece.resume_at {
@@ -206,7 +206,7 @@ impl<'a> WindowReader<'a> {
         if self.batch.is_full() { self.flush(on_window) } else { Ok(()) }
     }
 
-    /// Tokenises the batch and passes on its documents.
+    /// Tokenises the batch, and adds its documents to the windows or to the held-out documents.
     fn flush(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
         let Tokenised { items, texts, mut conversations } = self.batch.tokenise(self.documents.tokenizer())?;
         for item in items {
@@ -219,7 +219,7 @@ impl<'a> WindowReader<'a> {
                     if is_last {
                         self.documents.end_document();
                     }
-                    self.pass_on(on_window)?;
+                    self.distribute_tokens(on_window)?;
                 }
                 Item::Conversation { index, document } => {
                     self.next = document;
@@ -227,7 +227,7 @@ impl<'a> WindowReader<'a> {
                     if let Some(encoded) = encoded.take() {
                         self.documents.push_conversation(record, encoded)?;
                     }
-                    self.pass_on(on_window)?;
+                    self.distribute_tokens(on_window)?;
                 }
                 Item::BadRecord { file, reason } => self.documents.findings.bad_record(file, reason),
                 Item::LoneSurrogates(count) => self.documents.findings.lone_surrogates += count,
@@ -247,7 +247,7 @@ impl<'a> WindowReader<'a> {
     }
 
     /// Adds the new tokens to the windows or to the held-out documents.
-    fn pass_on(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
+    fn distribute_tokens(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
         self.counts.empty += take(&mut self.documents.empty);
         let (ids, starts) = (take(&mut self.documents.ids), take(&mut self.documents.starts));
         let bounds: Vec<usize> = starts.iter().map(|&start| start as usize).chain([ids.len()]).collect();
@@ -267,7 +267,8 @@ impl<'a> WindowReader<'a> {
         Ok(())
     }
 
-    /// Adds tokens of one document. `is_start` and `ends` mark the first and the last tokens of the document.
+    /// Adds tokens of one document. `is_start` is true for the first tokens of the document, and `ends` for the last
+    /// tokens.
     fn pass_on_document(&mut self, ids: &[u32], is_start: bool, ends: bool) {
         if ids.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! The windows of a source as a dataset reads them.
+//! The windows of a source, as a dataset reads them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -9,12 +9,13 @@ use super::maker::WindowMaker;
 use super::position::{DocumentCounts, StreamPosition};
 use super::window::{WindowHeader, WindowStore};
 use crate::error::DataError;
-use crate::sequences::{Cut, Sequences};
+use crate::sequences::{Packing, Sequences};
 
-/// The time after which a window that stage 0 has announced must be visible on the volume.
+/// The longest time until a window that stage 0 has announced becomes visible on the volume.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Steps whose windows stay open: another stage may be a step behind stage 0, and stage 0 announces one step ahead.
+/// The number of steps whose windows stay open. Another stage may be one step behind stage 0, and stage 0 announces one
+/// step ahead.
 const STEPS_IN_USE: usize = 3;
 
 /// The windows of a source.
@@ -23,8 +24,8 @@ pub(crate) struct SourceStream {
     /// The number of sequences of a window.
     pub(crate) sequences: u64,
     length: usize,
-    cut: Cut,
-    /// `Some` in the process that makes the windows.
+    cut: Packing,
+    /// The maker of the windows; `None` in a process that does not make windows.
     maker: Option<WindowMaker>,
     state: Mutex<State>,
 }
@@ -32,29 +33,29 @@ pub(crate) struct SourceStream {
 #[derive(Default)]
 struct State {
     open: BTreeMap<u64, (WindowHeader, Arc<Sequences>)>,
-    /// The first windows of the last steps.
+    /// The first window of each of the last steps.
     first: VecDeque<u64>,
     /// The position at which reading began.
     start: StreamPosition,
 }
 
 impl SourceStream {
-    /// The windows in `store`, with `sequences` sequences each.
-    pub(crate) fn new(store: WindowStore, sequences: u64, length: usize, cut: Cut) -> SourceStream {
+    /// Returns the windows in `store`, with `sequences` sequences each.
+    pub(crate) fn new(store: WindowStore, sequences: u64, length: usize, cut: Packing) -> SourceStream {
         SourceStream { store, sequences, length, cut, maker: None, state: Mutex::default() }
     }
 
-    /// Makes the windows with `maker`, which begins at `start`.
+    /// Starts `maker`, which makes the windows from `start` on.
     pub(crate) fn make_with(&mut self, maker: impl FnOnce(&WindowStore) -> WindowMaker, start: StreamPosition) {
         self.maker = Some(maker(&self.store));
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).start = start;
     }
 
-    /// Waits for the windows of a step, as long as `keep_waiting` holds, and opens them. Windows before the last
-    /// `STEPS_IN_USE` steps are closed.
+    /// Waits for the windows of a step and opens them. The wait ends early if `keep_waiting` returns false. The
+    /// function closes windows before the last `STEPS_IN_USE` steps.
     ///
     /// # Errors
-    /// Fails if a window can't be made or opened, or with `WaitEnded`.
+    /// Fails if a window can't be made or opened, or with `WaitEnded` if the wait ends early.
     pub(crate) fn wait_for(
         &self,
         windows: RangeInclusive<u64>,
@@ -76,7 +77,7 @@ impl SourceStream {
         windows.into_iter().try_for_each(|window| self.open(window, keep_waiting).map(drop))
     }
 
-    /// The sequences of a window that already exists.
+    /// Returns the sequences of a window that already exists.
     ///
     /// # Errors
     /// Fails if the window can't be opened.
@@ -84,8 +85,8 @@ impl SourceStream {
         self.open(window, &|_| true)
     }
 
-    /// The beginning of the window that training reads after `sequences` sequences. That window or the previous one
-    /// must be open, unless reading began there.
+    /// Returns the beginning of the window that training reads after `sequences` sequences. This window or the previous
+    /// window must be open, unless reading began at this window.
     pub(crate) fn position_after(&self, sequences: u64) -> Option<StreamPosition> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let window = sequences / self.sequences;
@@ -98,8 +99,8 @@ impl SourceStream {
         start.or_else(next).or_else(begun)
     }
 
-    /// The counts of documents up to the end of the window that holds the last of `sequences` sequences; `None` if that
-    /// window is not open.
+    /// Returns the counts of documents up to the end of the window that holds the last of `sequences` sequences, or
+    /// `None` if that window is not open.
     pub(crate) fn counts_after(&self, sequences: u64) -> Option<DocumentCounts> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (header, _) = state.open.get(&(sequences.checked_sub(1)? / self.sequences))?;
@@ -121,7 +122,8 @@ impl SourceStream {
         Ok(sequences)
     }
 
-    /// The header of a window that stage 0 has made. On a network file system, the window may become visible later.
+    /// Returns the header of a window that stage 0 has made. On a network file system, the window may become visible
+    /// later.
     fn wait_for_header(&self, window: u64, keep_waiting: &dyn Fn(u64) -> bool) -> Result<WindowHeader, DataError> {
         let deadline = Instant::now() + VISIBLE_TIMEOUT;
         loop {

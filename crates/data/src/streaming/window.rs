@@ -1,4 +1,4 @@
-//! Windows on the volume: a folder for each, which is complete once it has its name.
+//! Windows on the volume. Each window has a folder, which is complete when it has the name of the window.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -17,7 +17,7 @@ use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TokenFiles, TokenForm};
 use crate::stream::{Origins, TokenStream};
 
 const HEADER_FILE: &str = "window.json";
-/// The number of each document, see [`DocumentId::number`](super::DocumentId::number).
+/// The file with the number of each document, see [`DocumentId::number`](super::DocumentId::number).
 const ORIGINS_FILE: &str = "origins.bin";
 /// The name prefix of folders whose windows are still being written, or already being removed.
 const UNFINISHED: &str = "unfinished-";
@@ -29,7 +29,7 @@ pub(crate) struct WindowStore {
     form: TokenForm,
 }
 
-/// The facts about a window besides its tokens.
+/// The description of a window, without its tokens.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WindowHeader {
@@ -38,19 +38,19 @@ pub(super) struct WindowHeader {
     pub(super) next: StreamPosition,
     tokens: u64,
     documents: u64,
-    /// Tokens of the first document before the window.
+    /// The number of tokens of the first document before the window.
     tokens_before: u64,
-    /// See [`WindowTokens::digest`].
+    /// The digest of the window, see [`WindowTokens::digest`].
     pub(super) digest: String,
 }
 
 impl WindowStore {
-    /// The windows of the source with the index `source`, for the token cache in `folder`.
+    /// Returns the windows of the source with the index `source`, for the token cache in `folder`.
     pub(crate) fn new(streaming: &Streaming, folder: &Path, source: usize, form: TokenForm) -> WindowStore {
         WindowStore { folder: streaming.folder.join(folder).join(source.to_string()), form }
     }
 
-    /// The header of a complete window.
+    /// Returns the header of a complete window, or `None` if the window is missing or damaged.
     ///
     /// # Errors
     /// Fails if the volume can't be read.
@@ -60,7 +60,7 @@ impl WindowStore {
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// The tokens of the window with this header.
+    /// Returns the tokens of the window with the header `header`.
     ///
     /// # Errors
     /// Fails if the window's files can't be mapped.
@@ -78,13 +78,13 @@ impl WindowStore {
         Ok(TokenStream::of_window(&files, 0..header.documents, origins))
     }
 
-    /// The header of the window at `start`; `None` if the window is incomplete.
+    /// Returns the header of the window at `start`, or `None` if the window is incomplete.
     ///
     /// # Errors
     /// Fails if the volume can't be read.
     pub(super) fn complete(&self, start: &StreamPosition) -> Result<Option<WindowHeader>, DataError> {
         let header = self.header(start.window)?.filter(|header| header.start.is_at(start));
-        // a window with other tokens than training read is made again
+        // a window with other tokens than the window that training read is made again
         let header = header.filter(|header| start.check(&header.digest).is_ok());
         Ok(header.filter(|header| self.open(header).is_ok()))
     }
@@ -106,14 +106,15 @@ impl WindowStore {
         fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;
         let written = self.write_unfinished(&unfinished, window, &header);
         let named = written.and_then(|()| self.name(&unfinished, &header));
-        // a full volume gets the space back
+        // frees the space on a full volume
         remove_unfinished_folder(&unfinished);
         named?;
         stagecoach_files::sync_dir(&self.folder).map_err(DataError::io("write", &self.folder))
     }
 
-    /// Gives an unfinished folder the name of the window at `start`. A complete window stays, because a process may use
-    /// it. Its replacement may even be gone, if the next maker has removed the unfinished folder.
+    /// Renames an unfinished folder to the folder of its window. If the same window is already complete, the function
+    /// keeps it, because a process may use it. In this case, the next maker may already have removed the unfinished
+    /// folder.
     fn name(&self, unfinished: &Path, header: &WindowHeader) -> Result<(), DataError> {
         let finished = self.window_folder(header.start.window);
         let rename = || fs::rename(unfinished, &finished);
@@ -140,12 +141,13 @@ impl WindowStore {
         write_bytes_atomically(&path, &json)
     }
 
-    /// A random folder name. Threads and pods share the volume, and process ids are not unique across pods.
+    /// Returns a random folder name. Threads and pods share the volume, and process ids are not unique across pods.
     fn unfinished_folder(&self) -> PathBuf {
         self.folder.join(format!("{UNFINISHED}{}", stagecoach_files::random_hex()))
     }
 
-    /// Removes a window, if it exists. A rename comes first, so that no process opens a half-removed window.
+    /// Removes a window, if it exists. The function renames the folder first, so that no process opens a half-removed
+    /// window.
     fn remove_window(&self, folder: &Path) -> Result<(), DataError> {
         let unfinished = self.unfinished_folder();
         match fs::rename(folder, &unfinished) {
@@ -213,7 +215,7 @@ impl WindowStore {
     }
 }
 
-/// Writes documents as the files that are mapped later. `ids` have their marks, see [`crate::loss_mask`].
+/// Writes documents as files that are mapped later. The elements of `ids` have their marks, see [`crate::loss_mask`].
 ///
 /// # Errors
 /// Fails if the files can't be written.
@@ -239,8 +241,8 @@ pub(crate) fn write_tokens(folder: &Path, ids: &[u32], starts: &[u64], form: Tok
     write_atomically(&path, |file| write_mask(ids, file).map_err(DataError::io("write", &path)))
 }
 
-/// Removes a folder that is not a window. The thread of a dropped maker may still write into it. The remaining files
-/// only cost space, until the next maker removes them.
+/// Removes a folder that is not a window. The thread of a dropped maker may still write into the folder. Files that
+/// remain only cost space, until the next maker removes them.
 fn remove_unfinished_folder(folder: &Path) {
     let _ = fs::remove_dir_all(folder);
 }

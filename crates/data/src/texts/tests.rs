@@ -46,10 +46,10 @@ fn the_field_with_most_bytes_is_taken() {
     let texts = find(root.path(), "");
     assert_eq!((texts.field.as_deref(), texts.bytes), (Some("content"), 780));
     assert_eq!(texts.other_fields, [("url".to_owned(), 140.0 / 920.0)]);
-    // beside plain text, all bytes of which count
+    // all bytes of plain text count
     write(root.path(), "a.txt", "plain");
     assert_eq!(find(root.path(), "").bytes, 785);
-    // one record shows little about the others, and an empty field shows nothing
+    // an empty field in one record does not decide which field is the text
     write(root.path(), "web.jsonl", &format!("{{\"content\": \"\", \"url\": \"x\"}}\n{}", line(1)));
     assert_eq!(find(root.path(), "").field.as_deref(), Some("content"));
     // only the first part of this file is read
@@ -101,7 +101,7 @@ fn compressed_texts_are_found_and_measured() {
     write("a.jsonl.gz", &lines);
     let texts = find(root.path(), "");
     assert_eq!((texts.patterns, texts.field.as_deref(), texts.bytes), (vec!["*.jsonl.gz".to_owned()], Some("body"), 5));
-    // the pattern of one extension says nothing about another
+    // a damaged file only affects the pattern of its extension
     write("b.jsonl.gz", &lines[..lines.len() - 9]);
     write("c.jsonl", b"{\"body\": \"three\"}\n");
     let texts = find(root.path(), "");
@@ -137,15 +137,15 @@ fn the_form_of_the_records_is_found() {
     write(root, "chat.jsonl", &format!("{{\"id\": \"7\", \"messages\": {messages}}}\n"));
     let texts = find(root, "");
     assert_eq!((texts.form, texts.field.as_deref()), (RecordForm::Conversation("messages".into()), Some("id")));
-    // some data sets name the fields of a message otherwise
+    // some data sets have other names for the fields of a message
     write(root, "chat.jsonl", r#"{"conversations": [{"from": "human", "value": "a question"}]}"#);
     let texts = find(root, "");
     assert_eq!((texts.form, texts.files), (RecordForm::Conversation("conversations".into()), 0));
     assert_eq!(texts.skipped, ["chat.jsonl holds conversations in \"conversations\", and no text"]);
-    // a text with more bytes is what such a file is for
+    // records with more bytes in a text than in messages are texts
     write(root, "chat.jsonl", &format!("{{\"messages\": {messages}, \"text\": \"{}\"}}\n", "a".repeat(80)));
     assert_eq!(find(root, "").form, RecordForm::Text);
-    // lists of other things are no conversations
+    // lists without messages are not conversations
     write(root, "chat.jsonl", r#"{"tags": ["a", "b"], "scores": [1, 2], "text": "a"}"#);
     assert_eq!(find(root, "").form, RecordForm::Text);
     write(root, "chat.jsonl", r#"{"prompt": "a question", "completion": "an answer"}"#);

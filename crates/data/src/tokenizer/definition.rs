@@ -1,22 +1,23 @@
-//! A `tokenizer.json` as JSON: changes that make its tokens safe to train on, and the positions where texts may be
+//! Reads and changes a `tokenizer.json` as JSON. Marks special tokens, and finds the positions at which texts may be
 //! split.
 
 use serde_json::{Value, json};
 
-use crate::corpus::{METASPACE, Split};
+use crate::corpus::{METASPACE, SplitPoints};
 
-/// Pre-tokens of Llama 3. White space is at their start, except for line ends after punctuation.
+/// The pattern of the pre-tokens of Llama 3. White space is at the start of a pre-token, except for line ends after
+/// punctuation.
 pub(crate) const LLAMA_3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Pre-tokens of Qwen 2 and 3: the same, but with single digits.
+/// The pattern of the pre-tokens of Qwen 2 and 3. It differs from the pattern of Llama 3 in that digits are single.
 const QWEN_2_PATTERN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The tokens of `added_tokens`.
+/// Returns the tokens of `added_tokens`.
 pub(super) fn added_tokens(definition: &Value) -> &[Value] {
     definition["added_tokens"].as_array().map_or(&[][..], Vec::as_slice)
 }
 
-/// Refuses a tokenizer with random results. BPE with dropout is the only random part of the format.
+/// Fails if the tokenizer has random results. BPE with dropout is the only random part of the format.
 pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
     match definition["model"]["dropout"].as_f64() {
         Some(dropout) if dropout > 0.0 => {
@@ -45,14 +46,15 @@ fn special_token(name: &str, id: u32) -> Value {
     json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true})
 }
 
-/// The token that stands for characters outside of the vocabulary.
+/// Returns the token that stands for characters outside of the vocabulary.
 pub(super) fn unknown_token(definition: &Value) -> Option<&str> {
     let model = &definition["model"];
     let unigram_unknown = || model["vocab"][usize::try_from(model["unk_id"].as_u64()?).ok()?][0].as_str();
     model["unk_token"].as_str().or_else(unigram_unknown)
 }
 
-/// Whether characters outside of the vocabulary may vanish. A BPE drops them if it has no token for them and no bytes.
+/// Whether the encoding may drop characters outside of the vocabulary. A BPE drops such characters if it has neither an
+/// unknown token nor tokens for all bytes.
 pub(super) fn may_drop_characters(definition: &Value, has_token: &dyn Fn(&str) -> bool) -> bool {
     let model = &definition["model"];
     let is_bpe = model["type"] == "BPE" || model["merges"].is_array();
@@ -68,21 +70,22 @@ fn has_byte_level(pre_tokenizer: &Value) -> bool {
     pre_tokenizer["type"] == "ByteLevel" || parts.iter().any(has_byte_level)
 }
 
-/// The positions at which text may be split. A tokenizer with an unknown definition gets whole documents, for example
-/// one with a prefix or with an added token that takes white space. The normalizer NFC is safe, because it joins no
-/// character to the white space after it. With `parse`, special tokens in a text are encoded as tokens.
-pub(super) fn split(definition: &Value, parse: bool) -> Split {
+/// Returns the positions at which a text may be split. A tokenizer with an unknown definition receives whole documents,
+/// for example a tokenizer with a prefix or with an added token that takes white space. The normalizer NFC is safe,
+/// because it joins no character to the white space after it. If `parse` is true, special tokens in a text are encoded
+/// as tokens.
+pub(super) fn split(definition: &Value, parse: bool) -> SplitPoints {
     if splits_before_space(definition, parse) {
-        return Split::BeforeSpace;
+        return SplitPoints::BeforeSpace;
     }
     let normalizes = !definition["normalizer"].is_null() && definition["normalizer"]["type"] != "NFC";
     let pre_tokenizer = &definition["pre_tokenizer"];
     let is_matched = |token: &&Value| parse || token["special"] != true;
     if normalizes || added_tokens(definition).iter().filter(is_matched).any(takes_white_space) {
-        return Split::Never;
+        return SplitPoints::Never;
     }
     if is_byte_level(pre_tokenizer) && pre_tokenizer["use_regex"] != false {
-        return Split::BeforeWhitespace;
+        return SplitPoints::BeforeWhitespace;
     }
     match pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice) {
         Some([first, last])
@@ -94,17 +97,17 @@ pub(super) fn split(definition: &Value, parse: bool) -> Split {
                 && is_byte_level(last)
                 && last["use_regex"] == false =>
         {
-            Split::BeforeSpaces
+            SplitPoints::BeforeSpaces
         }
-        _ => Split::Never,
+        _ => SplitPoints::Never,
     }
 }
 
-/// Whether a SentencePiece tokenizer gives the same ids if a text is split before a space. It must add no space before
-/// a text that begins with a space, and the ids on both sides of a space must be independent. They are in any model if
-/// words are separate pre-tokens. If the whole text is one pre-token, they are in a BPE without a token that holds a
-/// space after another character. A Unigram model gives no such guarantee, because it compares sums of rounded numbers
-/// over the whole text.
+/// Whether a SentencePiece tokenizer returns the same ids if a text is split before a space. The tokenizer must add no
+/// space before a text that begins with a space, and the ids on both sides of a space must be independent. If words are
+/// separate pre-tokens, the ids are independent in any model. If the whole text is one pre-token, the ids are
+/// independent in a BPE without a token that contains a space after another character. A Unigram model gives no such
+/// guarantee, because it compares sums of rounded numbers over the whole text.
 fn splits_before_space(definition: &Value, parse: bool) -> bool {
     let (normalizer, pre_tokenizer) = (&definition["normalizer"], &definition["pre_tokenizer"]);
     let metaspace = METASPACE.to_string();
@@ -140,7 +143,7 @@ fn merges_within_words(model: &Value, metaspace: &str) -> bool {
     model["ignore_merges"] != true
         && is_empty(&model["continuing_subword_prefix"])
         && is_empty(&model["end_of_word_suffix"])
-        // unknown characters at both sides of an unknown space could become one token
+        // if the space had no token, unknown characters on both sides of it could become one token
         && !model["vocab"][metaspace].is_null()
         && model["merges"].as_array().is_some_and(|merges| merges.iter().all(keeps_to_words))
 }
@@ -149,7 +152,7 @@ fn crosses_a_space_or_takes_one(token: &Value) -> bool {
     token["content"].as_str().is_none_or(crosses_a_space) || token["lstrip"] == true || token["rstrip"] == true
 }
 
-/// Whether a space follows another character.
+/// Whether a space follows a character that is not a space.
 fn crosses_a_space(token: &str) -> bool {
     let is_space = |character: char| character == ' ' || character == METASPACE;
     token.trim_start_matches(is_space).contains(is_space)

@@ -1,4 +1,4 @@
-//! Text to token ids and back, and the special tokens of documents.
+//! Converts text to token ids and back, and finds the special tokens of documents.
 
 mod definition;
 mod special_tokens;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::catch_panic::catch_panic;
 use crate::conversations::ConversationEncoder;
-use crate::corpus::Split;
+use crate::corpus::SplitPoints;
 use crate::error::DataError;
 use crate::findings::{Findings, LossyEncoding};
 use crate::named_tokens::{NamedTokens, PAD_KEY};
@@ -32,15 +32,15 @@ pub struct Tokenizer {
     path: PathBuf,
     hash: String,
     vocab_size: usize,
-    split: Split,
+    split: SplitPoints,
     special_tokens: SpecialTokenIds,
     named: NamedTokens,
-    /// Whether the padding token is special only because a configuration names it.
-    keeps_padding_text: bool,
+    /// Whether the padding token is special only because a configuration names this token.
+    padding_stays_text: bool,
     /// Whether special tokens in a text are encoded as tokens.
     parses: bool,
     lossy_encoding: LossyEncoding,
-    /// The encoder of conversations, if the corpus has some.
+    /// The encoder of conversations, if the corpus has conversations.
     pub(crate) conversations: Option<Arc<ConversationEncoder>>,
 }
 
@@ -49,7 +49,7 @@ impl Tokenizer {
     /// `[EOT]`, is encoded as text.
     ///
     /// # Errors
-    /// Fails if the file can't be read, or isn't a tokenizer that always gives a text the same tokens.
+    /// Fails if the file can't be read, if it isn't a tokenizer, or if the tokenizer has random results.
     pub fn load(path: &Path) -> Result<Tokenizer, DataError> {
         Tokenizer::read(path, false, &NamedTokens::default()).map(|(tokenizer, _)| tokenizer)
     }
@@ -57,13 +57,13 @@ impl Tokenizer {
     /// Like [`load`](Self::load), but text that looks like a special token is encoded as that token.
     ///
     /// # Errors
-    /// Like [`load`](Self::load).
+    /// Fails like [`load`](Self::load).
     pub fn load_parsing(path: &Path) -> Result<Tokenizer, DataError> {
         Tokenizer::read(path, true, &NamedTokens::default()).map(|(tokenizer, _)| tokenizer)
     }
 
-    /// The tokenizer, and the bytes of its file. With `parse`, special tokens in a text are encoded as tokens. `named`
-    /// has the tokens that the job names.
+    /// Returns the tokenizer, and the bytes of its file. If `parse` is true, special tokens in a text are encoded as
+    /// tokens. `named` contains the tokens that the job names.
     pub(crate) fn read(path: &Path, parse: bool, named: &NamedTokens) -> Result<(Tokenizer, Vec<u8>), DataError> {
         let bad = |problem: &str| DataError::Tokenizer { path: path.into(), problem: problem.into() };
         let bytes = fs::read(path).map_err(|error| match error.kind() {
@@ -86,7 +86,7 @@ impl Tokenizer {
         named: &NamedTokens,
     ) -> Result<Tokenizer, DataError> {
         let bad = |problem: String| DataError::Tokenizer { path: path.into(), problem };
-        let not_one = |error: String| bad(format!("this is no tokenizer.json that can be read: {error}"));
+        let not_one = |error: String| bad(format!("this tokenizer.json can't be read: {error}"));
         let mut definition: Value = serde_json::from_slice(bytes).map_err(|error| not_one(error.to_string()))?;
         definition::check_deterministic(&definition).map_err(bad)?;
         let mut inner = parse_definition(bytes).map_err(not_one)?;
@@ -98,11 +98,11 @@ impl Tokenizer {
             let was_added = definition::added_tokens(&definition).iter().any(|token| token["content"] == name.as_str());
             if definition::mark_special(&mut definition, &name, id) {
                 newly_special.push(key);
-                // an ordinary word of the vocabulary has the same tokens before and after, unless special tokens are parsed
+                // the mark changes no tokens of a text that spells an ordinary word, unless special tokens are parsed
                 decides_texts.extend((was_added || parse).then_some(key));
             }
         }
-        let keeps_padding_text = newly_special.contains(&PAD_KEY);
+        let padding_stays_text = newly_special.contains(&PAD_KEY);
         special_tokens.pad_decides_texts = decides_texts.contains(&PAD_KEY);
         if !newly_special.is_empty() {
             let bytes = serde_json::to_vec(&definition).map_err(|error| not_one(error.to_string()))?;
@@ -126,7 +126,7 @@ impl Tokenizer {
             split,
             special_tokens,
             named: named.clone(),
-            keeps_padding_text,
+            padding_stays_text,
             parses: parse,
             lossy_encoding,
             conversations: None,
@@ -138,12 +138,12 @@ impl Tokenizer {
         Tokenizer::from_bytes(Path::new("test"), bytes, &Configs::default(), false, &NamedTokens::default()).unwrap()
     }
 
-    /// The ids of `text`, without begin- or end-of-text tokens.
+    /// Returns the ids of `text`, without begin- or end-of-text tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).map_err(self.failed())
     }
 
-    /// The ids of `text` as [`encode`](Self::encode) gives them, and for each id the range of bytes in the text.
+    /// Like [`encode`](Self::encode), but also returns the range of bytes in the text for each id.
     pub(crate) fn encode_with_bytes(&self, text: &str) -> Result<(Vec<u32>, Vec<Range<usize>>), DataError> {
         let encoding = self.inner.encode(text, false).map_err(self.failed())?;
         let bytes = encoding.get_offsets().iter().map(|&(start, end)| start..end).collect();
@@ -154,7 +154,7 @@ impl Tokenizer {
         &self.lossy_encoding
     }
 
-    /// The ids and findings of each text, computed on all processors.
+    /// Returns the ids and findings of each text, computed on all processors.
     pub(crate) fn encode_all(&self, texts: Vec<String>) -> Result<Vec<(Vec<u32>, Findings)>, DataError> {
         let mut all_findings = vec![Findings::default(); texts.len()];
         for (findings, text) in all_findings.iter_mut().zip(&texts) {
@@ -177,24 +177,24 @@ impl Tokenizer {
         Ok(encoded)
     }
 
-    /// The special tokens that `text` spells and that are encoded as text, one after another.
+    /// Returns the special tokens that `text` spells and that are encoded as text, one after another.
     pub fn special_as_text<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a str> {
         let found = self.lossy_encoding.special_names.iter().flat_map(move |special| special.find_iter(text));
         found.map(move |found| &text[found.range()])
     }
 
-    /// The text of `ids`; special tokens are left out, and bytes that aren't UTF-8 become U+FFFD.
+    /// Returns the text of `ids`. Special tokens are left out, and bytes that aren't UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
         self.inner.decode(ids, true).map_err(self.failed())
     }
 
-    /// The text that each of `ids` adds to the text of those before it, special tokens included. A token that ends
-    /// within a character adds nothing, and the next one the whole character.
+    /// Returns the text that each of `ids` adds to the text of the ids before it, including special tokens. A token
+    /// that ends within a character adds nothing, and the next token adds the whole character.
     pub(crate) fn texts_of(&self, ids: impl Iterator<Item = u32>) -> Vec<String> {
         let mut stream = self.inner.decode_stream(false);
         let text = |id| match stream.step(id) {
             Ok(text) => text.unwrap_or_default(),
-            // a decoder may change earlier text, and then the token's name has to do
+            // a decoder may change earlier text; in this case, the token's name is used
             Err(_) => {
                 stream = self.inner.decode_stream(false);
                 self.inner.id_to_token(id).unwrap_or_default()
@@ -203,45 +203,46 @@ impl Tokenizer {
         ids.map(text).collect()
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The tokenizer of the library, in which special tokens of a text are text unless it was loaded to parse them.
+    /// Returns the library's tokenizer. It encodes special tokens in a text as text, unless the tokenizer was loaded to
+    /// parse them.
     pub(crate) fn library(&self) -> &tokenizers::Tokenizer {
         &self.inner
     }
 
-    /// One more than the highest id, which is the number of rows that the model's embedding needs.
+    /// Returns the highest id plus one, which is the number of rows that the model's embedding needs.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// BLAKE3 of the file, in hexadecimal.
+    /// Returns the BLAKE3 hash of the file, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// The tokens that begin, end and pad documents. Training needs a token that ends them.
+    /// Returns the tokens that begin, end and pad documents. Training needs a token that ends documents.
     pub fn special_tokens(&self) -> &SpecialTokenIds {
         &self.special_tokens
     }
 
-    /// The tokens that the job names.
+    /// Returns the tokens that the job names.
     pub(crate) fn named_tokens(&self) -> &NamedTokens {
         &self.named
     }
 
-    /// The token that pads rows: the padding token, or the end-of-text token if there is no padding token.
+    /// Returns the token that pads rows: the padding token, or the end-of-text token if there is no padding token.
     pub(crate) fn padding(&self) -> Option<u32> {
         let special = &self.special_tokens;
         special.pad.or_else(|| special.eos.first().copied())
     }
 
     /// Whether text that spells the padding token stays text only because a configuration names this token.
-    pub(crate) fn keeps_padding_text(&self) -> bool {
-        self.keeps_padding_text
+    pub(crate) fn padding_stays_text(&self) -> bool {
+        self.padding_stays_text
     }
 
     pub(crate) fn require_eos_token(&self) -> Result<u32, DataError> {
@@ -250,8 +251,8 @@ impl Tokenizer {
         eos.ok_or_else(|| DataError::NoEndOfText { path: self.path.clone(), known: known() })
     }
 
-    /// The begin-of-text token for a document whose first ids are `ids`; `None` if the tokenizer has no such token or
-    /// if the text already begins with it.
+    /// Returns the begin-of-text token for a document whose first ids are `ids`. Returns `None` if the tokenizer has no
+    /// such token, or if the text already begins with the token.
     pub fn bos_before(&self, ids: &[u32]) -> Option<u32> {
         self.special_tokens.bos.filter(|bos| !self.parses || ids.first() != Some(bos))
     }
@@ -261,12 +262,12 @@ impl Tokenizer {
         self.parses && id.is_some_and(|id| self.special_tokens.eos.contains(id))
     }
 
-    /// The positions at which text may be split such that the pieces have the ids of the whole text.
-    pub(crate) fn split(&self) -> Split {
+    /// Returns the positions at which text may be split such that the pieces have the ids of the whole text.
+    pub(crate) fn split(&self) -> SplitPoints {
         self.split
     }
 
-    /// The `tokenizer_config.json` with which `AutoTokenizer.from_pretrained` opens this tokenizer.
+    /// Returns the `tokenizer_config.json` with which `AutoTokenizer.from_pretrained` opens this tokenizer.
     pub(crate) fn config(&self) -> Value {
         let mut config = json!({"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false});
         for (key, id) in self.special_tokens.by_name() {
@@ -282,7 +283,7 @@ impl Tokenizer {
     }
 }
 
-/// The tokens of a tokenizer by name.
+/// Returns the tokens of a tokenizer by name.
 fn names<'a>(inner: &'a tokenizers::Tokenizer, definition: &Value) -> Names<'a> {
     let mut added = BTreeMap::new();
     for token in definition::added_tokens(definition) {
@@ -304,8 +305,8 @@ fn lossy_encoding(definition: &Value, inner: &tokenizers::Tokenizer, parse: bool
     }
 }
 
-/// The library's tokenizer. The library panics on some definitions, such as a prefix of continuing subwords that the
-/// merges lack.
+/// Parses a definition with the library. The library panics on some definitions, such as a prefix of continuing
+/// subwords that the merges lack.
 fn parse_definition(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     match catch_panic(|| tokenizers::Tokenizer::from_bytes(bytes)) {
         Some(parsed) => parsed.map_err(|error| error.to_string()),

@@ -1,6 +1,6 @@
-//! The tokens that begin, end and pad documents. `tokenizer_config.json` and `config.json` beside a `tokenizer.json`
-//! name them. Without a name, a special token of `added_tokens` with a usual name is used. Only `tokenizer_config.json`
-//! can name an ordinary word of the vocabulary.
+//! Finds the tokens that begin, end and pad documents. The files `tokenizer_config.json`, `config.json` and
+//! `generation_config.json` beside a `tokenizer.json` name these tokens. If no file names a token, a special token of
+//! `added_tokens` with a usual name is used. Only `tokenizer_config.json` can name an ordinary word of the vocabulary.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,27 +14,28 @@ use crate::named_tokens::{BOS_KEY, EOS_KEY, NamedTokens, PAD_KEY};
 
 pub(crate) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// The special tokens of a tokenizer trained here, with ids 0, 1 and 2: begin of text, end of text, padding.
+/// The special tokens of a tokenizer that this crate trains, with ids 0, 1 and 2: begin of text, end of text, padding.
 pub(crate) const SPECIAL_TOKENS: [&str; 3] = ["[BOT]", "[EOT]", "[PAD]"];
 
 /// The token that separates documents. GPT-2 and Qwen also name it as begin of text, but begin no document with it.
 const SEPARATOR: &str = "<|endoftext|>";
 
-/// Usual names of special tokens. A tokenizer uses the first name that it has.
+/// Usual names of special tokens. A tokenizer uses the first of these names that it has.
 const BOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[0], "<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>"];
 pub(super) const EOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[1], "</s>", "<eos>", "[EOS]", "<|end_of_text|>", SEPARATOR];
 const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>"];
 
-/// The most special tokens that an error lists.
+/// The largest number of special tokens that an error lists.
 const MAX_NAMED: usize = 20;
 
-/// Ids of the tokens that begin, end and pad documents.
+/// The ids of the tokens that begin, end and pad documents.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SpecialTokenIds {
     /// The token that begins each document.
     pub bos: Option<u32>,
-    /// The first of these tokens ends each document. In files of token ids, the others end documents too.
+    /// The tokens that end documents. The first token ends each document. In files of token ids, the further tokens
+    /// also end documents.
     pub eos: Vec<u32>,
     /// The token that pads rows.
     pub pad: Option<u32>,
@@ -47,29 +48,29 @@ pub struct SpecialTokenIds {
     /// Whether a text that spells the padding token has other tokens because a configuration makes this token special.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) pad_decides_texts: bool,
-    /// Whether each of several tokens that end documents ends one in this corpus.
+    /// Whether every token of `eos` ends documents in this corpus, if there are several.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) all_end_documents: bool,
+    pub(crate) each_token_ends_a_document: bool,
 }
 
 impl SpecialTokenIds {
-    /// The part of a job's identity that these tokens form; `None` if all versions frame documents with the same
-    /// tokens, the job names none, and the tokens of a text depend on none. A token that only pads decides no number,
-    /// because padding has no targets.
+    /// Returns the part of a job's identity that these tokens form. Returns `None` if all versions frame documents with
+    /// the same tokens, the job names no token, and no token changes the tokens of a text. A token that only pads has
+    /// no effect on the numbers, because padding has no targets.
     pub fn identity(&self) -> Option<Value> {
         let mut identity = self.frame();
         let mut add = |name: &str, value: Value| identity.get_or_insert_with(|| json!({}))[name] = value;
         if self.pad_decides_texts {
             add("pad", json!(self.pad));
         }
-        if self.all_end_documents {
+        if self.each_token_ends_a_document {
             add("eos", json!(self.eos));
         }
         identity
     }
 
-    /// The tokens that frame documents, or that the job names; `None` if all versions frame documents with the same
-    /// tokens and the job names none.
+    /// Returns the tokens that frame documents, or that the job names. Returns `None` if all versions frame documents
+    /// with the same tokens and the job names no token.
     pub(crate) fn frame(&self) -> Option<Value> {
         match (self.has_names_of_job, self.other_than_before) {
             (true, _) => Some(json!({"bos": self.bos, "eos": self.eos, "pad": self.pad})),
@@ -78,7 +79,7 @@ impl SpecialTokenIds {
         }
     }
 
-    /// The tokens' ids by the names that Hugging Face uses, such as `bos_token`.
+    /// Returns the tokens' ids by the names that Hugging Face uses, such as `bos_token`.
     pub fn by_name(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let eos = self.eos.first().copied();
         [(BOS_KEY, self.bos), (EOS_KEY, eos), (PAD_KEY, self.pad)]
@@ -86,8 +87,8 @@ impl SpecialTokenIds {
             .filter_map(|(name, id)| Some((name, id?)))
     }
 
-    /// The ids as `config.json` has them, by the names that Hugging Face uses: a list for several tokens that end
-    /// texts.
+    /// Returns the ids as `config.json` has them, by the names that Hugging Face uses. If several tokens end texts, the
+    /// value is a list.
     pub fn for_config(&self) -> impl Iterator<Item = (&'static str, Value)> {
         self.by_name().map(|(name, id)| match name {
             EOS_KEY if self.eos.len() > 1 => (name, json!(self.eos)),
@@ -101,7 +102,7 @@ impl SpecialTokenIds {
     }
 }
 
-/// The object in a configuration file beside a tokenizer; null if the file does not exist.
+/// Returns the object in a configuration file beside a tokenizer, or null if the file does not exist.
 ///
 /// # Errors
 /// Fails if the file exists but can't be read or is not a JSON object.
@@ -112,7 +113,7 @@ pub(crate) fn read_config(path: &Path) -> Result<Value, DataError> {
     }
 }
 
-/// The object in `bytes`, the contents of the configuration file `path`.
+/// Returns the object in `bytes`, the contents of the configuration file `path`.
 ///
 /// # Errors
 /// Fails if the contents are not a JSON object.
@@ -126,19 +127,19 @@ pub(crate) fn parse_config(path: &Path, bytes: &[u8]) -> Result<Map<String, Valu
     Err(DataError::Tokenizer { path: path.to_owned(), problem })
 }
 
-/// The id of a token by its name.
+/// Returns the id of a token by its name.
 type IdOf<'a> = dyn Fn(&str) -> Option<u32> + 'a;
 
 /// The tokens of a `tokenizer.json` by name.
 pub(super) struct Names<'a> {
-    /// The id of any token of the vocabulary.
+    /// Returns the id of any token of the vocabulary by its name.
     pub(super) id_of: Box<IdOf<'a>>,
     /// The tokens of `added_tokens`, and whether each is special.
     pub(super) added: BTreeMap<String, bool>,
 }
 
 impl Names<'_> {
-    /// The id of the token `text` that the job names in `field` of its tokenizer.
+    /// Returns the id of the token `text` that the job names in `field` of its tokenizer.
     fn of_job(&self, field: &str, text: &str) -> Result<u32, String> {
         (self.id_of)(text).ok_or_else(|| {
             let special: Vec<&str> =
@@ -156,7 +157,7 @@ impl Names<'_> {
     }
 }
 
-/// The configuration files beside a `tokenizer.json`; an absent file names nothing.
+/// The configuration files beside a `tokenizer.json`. A file that does not exist is null.
 #[derive(Default)]
 pub(super) struct Configs {
     tokenizer: Value,
@@ -178,11 +179,12 @@ impl Configs {
         })
     }
 
-    /// The special tokens that the job names, then those that these files name, completed by usual names.
+    /// Returns the special tokens: first the tokens that the job names, then the tokens that these files name, then
+    /// tokens with usual names.
     ///
     /// # Errors
-    /// Fails if the job or `tokenizer_config.json` names a token that the tokenizer lacks, or if the file names one
-    /// with another id.
+    /// Fails if the job or `tokenizer_config.json` names a token that the tokenizer lacks, or if the file names a token
+    /// with another id. Also fails if the job's begin-of-text token separates or ends documents.
     pub(super) fn special_tokens(&self, names: &Names, job: &NamedTokens) -> Result<SpecialTokenIds, String> {
         let found = self.found_tokens(names)?;
         let job_token =
@@ -213,11 +215,11 @@ impl Configs {
             other_than_before,
             has_names_of_job,
             pad_decides_texts: false,
-            all_end_documents: false,
+            each_token_ends_a_document: false,
         })
     }
 
-    /// The tokens that these files name, completed by usual names.
+    /// Returns the tokens that these files name. If the files do not name a token, a token with a usual name is used.
     fn found_tokens(&self, names: &Names) -> Result<FoundTokens, String> {
         self.check_added_tokens(names)?;
         let usual = |candidates: &[&str]| {
@@ -225,8 +227,8 @@ impl Configs {
             special.and_then(|name| (names.id_of)(name))
         };
         let mut eos: Vec<u32> = match self.named(EOS_KEY, names)? {
-            Named::Token(id) => vec![id],
-            Named::None | Named::Absent => Vec::new(),
+            NamedToken::Token(id) => vec![id],
+            NamedToken::None | NamedToken::Absent => Vec::new(),
         };
         for config in [&self.model, &self.generation] {
             eos.extend(added_ids(&config["eos_token_id"], names).filter(|id| !eos.contains(id)).collect::<Vec<_>>());
@@ -236,21 +238,21 @@ impl Configs {
         }
         let separator = (names.id_of)(SEPARATOR);
         let bos = match self.named(BOS_KEY, names)? {
-            Named::Token(id) => Some(id),
-            Named::None => None,
-            Named::Absent => added_ids(&self.model["bos_token_id"], names).next().or_else(|| usual(&BOS_TOKENS)),
+            NamedToken::Token(id) => Some(id),
+            NamedToken::None => None,
+            NamedToken::Absent => added_ids(&self.model["bos_token_id"], names).next().or_else(|| usual(&BOS_TOKENS)),
         };
         let begins = self.tokenizer["add_bos_token"] != false;
         let bos = bos.filter(|&id| begins && Some(id) != separator && !eos.contains(&id));
         let pad = match self.named(PAD_KEY, names) {
-            Ok(Named::Token(id)) => Some(id),
+            Ok(NamedToken::Token(id)) => Some(id),
             _ => added_ids(&self.model["pad_token_id"], names).next().or_else(|| usual(&PAD_TOKENS)),
         };
         Ok(FoundTokens { bos, eos, pad })
     }
 
-    /// Refuses a list of added tokens that belongs to another tokenizer. transformers would add unknown tokens of this
-    /// list to the tokens of `tokenizer.json` under new ids.
+    /// Fails if the list of added tokens belongs to another tokenizer. The library transformers would add unknown
+    /// tokens of this list to the tokens of `tokenizer.json` under new ids.
     fn check_added_tokens(&self, names: &Names) -> Result<(), String> {
         for (id, token) in self.tokenizer["added_tokens_decoder"].as_object().into_iter().flatten() {
             let name = token["content"].as_str().unwrap_or_default();
@@ -266,37 +268,37 @@ impl Configs {
         Ok(())
     }
 
-    /// The value of `key` in `tokenizer_config.json`.
-    fn named(&self, key: &str, names: &Names) -> Result<Named, String> {
+    /// Returns the value of `key` in `tokenizer_config.json`.
+    fn named(&self, key: &str, names: &Names) -> Result<NamedToken, String> {
         let name = match &self.tokenizer[key] {
-            Value::Null if self.tokenizer.get(key).is_some() => return Ok(Named::None),
-            Value::Null => return Ok(Named::Absent),
+            Value::Null if self.tokenizer.get(key).is_some() => return Ok(NamedToken::None),
+            Value::Null => return Ok(NamedToken::Absent),
             Value::Object(token) => token.get("content").unwrap_or(&Value::Null),
             name => name,
         };
         let name = name.as_str().ok_or_else(|| format!("{key} in tokenizer_config.json is no text"))?;
-        (names.id_of)(name).map(Named::Token).ok_or_else(|| {
+        (names.id_of)(name).map(NamedToken::Token).ok_or_else(|| {
             format!("tokenizer_config.json names {name} as {key}, and tokenizer.json has no such token: take both files of one model")
         })
     }
 }
 
-/// The tokens that the configurations of a tokenizer give.
+/// The tokens that the configurations of a tokenizer name, completed by tokens with usual names.
 struct FoundTokens {
     bos: Option<u32>,
     eos: Vec<u32>,
     pad: Option<u32>,
 }
 
-enum Named {
+enum NamedToken {
     Token(u32),
     /// The file states that there is no such token.
     None,
-    /// The file does not name the key.
+    /// The file does not contain the key.
     Absent,
 }
 
-/// The ids in `value`, a number or a list, that belong to `added_tokens`. Other ids are left out, because a
+/// Returns the ids in `value`, a number or a list, that belong to `added_tokens`. Other ids are left out, because a
 /// configuration with the default ids of its class may name ordinary words.
 fn added_ids<'a>(value: &'a Value, names: &'a Names) -> impl Iterator<Item = u32> + 'a {
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);

@@ -1,4 +1,4 @@
-//! Files of each format that can't be read, and their error messages.
+//! Tests files of each format that can't be read, and their error messages.
 
 use std::fs;
 

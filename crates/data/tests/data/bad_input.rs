@@ -1,4 +1,4 @@
-//! Invalid data and its error messages. A refusal leaves no incomplete files.
+//! Tests invalid data and its error messages. A refusal leaves no incomplete files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,7 +22,7 @@ pub(crate) fn refused_by(volume: &TestVolume, expected: &str) {
     );
 }
 
-/// The formats that may be compressed.
+/// The formats that may be compressed, as messages list them.
 const COMPRESSIBLE: &str = ".txt, .jsonl or .json";
 
 #[test]
@@ -103,7 +103,7 @@ fn tokenizers() {
     assert!(
         volume
             .error_message()
-            .starts_with("the tokenizer VOLUME/letters/tokenizer.json: this is no tokenizer.json that can be read: "),
+            .starts_with("the tokenizer VOLUME/letters/tokenizer.json: this tokenizer.json can't be read: "),
         "{}",
         volume.error_message()
     );

@@ -1,9 +1,9 @@
-//! Bad records, which a job refuses or leaves out, and text that JSON can spell and UTF-8 can't.
+//! Tests bad records, which a job refuses or leaves out, and text that JSON can spell but UTF-8 can't.
 
 use crate::common::*;
 use stagecoach_data::{DocumentName, FORMATS, OnBadRecord, document_indices, part_texts};
 
-/// Lines, of which the third and the last are documents.
+/// The lines of a file. The third line and the last line are documents.
 const LINES: &[u8] = b"{\"text\": null}\n{\"texts\": \"d\"}\n{\"text\": \"a b\"}\n[1]\n{\"text\": 7}\n{\"text\": \"d\n\n{\"text\": \"\xff\"}\n{\"text\": \"c\"}\n";
 
 fn skipping(files: &[(&str, &[u8])]) -> TestVolume {
@@ -25,7 +25,7 @@ fn bad_records_are_left_out_and_counted_by_reason_and_file() {
     ]);
     let expected = [&[BOS, A, B, EOS, BOS, C, EOS].repeat(3)[..], &[BOS, D, EOS, BOS, A, EOS]].concat();
     assert_eq!(volume.ids(), expected);
-    // with a new token cache, and with the existing one
+    // the first run has a new token cache, and the second run has the existing cache
     for _ in 0..2 {
         let prepared = volume.prepare().unwrap();
         assert_eq!((prepared.documents, prepared.empty_documents), (8, 0));
@@ -50,7 +50,7 @@ fn a_long_text_that_is_not_utf8_is_left_out_whole() {
                 None => text.clone(),
             };
             let volume = skipping(&[(&format!("x.{extension}"), &contents), ("y.txt", b"\xef\xbb\xbfa \xc3\xa9 a")]);
-            // a tokenizer for which long texts are split
+            // with this tokenizer, long texts are split
             let volume = volume.train(300);
             assert_eq!(volume.tokenizer().decode(&volume.ids()).unwrap(), "a é a");
             let note = format!("1 bad record is left out: 1 in invalid UTF-8; in corpus/x.{extension} (1)");
@@ -102,7 +102,7 @@ fn documents_keep_their_names_beside_bad_records() {
     assert_eq!(message, "corpus/a.jsonl:4 is no document of the corpus: it is empty or holds no text");
 }
 
-/// A job that refuses bad records must not find the cache of one that leaves them out.
+/// A job that refuses bad records must not find the cache of a job that leaves bad records out.
 #[test]
 fn jobs_that_leave_bad_records_out_have_caches_of_their_own() {
     let mut volume = skipping(&[("a.jsonl", LINES)]);
@@ -129,7 +129,7 @@ fn lone_surrogates_are_replaced_and_counted() {
             assert_eq!(text, "a \u{fffd} b \u{fffd}");
             assert_eq!(
                 volume.prepare().unwrap().notes,
-                ["the texts have 2 halves of surrogate pairs whose other half is missing: U+FFFD stands for each"]
+                ["the texts have 2 halves of surrogate pairs without the second half: U+FFFD replaces each"]
             );
         }
     }

@@ -6,12 +6,12 @@ use stagecoach_data::{BatchPlan, Dataset, HeldOut, IGNORE_INDEX, Microbatch, Mic
 
 const NONE: i64 = IGNORE_INDEX;
 
-/// The microbatches of a plan.
+/// Returns the microbatches of a plan.
 fn all(dataset: &Dataset, plan: &BatchPlan) -> Vec<Microbatch> {
     (0..plan.layouts.len()).map(|index| dataset.microbatch(plan, index)).collect()
 }
 
-/// Every training sequence once, in the corpus's order, as rows of (inputs, targets, document starts).
+/// Returns every training sequence once, in the corpus's order, as rows of (inputs, targets, document starts).
 fn rows(dataset: &Dataset) -> Vec<(Vec<i64>, Vec<i64>, Vec<u32>)> {
     let count = dataset.training_sequences().unwrap() as usize;
     let plan = dataset.step_plan(1, 0, count, count).unwrap();
@@ -23,13 +23,13 @@ fn rows(dataset: &Dataset) -> Vec<(Vec<i64>, Vec<i64>, Vec<u32>)> {
     rows
 }
 
-/// `BOS a b c EOS BOS b c EOS BOS c EOS`, 12 tokens.
+/// Three documents with 12 tokens: `BOS a b c EOS BOS b c EOS BOS c EOS`.
 const THREE: [(&str, &[u8]); 3] = [("1.txt", b"a b c"), ("2.txt", b"b c"), ("3.txt", b"c")];
 
 #[test]
 fn packed_rows() {
     let dataset = TestVolume::new(&THREE).open();
-    // 11 targets make two sequences of 4; three are left over. The first row ends where its document does.
+    // 11 targets make two sequences of 4, and three targets are left over. The first row ends where its document ends.
     assert_eq!(
         rows(&dataset),
         [(vec![0, 4, 5, 6], vec![4, 5, 6, 1], vec![]), (vec![1, 0, 5, 6], vec![NONE, 5, 6, 1], vec![1])]
@@ -75,7 +75,7 @@ fn unpacked_rows_are_padded_to_the_longest() {
             (&[0, 6, 2, 2], &[6, 1, NONE, NONE])
         ]
     );
-    // Microbatches of one row are as long as that row.
+    // A microbatch of one row is as long as the row.
     let mut lengths: Vec<usize> =
         dataset.step_plan(1, 0, 3, 3).unwrap().layouts.iter().map(|layout| layout.length).collect();
     lengths.sort_unstable();
@@ -89,8 +89,8 @@ fn unpacked_documents_around_the_length_of_a_sequence() {
         volume.config.packing = false;
         rows(&volume.open()).into_iter().map(|(inputs, targets, _)| (inputs, targets)).collect::<Vec<_>>()
     };
-    // Including its begin and end tokens, a document of exactly 4 tokens has 3 targets, one of 5 tokens fills a row,
-    // and one of 6 tokens needs another row.
+    // The lengths include begin and end tokens. A document of 4 tokens has 3 targets, a document of 5 tokens fills a
+    // row, and a document of 6 tokens needs another row.
     assert_eq!(windows(b"a b"), [(vec![0, 4, 5], vec![4, 5, 1])]);
     assert_eq!(windows(b"a b c"), [(vec![0, 4, 5, 6], vec![4, 5, 6, 1])]);
     assert_eq!(windows(b"a b c d"), [(vec![0, 4, 5, 6], vec![4, 5, 6, 7]), (vec![7], vec![1])]);
@@ -126,13 +126,13 @@ fn the_last_sequences_are_held_out() {
     assert_eq!((&batches[0].inputs, &batches[0].targets), (&vec![7, 4, 5, 6], &vec![4, 5, 6, 7]));
     assert_eq!((&batches[1].inputs, &batches[1].targets), (&vec![7, 7], &vec![7, 1]));
     assert_eq!(dataset.training_tokens().unwrap(), 8);
-    // An evaluation may read only the first of these sequences. All of them stay held out.
+    // If an evaluation reads only the first of these sequences, all of them stay held out.
     volume.config.evaluation_max_sequences = Some(1);
     let limited = volume.open();
     assert_eq!((limited.training_sequences().unwrap(), limited.evaluation_sequences()), (4, 3));
     let plan = evaluation_plan(&limited, 2);
     assert_eq!((plan.target_count, &all(&limited, &plan)[0].inputs), (2, &vec![7, 4]));
-    // However long training runs, it never sees the held-out sequences, which contain the only end of text.
+    // Training never reads the held-out sequences, which contain the only end of text.
     assert_eq!(
         rows(&dataset).into_iter().map(|(inputs, ..)| inputs).collect::<Vec<_>>(),
         [[0, 4], [5, 6], [5, 6], [7, 4]]
@@ -151,7 +151,8 @@ fn unigram_entropy_of_the_held_out_targets() {
     let mut volume = TestVolume::new(&[("1.txt", b"d d d d d d"), ("2.txt", b"a a b"), ("3.txt", b"a")]);
     volume.config.sequence_length = 7;
     volume.config.held_out = HeldOut::LastSequences(0.5);
-    // 16 tokens, two sequences; the second's targets are [begin of 2], a, a, b, EOS, [begin of 3], a: 3 a, 1 b, 1 EOS.
+    // The corpus has 16 tokens in two sequences. The targets of the second sequence are [begin of 2], a, a, b, EOS,
+    // [begin of 3], a: 3 a, 1 b, 1 EOS.
     let by_hand = -(0.6 * 0.6f64.ln() + 2.0 * 0.2 * 0.2f64.ln());
     assert!((volume.open().evaluation_unigram_entropy() - by_hand).abs() < 1e-12);
     volume.config.packing = false;
@@ -162,7 +163,8 @@ fn unigram_entropy_of_the_held_out_targets() {
     assert_eq!(volume.open().evaluation_unigram_entropy(), 0.0);
 }
 
-/// Documents of the given lengths, in tokens of text; ids count up from 4, so that every position has its own id.
+/// Returns a corpus with documents of the given lengths, in tokens of text, and its ids. The ids count up from 4, so
+/// that every position has a different id.
 fn counted(lengths: &[usize], sequence_length: usize, packing: bool, fraction: f64) -> (TestVolume, Vec<u32>) {
     let mut next = 4..;
     let documents: Vec<Vec<u32>> =
@@ -193,7 +195,7 @@ proptest! {
         let sequences = dataset.training_sequences().unwrap() as usize;
         prop_assert_eq!(sequences, (ids.len() - 1) / length);
         let mut expected: Vec<u32> = ids[1..=sequences * length].iter().copied().filter(|&id| id != BOS).collect();
-        // Two epochs, so that some steps span both.
+        // Two epochs are read, so that some steps span both epochs.
         expected.extend(expected.clone());
         expected.sort_unstable();
         let (mut seen, mut position) = (Vec::new(), 0);

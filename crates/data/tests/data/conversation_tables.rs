@@ -1,4 +1,4 @@
-//! Conversations in Parquet files: the requests for them, and texts that are none.
+//! Tests conversations in Parquet files: the requests for a file, and texts that are not UTF-8.
 
 use serde_json::{Value, json};
 use stagecoach_data::{DocumentFormat, OnBadRecord};
@@ -7,7 +7,7 @@ use stagecoach_test_hub::{File, Hub, Port};
 use crate::conversations::{conversation, nested_in_groups, volume};
 use crate::hub::{REPO, remote};
 
-/// The number of ranges of bytes of a table that a job requests from a hub.
+/// Returns the number of ranges of bytes of a table that a job requests from a hub.
 fn ranges(table: &[u8]) -> usize {
     let local = volume(DocumentFormat::Chat, &[("t.parquet", table)]);
     let hub = Hub::start();
@@ -23,7 +23,7 @@ fn ranges(table: &[u8]) -> usize {
     ranges
 }
 
-/// A row group of columns that lie together is one request. Metadata beyond the footer are some more.
+/// One request reads a row group whose columns are close together. Metadata beyond the footer need a few more requests.
 #[test]
 fn small_row_groups_are_read_in_one_request_each() {
     let records: Vec<Value> = (0..400).map(|number| conversation(number, 1, 0)).collect();
@@ -31,7 +31,7 @@ fn small_row_groups_are_read_in_one_request_each() {
     assert!(ranges <= 206, "{ranges} requests for 200 row groups");
 }
 
-/// The iterator over rows alternates between the pages of columns. Each column has a window of its own.
+/// The iterator over rows alternates between the pages of columns. Each column has a separate window.
 #[test]
 fn a_large_row_group_is_read_in_few_requests() {
     let named = |number| {
@@ -46,7 +46,7 @@ fn a_large_row_group_is_read_in_few_requests() {
     assert!(ranges <= 8, "{ranges} requests for {} bytes", table.len());
 }
 
-/// A text with bytes that are no UTF-8, wherever it is, costs its row and nothing else.
+/// If a text is not UTF-8, only its row is a bad record.
 #[test]
 fn a_text_that_is_not_utf_8_is_one_bad_record() {
     for is_declared in [true, false] {

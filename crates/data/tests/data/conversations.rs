@@ -1,4 +1,5 @@
-//! Conversations: the tokens that are trained on, rows of whole conversations, and conversations that are left out.
+//! Tests conversations: the tokens that are trained on, rows of whole conversations, and conversations that are left
+//! out.
 
 mod documents;
 mod left_out;
@@ -25,13 +26,14 @@ const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'oops' %}{{ raise
 
 const DATE_TEMPLATE: &str = "{{ strftime_now('%Y') }} {% for m in messages %}{{ m.content }}{% endfor %}";
 
-/// The letters b to f of a number in base 5, which no padding with the letter a changes.
+/// Returns a number in base 5 with the letters b to f as digits. Padding with the letter a does not change the number.
 fn letters_of(number: usize) -> String {
     let higher = if number < 5 { String::new() } else { letters_of(number / 5) + " " };
     higher + &char::from(b"bcdef"[number % 5]).to_string()
 }
 
-/// A conversation of `turns` questions with answers, which have `length` letters and a number.
+/// Returns a conversation of `turns` questions with answers. Each answer has the letters of `number`, and `length`
+/// times the letter a.
 pub fn conversation(number: usize, turns: usize, length: usize) -> Value {
     let text = letters_of(number) + &" a".repeat(length);
     let turn = |_| [json!({"role": "user", "content": "a b"}), json!({"role": "assistant", "content": text})];
@@ -42,7 +44,7 @@ fn lines(records: &[Value]) -> Vec<u8> {
     records.iter().flat_map(|record| format!("{record}\n").into_bytes()).collect()
 }
 
-/// A volume with these files, sequences of 24 tokens, and the template beside the tokenizer.
+/// Returns a volume with `files`, sequences of 24 tokens, and the template beside the tokenizer.
 pub fn volume(format: DocumentFormat, files: &[(&str, &[u8])]) -> TestVolume {
     let mut volume = TestVolume::new(files);
     volume.write("letters/chat_template.jinja", TEMPLATE.as_bytes());
@@ -56,7 +58,7 @@ fn chat(volume: &TestVolume) -> Chat {
     read_chat(&tokenizer, None).unwrap().unwrap()
 }
 
-/// The inputs and targets of a conversation that is alone in its row.
+/// Returns the inputs and targets of a conversation that is alone in its row.
 fn alone(chat: &Chat, record: &Value) -> (Vec<i64>, Vec<i64>) {
     let tokens = chat.tokens(&Conversation::chat(record).unwrap()).unwrap();
     let inputs = tokens.ids.iter().map(|&id| i64::from(id)).collect();
@@ -65,14 +67,14 @@ fn alone(chat: &Chat, record: &Value) -> (Vec<i64>, Vec<i64>) {
     (inputs, targets.chain([IGNORE_INDEX]).collect())
 }
 
-/// The conversations in the rows of a microbatch: their inputs and targets. The last input of a row is not among the
-/// inputs, because it has no target.
+/// Returns the conversations in the rows of a microbatch: their inputs and targets. The last input of a row is left
+/// out, because it has no target.
 fn rows(microbatch: &Microbatch) -> Vec<Vec<(Vec<i64>, Vec<i64>)>> {
     let length = microbatch.layout.length;
     let row = |(index, starts): (usize, &Vec<u32>)| {
         let range = index * length..(index + 1) * length;
         let (inputs, targets) = (&microbatch.inputs[range.clone()], &microbatch.targets[range]);
-        // after the last target there is padding
+        // padding follows the last target
         let end = targets.iter().rposition(|&target| target != IGNORE_INDEX).unwrap() + 1;
         let starts: Vec<usize> =
             [0].into_iter().chain(starts.iter().map(|&start| start as usize)).filter(|&start| start < end).collect();
@@ -86,7 +88,7 @@ fn rows(microbatch: &Microbatch) -> Vec<Vec<(Vec<i64>, Vec<i64>)>> {
     microbatch.layout.document_starts.iter().enumerate().map(row).collect()
 }
 
-/// The rows of the first `sequences` sequences, one in each step.
+/// Returns the rows of the first `sequences` sequences, one in each step.
 fn all_rows(dataset: &Dataset, seed: u64, sequences: u64) -> Vec<Vec<(Vec<i64>, Vec<i64>)>> {
     let row = |position| {
         dataset.wait_for_step(position, 1, &|_| true).unwrap();
@@ -100,8 +102,8 @@ fn all_rows(dataset: &Dataset, seed: u64, sequences: u64) -> Vec<Vec<(Vec<i64>, 
     (0..sequences).map(row).collect()
 }
 
-/// Counts each conversation of `rows`. Every one must have the tokens and the mask of `Chat::tokens`; the last one of a
-/// row may lack tokens after its last target.
+/// Counts each conversation of `rows`. Every conversation must have the tokens and the mask of `Chat::tokens`. The last
+/// conversation of a row may lack tokens after its last target.
 fn count(rows: &[Vec<(Vec<i64>, Vec<i64>)>], expected: &[(Vec<i64>, Vec<i64>)]) -> Vec<usize> {
     let mut counts = vec![0; expected.len()];
     for row in rows {
@@ -131,7 +133,7 @@ fn open(config: &DataConfig, positions: &[StreamPosition]) -> Dataset {
 }
 
 fn sizes() -> impl Strategy<Value = Vec<(usize, usize)>> {
-    // a question with its answer has 8 tokens, those of its number, and its length
+    // a question with its answer has 8 tokens, and the tokens of its number and of its length
     prop::collection::vec(prop_oneof![(Just(1usize), 0usize..14), (Just(2usize), 0usize..1)], 2..30)
 }
 
@@ -139,7 +141,8 @@ fn records(sizes: &[(usize, usize)]) -> Vec<Value> {
     sizes.iter().enumerate().map(|(number, &(turns, length))| conversation(number, turns, length)).collect()
 }
 
-/// Rows of lists of structs, whose texts are declared as such or are plain bytes, two in a row group.
+/// Returns a Parquet file of lists of structs, with two rows in a row group. If `is_declared` is false, the texts are
+/// plain bytes.
 fn nested(conversations: &[Value], is_declared: bool) -> Vec<u8> {
     nested_in_groups(conversations, is_declared, 2)
 }

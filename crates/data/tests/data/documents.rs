@@ -1,4 +1,4 @@
-//! The documents in a step's rows, their origins, and training without some of them.
+//! Tests the documents in a step's rows, their origins, and training without some documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use stagecoach_data::{
     part_texts,
 };
 
-/// The parts of one epoch, in the order of the corpus, and their origins.
+/// Returns the parts of one epoch, in the order of the corpus, and their origins.
 fn epoch(volume: &TestVolume) -> Vec<(DocumentPart, PartText)> {
     let dataset = volume.open();
     let count = dataset.training_sequences().unwrap() as usize;
@@ -26,7 +26,7 @@ fn indices(volume: &TestVolume, names: &[&str]) -> Result<Vec<u64>, DataError> {
 
 #[test]
 fn a_part_is_reported_with_document_offset_and_text() {
-    // BOS a b c EOS BOS b c d d EOS BOS c EOS: 14 tokens, three packed rows of 4
+    // the corpus has 14 tokens in three packed rows of 4: BOS a b c EOS BOS b c d d EOS BOS c EOS
     let volume = TestVolume::new(&[("1.txt", b"a b c"), ("2.txt", b" b  c d d"), ("3.txt", b"c")]);
     let reported: Vec<(String, u64, u64, usize, String)> = epoch(&volume)
         .into_iter()
@@ -82,7 +82,7 @@ fn documents_of_every_format_are_found_by_their_names_again() {
             ("corpus/c.tokens:3", "b b b"),
             ("corpus/e.txt:1", "d c b a"),
         ];
-        // packed rows drop the remainder
+        // packed rows drop the tokens after the last full row
         assert_eq!(found, expected[..if packing { found.len() } else { 8 }], "packing {packing}");
         assert!(found.len() >= 7);
         for (document, name) in &names {
@@ -120,7 +120,7 @@ fn documents_of_every_format_are_numbered_as_the_table_says() {
     }
 }
 
-/// Documents of 1 to 11 words, and the settings that split them.
+/// Returns a strategy for documents of 1 to 11 words, and for the settings that split them.
 fn volumes() -> impl Strategy<Value = (Vec<String>, usize, bool, HeldOut)> {
     let document = prop::collection::vec("[a-h]", 1..12).prop_map(|words| words.join(" "));
     (
@@ -156,7 +156,7 @@ proptest! {
         for (part, text) in parts.iter().zip(part_texts(&volume.config, &volume.prepare().unwrap(), &parts, &mut |_| {}).unwrap()) {
             let document = &documents[text.name.number as usize - 1];
             prop_assert!(document[text.offset as usize..].starts_with(&text.text));
-            // begin, words, end
+            // the begin token, the words, and the end token
             prop_assert_eq!(text.document_tokens, document.split(' ').count() as u64 + 2);
             prop_assert!(part.tokens.end <= text.document_tokens);
             let words = part.inputs.iter().chain(part.targets.last()).filter(|&&id| id > i64::from(PAD)).count();
@@ -196,7 +196,7 @@ proptest! {
     }
 }
 
-/// The name of a cache that the first version wrote. With another name, each job tokenises its corpus again.
+/// The first version wrote a cache with this name. With another name, each job would tokenise its corpus again.
 #[test]
 fn a_cache_keeps_its_name() {
     let volume = TestVolume::of_format("txt", &["the cat sat on the mat"]).train(300);

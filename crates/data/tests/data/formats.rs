@@ -1,4 +1,4 @@
-//! The token ids of each file format.
+//! Tests the token ids of each file format.
 
 use std::os::unix::fs::symlink;
 
@@ -84,13 +84,13 @@ fn empty_files_and_folders_that_a_pattern_matches_are_reported() {
         volume.write(&format!("corpus/{name}"), b"");
     }
     volume.write("corpus/novels.txt/z.txt", b"e");
-    // with a new token cache, and then with the existing one
+    // the first run has a new token cache, and the second run has the existing cache
     for _ in 0..2 {
         assert_eq!(
             volume.prepare().unwrap().notes,
             [
                 "data.paths matches empty files: corpus/b.txt, corpus/d/c.jsonl, corpus/e.tokens and 1 more",
-                "data.paths matches folders, which are no texts: corpus/novels.txt",
+                "data.paths matches folders, which are ignored: corpus/novels.txt",
             ]
         );
     }
@@ -100,7 +100,7 @@ fn empty_files_and_folders_that_a_pattern_matches_are_reported() {
 #[test]
 fn token_files_are_split_where_documents_end_or_begin() {
     for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
-        // In this order: like the cache itself, with an end first (as in GPT-2's corpora), without ends, and without
+        // The files have, in this order: the form of the cache, an end first (as in GPT-2's corpora), no ends, and no
         // begins. The second file of the corpus is empty.
         let files =
             [&[BOS, A, B, EOS, BOS, C, EOS][..], &[EOS, A, B, EOS, C], &[BOS, A, B, BOS, C], &[A, B, EOS, C, EOS, EOS]];
@@ -126,7 +126,7 @@ fn overlapping_patterns_take_a_file_once() {
     volume.write("cache/old/d.txt", b"d");
     volume.config.sources[0].paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into()];
     assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
-    let repeated = "data.paths matches files more than once, and each is trained on once: corpus/b.txt";
+    let repeated = "data.paths matches files more than once: training reads each file once per epoch: corpus/b.txt";
     assert_eq!(volume.prepare().unwrap().notes, [repeated]);
     volume.config.sources[0].paths.push("**/*.txt".into());
     assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
@@ -172,7 +172,7 @@ fn a_nested_field_is_named_alike_in_every_format() {
         volume.config.sources[0].text_field = "doc.text".into();
         assert_eq!(volume.ids(), TWO_DOCUMENTS, "{name}");
     }
-    // no text in a null struct or object
+    // a null struct or object holds no text
     for (name, documents, expected) in [
         ("x.jsonl", null.as_bytes().to_vec(), "line 1: the field \"doc.text\" holds null, not text: leave such"),
         (

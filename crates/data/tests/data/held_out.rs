@@ -1,4 +1,4 @@
-//! The held-out part: documents drawn by their content, and files that are held out as a whole.
+//! Tests the held-out part: documents drawn by their content, and files that are held out as a whole.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use stagecoach_data::{
     CorpusSource, DataConfig, Dataset, DocumentFormat, HeldOut, HeldOutFiles, HeldOutSet, IGNORE_INDEX, part_texts,
 };
 
-/// A volume whose files have these documents, one per line.
+/// Returns a volume whose files have the given documents, one per line.
 fn volume(files: &[(&str, &[&str])]) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
     for (name, texts) in files {
@@ -29,7 +29,7 @@ fn held_out(name: &str, pattern: &str) -> HeldOutFiles {
     }
 }
 
-/// The texts of the documents that training reads in an epoch.
+/// Returns the texts of the documents that training reads in an epoch.
 fn trained_texts(config: &DataConfig) -> BTreeSet<String> {
     let prepared = stagecoach_data::prepare(config, &mut |_| {}).unwrap();
     let dataset = Dataset::open(config, &prepared).unwrap();
@@ -42,7 +42,7 @@ fn trained_texts(config: &DataConfig) -> BTreeSet<String> {
         .collect()
 }
 
-/// The targets of each set, sorted.
+/// Returns the targets of a set, sorted.
 fn targets(dataset: &Dataset, set: &HeldOutSet) -> Vec<i64> {
     let targets = |index| dataset.microbatch(&set.plan, index).targets;
     let mut targets: Vec<i64> =
@@ -74,7 +74,7 @@ proptest! {
         prop_assert!(whole.len() < texts.len());
         prop_assert_eq!(&whole, &trained(&[("z.jsonl", first), ("a.jsonl", last)]));
         prop_assert_eq!(&whole, &trained(&[("b.jsonl", &reversed)]));
-        // a copy is on the side of its original, whatever its file
+        // a copy in any file is held out if its original is held out
         prop_assert_eq!(&whole, &trained(&[("a.jsonl", &texts), ("z.jsonl", &copied)]));
     }
 }
@@ -90,7 +90,7 @@ fn training_and_the_held_out_part_share_no_token_of_few_documents() {
         let count = dataset.training_sequences().unwrap() as usize;
         let parts = dataset.document_parts(&dataset.step_plan(1, 0, count, 1).unwrap());
         let trained = parts.iter().map(|part| part.tokens.end).max().unwrap();
-        // 18 tokens, of which the last 5 are held out, so that a packed sequence has its targets
+        // the last 5 of the 18 tokens are held out: the 4 inputs of a packed sequence, and the last target
         assert!(trained < 13, "{parts:?}");
         let [set] = &dataset.evaluation_sets(1)[..] else { panic!("one set") };
         assert_eq!(targets(&dataset, set), [i64::from(EOS), 9, 10, 11], "{packing}");
@@ -135,7 +135,7 @@ fn named_sets_have_plans_of_their_own() {
     let names = |volume: &TestVolume| -> Vec<(String, bool)> {
         volume.open().evaluation_sets(1).into_iter().map(|set| (set.name, set.counts)).collect()
     };
-    // without another held-out part, the first set is the one that counts
+    // without another held-out part, the first set counts
     assert_eq!(names(&volume), [("bees".to_owned(), true), ("seas".to_owned(), false)]);
     let dataset = volume.open();
     let sets = dataset.evaluation_sets(1);
@@ -167,7 +167,7 @@ fn an_evaluation_may_read_a_part_of_a_set() {
     };
     let first = read(&volume);
     assert_eq!(first, read(&volume));
-    // the seed selects them, so that they are not all of the first file
+    // the seed selects the sequences, so another seed may select others
     let mut others = BTreeSet::new();
     for seed in 1..9 {
         volume.config.seed = seed;

@@ -1,15 +1,15 @@
-//! A corpus on a hub of this machine gives the ids of the same files on the volume, whatever the hub does.
+//! Tests that a corpus on a hub has the ids of the same files on the volume, even if the hub has faults.
 
 use std::sync::{Arc, Mutex};
 
 use crate::common::*;
 use stagecoach_data::{DataError, FORMATS, OnWait};
-use stagecoach_test_hub::{Answer, File, Hub, Port};
+use stagecoach_test_hub::{File, Hub, PlannedAnswer, Port};
 
 pub const REPO: &str = "datasets/org/plays";
 const TEXTS: [&str; 5] = ["a b", "c a b", "", "d", "b b c a"];
 
-/// A hub with a file of each format of text, and a volume with the same files.
+/// Returns a hub with a file of each format of text, and a volume with the same files.
 fn hub_and_volume() -> (Hub, TestVolume) {
     let volume = TestVolume::new(&[]);
     let mut files = Vec::new();
@@ -25,7 +25,7 @@ fn hub_and_volume() -> (Hub, TestVolume) {
     (hub, volume)
 }
 
-/// A volume without texts, whose job reads from `hub`.
+/// Returns a volume without texts, whose job reads from `hub`.
 pub fn remote(hub: &Hub, pattern: &str) -> TestVolume {
     remote_with(hub, pattern, &[])
 }
@@ -59,7 +59,7 @@ fn a_corpus_on_the_hub_has_the_ids_of_the_same_files() {
 #[test]
 fn a_limit_of_requests_is_waited_out_and_reported() {
     let (hub, volume) = hub_and_volume();
-    let limited = || Answer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0");
+    let limited = || PlannedAnswer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0");
     hub.faults(|faults| faults.answers = vec![limited()]);
     let reported = Arc::new(Mutex::new(Vec::new()));
     let mut remote = remote(&hub, "hf://datasets/org/plays/**/*");
@@ -89,7 +89,7 @@ fn a_job_keeps_the_commit_with_which_it_began() {
     assert!(message.starts_with("VOLUME/remote-files.json is no record of remote files (EOF"), "{message}");
 }
 
-/// The footer and the column of text are all that a reader needs of a table with other columns.
+/// A reader of a table with several columns needs only the footer and the column of text.
 #[test]
 fn parquet_is_read_by_its_column_in_few_requests() {
     let text = "a b c d ".repeat(64);
@@ -122,7 +122,7 @@ fn bytes_that_differ_from_the_listing_are_refused() {
 #[test]
 fn an_outage_is_no_error_of_the_job() {
     let (hub, _) = hub_and_volume();
-    hub.faults(|faults| faults.answers = (0..40).map(|_| Answer::hub(404)).collect());
+    hub.faults(|faults| faults.answers = (0..40).map(|_| PlannedAnswer::hub(404)).collect());
     let error = remote(&hub, "hf://datasets/org/plays/data/*").prepare().unwrap_err();
     assert!(!error.is_storage(), "{error}");
     let endpoint = hub.endpoint();

@@ -1,4 +1,4 @@
-//! From corpus files to batches of token ids, through the public API.
+//! Tests of the public API: from corpus files to batches of token ids.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bad_files;
@@ -14,6 +14,7 @@ mod formats;
 mod held_out;
 mod hub;
 mod mixtures;
+mod named_tokens;
 mod objects;
 mod streaming;
 mod tokenizer;

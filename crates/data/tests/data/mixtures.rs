@@ -1,12 +1,12 @@
-//! Several sources in one corpus, each with its share of the sequences.
+//! Tests several sources in one corpus, each with its share of the sequences.
 
 use std::collections::BTreeSet;
 
 use crate::common::*;
 use stagecoach_data::{CorpusSource, Dataset, HeldOut, HeldOutSet, IGNORE_INDEX};
 
-/// A volume whose sources `x`, `y` and `z` have documents of the letter `a`, `b` and `c` alone. `documents` are their
-/// numbers of documents, of one to five letters each.
+/// Returns a volume with the sources `x`, `y` and `z`. The documents of `x` consist of the letter `a`, those of `y` of
+/// `b`, and those of `z` of `c`. `documents` are the sources' numbers of documents. A document has one to five letters.
 fn volume(documents: [usize; 3], weights: [u64; 3]) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
     volume.config.sources = Vec::new();
@@ -28,7 +28,7 @@ fn volume(documents: [usize; 3], weights: [u64; 3]) -> TestVolume {
     volume
 }
 
-/// The letter of each of the first sequences, as the index of its source.
+/// Returns the index of the source of each of the first `count` sequences, by the letter of the sequence.
 fn sources(dataset: &Dataset, seed: u64, count: usize) -> Vec<usize> {
     let plan = dataset.step_plan(seed, 0, count, count).unwrap();
     let source = |index: usize| {
@@ -58,7 +58,7 @@ fn sources_have_their_shares_of_the_sequences() {
             }
         }
         assert_eq!(dataset.sequences_read(400), [200, 120, 80]);
-        // an epoch of a source has each of its sequences once, whatever the other sources do
+        // an epoch of a source has each of the source's sequences once
         let epochs = dataset.epoch_lengths().unwrap();
         assert_eq!(epochs.iter().sum::<u64>(), dataset.training_sequences().unwrap());
         let plan = dataset.step_plan(7, 0, 400, 400).unwrap();

@@ -1,17 +1,17 @@
-//! A corpus in a bucket gives the ids of the same files on the volume, whatever the store does.
+//! Tests that a corpus in a bucket has the ids of the same files on the volume, even if the store has faults.
 
 use std::sync::{Arc, Mutex};
 
 use crate::common::*;
 use stagecoach_data::{DataError, FORMATS, OnWait};
-use stagecoach_test_objects::{Fault, Store};
+use stagecoach_test_objects::{StoreFault, TestStore};
 
 const TEXTS: [&str; 5] = ["a b", "c a b", "", "d", "b b c a"];
 const ALL: &str = "s3://bucket/data/**/*";
 
-/// A store with a file of each format of text, and a volume with the same files.
-fn store_and_volume() -> (Store, TestVolume) {
-    let (store, volume) = (Store::start(), TestVolume::new(&[]));
+/// Returns a store with a file of each format of text, and a volume with the same files.
+fn store_and_volume() -> (TestStore, TestVolume) {
+    let (store, volume) = (TestStore::start(), TestVolume::new(&[]));
     for format in FORMATS.iter().filter(|format| format.is_text()) {
         for (index, contents) in (example(format.extension).files)(&TEXTS).into_iter().enumerate() {
             let name = format!("data/{index}.{}", format.extension);
@@ -22,8 +22,8 @@ fn store_and_volume() -> (Store, TestVolume) {
     (store, volume)
 }
 
-/// A volume without texts, whose job reads from `store`.
-fn remote(store: &Store, pattern: &str) -> TestVolume {
+/// Returns a volume without texts, whose job reads from `store`.
+fn remote(store: &TestStore, pattern: &str) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
     volume.config.sources[0].paths = vec![pattern.to_owned()];
     let variables = [("AWS_ENDPOINT_URL", store.endpoint().as_str()), ("AWS_SKIP_SIGNATURE", "true")]
@@ -46,7 +46,7 @@ fn a_corpus_in_a_bucket_has_the_ids_of_the_same_files() {
 #[test]
 fn a_failure_is_waited_out_and_reported() {
     let (store, volume) = store_and_volume();
-    store.faults([Fault::error(503, "SlowDown")]);
+    store.faults([StoreFault::error(503, "SlowDown")]);
     let reported = Arc::new(Mutex::new(Vec::new()));
     let mut remote = remote(&store, ALL);
     let sentences = reported.clone();

@@ -1,8 +1,8 @@
-//! Tokenizers that are trained on a corpus or given as a file.
+//! Tests tokenizers that are trained on a corpus or given as a file.
 
 use crate::common::*;
 use serde_json::{Value, json};
-use stagecoach_data::{NamedTokens, PreparedCorpus, Tokenizer, TokenizerSource};
+use stagecoach_data::{PreparedCorpus, Tokenizer, TokenizerSource};
 
 const TEXT: &str = "In the beginning was the word, and the word was with the reader, and the reader took the word. ";
 
@@ -10,12 +10,6 @@ fn files(volume: &TestVolume) -> (Vec<u8>, Value, PreparedCorpus) {
     let files = volume.tokenizer_files();
     let config = serde_json::from_slice(&files["tokenizer_config.json"]).unwrap();
     (files["tokenizer.json"].clone(), config, volume.prepare().unwrap())
-}
-
-/// Ids of BOS, EOS and PAD.
-fn special(tokenizer: &Tokenizer) -> (Option<u32>, Vec<u32>, Option<u32>) {
-    let special = tokenizer.special_tokens();
-    (special.bos, special.eos.clone(), special.pad)
 }
 
 #[test]
@@ -70,7 +64,7 @@ fn a_given_tokenizer_is_copied_unchanged() {
     assert_eq!(config["bos_token"], "[BOT]");
     assert_eq!(prepared.tokens, 6, "its truncation to two tokens is switched off");
 
-    // The tokenizer's own configuration is copied too, and another tokenizer has another cache.
+    // The configuration beside the tokenizer is copied, too. Another tokenizer has another cache.
     volume.write("letters/tokenizer_config.json", br#"{"tokenizer_class": "Their"}"#);
     let mut other = letters();
     other["model"]["vocab"]["z"] = 99.into();
@@ -102,12 +96,12 @@ fn a_job_gets_the_files_of_its_own_tokenizer() {
     assert_eq!(files.len(), 4);
 }
 
-/// The special tokens of a tokenizer with these `added_tokens` and with these configuration files beside it.
+/// Returns the special tokens of a tokenizer with the given `added_tokens` and configuration files.
 fn named(added: Value, configs: &[(&str, Value)]) -> (Option<u32>, Vec<u32>, Option<u32>) {
     let volume = TestVolume::new(&[]);
     let mut tokenizer = letters();
     tokenizer["added_tokens"] = added;
-    // ordinary words, as in Qwen's vocabulary
+    // these names are ordinary words, as in Qwen's vocabulary
     tokenizer["model"]["vocab"] = json!({"[UNK]": 0, "<s>": 1, "</s>": 2, "<pad>": 3});
     let path = volume.write("named/tokenizer.json", tokenizer.to_string().as_bytes());
     for (name, config) in configs {
@@ -131,7 +125,7 @@ fn configurations_name_the_special_tokens() {
     let of_generation = || ("generation_config.json", json!({"eos_token_id": [6, 4]}));
     assert_eq!(named(qwen(), &[of_chat(), of_model(), of_generation()]), (None, vec![6, 4], Some(4)));
     assert_eq!(named(qwen(), &[of_model()]), (None, vec![6], None));
-    // GPT-2: one token is both begin and end; Phi-3: `add_bos_token` keeps the begin token from documents
+    // In GPT-2, one token is both begin and end. In Phi-3, `add_bos_token` turns off the begin token of documents.
     let gpt_2 = config(json!({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}));
     assert_eq!(named(json!([special_token("<|endoftext|>", 4)]), &[gpt_2]), (None, vec![4], None));
     let phi_3 = || json!([special_token("<s>", 1), special_token("<|endoftext|>", 4)]);
@@ -175,16 +169,17 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
         volume.error_message(),
         "the tokenizer VOLUME/letters/tokenizer.json: its model.dropout is 0.1, so that a text has other tokens in each run: set it to null"
     );
-    // another file replaces the one that the corpus was tokenised with
+    // another file replaces the file with which the corpus was tokenised
     volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
     let prepared = volume.prepare().unwrap();
     volume.write("letters/tokenizer.json", format!("{} ", letters()).as_bytes());
     volume.config.sources[0].paths = vec!["corpus/x.txt".into()];
     let error = stagecoach_data::document_indices(&volume.config, &prepared, &[], &mut |_| {}).unwrap_err();
-    assert!(error.to_string().contains("it is another than the one that the corpus was tokenised with"), "{error}");
+    assert!(error.to_string().contains("it differs from the tokenizer with which the corpus was tokenised"), "{error}");
 }
 
-/// A BPE without an unknown token and without bytes: letters a to c, and a special token that texts may spell.
+/// Returns a BPE without an unknown token and without bytes. It has the letters a to c, and special tokens that texts
+/// may spell.
 fn letters_alone(special: &[(&str, usize)]) -> Value {
     let mut tokenizer = letters();
     tokenizer["added_tokens"] = special.iter().map(|(name, id)| special_token(name, *id)).collect();
@@ -224,7 +219,7 @@ fn special_tokens_in_a_text_are_tokens_if_the_job_says_so() {
     volume.write("letters/tokenizer.json", letters_alone(&[("<s>", 0), ("</s>", 1)]).to_string().as_bytes());
     let as_text = volume.prepare().unwrap().folder;
     volume.config.parse_special_tokens = true;
-    // a document that a template has framed gets no second frame
+    // a document that already has begin and end tokens gets no second begin or end token
     assert_eq!(volume.ids(), [0, A, 1, B, 1, 0, C, 1]);
     let prepared = volume.prepare().unwrap();
     assert_eq!((prepared.documents, prepared.notes.len()), (2, 0));
@@ -260,7 +255,7 @@ fn token_files_end_documents_at_every_end_of_text_and_keep_it() {
     assert_eq!(volume.prepare().unwrap().documents, 3);
 }
 
-/// The preparation of the same corpus with the same `tokenizer.json`, beside which there are other files.
+/// Prepares the same corpus with a copy of the tokenizer in `folder`, beside the files `configs`.
 fn beside(volume: &mut TestVolume, folder: &str, configs: &[(&str, Value)]) -> PreparedCorpus {
     let tokenizer = std::fs::read(volume.folder.path().join("letters/tokenizer.json")).unwrap();
     volume.write(&format!("{folder}/tokenizer.json"), &tokenizer);
@@ -273,7 +268,7 @@ fn beside(volume: &mut TestVolume, folder: &str, configs: &[(&str, Value)]) -> P
 
 #[test]
 fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
-    // the padding token is the job's own, in a cache that another job has filled
+    // a job uses its padding token even in a cache that another job has filled
     let mut volume = TestVolume::new(&[("x.txt", b"a b c d")]);
     let first = beside(&mut volume, "first", &[]);
     let other = beside(&mut volume, "other", &[("tokenizer_config.json", json!({"pad_token": "d"}))]);
@@ -281,11 +276,11 @@ fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
     let identities = |first: &PreparedCorpus, other: &PreparedCorpus| {
         [first, other].map(|prepared| prepared.special_tokens.identity())
     };
-    // padding has no targets, so it decides no number
+    // padding has no targets, so the padding token is not part of the identity
     let [plain, padded] = identities(&first, &other);
     assert_eq!(plain, padded);
 
-    // a padding token that only a configuration makes special is text in the documents of that job alone
+    // if only a configuration makes a padding token special, the token stays text only in jobs with this configuration
     let mut volume = TestVolume::new(&[("x.txt", b"a<x>b")]);
     let mut tokenizer = letters_alone(&[("[BOT]", 0), ("[EOT]", 1)]);
     let mut added = special_token("<x>", 7);
@@ -312,114 +307,4 @@ fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
     let [one, several] = identities(&first, &other);
     assert_eq!(several.as_ref().map(|tokens| &tokens["eos"]), Some(&json!([EOS, D])));
     assert_ne!(one, several);
-}
-
-/// A volume whose tokenizer has the special tokens `<s>`, `</s>`, `<end>` and `<fill>`, and files that name the first
-/// two.
-fn several_special() -> TestVolume {
-    let volume = TestVolume::new(&[("x.txt", b"a"), ("y.txt", b"b c")]);
-    let mut tokenizer = letters();
-    tokenizer["added_tokens"] =
-        [("<s>", 20), ("</s>", 21), ("<end>", 22), ("<fill>", 23)].map(|(name, id)| special_token(name, id)).into();
-    volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
-    let config = json!({"add_bos_token": false, "bos_token": "<s>", "eos_token": {"content": "</s>"}, "x": 1});
-    volume.write("letters/tokenizer_config.json", config.to_string().as_bytes());
-    volume.write("letters/special_tokens_map.json", br#"{"eos_token": "</s>", "y": 2}"#);
-    volume
-}
-
-fn named_tokens(tokens: [Option<&str>; 3]) -> NamedTokens {
-    let [bos, eos, pad] = tokens.map(|token| token.map(str::to_owned));
-    NamedTokens { bos, eos, pad }
-}
-
-#[test]
-fn a_job_names_the_tokens_of_its_documents() {
-    let mut volume = several_special();
-    let ids = volume.ids();
-    let (first, last) = (ids[0], ids[ids.len() - 1]);
-    let plain = volume.prepare().unwrap();
-    assert_eq!((ids.len(), plain.special_tokens.bos), (5, None), "no token begins documents: {ids:?}");
-    let id_of =
-        |volume: &TestVolume, name: &str| volume.tokenizer().special_tokens().by_name().find(|(key, _)| *key == name);
-    assert_eq!(id_of(&volume, "eos_token").map(|(_, id)| id), Some(last));
-
-    volume.config.named_tokens = named_tokens([Some("<s>"), Some("<end>"), Some("<fill>")]);
-    let prepared = volume.prepare().unwrap();
-    let (bos, eos, pad) = (last - 1, last + 1, last + 2);
-    assert_eq!(volume.ids(), [bos, first, eos, bos, ids[2], ids[3], eos]);
-    assert_eq!(prepared.padding, pad);
-    assert_eq!(prepared.special_tokens.identity(), Some(json!({"bos": bos, "eos": [eos], "pad": pad})));
-    assert_ne!(prepared.folder, plain.folder);
-    // the cache and the identity of a job that names no tokens
-    volume.config.named_tokens = NamedTokens::default();
-    assert_eq!(volume.prepare().unwrap(), plain);
-    // names of the tokens that the files name anyway
-    volume.config.named_tokens = named_tokens([None, Some("</s>"), None]);
-    assert_eq!(volume.ids(), ids);
-    assert_eq!(
-        volume.prepare().unwrap().special_tokens.identity(),
-        Some(json!({"bos": null, "eos": [last], "pad": null}))
-    );
-    // a bare tokenizer.json with tokens of no usual name
-    std::fs::remove_file(volume.folder.path().join("letters/tokenizer_config.json")).unwrap();
-    volume.config.named_tokens = named_tokens([Some("<fill>"), Some("<end>"), None]);
-    assert_eq!(volume.ids(), [pad, first, eos, pad, ids[2], ids[3], eos]);
-}
-
-#[test]
-fn a_checkpoint_has_the_tokens_that_the_job_names() {
-    let mut volume = several_special();
-    volume.config.named_tokens = named_tokens([Some("<s>"), Some("<end>"), None]);
-    let files = volume.tokenizer_files();
-    let read = |name: &str| serde_json::from_slice::<Value>(&files[name]).unwrap();
-    assert_eq!(
-        read("tokenizer_config.json"),
-        json!({"add_bos_token": true, "bos_token": "<s>", "eos_token": "<end>", "x": 1})
-    );
-    assert_eq!(read("special_tokens_map.json"), json!({"bos_token": "<s>", "eos_token": "<end>", "y": 2}));
-    // a reader of the checkpoint finds the tokens of training
-    let expected = volume.prepare().unwrap().special_tokens;
-    files.iter().for_each(|(name, bytes)| drop(volume.write(&format!("saved/{name}"), bytes)));
-    let saved = Tokenizer::load(&volume.folder.path().join("saved/tokenizer.json")).unwrap();
-    assert_eq!(special(&saved), (expected.bos, expected.eos, expected.pad));
-    // files without such names stay as they are
-    volume.config.named_tokens = NamedTokens::default();
-    assert_eq!(volume.tokenizer_files()["special_tokens_map.json"], br#"{"eos_token": "</s>", "y": 2}"#);
-}
-
-#[test]
-fn tokens_that_a_tokenizer_lacks_are_refused_with_those_that_it_has() {
-    let mut volume = several_special();
-    let mut refusal = |tokens| {
-        volume.config.named_tokens = named_tokens(tokens);
-        volume.error_message().replace("the tokenizer VOLUME/letters/tokenizer.json: data.tokenizer.file.", "")
-    };
-    let special = "its special tokens are </s>, <end>, <fill>, <s>";
-    for (tokens, field) in
-        [([Some("<no>"), None, None], "bos"), ([None, Some("<no>"), None], "eos"), ([None, None, Some("<no>")], "pad")]
-    {
-        assert_eq!(
-            refusal(tokens),
-            format!("{field} is <no>, and the tokenizer has no such token: name another, {special}")
-        );
-    }
-    assert_eq!(
-        refusal([Some("</s>"), None, None]),
-        "bos is </s>, which also ends documents: name another token, or leave the field out"
-    );
-    assert_eq!(
-        refusal([Some("<end>"), Some("<end>"), None]),
-        "bos is <end>, which also ends documents: name another token, or leave the field out"
-    );
-    let mut bare = letters();
-    bare["added_tokens"] = json!([special_token("<|endoftext|>", 20), special_token("[EOT]", 1)]);
-    volume.write("letters/tokenizer.json", bare.to_string().as_bytes());
-    volume.write("letters/tokenizer_config.json", b"{}");
-    volume.config.named_tokens = named_tokens([Some("<|endoftext|>"), Some("[EOT]"), None]);
-    assert!(volume.error_message().contains("bos is <|endoftext|>, which separates documents and begins none"));
-    bare["added_tokens"] = json!([]);
-    volume.write("letters/tokenizer.json", bare.to_string().as_bytes());
-    volume.config.named_tokens = named_tokens([None, Some("<no>"), None]);
-    assert!(volume.error_message().ends_with("name another, it has no special tokens"), "{}", volume.error_message());
 }

@@ -13,7 +13,7 @@ use crate::common::*;
 enum Effect {
     /// Texts get other ids, or documents begin, end or are padded with other tokens.
     Used,
-    /// No effect on ids. A checkpoint keeps the key unchanged.
+    /// The key has no effect on ids. A checkpoint keeps the key unchanged.
     Kept,
     /// The tokenizer is refused with this message.
     Refused(&'static str),
@@ -24,7 +24,7 @@ use Effect::{Kept, Refused, Used};
 /// A text in which a change of any key of the tokenizer would show.
 const TEXT: &str = "Caf\u{e9} na\u{ef}ve  x<a> y <s> \u{6f22}";
 
-/// A byte-level BPE with added tokens: `<s>` 259, `</s>` 260, `<a>` 261 and `<pad>` 262.
+/// Returns a byte-level BPE with added tokens: `<s>` 259, `</s>` 260, `<a>` 261 and `<pad>` 262.
 fn tokenizer() -> Value {
     let alphabet = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
     let mut characters: Vec<char> = alphabet.into_iter().collect();
@@ -46,7 +46,7 @@ fn tokenizer() -> Value {
     })
 }
 
-/// The configuration files with only the tokens that begin, end and pad.
+/// Returns the configuration files with only the tokens that begin, end and pad.
 fn configs() -> [(&'static str, Value); 2] {
     [
         ("tokenizer_config.json", json!({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"})),
@@ -54,7 +54,7 @@ fn configs() -> [(&'static str, Value); 2] {
     ]
 }
 
-/// The ids of texts with a tokenizer of these files, or the reason why the tokenizer is refused.
+/// Returns the ids of texts with a tokenizer of these files, or the reason why the tokenizer is refused.
 fn outcome(tokenizer: &Value, configs: &[(&str, Value)]) -> Result<String, String> {
     let volume = TestVolume::new(&[]);
     let path = volume.write("keys/tokenizer.json", tokenizer.to_string().as_bytes());
@@ -78,7 +78,7 @@ fn effect(before: &str, after: &Result<String, String>, expected: Effect) -> boo
     }
 }
 
-/// Keys of `tokenizer.json`: the path, another value, and the effect.
+/// Returns keys of `tokenizer.json`: the path, another value, and the effect.
 fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
     let template = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}},
@@ -87,7 +87,7 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
         "pad_type_id": 0, "pad_token": "<pad>"});
     let truncation = json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
     vec![
-        ("version", json!("2.0"), Refused("no tokenizer.json that can be read")),
+        ("version", json!("2.0"), Refused("this tokenizer.json can't be read")),
         // the job sets the length of a text
         ("truncation", truncation, Kept),
         ("padding", padding, Kept),
@@ -108,14 +108,14 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
         // documents begin with the token that the configurations name
         ("post_processor", template, Kept),
         ("decoder", json!({"type": "Fuse"}), Kept),
-        ("model/type", json!("WordLevel"), Refused("no tokenizer.json that can be read")),
+        ("model/type", json!("WordLevel"), Refused("this tokenizer.json can't be read")),
         ("model/dropout", json!(0.1), Refused("model.dropout is 0.1")),
         ("model/dropout", json!(0.0), Kept),
-        // every byte has a token
+        // every byte has a token, so no character is unknown
         ("model/unk_token", json!("<a>"), Kept),
         ("model/fuse_unk", json!(true), Kept),
         ("model/byte_fallback", json!(true), Kept),
-        ("model/continuing_subword_prefix", json!("##"), Refused("no tokenizer.json that can be read")),
+        ("model/continuing_subword_prefix", json!("##"), Refused("this tokenizer.json can't be read")),
         ("model/end_of_word_suffix", json!("</w>"), Used),
         ("model/ignore_merges", json!(true), Kept),
         ("model/vocab/y", json!(299), Used),
@@ -123,7 +123,7 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
     ]
 }
 
-/// Keys of `tokenizer_config.json`: the key, another value, and the effect.
+/// Returns keys of `tokenizer_config.json`: the key, another value, and the effect.
 fn of_tokenizer_config() -> Vec<(&'static str, Value, Effect)> {
     let token = |content: &str| json!({"content": content, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false, "special": true});
     vec![
@@ -136,12 +136,12 @@ fn of_tokenizer_config() -> Vec<(&'static str, Value, Effect)> {
         ("pad_token", json!("<a>"), Used),
         ("add_bos_token", json!(false), Used),
         ("add_bos_token", json!(true), Kept),
-        // a document always ends with the token
+        // a document always ends with the end-of-text token
         ("add_eos_token", json!(false), Kept),
         ("added_tokens_decoder", json!({"261": token("<a>")}), Kept),
         ("added_tokens_decoder", json!({"5": token("<a>")}), Refused("has it with the id 261")),
         ("added_tokens_decoder", json!({"400": token("<new>")}), Refused("has no such token")),
-        // these keys are in tokenizer.json
+        // the values in tokenizer.json apply
         ("add_prefix_space", json!(false), Kept),
         ("additional_special_tokens", json!(["<a>"]), Kept),
         ("extra_special_tokens", json!({}), Kept),

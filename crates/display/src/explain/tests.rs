@@ -4,7 +4,7 @@ fn explained(path: &str) -> String {
     explain(Field::pipeline_job().find(path).unwrap(), 80)
 }
 
-/// The text below the lines that all texts begin with.
+/// Returns the text after the lines with which all texts begin.
 fn below_version(text: &str) -> &str {
     text.strip_prefix("GROUP:      stagecoach.dev\nKIND:       PipelineJob\nVERSION:    v1alpha1\n\n").unwrap()
 }

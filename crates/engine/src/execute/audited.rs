@@ -1,6 +1,7 @@
-//! Audits find hardware with wrong results: another stage computes a work item a second time, bit for bit. A work item
-//! is the forward and backward pass of one chunk on one microbatch. This module records the inputs of a work item and
-//! the hashes of its results during the step. A step without an audit has no overhead.
+//! Audits detect hardware that computes wrong results: another stage computes a work item a second time, and both
+//! results must agree bit for bit. A work item is the forward and backward pass of one chunk on one microbatch. This
+//! module records the inputs of a work item and the hashes of its results during the step. A step without an audit has
+//! no overhead.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
@@ -16,9 +17,9 @@ use super::{ChunkOutput, LossInputs, Stage, StepProbe};
 /// The inputs of a work item besides its layout: read-only tensors on the CPU.
 #[derive(Debug)]
 pub struct WorkInputs {
-    /// Token ids, `i64[tokens]`, on the first chunk, else hidden states, `[tokens, hidden]`.
+    /// The token ids, `i64[tokens]`, on the first chunk; on later chunks the hidden states, `[tokens, hidden]`.
     pub input: Tensor,
-    /// Targets, `i64[tokens]`, on the last chunk, else the gradient of the output, `[tokens, hidden]`.
+    /// The targets, `i64[tokens]`, on the last chunk; on earlier chunks the gradient of the output, `[tokens, hidden]`.
     pub target_or_gradient: Tensor,
     /// `f32[work_numel]`: the chunk's frozen weights and its parameters, concatenated, then the gradient accumulators
     /// of the parameters before this item's gradients are added.
@@ -26,31 +27,31 @@ pub struct WorkInputs {
 }
 
 impl WorkInputs {
-    /// BLAKE3 of all tensors, in hex.
+    /// Returns the BLAKE3 hash of all tensors, in hex.
     pub fn hash(&self) -> String {
         hash([&self.input, &self.target_or_gradient, &self.parameters])
     }
 }
 
-/// The number of values of [`WorkInputs::parameters`] for this part of a model.
+/// Returns the number of values of [`WorkInputs::parameters`] for this part of a model.
 pub fn work_numel(architecture: &dyn Architecture, part: &ModelPart) -> i64 {
     let numel = |specs: Vec<ParameterSpec>| specs.iter().map(|spec| spec.numel() as i64).sum::<i64>();
     numel(architecture.frozen_specs(part)) + 2 * numel(architecture.parameter_specs(part))
 }
 
-/// BLAKE3 hashes of the results of a work item, in hex.
+/// The BLAKE3 hashes of the results of a work item, in hex.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemDigest {
-    /// Hidden states; on the last chunk the loss and the head's accumulator.
+    /// The hash of the output: the hidden states, or on the last chunk the loss and the head's accumulator.
     output: String,
-    /// The gradient of the input; the hash of no data on the first chunk.
+    /// The hash of the input's gradient; on the first chunk the hash of no data.
     input_gradient: String,
-    /// The accumulators of the chunk's other weights.
+    /// The hash of the accumulators of the chunk's weights, except the head's.
     weight_gradients: String,
 }
 
 impl ItemDigest {
-    /// The first result, in order of computation, that differs; `None` if all are equal.
+    /// Returns the name of the first result, in order of computation, that differs; `None` if all results are equal.
     pub fn first_difference(&self, other: &ItemDigest) -> Option<&'static str> {
         let differs = [
             ("output", self.output != other.output),
@@ -72,14 +73,14 @@ pub struct WorkRecorder {
 }
 
 impl WorkRecorder {
-    /// A recorder of `item` in the next step of `stage`.
+    /// Creates a recorder of `item` in the next step of `stage`.
     pub fn new(item: WorkItem, stage: &Stage) -> WorkRecorder {
         let numel = stage.chunks[&item.chunk].frozen_numel() + 2 * numel(&stage.chunk_weights(item.chunk));
         let parameters = Tensor::empty([numel], (Kind::Float, Device::Cpu));
         WorkRecorder { item, input: None, target_or_gradient: None, parameters, result: ItemDigest::default() }
     }
 
-    /// The recorded inputs and results; `None` if an abandoned step left them incomplete.
+    /// Returns the recorded inputs and results; `None` if an abandoned step left them incomplete.
     pub fn finish(self) -> Option<(WorkInputs, ItemDigest)> {
         let WorkRecorder { input, target_or_gradient, parameters, result, .. } = self;
         Some((WorkInputs { input: input?, target_or_gradient: target_or_gradient?, parameters }, result))
@@ -87,7 +88,8 @@ impl WorkRecorder {
 }
 
 impl StepProbe for WorkRecorder {
-    /// Copies the input, targets, weights and the head's accumulators, to which the forward pass adds, to the host.
+    /// Copies the input, the targets, the weights and the head's accumulator to the host. The forward pass adds to this
+    /// accumulator.
     fn forward_begins(&mut self, stage: &Stage, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
         if item != self.item {
             return;
@@ -141,7 +143,7 @@ impl StepProbe for WorkRecorder {
 }
 
 impl Stage {
-    /// The context that the layers of a microbatch need besides its activations.
+    /// Returns the context that the layers of a microbatch need besides its activations.
     pub(super) fn forward_context(&self, layout: &MicrobatchLayout) -> ForwardContext {
         ForwardContext {
             length: layout.length as i64,
@@ -152,7 +154,7 @@ impl Stage {
     }
 
     /// Computes a work item of `chunk` from the inputs that another stage has recorded. The method overwrites weights
-    /// and accumulators: call it only on a stage that is built for audits alone.
+    /// and accumulators, so the stage must be built for audits alone.
     pub fn recompute(
         &mut self,
         chunk: usize,
@@ -173,7 +175,7 @@ impl Stage {
         }
         let ctx = self.forward_context(layout);
         let layers = &self.chunks[&chunk];
-        // copies: layers may reuse the memory
+        // the layers get copies, because they may reuse the memory of their inputs
         let copy = |tensor: &Tensor| tensor.copy().to_device(self.device);
         let (input, target_or_gradient) = (copy(&inputs.input), copy(&inputs.target_or_gradient));
         let scale = 1.0 / target_count as f64;
@@ -185,7 +187,7 @@ impl Stage {
         ItemDigest { output, input_gradient: hash(&dx), weight_gradients: self.weight_gradients_hash(chunk) }
     }
 
-    /// The weights of a chunk in a fixed order, the head's last.
+    /// Returns the weights of a chunk in a fixed order, the head's weight last.
     fn chunk_weights(&self, chunk: usize) -> Vec<ChunkWeight> {
         let has_head = self.chunks[&chunk].head.is_some();
         let of = |weights, is_head| {
@@ -214,20 +216,20 @@ impl Stage {
     }
 }
 
-/// A weight of a chunk.
+/// A weight of a chunk, with its gradient accumulator.
 struct ChunkWeight {
-    /// The copy that layers read, not the fp32 master, which is stale on replicas that do not own the weight.
+    /// The copy that layers read. The fp32 master weight is outdated on replicas that do not own the weight.
     value: Tensor,
     accumulator: Tensor,
     is_head: bool,
 }
 
-/// The number of values of the weights.
+/// Returns the number of values of the weights.
 fn numel<'a>(weights: impl IntoIterator<Item = &'a ChunkWeight>) -> i64 {
     weights.into_iter().map(|weight| weight.value.numel() as i64).sum()
 }
 
-/// A copy on the CPU: layers may reuse the memory.
+/// Returns a copy on the CPU, because layers may reuse the memory of `tensor`.
 fn on_cpu(tensor: &Tensor) -> Tensor {
     match tensor.device() {
         Device::Cpu => tensor.copy(),
@@ -245,12 +247,12 @@ fn copy_into<'a>(buffer: &Tensor, tensors: impl Iterator<Item = &'a Tensor>) {
     }
 }
 
-/// BLAKE3 of tensors' bytes, in hex.
+/// Returns the BLAKE3 hash of the tensors' bytes, in hex.
 fn hash<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> String {
     let mut hasher = blake3::Hasher::new();
     for tensor in tensors {
         let tensor = tensor.to_device(Device::Cpu).contiguous();
-        // SAFETY: contiguous and on the CPU; nothing writes to it meanwhile.
+        // SAFETY: the tensor is contiguous and on the CPU, and no code writes to it during this call.
         hasher.update(unsafe { &*bytes_of(&tensor) });
     }
     hasher.finalize().to_hex().to_string()

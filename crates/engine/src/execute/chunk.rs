@@ -1,6 +1,6 @@
-//! Forward and backward pass of one chunk for one microbatch. Every layer computes the same values under every
-//! partition: its input and the gradient of its output arrive unchanged from the adjacent layers, on this stage or on
-//! another. Results are therefore bit-identical for every partition.
+//! The forward and backward pass of one chunk for one microbatch. Every layer computes the same values under every
+//! partition: its input and the gradient of its output arrive unchanged from the adjacent layers, whichever stage has
+//! them. Results are therefore bit-identical for every partition.
 
 use std::rc::Rc;
 
@@ -8,7 +8,8 @@ use stagecoach_api::job::Recompute;
 use stagecoach_model::{Backward, Embedding, ForwardContext, Head, HeadLoss, Layer, WeightGradient};
 use tch::Tensor;
 
-/// The layers of one pipeline chunk (torch: a virtual stage), with embedding and head where it has them.
+/// The layers of one pipeline chunk (torch: a virtual stage). The first chunk also has the embedding, and the last
+/// chunk the head.
 #[derive(Debug)]
 pub struct Chunk {
     /// The token embedding; only on the first chunk.
@@ -21,14 +22,14 @@ pub struct Chunk {
     pub(super) frozen: Vec<Tensor>,
 }
 
-/// Activations kept from a chunk's forward for its backward.
+/// The activations that a chunk's forward pass keeps for its backward pass.
 #[derive(Debug)]
 pub struct SavedActivations {
     ctx: ForwardContext,
     layers: Vec<SavedLayer>,
-    /// `i64[tokens]`; only on the first chunk.
+    /// The token ids, `i64[tokens]`; only on the first chunk.
     token_ids: Option<Tensor>,
-    /// Gradient of the loss with respect to the last hidden states; only on the last chunk.
+    /// The gradient of the loss with respect to the last hidden states; only on the last chunk.
     head_gradient: Option<Tensor>,
 }
 
@@ -39,32 +40,32 @@ enum SavedLayer {
     Input(Tensor),
 }
 
-/// Inputs of the loss.
+/// The inputs of the loss.
 #[derive(Debug)]
 pub struct LossInputs<'a> {
-    /// `[tokens]`, -100 (torch's `ignore_index`) where a position is excluded from the loss.
+    /// The targets, `[tokens]`: -100 (torch's `ignore_index`) at a position that does not count in the loss.
     pub targets: &'a Tensor,
-    /// 1 / (number of targets in the global batch).
+    /// The factor 1 / (number of targets in the global batch).
     pub scale: f64,
 }
 
-/// Result of a chunk's forward.
+/// The result of a chunk's forward pass.
 #[derive(Debug)]
 pub enum ChunkOutput {
-    /// `[tokens, hidden]` for the next chunk.
+    /// The hidden states for the next chunk, `[tokens, hidden]`.
     Activations(Tensor),
     /// The cross-entropies of the tokens, on the stage's device.
     Loss(HeadLoss),
 }
 
 impl Chunk {
-    /// The number of values of the frozen weights.
+    /// Returns the number of values of the frozen weights.
     pub(super) fn frozen_numel(&self) -> i64 {
         self.frozen.iter().map(|tensor| tensor.numel() as i64).sum()
     }
 
-    /// Training forward. `input` holds token ids `[tokens]` on the first chunk and hidden states `[tokens, hidden]` on
-    /// the others.
+    /// Runs the forward pass of training. `input` holds token ids, `[tokens]`, on the first chunk, and hidden states,
+    /// `[tokens, hidden]`, on later chunks.
     pub fn forward(
         &self,
         input: Tensor,
@@ -91,7 +92,7 @@ impl Chunk {
         }
     }
 
-    /// Forward pass without a backward pass; `targets` is required on the last chunk only.
+    /// Runs the forward pass without a backward pass. Only the last chunk needs `targets`.
     pub fn evaluate(&self, input: &Tensor, ctx: &ForwardContext, targets: Option<&Tensor>) -> ChunkOutput {
         let x = self.hidden_states(input, ctx);
         match (&self.head, targets) {
@@ -100,7 +101,7 @@ impl Chunk {
         }
     }
 
-    /// The chunk's output hidden states, `[tokens, hidden]`.
+    /// Returns the chunk's output hidden states, `[tokens, hidden]`.
     pub(crate) fn hidden_states(&self, input: &Tensor, ctx: &ForwardContext) -> Tensor {
         self.layers.iter().fold(self.embed(input), |x, layer| layer.clone().forward(x, ctx).0)
     }
@@ -110,8 +111,8 @@ impl Chunk {
     }
 
     /// Runs the backward pass through `saved`. `dy` is the gradient of the chunk's output (unused on the last chunk,
-    /// whose gradient comes from the loss). Passes one gradient of each weight, except the head's, to the caller.
-    /// Returns the gradient of the chunk's input, or `None` on the first chunk.
+    /// whose gradient comes from the loss). Calls `weight_gradients` with one gradient of each weight except the
+    /// head's. Returns the gradient of the chunk's input, or `None` on the first chunk.
     pub fn backward(
         &self,
         saved: SavedActivations,

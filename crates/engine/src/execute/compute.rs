@@ -73,7 +73,7 @@ impl Executor<'_, '_> {
         let Stage { chunks, gradients, .. } = &mut *self.stage;
         let chunk = &chunks[&item.chunk];
         let dx = match action {
-            // the schedule accumulates them later
+            // the W action of the item accumulates the weight gradients
             Action::BackwardInput(_) => chunk.backward(saved, dy, &mut |gradient| gradients.store.push(item, gradient)),
             _ => chunk.backward(saved, dy, &mut WeightGradient::accumulate),
         };
@@ -131,26 +131,26 @@ impl Executor<'_, '_> {
         Ok(self.links.receiver(link)?.wait(item.microbatch)?)
     }
 
-    /// The link of a send or receive.
+    /// Returns the link of a send or receive.
     fn link(&self, action: Action) -> Result<LinkId, StepError> {
         let link = action.edge().and_then(|edge| LinkId::of(self.placement, edge));
         let link = link.map(|link| link.in_replica(self.stage.replica, self.placement.ranks()));
         link.ok_or_else(|| self.invalid(action, "there is no chunk at the other end"))
     }
 
-    /// Records that a computation begins, because its input has arrived.
+    /// Records that a computation begins. Its input has arrived before.
     pub(super) fn begin(&self, computation: Action, item: WorkItem, timer: &mut StepTimer) {
         let chunk = self.of_chunk(item);
         let text = format!("{} {}{chunk}", computation.computation_type(), item.microbatch);
         timer.begin(self.stage.set_activity(self.activity, text, None));
     }
 
-    /// The description of a send or receive in heartbeats.
+    /// Returns the description of a send or receive in heartbeats.
     fn message(&self, action: Action, item: WorkItem) -> String {
         format!("{} of microbatch {}{}", action.computation_type(), item.microbatch, self.of_chunk(item))
     }
 
-    /// The description of the chunk in heartbeats of a stage that has several.
+    /// Returns the description of the chunk in heartbeats; empty if the stage has only one chunk.
     fn of_chunk(&self, item: WorkItem) -> String {
         if self.stage.chunks.len() > 1 { format!(" of chunk {}", item.chunk) } else { String::new() }
     }

@@ -19,12 +19,12 @@ pub enum StopRequest {
 
 /// The control of a running step. The default methods never request a stop, and never wait.
 pub trait StepControl {
-    /// Returns whether the step must stop. The step calls it between its actions, and when it votes.
+    /// Returns the current stop request. The step calls this method between its actions, and when it votes.
     fn stop(&self) -> StopRequest {
         StopRequest::None
     }
 
-    /// Waits for everything that the vote promises to the group. The step calls it before it votes.
+    /// Completes the work that the vote promises to the group. The step calls this method before it votes.
     ///
     /// # Errors
     /// If a link fails.
@@ -32,12 +32,13 @@ pub trait StepControl {
         Ok(())
     }
 
-    /// The index in the program of the action before which the step calls `when_idle`, because it expects a wait there.
+    /// Returns the index of the program's action before which the step calls `when_idle`. The step expects a wait
+    /// before that action.
     fn idle_before(&self) -> Option<usize> {
         None
     }
 
-    /// Does work that can run at any time. The step calls it before action `idle_before`.
+    /// Does work that can run at any time. The step calls this method before the action `idle_before`.
     ///
     /// # Errors
     /// If a link fails.

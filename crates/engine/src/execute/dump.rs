@@ -15,9 +15,9 @@ use super::{Stage, StepProbe};
 /// The tensors that a stage dumps, and their destination.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DumpConfig {
-    /// Names, with `*` for any characters: `layer.*.output`.
+    /// The patterns of tensor names, in which `*` stands for any characters, for example `layer.*.output`.
     pub patterns: Vec<String>,
-    /// The steps.
+    /// The steps whose tensors are dumped.
     pub steps: Vec<u64>,
     /// The folder for one file of each step and stage.
     pub folder: PathBuf,
@@ -26,7 +26,7 @@ pub struct DumpConfig {
 /// The dumped tensors of a stage's steps. The layers of the stage share this value.
 #[derive(Debug)]
 pub struct TensorDump {
-    /// The configuration.
+    /// The configuration of the dump.
     pub config: DumpConfig,
     is_active: Cell<bool>,
     microbatch: Cell<usize>,
@@ -53,8 +53,9 @@ impl TensorDump {
         self.add_parameters(stage, "value", |parameter| &parameter.value);
     }
 
-    /// Ends the dump. Returns outputs of layers and their gradients, `[tokens, hidden]` over the microbatches in their
-    /// order, weights before the update, and their gradients, summed over microbatches, before clipping.
+    /// Ends the dump. Returns the outputs of layers and the gradients of these outputs, `[tokens, hidden]`,
+    /// concatenated over the microbatches in their order. Also returns the weights before the update, and the weights'
+    /// gradients, summed over microbatches, before clipping.
     pub fn end(&self, stage: &Stage) -> Vec<(String, Tensor)> {
         self.add_parameters(stage, "gradient", |parameter| &parameter.gradient);
         self.is_active.set(false);
@@ -92,7 +93,7 @@ impl Stage {
     }
 }
 
-/// Tells the layers the microbatch of their next tensors.
+/// Sets the microbatch of the tensors that the layers dump next.
 impl StepProbe for Rc<TensorDump> {
     fn forward_begins(&mut self, _: &Stage, item: WorkItem, _: &Tensor, _: Option<&Tensor>) {
         self.microbatch.set(item.microbatch);

@@ -10,7 +10,7 @@ use tch::{Device, Tensor};
 use super::{Executor, StageGpu, StepError, StepInputs, StepMeasurements, StepTimer, StopRequest};
 
 impl Executor<'_, '_> {
-    /// Ends the step's timing, waits for everything that the vote promises, votes, and waits for the group's decision.
+    /// Ends the step's timing, calls the control's `before_vote`, votes, and waits for the group's decision.
     pub(super) fn exchange(
         &mut self,
         program: &[Action],
@@ -45,7 +45,7 @@ impl Executor<'_, '_> {
                 token_losses.iter().map(|(microbatch, _)| *microbatch),
                 &host_token_losses,
             ),
-            // only the first replica's timeline is recorded, because all replicas do the same
+            // only the timeline of the first replica is recorded, because all replicas run the same program
             spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
         };
         let measurements = measurements.to_vec();
@@ -56,7 +56,7 @@ impl Executor<'_, '_> {
         self.vote(vote)
     }
 
-    /// Abandons the step. This stage closes its links, so that stages that wait for its tensors fail.
+    /// Abandons the step. This stage closes its links, so that the waits of other stages for its tensors fail.
     pub(super) fn abort_step(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.links.close();
         let vote = StepVote { step: inputs.step.unwrap_or_default(), unfinished: true, ..inputs.vote.clone() };
@@ -70,8 +70,8 @@ impl Executor<'_, '_> {
     }
 }
 
-/// The sum of the losses of each source and the number of its targets. `losses` are the losses of the tokens of
-/// `microbatches`.
+/// Returns the sum of the losses of each source, and the number of its targets. `losses` are the losses of the tokens
+/// of `microbatches`.
 fn source_losses(
     inputs: &StepInputs,
     microbatches: impl Iterator<Item = usize>,
@@ -92,7 +92,7 @@ fn source_losses(
     sums
 }
 
-/// The peak number of bytes that this stage has held so far: of its GPU's memory, or of its process.
+/// Returns the peak number of bytes that this stage has held so far: in its GPU's memory, or in its process.
 fn peak_bytes(device: Device) -> u64 {
     match device {
         Device::Cuda(gpu) => kernels::peak_device_bytes(gpu),
@@ -100,7 +100,7 @@ fn peak_bytes(device: Device) -> u64 {
     }
 }
 
-/// Copies scalar tensors to the host, which waits for the GPU.
+/// Copies scalar tensors to the host. The host waits for the GPU.
 pub(super) fn copy_to_host<'t>(scalars: impl IntoIterator<Item = &'t Tensor>) -> Vec<f64> {
     let scalars: Vec<Tensor> = scalars.into_iter().map(|scalar| scalar.view([-1])).collect();
     if scalars.is_empty() {

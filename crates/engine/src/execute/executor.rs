@@ -1,4 +1,4 @@
-//! The executor of a rank's list of pipeline actions: the list that `stagecoach_pipeline` verifies, simulates and
+//! The executor of a rank's program: the list of pipeline actions that `stagecoach_pipeline` verifies, simulates and
 //! draws.
 
 use std::collections::HashMap;
@@ -20,15 +20,15 @@ use super::{
 
 /// An executor of programs on a stage.
 pub struct Executor<'a, 'p> {
-    /// The stage.
+    /// The stage that runs the programs.
     pub stage: &'a mut Stage,
-    /// Links to other stages.
+    /// The links to other stages.
     pub links: &'a mut Links,
-    /// Membership in the group: votes and decisions.
+    /// The membership in the group, which carries the votes and the verdicts.
     pub member: &'a Member,
-    /// The receiver of the current activity, which heartbeats report.
+    /// The handle of the current activity, which heartbeats report.
     pub activity: &'a Activity,
-    /// Mapping of chunks to stages. It calls the stage numbers ranks, as torch does within one pipeline.
+    /// The mapping of chunks to stages. Its ranks are the numbers of the stages, as torch's ranks within one pipeline.
     pub placement: &'a Placement,
     /// The control of the step.
     pub control: &'a mut dyn StepControl,
@@ -36,16 +36,15 @@ pub struct Executor<'a, 'p> {
     pub probes: Vec<&'p mut (dyn StepProbe + 'p)>,
 }
 
-/// State of one program's execution.
+/// The state of one program's execution.
 #[derive(Debug)]
 pub(super) struct StepState {
     pub(super) saved: HashMap<WorkItem, SavedActivations>,
-    /// Outputs not yet consumed by a SEND or by the next chunk on this rank, keyed by the consuming work item.
+    /// The outputs that no SEND and no later chunk on this rank has consumed yet, by the consuming work item.
     pub(super) activations: HashMap<WorkItem, Tensor>,
-    /// Input gradients not yet consumed by a SEND or by the previous chunk on this rank, keyed by the consuming work
-    /// item.
+    /// The input gradients that no SEND and no earlier chunk on this rank has consumed yet, by the consuming work item.
     pub(super) gradients: HashMap<WorkItem, Tensor>,
-    /// Sums by block, `f64[]`, on the stage's device.
+    /// The sums of the losses by block, `f64[]`, on the stage's device.
     pub(super) losses: Vec<Tensor>,
     /// The losses of the tokens of each microbatch, if [`StepInputs::rows`] asks for the losses of sources.
     pub(super) token_losses: Vec<(usize, Vec<Tensor>)>,
@@ -93,7 +92,7 @@ impl StepState {
 
 impl Executor<'_, '_> {
     /// Executes `program` on `inputs`. In a training step, a broken link or an immediate stop makes this stage vote
-    /// that the step is unfinished. The output then has the resulting verdict.
+    /// that the step is unfinished. The output has the verdict on the unfinished step.
     ///
     /// # Errors
     /// If the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or after
@@ -112,7 +111,7 @@ impl Executor<'_, '_> {
             let is_longest_wait = self.control.idle_before() == Some(index);
             let idle_work = if is_longest_wait { self.control.when_idle().map_err(StepError::from) } else { Ok(()) };
             match idle_work.and_then(|()| self.execute(action, program, inputs, &mut state)) {
-                // another stage abandoned the step or died, which the group detects
+                // the other stage has abandoned the step or has died, and the group detects the cause
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
                     self.links.check_device()?;
                     state.verdict = Some(self.abort_step(inputs)?);
@@ -191,8 +190,8 @@ impl Executor<'_, '_> {
             self.observe(|probe, stage| probe.accumulation_ends(stage, item));
             self.stage.gradients.sums.finish_block_after(AccumulatorGroup::Chunk(item.chunk), item, inputs.blocks);
         }
-        // EXCHANGE has already ended its span, because the vote contains it; REDUCE and GATHER end when a computation
-        // needs their results
+        // EXCHANGE has already ended its span, because the vote contains the span. A REDUCE or GATHER ends when a
+        // computation needs its result.
         if action.is_timed() && action != Action::Exchange && !action.is_between_replicas() {
             state.timer.end(self.stage.timestamp());
         }

@@ -1,7 +1,7 @@
-//! The weight gradients of a step. Split backward passes (zero bubble) keep them until their W action. All are added up
-//! over the blocks of the step. A block is a run of consecutive microbatches, which are added in their order. The sums of
-//! blocks are added pairwise as a binary tree, whose nodes are `Subtree`s. The result therefore does not depend on the
-//! number of replicas.
+//! The weight gradients of a step. A schedule with split backward passes (zero bubble) defers the weight gradients to
+//! the W actions. The stage adds up all gradients over the blocks of the step. A block consists of consecutive
+//! microbatches, whose gradients are added in their order. The sums of blocks are added pairwise as a binary tree,
+//! whose nodes are `Subtree`s. The result therefore does not depend on the number of replicas.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,8 +31,8 @@ impl Gradients {
     }
 }
 
-/// Weight gradients by chunk and microbatch, until their W action. Gradients of different microbatches are never merged,
-/// because a merge would change the order of summation.
+/// The deferred weight gradients, by chunk and microbatch, until their W action. Gradients of different microbatches
+/// are never merged, because a merge would change the order of summation.
 #[derive(Debug, Default)]
 pub(super) struct WeightGradStore(BTreeMap<WorkItem, Vec<WeightGradient>>);
 
@@ -56,21 +56,21 @@ pub(super) enum AccumulatorGroup {
     Head,
 }
 
-/// The sums of blocks, added pairwise along the tree of [`ReplicaBlocks`]. The accumulators hold the current block and,
-/// after the replica's last block, the last subtree.
+/// The sums of blocks, added pairwise along the tree of [`ReplicaBlocks`]. The accumulators hold the sum of the current
+/// block and, after the replica's last block, the sum of the last subtree.
 #[derive(Debug)]
 pub(super) struct GradientSums {
     /// The accumulators of each group, with the index of their parameter.
     accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>,
-    /// Copies of the accumulators: sums that wait for their sibling.
+    /// The sums that wait for their sibling in the tree, copied from the accumulators.
     partial: HashMap<(AccumulatorGroup, Subtree), Vec<Tensor>>,
 }
 
 /// An accumulator, and the replica's sums for it after the last microbatch of the replica.
 pub(super) struct ReplicaSums<'a> {
-    /// Index among all accumulators of the stage; equal in all replicas.
+    /// The index among all accumulators of the stage, which is the same in all replicas.
     pub(super) index: usize,
-    /// Index of the parameter.
+    /// The index of the parameter.
     pub(super) parameter: usize,
     /// The accumulator.
     pub(super) accumulator: &'a Tensor,
@@ -79,13 +79,13 @@ pub(super) struct ReplicaSums<'a> {
 }
 
 impl GradientSums {
-    /// The accumulators of `group`, with the index of their parameter; empty if the stage does not hold them.
+    /// Returns the accumulators of `group`, with the index of their parameter; empty if the stage does not hold them.
     pub(super) fn accumulators(&self, group: AccumulatorGroup) -> &[(usize, Tensor)] {
         self.accumulators.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// Finishes the block that ends with `item`, if there is one. Adds the preceding blocks to the accumulators of
-    /// `group` as far as the tree allows, and zeroes the accumulators for the next block.
+    /// Finishes the block that ends with `item`, if such a block exists. Adds the preceding sums to the accumulators of
+    /// `group` along the tree. If more blocks follow, stores the sum and zeroes the accumulators.
     pub(super) fn finish_block_after(&mut self, group: AccumulatorGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&group) else { return };
@@ -103,7 +103,7 @@ impl GradientSums {
         }
     }
 
-    /// The accumulators of a chunk in a fixed order, with this replica's sums for each.
+    /// Returns the accumulators of a chunk in a fixed order, each with this replica's sums.
     pub(super) fn of_chunk(&self, chunk: usize, has_head: bool, subtrees: &[Subtree]) -> Vec<ReplicaSums<'_>> {
         let earlier = &subtrees[..subtrees.len().saturating_sub(1)];
         let (mut all, mut first) = (Vec::new(), 0);

@@ -1,6 +1,6 @@
-//! REDUCE and GATHER: the replicas of a stage send their gradient sums to the owner of each parameter, and receive its
-//! new weights from the owner (reduce-scatter and all-gather, as in ZeRO-1), chunk by chunk and concurrently with the
-//! computations.
+//! REDUCE and GATHER (reduce-scatter and all-gather, as in ZeRO-1). In REDUCE, the replicas of a stage send their
+//! gradient sums to the owner of each parameter. In GATHER, the owner sends the new weights to the other replicas. Both
+//! actions run chunk by chunk, concurrently with the computations.
 
 use stagecoach_group::Activity;
 use stagecoach_kernels::device::Timestamp;
@@ -19,7 +19,7 @@ impl Executor<'_, '_> {
         let replica = self.stage.replica;
         let own_subtrees = subtrees(blocks, replica);
         let sums = sums_of(self.stage, chunk, &own_subtrees);
-        let mut peers = Peers::of(self.stage, self.links, self.placement.ranks());
+        let mut peers = ReplicaPeers::of(self.stage, self.links, self.placement.ranks());
         for index in replica.others() {
             let count = subtrees(blocks, Replica { index, ..replica }).len();
             for sums in owned_by(self.stage, &sums, replica.index) {
@@ -44,7 +44,7 @@ impl Executor<'_, '_> {
         let replica = self.stage.replica;
         let sums = sums_of(self.stage, chunk, &subtrees(blocks, replica));
         let owned: Vec<&ReplicaSums> = owned_by(self.stage, &sums, replica.index).collect();
-        let mut peers = Peers::of(self.stage, self.links, self.placement.ranks());
+        let mut peers = ReplicaPeers::of(self.stage, self.links, self.placement.ranks());
         let mut received: Vec<Vec<(Subtree, Tensor)>> = owned.iter().map(|_| Vec::new()).collect();
         let mut arrived = Vec::new();
         for index in 0..replica.count {
@@ -83,31 +83,31 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Starts to send the weights of a chunk that this replica owns to the other replicas, in the type that layers
-    /// read, and to receive the weights that the others own.
+    /// Starts to send the weights of a chunk that this replica owns to the other replicas, in the dtype that layers
+    /// read. Starts to receive the weights that the other replicas own.
     pub(super) fn begin_gather(&mut self, chunk: usize) -> Result<(), StepError> {
         Ok(begin_gather(self.stage, self.links, self.placement.ranks(), chunk)?)
     }
 
-    /// Waits for the weights of a chunk, if a gather of them is in progress. Returns the start time of the gather and
-    /// the arrival times of its parts.
+    /// Waits for the weights of a chunk, if their gather is in progress. Returns the start time of the gather and the
+    /// arrival times of its parts.
     pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Timestamp, Vec<Timestamp>)>, StepError> {
         Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, self.activity)?)
     }
 }
 
-/// The sums that a replica holds after its last microbatch.
+/// Returns the subtrees whose sums a replica holds after its last microbatch.
 fn subtrees(blocks: &ReplicaBlocks, replica: Replica) -> Vec<Subtree> {
     blocks.all().of_replica(replica.index, replica.count).subtrees()
 }
 
-/// This replica's sums of a chunk.
+/// Returns this replica's gradient sums of a chunk.
 fn sums_of<'a>(stage: &'a Stage, chunk: usize, subtrees: &[Subtree]) -> Vec<ReplicaSums<'a>> {
     let has_head = stage.chunks.get(&chunk).is_some_and(|chunk| chunk.head.is_some());
     stage.gradients.sums.of_chunk(chunk, has_head, subtrees)
 }
 
-/// The sums of the parameters that a replica owns.
+/// Returns the sums of the parameters that a replica owns.
 fn owned_by<'a>(
     stage: &'a Stage,
     sums: &'a [ReplicaSums<'a>],
@@ -116,8 +116,8 @@ fn owned_by<'a>(
     sums.iter().filter(move |sums| stage.sharding.owners[sums.parameter] == owner)
 }
 
-/// Gathers the weights of all chunks of a stage in a pipeline of `stages`, as after an update. Each replica must have
-/// loaded the parameters that it owns.
+/// Gathers the weights of all chunks of a stage in a pipeline of `stages` stages, as after an update. Each replica must
+/// have loaded the parameters that it owns.
 pub fn gather_weights(
     stage: &mut Stage,
     links: &mut Links,
@@ -129,8 +129,8 @@ pub fn gather_weights(
     finish_gathers(stage, links, stages, activity)
 }
 
-/// Waits for all gathers in progress. The executor waits for a chunk's weights only before the chunk's F, so after a
-/// group's last step this function must wait for the weights in transit.
+/// Waits for all gathers in progress. The caller uses this function after a group's last step, because the executor
+/// waits for a chunk's weights only before the chunk's F.
 pub fn finish_gathers(
     stage: &mut Stage,
     links: &mut Links,
@@ -143,7 +143,7 @@ pub fn finish_gathers(
 
 fn begin_gather(stage: &mut Stage, links: &mut Links, stages: usize, chunk: usize) -> Result<(), LinkError> {
     let replica = stage.replica;
-    let mut peers = Peers::of(stage, links, stages);
+    let mut peers = ReplicaPeers::of(stage, links, stages);
     for index in replica.others() {
         for parameter in stage.sharding.gathered(chunk, index) {
             // no computation reads these weights before they have arrived
@@ -152,8 +152,8 @@ fn begin_gather(stage: &mut Stage, links: &mut Links, stages: usize, chunk: usiz
     }
     for index in replica.others() {
         for parameter in stage.sharding.gathered(chunk, replica.index) {
-            // the sent weights stay unchanged: the next update follows the next verdict, which needs them on all
-            // replicas
+            // the weights stay unchanged while they are sent: the next update follows the next verdict, and no replica
+            // can vote before it has these weights
             peers.send(index, parameter, stage.parameters[parameter].as_read())?;
         }
     }
@@ -169,7 +169,7 @@ fn finish_gather(
     activity: &Activity,
 ) -> Result<Option<(Timestamp, Vec<Timestamp>)>, LinkError> {
     let Some(begun) = stage.sharding.gathers.get(&chunk).cloned() else { return Ok(None) };
-    let mut peers = Peers::of(stage, links, stages);
+    let mut peers = ReplicaPeers::of(stage, links, stages);
     let mut arrived = Vec::new();
     for index in stage.replica.others() {
         stage.set_activity(activity, "GATHER", Some(peers.rank(index)));
@@ -182,15 +182,15 @@ fn finish_gather(
 }
 
 /// The links to the same stage of other replicas.
-struct Peers<'a> {
+struct ReplicaPeers<'a> {
     stage: &'a Stage,
     links: &'a mut Links,
     stages: usize,
 }
 
-impl<'a> Peers<'a> {
-    fn of(stage: &'a Stage, links: &'a mut Links, stages: usize) -> Peers<'a> {
-        Peers { stage, links, stages }
+impl<'a> ReplicaPeers<'a> {
+    fn of(stage: &'a Stage, links: &'a mut Links, stages: usize) -> ReplicaPeers<'a> {
+        ReplicaPeers { stage, links, stages }
     }
 
     fn rank(&self, replica: usize) -> usize {

@@ -1,8 +1,8 @@
-//! The tokens of a microbatch that attend to each other.
+//! The sequences of a microbatch. Only tokens of the same sequence attend to each other.
 
 use stagecoach_data::MicrobatchLayout;
 
-/// The bounds of the sequences of a microbatch: one sequence for each document of each row.
+/// Returns the bounds of the sequences of a microbatch: one sequence for each document of each row.
 pub(super) fn sequence_bounds(layout: &MicrobatchLayout) -> Vec<i64> {
     let row_starts = (0..layout.rows).map(|row| (row * layout.length) as i64);
     let starts = row_starts.zip(&layout.document_starts).flat_map(|(row_start, document_starts)| {

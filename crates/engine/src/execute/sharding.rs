@@ -11,23 +11,24 @@ use stagecoach_model::{ParameterSpec, names};
 pub struct Sharding {
     /// The replica that owns each parameter.
     pub owners: Vec<usize>,
-    /// The chunk with which each parameter is gathered: the first one that reads it.
+    /// The chunk with which each parameter is gathered: the first chunk that reads the parameter.
     pub(super) chunk_of: Vec<usize>,
     /// The chunks with a GATHER in progress, each with its start time.
     pub(super) gathers: BTreeMap<usize, Timestamp>,
 }
 
 impl Sharding {
-    /// The parameters that `owner` sends for a chunk.
+    /// Returns the parameters that `owner` sends for a chunk.
     pub(super) fn gathered(&self, chunk: usize, owner: usize) -> impl Iterator<Item = usize> {
         let Sharding { owners, chunk_of, .. } = self;
         (0..owners.len()).filter(move |&parameter| owners[parameter] == owner && chunk_of[parameter] == chunk)
     }
 }
 
-/// For each parameter of a stage, the replica that owns it. The owner adds up the parameter's gradients,
-/// updates it, and sends the new weights to the other replicas. Each replica owns whole tensors, and all replicas own
-/// about the same number of bytes. A weight that embedding and head share has the same owner on both of their stages.
+/// Returns, for each parameter of a stage, the replica that owns the parameter. The owner adds up the parameter's
+/// gradients, updates the parameter, and sends the new weights to the other replicas. Each replica owns whole tensors,
+/// and all replicas own about the same number of bytes. A weight that embedding and head share has the same owner on
+/// both of their stages.
 pub fn owners(parameters: &[&ParameterSpec], replicas: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..parameters.len()).collect();
     order.sort_by_key(|&p| (parameters[p].name != names::EMBEDDING, Reverse(parameters[p].numel()), p));

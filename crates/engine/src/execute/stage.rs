@@ -18,55 +18,55 @@ use super::tied_embedding::TiedEmbedding;
 use crate::optimize::AdamW;
 use crate::tensor_hash::TensorHash;
 
-/// Configuration from which every rank builds its stage.
+/// The configuration from which every rank builds its stage.
 #[derive(Debug)]
 pub struct StageConfig<'a> {
     /// The model.
     pub architecture: &'a dyn Architecture,
-    /// Mapping of chunks to stages. It calls the stage numbers ranks, as torch does within one pipeline.
+    /// The mapping of chunks to stages. Its ranks are the numbers of the stages, as torch's ranks within one pipeline.
     pub placement: &'a Placement,
-    /// Mapping of layers to chunks.
+    /// The mapping of layers to chunks.
     pub partition: &'a Partition,
-    /// Seed of the initial weights; `None` if the caller loads weights, which are zero before.
+    /// The seed of the initial weights. With `None`, the weights are zero until the caller loads them.
     pub seed: Option<u64>,
     /// AdamW hyperparameters.
     pub optimizer: AdamWSpec,
     /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
-    /// Type of activations and of the weights that layers read.
+    /// The dtype of activations and of the weights that layers read.
     pub precision: Precision,
-    /// Device of parameters and activations.
+    /// The device of parameters and activations.
     pub device: Device,
     /// The replica of the pipeline that contains the stage.
     pub replica: Replica,
 }
 
-/// Model chunks, parameters and optimizer of one stage of one replica.
+/// The model chunks, the parameters and the optimizer of one stage of one replica.
 #[derive(Debug)]
 pub struct Stage {
     /// The number of the stage in its replica, which is the rank in a job without replicas.
     pub index: usize,
-    /// The replica.
+    /// The replica of the pipeline that contains the stage.
     pub replica: Replica,
     /// The division of the parameters among the replicas.
     pub sharding: Sharding,
-    /// Chunks by chunk index.
+    /// The chunks by their index.
     pub chunks: BTreeMap<usize, Chunk>,
-    /// Weights of all chunks.
+    /// The weights of all chunks.
     pub parameters: Parameters,
     /// The hashes of the frozen weights; `None` before they are loaded.
     pub frozen_hashes: Option<Vec<TensorHash>>,
-    /// For each parameter, its index among all the model's parameter names, sorted.
+    /// The index of each parameter in the sorted list of all parameter names of the model.
     pub(crate) global_index: Vec<u32>,
     /// AdamW with its moments.
     pub(crate) optimizer: AdamW,
-    /// `Some` if embeddings are tied and this rank holds the embedding or the head.
+    /// The tied embedding, if embeddings are tied and this rank holds the embedding or the head.
     pub tied_embedding: Option<TiedEmbedding>,
     /// The weight gradients of the step in progress.
     pub(super) gradients: Gradients,
-    /// The type and size of activations.
+    /// The dtype and size of activations.
     pub(super) activations: ActivationConfig,
-    /// Device of parameters and activations.
+    /// The device of parameters and activations.
     pub(crate) device: Device,
     /// The GPU whose memory holds the stage's tensors; `Some` once the stage's links are open.
     pub gpu: Option<StageGpu>,
@@ -75,7 +75,7 @@ pub struct Stage {
 /// The activations of a stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActivationConfig {
-    /// Last dimension of the tensors passed between stages.
+    /// The last dimension of the tensors passed between stages.
     pub(super) hidden_size: i64,
     pub(super) kind: Kind,
     /// The activations that the backward pass recomputes.
@@ -83,7 +83,7 @@ pub(super) struct ActivationConfig {
 }
 
 impl Stage {
-    /// Builds a whole model as one stage on the CPU. The caller loads the weights, which are zero before.
+    /// Builds a whole model as one stage on the CPU. The weights are zero until the caller loads them.
     pub fn of_model(architecture: &dyn Architecture, optimizer: AdamWSpec, precision: Precision) -> Stage {
         let config = StageConfig {
             architecture,
@@ -110,7 +110,7 @@ impl Stage {
         let tie = architecture.tie_word_embeddings();
         let tied_embedding = if tie { TiedEmbedding::of_stage(index, placement, &parameters) } else { None };
         let both_ends_here = tied_embedding.as_ref().filter(|tied| tied.peer.is_none());
-        let head_accumulator = both_ends_here.map(|tied| &tied.other_gradient);
+        let head_accumulator = both_ends_here.map(|tied| &tied.peer_gradient);
         let chunk = |part: &ModelPart| Chunk {
             embedding: part.has_embedding.then(|| Embedding::new(&parameters)),
             layers: architecture.build_layers(part, &parameters),
@@ -156,7 +156,7 @@ impl Stage {
         self.sharding.owners[parameter] == self.replica.index
     }
 
-    /// The current time, after the work that the stage has queued so far.
+    /// Returns the time at which the stage completes the work that it has queued so far.
     pub(super) fn timestamp(&self) -> Timestamp {
         self.gpu.as_ref().map_or_else(Timestamp::now, StageGpu::timestamp)
     }
@@ -190,12 +190,13 @@ impl Stage {
         self.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies)
     }
 
-    /// The context of the stage's GPU, if it has one, to allocate memory for copies to or from the GPU.
+    /// Returns the context of the stage's GPU, if the stage has one. The context allocates memory for copies to or from
+    /// the GPU.
     pub fn gpu_context(&self) -> Option<CudaContext> {
         self.gpu.as_ref().map(StageGpu::context)
     }
 
-    /// Discards the state of an unfinished step. Afterwards the memory of the step may be overwritten.
+    /// Discards the state of an unfinished step. The caller may then overwrite the memory of the step.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -206,16 +207,16 @@ impl Stage {
         Ok(())
     }
 
-    /// Zeroes every gradient accumulator; called at the start of a step.
+    /// Zeroes every gradient accumulator. The executor calls this method at the start of a step.
     pub fn zero_grad(&self) {
         self.parameters.zero_grad();
         if let Some(tied) = &self.tied_embedding {
-            let _ = tied.other_gradient.shallow_clone().zero_();
+            let _ = tied.peer_gradient.shallow_clone().zero_();
         }
     }
 
-    /// The gradients that this rank reports: their global indices, and their squared L2 norms, `f64[gradients]`, on the
-    /// stage's device.
+    /// Returns the global indices of the gradients that this rank reports, and the squared L2 norms of these gradients,
+    /// `f64[gradients]`, on the stage's device.
     pub(crate) fn squared_norms(&self) -> (Vec<u32>, Tensor) {
         let reported = (0..self.parameters.len()).filter(|&p| self.is_responsible_for(p));
         let (indices, gradients): (Vec<u32>, Vec<&Tensor>) =
@@ -224,14 +225,14 @@ impl Stage {
     }
 }
 
-/// For each parameter, its index among all the model's parameter names, sorted.
+/// Returns the index of each parameter in the sorted list of all parameter names of the model.
 fn global_indices(architecture: &dyn Architecture, parameters: &Parameters) -> Vec<u32> {
     let all = architecture.all_parameter_specs();
     let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
     parameters.iter().filter_map(|parameter| index(&parameter.spec.name)).map(|index| index as u32).collect()
 }
 
-/// For each parameter, the first chunk that reads it.
+/// Returns the first chunk that reads each parameter.
 fn first_chunks(architecture: &dyn Architecture, parts: &[(usize, ModelPart)], parameters: &Parameters) -> Vec<usize> {
     let mut first = vec![0; parameters.len()];
     for (chunk, part) in parts.iter().rev() {
@@ -240,13 +241,13 @@ fn first_chunks(architecture: &dyn Architecture, parts: &[(usize, ModelPart)], p
     first
 }
 
-/// The frozen weights of `part`, each once.
+/// Returns the frozen weights of `part`, each once.
 fn frozen_weights(architecture: &dyn Architecture, part: &ModelPart, parameters: &Parameters) -> Vec<Tensor> {
     let weight = |spec: ParameterSpec| parameters.frozen().iter().find(|weight| weight.spec.name == spec.name);
     architecture.frozen_specs(part).into_iter().filter_map(weight).map(|weight| weight.value.shallow_clone()).collect()
 }
 
-/// The gradient accumulators, with the index of their parameter, by the actions that add to them.
+/// Returns the gradient accumulators, with the index of their parameter, by the actions that add to them.
 fn accumulators(
     architecture: &dyn Architecture,
     parts: &[(usize, ModelPart)],
@@ -256,7 +257,7 @@ fn accumulators(
     let mut accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
     for (chunk, part) in parts {
         let specs = architecture.parameter_specs(part);
-        // the head is last; with a tied weight, the first parameter is the same tensor
+        // the last match is the head; with a tied weight, the first match is the embedding
         let head_name = if architecture.tie_word_embeddings() { names::EMBEDDING } else { names::HEAD };
         let head = specs.iter().rposition(|spec| part.has_head && spec.name == head_name);
         for (at, spec) in specs.iter().enumerate() {
@@ -272,7 +273,7 @@ fn accumulators(
     accumulators
 }
 
-/// The type of activations.
+/// Returns the dtype of activations.
 pub fn kind(precision: Precision) -> Kind {
     match precision {
         Precision::Float32 => Kind::Float,

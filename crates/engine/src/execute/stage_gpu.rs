@@ -11,7 +11,7 @@ use tch::Tensor;
 #[derive(Debug)]
 pub struct StageGpu {
     context: CudaContext,
-    /// The stream for copies of state, which follow the computations queued so far.
+    /// The stream for copies of state. A copy begins after the computations that were queued before it.
     copy_stream: CudaStream,
     /// Copies that no update has waited for yet.
     copies: RefCell<Vec<Arc<CopyToHost>>>,
@@ -19,25 +19,26 @@ pub struct StageGpu {
 }
 
 impl StageGpu {
-    /// The GPU with this context. Call [`start_clock`](Self::start_clock) before the first step.
+    /// Creates the value for the GPU of `context`. The caller must call [`start_clock`](Self::start_clock) before the
+    /// first step.
     pub fn new(context: CudaContext) -> Result<StageGpu, CudaError> {
         let clock = clock_of_idle(context)?;
         Ok(StageGpu { context, copy_stream: context.stream()?, copies: RefCell::default(), clock })
     }
 
-    /// The context of the GPU.
+    /// Returns the context of the GPU.
     pub(super) fn context(&self) -> CudaContext {
         self.context
     }
 
-    /// The time at which the GPU has completed the work that libtorch has queued so far.
+    /// Returns the time at which the GPU completes the work that libtorch has queued so far.
     pub(super) fn timestamp(&self) -> Timestamp {
         let event = self.context.record_default_stream();
-        // libtorch's next call reports a failure
+        // if recording fails, libtorch's next call reports the failure
         event.map_or_else(|_| Timestamp::now(), |event| Timestamp::Device(Arc::new(event)))
     }
 
-    /// The GPU's clock, for events of this step.
+    /// Returns the GPU's clock, for the events of this step.
     pub(super) fn clock(&self) -> DeviceClock {
         self.clock.clone()
     }
@@ -49,7 +50,7 @@ impl StageGpu {
         Ok(())
     }
 
-    /// Sets the clock. The GPU must be idle: the host has waited for all work that libtorch has queued.
+    /// Sets the clock. The caller must have waited for all work that libtorch has queued, so that the GPU is idle.
     pub(super) fn set_clock(&mut self) {
         if let Ok(clock) = clock_of_idle(self.context) {
             self.clock = clock;
@@ -57,7 +58,7 @@ impl StageGpu {
     }
 
     /// Starts to copy tensors of the stage into pinned tensors of the host, after the work that libtorch has queued so
-    /// far. The GPU computes concurrently, up to the next update.
+    /// far. The GPU continues to compute until the next update.
     pub(crate) fn copy_to_host<'t>(
         &self,
         mut pairs: impl Iterator<Item = (&'t Tensor, &'t Tensor)>,
@@ -65,15 +66,15 @@ impl StageGpu {
         self.copy_stream.wait(&self.context.record_default_stream()?)?;
         let begun = pairs.try_for_each(|(to, from)| self.copy_stream.copy_to_host(to, from));
         let done = begun.and_then(|()| self.copy_stream.record()).inspect_err(|_| {
-            let _ = self.copy_stream.synchronize(); // nothing else waits for copies that have started
+            let _ = self.copy_stream.synchronize(); // no later wait covers copies that have started
         })?;
         let copy = Arc::new(CopyToHost { done: Arc::new(done), waited: OnceLock::new() });
         self.copies.borrow_mut().push(Arc::clone(&copy));
         Ok(copy)
     }
 
-    /// Delays the work that libtorch queues from now on until the pending copies are complete, because the work may
-    /// write to their source tensors.
+    /// Delays the work that libtorch queues after this call until the pending copies are complete, because the work may
+    /// write to the source tensors of the copies.
     pub(crate) fn wait_for_copies(&self) -> Result<(), CudaError> {
         for copying in self.copies.take() {
             let _ = copying.waited.set(self.context.record_default_stream()?);
@@ -83,9 +84,9 @@ impl StageGpu {
     }
 }
 
-/// The clock of an idle GPU: an event is complete as soon as it is recorded.
+/// Returns the clock of an idle GPU, on which an event is complete as soon as it is recorded.
 fn clock_of_idle(context: CudaContext) -> Result<DeviceClock, CudaError> {
-    // read before the event: otherwise a step could end earlier by the host's clock than by the GPU's
+    // the host's clock is read first, because otherwise a step could end earlier by this clock than by the GPU's clock
     let now = Instant::now();
     Ok(DeviceClock::new(context.record_default_stream()?, now))
 }
@@ -106,17 +107,18 @@ pub struct CopyToHost {
 }
 
 impl CopyToHost {
-    /// The event that completes when everything is copied.
+    /// Returns the event that completes when the copy is complete.
     pub(crate) fn done(&self) -> Arc<CudaEvent> {
         Arc::clone(&self.done)
     }
 
-    /// Waits until everything is copied.
+    /// Waits until the copy is complete.
     pub fn wait(&self) -> Result<(), CudaError> {
         self.done.synchronize()
     }
 
-    /// The time for which the copy delayed an update. Known once the copy is done; zero before the next update.
+    /// Returns the time for which the copy has delayed an update. The time is known once the copy is complete, and zero
+    /// before the next update.
     pub fn stall(&self) -> Duration {
         let seconds = self.waited.get().and_then(|waited| self.done.seconds_since(waited));
         Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()

@@ -11,12 +11,12 @@ use super::{Executor, StepError};
 /// one stage.
 #[derive(Debug)]
 pub struct TiedEmbedding {
-    /// Index of the weight in this stage's parameters. Its accumulator takes the embedding's gradient if this rank
-    /// holds the embedding, otherwise the head's.
+    /// The index of the weight in this stage's parameters. The weight's accumulator takes the embedding's gradient if
+    /// this rank holds the embedding, otherwise the head's gradient.
     pub parameter: usize,
-    /// The other gradient: the head's local accumulator if both ends are on this rank, otherwise the received gradient
-    /// of the peer.
-    pub other_gradient: Tensor,
+    /// The gradient of the other end of the pipeline: the head's local accumulator if both ends are on this rank,
+    /// otherwise the gradient that the peer has sent.
+    pub peer_gradient: Tensor,
     /// The stage of the other end; `None` if both ends are on this stage.
     pub(crate) peer: Option<usize>,
     /// Whether this rank holds the head. Only that rank reports the weight's norm and saves it.
@@ -24,16 +24,17 @@ pub struct TiedEmbedding {
 }
 
 impl TiedEmbedding {
-    /// The tied embedding of a stage; `None` if the stage has neither embedding nor head, or the weight is frozen.
+    /// Returns the tied embedding of a stage; `None` if the stage has neither embedding nor head, or the weight is
+    /// frozen.
     pub(super) fn of_stage(index: usize, placement: &Placement, parameters: &Parameters) -> Option<TiedEmbedding> {
         let (first, last) = (placement.first_rank(), placement.last_rank());
         if index != first && index != last {
             return None;
         }
         let parameter = parameters.find(names::EMBEDDING)?;
-        let other_gradient = parameters[parameter].gradient.zeros_like();
+        let peer_gradient = parameters[parameter].gradient.zeros_like();
         let peer = (first != last).then_some(if index == first { last } else { first });
-        Some(TiedEmbedding { parameter, other_gradient, peer, has_head: index == last })
+        Some(TiedEmbedding { parameter, peer_gradient, peer, has_head: index == last })
     }
 }
 
@@ -55,9 +56,9 @@ impl Executor<'_, '_> {
             self.links.receiver(from_peer)?.post(0, &own_gradient.size(), Kind::Float);
             // a copy, because the sum below overwrites the gradient while the link may still read it
             self.links.sender(to_peer)?.send(0, own_gradient.copy())?;
-            tied.other_gradient = self.links.receiver(from_peer)?.wait(0)?;
+            tied.peer_gradient = self.links.receiver(from_peer)?.wait(0)?;
         }
-        let _ = own_gradient.shallow_clone().g_add_(&tied.other_gradient);
+        let _ = own_gradient.shallow_clone().g_add_(&tied.peer_gradient);
         Ok(())
     }
 }

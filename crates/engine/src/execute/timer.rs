@@ -1,4 +1,4 @@
-//! Begin and end times of a step's actions on this stage.
+//! The begin and end times of a step's actions on this stage.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -15,7 +15,7 @@ pub(crate) struct StepTimer {
     /// The GPU's clock, if the stage computes on one.
     clock: Option<DeviceClock>,
     begun: Timestamp,
-    /// Begin and end of the stage's own actions, in the order of the program.
+    /// The begin and end of the actions that do not run between replicas, in the order of the program.
     own: Vec<(Timestamp, Timestamp)>,
     /// Concurrent actions between replicas: the REDUCEs of this step, and the GATHERs of the previous step, which end
     /// in this step. Each has its start time and the arrival times of its parts.
@@ -23,7 +23,7 @@ pub(crate) struct StepTimer {
 }
 
 impl StepTimer {
-    /// A timer whose times count from `origin`.
+    /// Creates a timer whose times count from `origin`.
     pub(crate) fn new(origin: Instant, clock: Option<DeviceClock>) -> StepTimer {
         let started = Instant::now();
         let (own, between_replicas) = (Vec::new(), Vec::new());
@@ -47,9 +47,9 @@ impl StepTimer {
         self.between_replicas.push((action, began, arrived));
     }
 
-    /// Begin and end of each timed action of `program` so far, in program order, in seconds. A REDUCE or GATHER without
-    /// a record, or with a wait that ended before this step, begins and ends with the start of the first computation.
-    /// The result ends before the first action that a GPU has not finished.
+    /// Returns the begin and end of each timed action of `program` so far, in program order, in seconds. A REDUCE or
+    /// GATHER that this step has not recorded, for example because its wait ended before the step, begins and ends with
+    /// the start of the first computation. The result ends before the first action that a GPU has not finished.
     pub(crate) fn spans(&self, program: &[Action]) -> Vec<(f64, f64)> {
         let instants = |(begin, end): &(Timestamp, Timestamp)| {
             let begin = self.instant(begin)?;
@@ -91,12 +91,12 @@ impl StepTimer {
     }
 }
 
-/// The index in `program` of the action before which a stage waited longest in a step. `spans` are the spans of the
-/// stage's timed actions, and `decided` is the second of the verdict. The wait for the verdict counts as a wait before
-/// EXCHANGE. `None` without spans.
+/// Returns the index in `program` of the action before which a stage waited longest in a step; `None` without spans.
+/// `spans` are the spans of the stage's timed actions, and `decided` is the time of the verdict in seconds. The wait
+/// for the verdict counts as a wait before EXCHANGE.
 pub fn longest_wait(program: &[Action], spans: &[(f64, f64)], decided: f64) -> Option<usize> {
     let timed = (0..program.len()).filter(|&index| program[index].is_timed()).zip(spans);
-    // REDUCE and GATHER run concurrently with the stage's own actions
+    // REDUCE and GATHER run concurrently with the other actions of the stage
     let (indices, spans): (Vec<usize>, Vec<(f64, f64)>) =
         timed.filter(|(index, _)| !program[*index].is_between_replicas()).unzip();
     let ends = std::iter::once(0.0).chain(spans.iter().map(|&(_, end)| end));
@@ -120,9 +120,9 @@ mod tests {
             .map(|text| text.parse().unwrap())
             .collect();
         let found = |spans: &[(f64, f64)], decided| longest_wait(&program, spans, decided);
-        assert_eq!(found(&[(0.1, 1.0), (3.0, 4.0), (4.0, 4.1)], 4.5), Some(3)); // for the gradient
-        assert_eq!(found(&[(2.5, 3.0), (4.0, 5.0), (5.0, 5.1)], 5.5), Some(0)); // for the input
-        assert_eq!(found(&[(0.1, 1.0), (2.0, 3.0), (3.0, 3.1)], 9.0), Some(4)); // for the verdict
+        assert_eq!(found(&[(0.1, 1.0), (3.0, 4.0), (4.0, 4.1)], 4.5), Some(3)); // waits for the gradient
+        assert_eq!(found(&[(2.5, 3.0), (4.0, 5.0), (5.0, 5.1)], 5.5), Some(0)); // waits for the input
+        assert_eq!(found(&[(0.1, 1.0), (2.0, 3.0), (3.0, 3.1)], 9.0), Some(4)); // waits for the verdict
         assert_eq!(found(&[], 1.0), None);
     }
 
@@ -150,7 +150,7 @@ mod tests {
             timer.begin(at(begin));
             timer.end(at(end));
         }
-        // the first action began before the step, and the second one at the end of the first
+        // both gathers began before the step, and the second one counts from the end of the first
         timer.record(Action::Gather(0), Timestamp::Host(origin), vec![at(1)]);
         timer.record(Action::Gather(1), Timestamp::Host(origin), vec![at(2), at(1)]);
         timer.record(Action::Reduce(1), at(0), vec![at(3)]);
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(spans[5], (spans[0].0, spans[0].0), "not known");
         assert_eq!((spans[7].1, spans[8].1), (spans[8].0, spans[3].0), "one after the other");
         assert_eq!(spans[7].0, timer.seconds(timer.started));
-        // up to the vote
+        // only the first two actions have ended
         timer.own.truncate(2);
         assert_eq!(timer.spans(&program).len(), 2);
     }

@@ -27,11 +27,11 @@ use stop::TextOutput;
 pub struct GenerationConfig {
     /// The maximum number of tokens to generate; an end-of-sequence token ends the text earlier.
     pub max_new_tokens: usize,
-    /// The choice of each token.
+    /// The settings that choose each token.
     pub sampling: Sampling,
-    /// Stop strings. The continuation ends before the first one.
+    /// The stop strings. The continuation ends before the first stop string.
     pub stop: Vec<String>,
-    /// Seed of the random number generator. A prompt's continuation does not depend on prompts before it.
+    /// The seed of the random number generator. A prompt's continuation does not depend on earlier prompts.
     pub seed: u64,
 }
 
@@ -53,14 +53,14 @@ pub struct Continuation {
 /// The reason for the end of a continuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// An end-of-sequence token or a stop string.
+    /// The text ended at an end-of-sequence token or a stop string.
     Stop,
-    /// The maximum number of tokens.
+    /// The text has the maximum number of tokens.
     Length,
 }
 
 impl FinishReason {
-    /// The name in records.
+    /// Returns the name of the reason in records.
     pub fn as_str(self) -> &'static str {
         match self {
             FinishReason::Stop => "stop",
@@ -77,10 +77,10 @@ pub struct TextGenerator {
     context_length: usize,
 }
 
-/// The tokens of conversations with a model.
+/// The chat template of a model, which converts conversations to token ids.
 pub struct ChatPrompts(Chat);
 
-/// The number of parameters of the model at `path`. Tied parameters count once.
+/// Returns the number of parameters of the model at `path`. Tied parameters count once.
 ///
 /// # Errors
 /// If there is no model, or its architecture is not supported.
@@ -91,12 +91,13 @@ pub fn parameter_count(path: &Path) -> Result<u64> {
 
 impl TextGenerator {
     /// Loads the model at `path`: a Hugging Face model directory, a checkpoint's folder, or a job's folder, whose
-    /// newest checkpoint is used. A checkpoint's weights are verified by their hashes. The frozen weights of a
-    /// checkpoint that has only the trained ones are in the model directory `base`, or otherwise where the job found
-    /// them. With `parse_special_tokens`, text of a prompt that looks like a special token is that token.
+    /// newest checkpoint is used. The function verifies a checkpoint's weights by their hashes. If a checkpoint has
+    /// only the trained weights, the function reads the frozen weights from the model directory `base`, or otherwise
+    /// from the directory that the job recorded. With `parse_special_tokens`, text of a prompt that looks like a
+    /// special token is that token.
     ///
     /// # Errors
-    /// If there is no model, it is damaged, or its architecture is not supported.
+    /// If there is no model, the model is damaged, or its architecture is not supported.
     pub fn load(path: &Path, base: Option<&Path>, parse_special_tokens: bool) -> Result<TextGenerator> {
         let folder = find_model(Path::new(""), path)?;
         let SourceConfig { config, .. } = SourceConfig::read(&folder)?;
@@ -124,17 +125,17 @@ impl TextGenerator {
         Ok(TextGenerator { stage, tokenizer, context_length })
     }
 
-    /// The maximum number of tokens that the model reads.
+    /// Returns the maximum number of tokens that the model reads.
     pub fn context_length(&self) -> usize {
         self.context_length
     }
 
-    /// The special tokens that `prompt` spells, but that the model reads as text.
+    /// Returns the special tokens that `prompt` spells, but that the model reads as text.
     pub fn spelled(&self, prompt: &str) -> BTreeSet<String> {
         self.tokenizer.special_as_text(prompt).map(str::to_owned).collect()
     }
 
-    /// The ids of a prompt, with the begin-of-text token if the tokenizer has one.
+    /// Returns the ids of a prompt, with the begin-of-text token if the tokenizer has one.
     ///
     /// # Errors
     /// If the prompt has no tokens, or the tokenizer fails.
@@ -146,7 +147,7 @@ impl TextGenerator {
         Ok(ids)
     }
 
-    /// The model's chat template. `date` is the date for templates that write one.
+    /// Returns the model's chat template. `date` is the date for templates that write a date.
     ///
     /// # Errors
     /// If the template can't be read or compiled.
@@ -162,11 +163,11 @@ impl TextGenerator {
         Ok(ChatPrompts(chat))
     }
 
-    /// The ids of a conversation, after which the assistant's next message begins. `record` is `{messages: [{role,
-    /// content}]}`, as in a data set.
+    /// Returns the ids of a conversation, after which the assistant's next message begins. `record` is `{messages:
+    /// [{role, content}]}`, as in a data set.
     ///
     /// # Errors
-    /// If the record is no conversation, the template refuses it, or the model can't read so many tokens.
+    /// If the record is not a conversation, the template refuses it, or the model can't read so many tokens.
     pub fn conversation_ids(&self, prompts: &ChatPrompts, record: &Value) -> Result<Vec<u32>> {
         let ids = prompts.0.prompt(&Conversation::chat(record)?)?;
         let (tokens, most) = (ids.len(), self.context_length);
@@ -202,7 +203,8 @@ impl TextGenerator {
                 return Ok(Continuation { text, finish_reason: FinishReason::Stop });
             }
             ids.push(next);
-            // decoded with the prompt, because a tokenizer may leave out the space before the first word of a text
+            // the ids are decoded with the prompt, because a tokenizer may omit the space before the first word of a
+            // text
             text = match self.decode(&ids)?.strip_prefix(&prompt_text) {
                 Some(text) => text.to_owned(),
                 None => self.decode(&ids[prompt.len()..])?,
@@ -216,15 +218,15 @@ impl TextGenerator {
         Ok(Continuation { text, finish_reason: FinishReason::Length })
     }
 
-    /// The text of `ids`, without special tokens.
+    /// Returns the text of `ids`, without special tokens.
     ///
     /// # Errors
-    /// If the tokenizer can't decode them.
+    /// If the tokenizer can't decode the ids.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         Ok(self.tokenizer.decode(ids)?)
     }
 
-    /// Samples the token after `ids` at `uniform`, in [0, 1).
+    /// Samples the token after `ids`. `uniform` is the random number, in [0, 1).
     fn next_token(&self, ids: &[u32], sampling: Sampling, uniform: f64) -> u32 {
         let context: Vec<i64> =
             ids[ids.len().saturating_sub(self.context_length)..].iter().copied().map(i64::from).collect();

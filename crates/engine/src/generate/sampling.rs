@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 /// The settings of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// The divisor of the logits; 0 always takes the most likely token.
+    /// The divisor of the logits. With 0, sampling always takes the most likely token.
     pub temperature: f64,
     /// The number of most likely tokens to sample from.
     pub top_k: usize,
@@ -20,8 +20,8 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// The token at `uniform`, in [0, 1), of the cumulative distribution of `logits`, `[vocabulary]`, sorted by
-    /// descending probability. As in transformers, the temperature comes first, then `top_k`, then `top_p`.
+    /// Returns the token at `uniform`, in [0, 1), of the cumulative distribution of `logits`, `[vocabulary]`, sorted by
+    /// descending probability. As in transformers, the temperature applies first, `top_k` second and `top_p` last.
     pub(super) fn token(self, logits: &Tensor, uniform: f64) -> i64 {
         let logits = logits.to_kind(Kind::Double);
         if self.temperature <= 0.0 {
@@ -43,7 +43,7 @@ impl Sampling {
 mod tests {
     use super::*;
 
-    /// The distinct tokens of a thousand draws.
+    /// Returns the distinct tokens of a thousand draws.
     fn drawn(sampling: Sampling, probabilities: &[f64]) -> Vec<i64> {
         let logits = Tensor::from_slice(probabilities).log();
         let mut tokens: Vec<i64> = (0..1000).map(|at| sampling.token(&logits, f64::from(at) / 1000.0)).collect();
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(drawn(Sampling { top_p: 0.5, ..all }, &probabilities), [1]);
         assert_eq!(drawn(Sampling { top_p: 0.51, ..all }, &probabilities), [1, 2]);
         assert_eq!(drawn(Sampling { top_p: 0.76, ..all }, &probabilities), [1, 2, 3]);
-        // of the three most likely tokens, the first has 5/9
+        // of the three most likely tokens, the first has the probability 5/9
         assert_eq!(drawn(Sampling { top_k: 3, top_p: 0.55, ..all }, &probabilities), [1]);
         assert_eq!(drawn(Sampling { temperature: 0.0, ..all }, &probabilities), [1]);
     }

@@ -2,15 +2,15 @@
 
 use anyhow::Result;
 
-/// Receives the new part of a text. An error ends the text.
+/// The callback that receives each new part of a text. An error ends the text.
 pub type OnText<'f> = dyn FnMut(&str) -> Result<()> + 'f;
 
-/// The output of a growing text, without the beginning of a stop string or of a character that later tokens may
-/// complete.
+/// The output of a growing text. The output omits an incomplete stop string or character at the end, which later tokens
+/// may complete.
 #[derive(Debug)]
 pub(super) struct TextOutput<'a> {
     stop: &'a [String],
-    /// Bytes of the text that `on_text` has received.
+    /// The number of bytes of the text that `on_text` has received.
     passed: usize,
 }
 
@@ -19,8 +19,8 @@ impl<'a> TextOutput<'a> {
         TextOutput { stop, passed: 0 }
     }
 
-    /// Passes the new part of `text` to `on_text`. Returns the length of the text before a stop string, if it contains
-    /// one.
+    /// Passes the new part of `text` to `on_text`. Returns the length of the text before the first stop string, if
+    /// `text` contains one.
     pub(super) fn grow(&mut self, text: &str, on_text: &mut OnText) -> Result<Option<usize>> {
         let found = self.stop.iter().filter_map(|stop| text.find(stop.as_str())).min();
         let end = found.unwrap_or_else(|| self.settled(text));
@@ -28,12 +28,12 @@ impl<'a> TextOutput<'a> {
         Ok(found)
     }
 
-    /// Passes the rest of `text`, which is complete, to `on_text`.
+    /// Passes the remaining part of `text`, which is complete, to `on_text`.
     pub(super) fn finish(&mut self, text: &str, on_text: &mut OnText) -> Result<()> {
         self.pass(text, text.len(), on_text)
     }
 
-    /// The number of bytes of `text` that later tokens don't change.
+    /// Returns the number of bytes of `text` that later tokens don't change.
     fn settled(&self, text: &str) -> usize {
         // the decoder returns U+FFFD for an incomplete character
         let whole = text.trim_end_matches('\u{FFFD}');
@@ -70,7 +70,8 @@ mod tests {
         output.grow(text, &mut |piece| add(pieces, piece)).unwrap()
     }
 
-    /// The pieces that `on_text` receives while `text` grows by single characters, and the end at a stop string.
+    /// Returns the pieces that `on_text` receives while `text` grows by single characters, and the end at a stop
+    /// string.
     fn grown(text: &str, stop: &[String]) -> (Vec<String>, Option<usize>) {
         let mut output = TextOutput::new(stop);
         let mut pieces = Vec::new();
@@ -100,7 +101,7 @@ mod tests {
         }
         output.finish("aé\u{FFFD}", &mut |piece| add(&mut shown, piece)).unwrap();
         assert_eq!(shown, ["a", "é", "\u{FFFD}"]);
-        // a line feed that is passed on becomes a part of bytes that are no text
+        // the first text ends with a line feed, which the decoder replaces when more tokens follow
         let mut output = TextOutput::new(&[]);
         let mut shown = Vec::new();
         for text in ["abc\n", "abc\u{FFFD}\u{FFFD}x", "abc\u{FFFD}\u{FFFD}x y"] {

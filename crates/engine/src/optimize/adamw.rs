@@ -1,4 +1,5 @@
-//! AdamW. Each parameter is updated separately, so the result does not depend on the other parameters of the stage.
+//! The AdamW optimizer. Each parameter is updated separately, so the result does not depend on the other parameters of
+//! the stage.
 
 use stagecoach_api::job::AdamWSpec;
 use stagecoach_kernels::{self as kernels, AdamWOptions, AdamWParameter};
@@ -8,9 +9,9 @@ use tch::Tensor;
 /// The moments of one parameter: fp32, of the parameter's shape.
 #[derive(Debug)]
 pub(crate) struct Moments {
-    /// Running average of the gradient.
+    /// The running average of the gradient.
     pub(crate) exp_avg: Tensor,
-    /// Running average of the gradient's square.
+    /// The running average of the gradient's square.
     pub(crate) exp_avg_sq: Tensor,
 }
 
@@ -18,7 +19,7 @@ pub(crate) struct Moments {
 #[derive(Debug)]
 pub(crate) struct AdamW {
     hyperparameters: AdamWSpec,
-    /// `None` for parameters that another replica updates.
+    /// The moments of each parameter; `None` for a parameter that another replica updates.
     moments: Vec<Option<Moments>>,
     /// The number of updates so far, equal on every stage: the number of steps without skipped steps.
     updates: u64,
@@ -32,7 +33,7 @@ impl AdamW {
         AdamW { hyperparameters, moments, updates: 0 }
     }
 
-    /// The moments of the parameter at `index`; `None` if another replica owns it.
+    /// Returns the moments of the parameter at `index`; `None` if another replica owns the parameter.
     pub(crate) fn moments(&self, index: usize) -> Option<&Moments> {
         self.moments[index].as_ref()
     }

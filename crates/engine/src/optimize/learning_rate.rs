@@ -15,7 +15,7 @@ pub struct LearningRate {
 }
 
 impl LearningRate {
-    /// The learning rate of step `step`, counted from 0.
+    /// Returns the learning rate of step `step`, counted from 0.
     pub fn at(&self, step: u64) -> f64 {
         let LearningRateSpec { peak, floor, warmup_steps, warmup_start, schedule, decay_fraction, decay_steps: _ } =
             self.spec;
@@ -30,10 +30,10 @@ impl LearningRate {
         let interpolate = |weight: f64| floor + (peak - floor) * weight;
         match schedule {
             LearningRateSchedule::Constant => peak,
-            // Loshchilov and Hutter 2017
+            // the schedule of Loshchilov and Hutter 2017
             LearningRateSchedule::Cosine => interpolate(0.5 * (1.0 + (PI * progress(warmup_steps as f64)).cos())),
             LearningRateSchedule::Linear => interpolate(1.0 - progress(warmup_steps as f64)),
-            // Hu et al. 2024
+            // the schedule of Hu et al. 2024
             LearningRateSchedule::Wsd => {
                 let start = (self.decay_steps as f64 * (1.0 - decay_fraction)).max(warmup_steps as f64);
                 interpolate(1.0 - progress(start))
@@ -41,7 +41,7 @@ impl LearningRate {
         }
     }
 
-    /// The first step, counted from 0, from which the learning rate is constant.
+    /// Returns the first step, counted from 0, from which the learning rate is constant.
     pub fn constant_from(&self) -> u64 {
         match self.spec.schedule {
             LearningRateSchedule::Constant => self.spec.warmup_steps,

@@ -1,5 +1,5 @@
-//! The optimizer step: the learning rate by step, and AdamW over this crate's own tensors. tch's optimizer hides its
-//! state, which a checkpoint must contain exactly.
+//! The optimizer step: the learning rate by step, and AdamW. This crate implements AdamW, because tch's optimizer hides
+//! its state, which a checkpoint must contain exactly.
 
 mod adamw;
 mod learning_rate;

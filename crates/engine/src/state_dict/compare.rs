@@ -24,7 +24,7 @@ pub fn first_difference(model: &[ParameterSpec], manifest: &Manifest) -> Option<
     Some(format!("the parameter {name} is {own} here and {recorded} in the checkpoint"))
 }
 
-/// The text of a dtype and shape, for example `F32[300, 32]`.
+/// Returns the text of a dtype and shape, for example `F32[300, 32]`.
 fn dtype_and_shape<T: std::fmt::Debug>(dtype: Dtype, shape: &[T]) -> String {
     format!("{dtype:?}{shape:?}")
 }

@@ -1,8 +1,10 @@
 //! The weights of step 0 from files: another job's checkpoint, verified by its hashes, or a Hugging Face model
-//! directory.
+//! directory. A checkpoint records the hash and the directory of its job's frozen weights, but does not contain them.
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointLocation, CheckpointReader, FileSystemVolume, ModelFiles, NewestCheckpoint, VerifyLevel,
     open, open_newest, paths, refuse_adapter,
@@ -11,17 +13,16 @@ use stagecoach_model::{Architecture, FrozenWeight, ParameterSpec};
 use tch::{Device, Kind, Tensor};
 
 use super::TensorHash;
-use super::frozen_weights::FrozenWeights;
 use super::load::{copy_from_bytes, find_tensor, read_into};
 use super::pretrained::{check_model, check_tied_head};
 use super::tensors::NamedTensor;
 use crate::execute::Stage;
 
-/// The model directory at `path`, relative to `root`: `path`, or its newest checkpoint if it is a job's folder. The
-/// result is also relative to `root`, because other processes may mount `root` at another path.
+/// Returns the model directory at `path`, relative to `root`: `path` itself, or its newest checkpoint if `path` is a
+/// job's folder. The result is also relative to `root`, because other processes may mount `root` at another path.
 ///
 /// # Errors
-/// If there is no model.
+/// If there is no model at `path`.
 pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> {
     let folder = root.join(path);
     let location = CheckpointLocation::resolve(&folder)?;
@@ -46,7 +47,7 @@ pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> 
 #[derive(Debug)]
 pub struct InitialWeights {
     files: ModelFiles,
-    /// `Some` if the directory is a checkpoint.
+    /// The open checkpoint, if the directory is a checkpoint.
     checkpoint: Option<CheckpointReader>,
 }
 
@@ -54,7 +55,7 @@ impl InitialWeights {
     /// Opens a directory returned by [`find_model`].
     ///
     /// # Errors
-    /// If it is not a model directory, or damaged.
+    /// If the directory is damaged, or is not a model directory.
     pub fn open(folder: &Path) -> Result<InitialWeights, CheckpointError> {
         let location = CheckpointLocation::resolve(folder)?;
         let checkpoint = location.step.map(|step| open(&location.volume(), step)).transpose()?;
@@ -71,22 +72,24 @@ impl InitialWeights {
     /// embedding and head of a tied model that has both.
     ///
     /// # Errors
-    /// The first parameter that differs, with both shapes; or a head that differs from its tied embedding.
+    /// If a parameter differs; the error names the first one, with both shapes. If a head differs from its tied
+    /// embedding.
     pub fn check(&self, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
         check_model(&self.files, architecture)?;
         check_tied_head(&self.files, architecture)
     }
 
-    /// A sentence about files of the directory that are ignored.
+    /// Returns a sentence about files of the directory that are ignored, if there are any.
     pub fn note(&self) -> Option<String> {
         self.files.note()
     }
 
-    /// Loads the parameters of `stage` that are weights of the model, converted to fp32. Adapters stay as they are.
+    /// Loads the parameters of `stage` that are weights of the model, converted to fp32. Adapters stay unchanged.
     /// `on_read` receives the number of bytes in memory of each loaded weight.
     ///
     /// # Errors
-    /// The first weight that differs, with both shapes; if a tensor is damaged or cannot be read, or is not finite.
+    /// If a weight differs; the error names the first one, with both shapes. If a tensor is damaged, can't be read, or
+    /// is not finite.
     pub fn load(
         &self,
         architecture: &dyn Architecture,
@@ -94,15 +97,15 @@ impl InitialWeights {
         on_read: &mut dyn FnMut(u64),
     ) -> Result<(), CheckpointError> {
         check_model(&self.files, architecture)?;
-        for parameter in stage.parameters.iter().filter(|parameter| parameter.spec.is_of_model()) {
+        for parameter in stage.parameters.iter().filter(|parameter| parameter.spec.is_model_weight()) {
             on_read(self.read(&parameter.spec, &parameter.value)?);
         }
         stage.parameters.update_compute();
         Ok(())
     }
 
-    /// Loads the frozen weights of `stage`, converted to the type in which layers read them. Returns the hashes of
-    /// their values in fp32. `on_read` receives the number of bytes of each weight in fp32.
+    /// Loads the frozen weights of `stage`, converted to the dtype in which layers read them. Returns the hashes of the
+    /// weights' values in fp32. `on_read` receives the number of bytes of each weight in fp32.
     ///
     /// # Errors
     /// Like [`InitialWeights::load`].
@@ -122,17 +125,50 @@ impl InitialWeights {
         stage.parameters.frozen().iter().map(load).collect()
     }
 
-    /// Reads a weight into `tensor`, fp32. Returns the number of bytes.
+    /// Reads a weight into the fp32 tensor `tensor`. Returns the number of bytes.
     pub(super) fn read(&self, spec: &ParameterSpec, tensor: &Tensor) -> Result<u64, CheckpointError> {
         match &self.checkpoint {
             Some(checkpoint) => read_into(checkpoint, find_tensor(checkpoint, &spec.name, spec)?, tensor)?,
             None => copy_from_bytes(tensor, &self.files.read_f32(&spec.name)?),
         }
-        // with a weight that is not finite no loss would be finite
+        // a weight that is not finite would make every loss not finite
         if tensor.isfinite().all().int64_value(&[]) == 0 {
             let file = self.files.file_of(&spec.name).unwrap_or(self.files.folder());
             return Err(CheckpointError::NonFinite { path: file.to_owned(), tensor: spec.name.clone() });
         }
         Ok(4 * spec.numel())
+    }
+}
+
+/// The frozen weights of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrozenWeights {
+    /// The hash of the weights' values in fp32, in hex.
+    pub hash: String,
+    /// The model directory with the weights, relative to the volume's root.
+    pub path: PathBuf,
+}
+
+impl FrozenWeights {
+    /// Returns the frozen weights that the progress in a checkpoint's manifest records; `None` if the checkpoint has
+    /// all weights.
+    pub fn of_progress(progress: &Value) -> Option<FrozenWeights> {
+        FrozenWeights::deserialize(&progress["frozenWeights"]).ok()
+    }
+
+    /// Checks that the weights in `folder`, whose tensors have `hashes`, are the frozen weights of the job.
+    ///
+    /// # Errors
+    /// If the hashes differ. The error names both hashes and the `remedy`.
+    pub fn check(&self, hashes: Vec<TensorHash>, folder: &Path, remedy: &str) -> Result<(), CheckpointError> {
+        let hash = TensorHash::combine(hashes);
+        if hash == self.hash {
+            return Ok(());
+        }
+        let problem = format!(
+            "has other weights than those with which the job began: their hash is {hash} and was {}; {remedy}",
+            self.hash
+        );
+        Err(CheckpointError::Content { path: folder.to_owned(), problem })
     }
 }

@@ -12,11 +12,11 @@ use super::Snapshot;
 use super::tensors::{FIRST_MOMENT, SECOND_MOMENT};
 use crate::execute::Stage;
 
-/// The suffixes of a parameter's tensors.
+/// The suffixes of the names of a parameter's tensors.
 const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];
 
-/// The names of the tensors that [`load_checkpoint`] reads for `stage`: of the parameters that its replica owns,
-/// without those in `held`.
+/// Returns the names of the tensors that [`load_checkpoint`] reads for `stage`: the tensors of the parameters that its
+/// replica owns, without the tensors in `held`.
 pub fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<String> {
     let parameter_tensors = |name: &String| SUFFIXES.map(|suffix| format!("{name}{suffix}"));
     let owned = stage.parameters.iter().enumerate().filter(|(index, _)| stage.owns(*index));
@@ -24,9 +24,9 @@ pub fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<Str
     names.filter(|name| held.is_none_or(|held| held.tensor(name).is_none())).collect()
 }
 
-/// Loads the weights and moments that the replica of `stage` owns. Tensors in `held`, a copy of the same step, come
-/// from memory. All others come from a checkpoint, whose files are verified by their hashes. `on_read` receives the
-/// number of bytes of each tensor.
+/// Loads the weights and moments that the replica of `stage` owns. The tensors in `held`, a copy of the same step, come
+/// from memory. All other tensors come from the checkpoint, whose files are verified by their hashes. `on_read`
+/// receives the number of bytes of each tensor.
 ///
 /// # Errors
 /// If a tensor is damaged or missing, or has another shape or dtype.
@@ -67,7 +67,7 @@ pub fn load_checkpoint(
     Ok(())
 }
 
-/// Reads a tensor, directly into its memory if it is on the CPU.
+/// Reads a tensor, directly into its memory if the tensor is on the CPU.
 pub(super) fn read_into(
     checkpoint: &CheckpointReader,
     entry: &TensorEntry,
@@ -77,11 +77,11 @@ pub(super) fn read_into(
         copy_from_bytes(tensor, &checkpoint.read(entry)?);
         return Ok(());
     }
-    // SAFETY: a contiguous fp32 tensor on the CPU; no other thread uses it before everything is loaded.
+    // SAFETY: the tensor is contiguous, fp32 and on the CPU, and no other thread uses it during the load.
     checkpoint.read_into(entry, unsafe { &mut *bytes_of(tensor) })
 }
 
-/// The tensor `name`, which must have the shape of the parameter `spec`.
+/// Returns the entry of the tensor `name`, which must have the shape of the parameter `spec`.
 pub(super) fn find_tensor<'l>(
     checkpoint: &'l CheckpointReader,
     name: &str,
@@ -97,7 +97,7 @@ pub(super) fn find_tensor<'l>(
     Err(content_error(format!("has {name} as {:?}{:?}, the model as F32{:?}", entry.dtype, entry.shape, spec.shape)))
 }
 
-/// Copies little-endian fp32 values into a tensor with as many elements.
+/// Copies little-endian fp32 values into a tensor with the same number of elements.
 pub(super) fn copy_from_bytes(tensor: &Tensor, bytes: &[u8]) {
     let values = Tensor::from_data_size(bytes, &tensor.size(), Kind::Float);
     tch::no_grad(|| tensor.shallow_clone().copy_(&values));

@@ -12,23 +12,22 @@ use stagecoach_kernels::bytes_of;
 use stagecoach_model::{ParameterSpec, SourceConfig, WeightRole, adapter_names, check_fine_tuning, fine_tuned};
 use tch::{Device, Kind, Tensor};
 
-use super::frozen_weights::FrozenWeights;
-use super::initial_weights::InitialWeights;
+use super::initial_weights::{FrozenWeights, InitialWeights};
 use super::load::copy_from_bytes;
 use super::{NamedTensor, TensorHash};
 use crate::execute::Stage;
 
-/// The weights of the model that a checkpoint's trained weights and the frozen weights of its job make up.
+/// The weights of the whole model, made of a checkpoint's trained weights and the frozen weights of its job.
 ///
-/// A weight with an adapter is `weight + scale x sum over k of B[row, k] A[k, column]`. The sum is computed in fp64, k
-/// by k, and the result is rounded once to fp32.
+/// A weight with an adapter is `weight + scale x sum over k of B[row, k] A[k, column]`. The sum is computed in fp64 in
+/// the order of k, and the result is rounded once to fp32.
 #[derive(Debug)]
 pub struct MergedWeights {
     checkpoint: CheckpointReader,
     base: InitialWeights,
     base_folder: PathBuf,
     frozen: FrozenWeights,
-    /// Every weight of the model, and of the adapters, by name.
+    /// All weights of the model and of the adapters, by name.
     specs: BTreeMap<String, ParameterSpec>,
     /// The hashes of the frozen weights that were read.
     hashes: RefCell<BTreeMap<String, TensorHash>>,
@@ -44,10 +43,11 @@ struct FineTuning {
 
 impl MergedWeights {
     /// Opens the checkpoint in `folder` and the model directory with its frozen weights: `base`, or the directory that
-    /// the job names, in a folder above the checkpoint. `None` if `folder` is no checkpoint, or one with all weights.
+    /// the job names, in a folder above the checkpoint. Returns `None` if `folder` is not a checkpoint, or if the
+    /// checkpoint has all weights.
     ///
     /// # Errors
-    /// If the directory is missing or of another model, or the checkpoint can't be read.
+    /// If the directory is missing or has another model, or if the checkpoint can't be read.
     pub fn of_checkpoint(folder: &Path, base: Option<&Path>) -> Result<Option<MergedWeights>, CheckpointError> {
         let location = CheckpointLocation::resolve(folder)?;
         let Some(step) = location.step else { return Ok(None) };
@@ -92,7 +92,7 @@ impl MergedWeights {
         Ok(Some(MergedWeights { checkpoint, base, base_folder, frozen, specs, hashes }))
     }
 
-    /// The checkpoint.
+    /// Returns the checkpoint.
     pub fn checkpoint(&self) -> &CheckpointReader {
         &self.checkpoint
     }
@@ -100,7 +100,7 @@ impl MergedWeights {
     /// Loads the weights into `stage`, a whole model without frozen weights.
     ///
     /// # Errors
-    /// If a weight can't be read, or the frozen weights are not those of the job.
+    /// If a weight can't be read, or if the frozen weights are not the weights of the job.
     pub fn load(&self, stage: &Stage) -> Result<(), CheckpointError> {
         for parameter in stage.parameters.iter() {
             copy_from_bytes(&parameter.value, &self.read_f32(&parameter.spec.name)?);
@@ -110,10 +110,10 @@ impl MergedWeights {
     }
 
     fn of_model(&self) -> impl Iterator<Item = &ParameterSpec> {
-        self.specs.values().filter(|spec| spec.is_of_model())
+        self.specs.values().filter(|spec| spec.is_model_weight())
     }
 
-    /// The frozen weight `spec`, fp32.
+    /// Reads the frozen weight `spec` as fp32, and records its hash.
     fn read_frozen(&self, spec: &ParameterSpec) -> Result<Tensor, CheckpointError> {
         let tensor = Tensor::empty(&spec.shape, (Kind::Float, Device::Cpu));
         self.base.read(spec, &tensor)?;
@@ -127,7 +127,7 @@ impl MergedWeights {
         let [a, b] = adapter_names(name);
         let Some(WeightRole::Adapter { scale }) = self.specs.get(&b).map(|spec| spec.role) else { return Ok(()) };
         let [a, b] = [self.checkpoint.read_f32(&a)?, self.checkpoint.read_f32(&b)?].map(|bytes| floats(&bytes));
-        // SAFETY: contiguous and on the CPU; nothing else uses it.
+        // SAFETY: the tensor is contiguous and on the CPU, and no other code uses it.
         let bytes = unsafe { &mut *bytes_of(weight) };
         let outputs = weight.size()[0] as usize;
         let rank = b.len() / outputs.max(1);
@@ -148,7 +148,7 @@ impl MergedWeights {
     }
 }
 
-/// Adds `scale x b a` to a row of weights: `b[rank]` is a row of B, `a[rank, columns]` the whole of A.
+/// Adds `scale x b a` to a row of weights: `b[rank]` is a row of B, and `a[rank, columns]` is the whole of A.
 fn merge_row(weights: &mut [u8], a: &[f32], b: &[f32], scale: f64) {
     let columns = weights.len() / 4;
     let mut sums = vec![0f64; columns];
@@ -163,12 +163,12 @@ fn merge_row(weights: &mut [u8], a: &[f32], b: &[f32], scale: f64) {
     }
 }
 
-/// The values of little-endian fp32.
+/// Converts little-endian bytes to fp32 values.
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
 }
 
-/// The model directory `path` in one of the folders above `folder`.
+/// Finds the model directory `path` in one of the folders above `folder`.
 fn find_above(folder: &Path, path: &Path) -> Option<PathBuf> {
     let folder = std::path::absolute(folder).ok()?;
     let candidates = folder.ancestors().map(|above| above.join(path)).collect::<Vec<_>>();
@@ -187,11 +187,11 @@ impl ExportedWeights for MergedWeights {
         };
         let weight = self.read_frozen(spec)?;
         self.add_adapter(name, &weight)?;
-        // SAFETY: contiguous and on the CPU; nothing writes to it any more.
+        // SAFETY: the tensor is contiguous and on the CPU, and no code writes to it after this point.
         Ok(unsafe { &*bytes_of(&weight) }.to_vec())
     }
 
-    /// Checks that the frozen weights are those with which the job began.
+    /// Checks that the frozen weights are the weights with which the job began.
     fn check(&self) -> Result<(), CheckpointError> {
         let hashes = self.hashes.borrow().values().cloned().collect();
         self.frozen.check(hashes, &self.base_folder, "give the job's model directory")

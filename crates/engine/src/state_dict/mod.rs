@@ -1,7 +1,6 @@
 //! A stage's tensors by name, as in PyTorch's state dict: hashed, saved and loaded.
 
 mod compare;
-mod frozen_weights;
 mod initial_weights;
 mod load;
 mod merged;
@@ -12,8 +11,7 @@ mod tensors;
 
 pub use crate::tensor_hash::TensorHash;
 pub use compare::first_difference;
-pub use frozen_weights::FrozenWeights;
-pub use initial_weights::{InitialWeights, find_model};
+pub use initial_weights::{FrozenWeights, InitialWeights, find_model};
 pub use load::{checkpoint_tensors, load_checkpoint};
 pub use merged::MergedWeights;
 pub use peer_copy::PeerCopy;

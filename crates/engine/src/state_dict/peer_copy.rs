@@ -11,8 +11,8 @@ use tch::{Kind, Tensor, no_grad};
 use super::snapshot::copy_all;
 use crate::execute::{CopyToHost, Stage, owners};
 
-/// The values and moments of the parameters of a stage that its replica owns. Both stages of a tied weight include it.
-/// The values are fp32 on the CPU, parameter by parameter in the stage's order.
+/// The values and moments of the parameters of a stage that its replica owns. The copies of both stages of a tied
+/// weight include the weight. The values are fp32 on the CPU, parameter by parameter in the stage's order.
 #[derive(Debug)]
 pub struct PeerCopy {
     memory: HostTensor,
@@ -21,7 +21,7 @@ pub struct PeerCopy {
 }
 
 impl PeerCopy {
-    /// The number of values in a copy of the stage of `rank`, with this number of replicas.
+    /// Returns the number of values in a copy of the stage of `rank`, with this number of replicas.
     pub fn numel(
         architecture: &dyn Architecture,
         placement: &Placement,
@@ -36,7 +36,7 @@ impl PeerCopy {
         3 * owned.map(|(spec, _)| spec.numel()).sum::<u64>() as usize
     }
 
-    /// A buffer for `numel` values, pinned if it is copied from a GPU.
+    /// Allocates a buffer for `numel` values. With `gpu`, the memory is pinned for copies from the GPU.
     ///
     /// # Errors
     /// If the GPU's driver can't pin the memory.
@@ -44,17 +44,17 @@ impl PeerCopy {
         Ok(PeerCopy { memory: HostTensor::zeros(&[numel as i64], Kind::Float, gpu)?, copying: None })
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     pub fn element_count(&self) -> usize {
         self.memory.numel()
     }
 
-    /// The memory, for a send. The send must wait for the event, if it is `Some`.
+    /// Returns the memory, for a send. The send must wait for the event, if it is `Some`.
     pub fn to_send(&self) -> (Tensor, Option<Arc<CudaEvent>>) {
         (self.memory.shallow_clone(), self.copying.as_ref().map(|copying| copying.done()))
     }
 
-    /// The memory, for a read or receive. Waits for a copy into the memory.
+    /// Returns the memory, for a read or receive. Waits for a copy into the memory.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -63,7 +63,8 @@ impl PeerCopy {
         Ok(self.memory.shallow_clone())
     }
 
-    /// Copies the state of `stage` into this buffer, which has the state's size. A GPU continues to compute meanwhile.
+    /// Copies the state of `stage` into this buffer, which has the state's size. A GPU continues to compute during the
+    /// copy.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -71,8 +72,8 @@ impl PeerCopy {
         let stage_tensors = state(stage);
         let pieces = pieces(&self.tensor()?, &stage_tensors);
         let Some(gpu) = &stage.gpu else {
-            // SAFETY: contiguous fp32 on the CPU; the pieces don't overlap, and nothing else uses either side at a step
-            // boundary.
+            // SAFETY: the tensors are contiguous, fp32 and on the CPU. The pieces don't overlap, and no other code uses
+            // the tensors at a step boundary.
             let bytes = |(to, from)| unsafe { (&mut *bytes_of(to), &*bytes_of(from)) };
             copy_all(pieces.iter().zip(&stage_tensors).map(bytes));
             return Ok(());
@@ -106,13 +107,13 @@ impl Drop for PeerCopy {
     }
 }
 
-/// The part of a buffer for each tensor of `tensors`.
+/// Returns the part of a buffer for each tensor of `tensors`.
 fn pieces(buffer: &Tensor, tensors: &[Tensor]) -> Vec<Tensor> {
     let sizes: Vec<i64> = tensors.iter().map(|tensor| tensor.numel() as i64).collect();
     buffer.split_with_sizes(sizes, 0)
 }
 
-/// The tensors that updates change, in the order of the parameters: the value and both moments.
+/// Returns the tensors that updates change, in the order of the parameters: the value and both moments.
 fn state(stage: &Stage) -> Vec<Tensor> {
     let parameter_tensors = |(index, parameter): (usize, &Parameter)| {
         let moments = stage.optimizer.moments(index)?;

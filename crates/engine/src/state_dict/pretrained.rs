@@ -1,22 +1,22 @@
-//! Loads the weights of a Hugging Face model directory into a stage. Every stage checks the whole directory, so that
-//! all report the same error. Each stage reads only its own tensors.
+//! Checks the weights of a Hugging Face model directory. Every stage checks the whole directory, so that all stages
+//! report the same error.
 
 use std::collections::BTreeMap;
 
 use stagecoach_checkpoint::{CheckpointError, ModelFiles, is_float};
 use stagecoach_model::{Architecture, ParameterSpec, names};
 
-/// Suffix of buffers that old versions of Hugging Face's Llama saved and that this trainer computes.
+/// The suffix of buffers that old versions of Hugging Face's Llama saved and that this trainer computes.
 const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
 
 /// Checks that `files` contains exactly the weights of `architecture`.
 ///
 /// # Errors
-/// The first parameter by name that is missing, or has another shape or no floating-point dtype; otherwise the first
-/// tensor that the architecture does not use, because the model would differ without it.
+/// If a parameter is missing, or has another shape or no floating-point dtype; the error names the first one by name.
+/// If the directory has a tensor that the architecture does not use, because the model would differ without it.
 pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
     let content_error = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
-    let model_specs = architecture.all_weight_specs().into_iter().filter(ParameterSpec::is_of_model);
+    let model_specs = architecture.all_weight_specs().into_iter().filter(ParameterSpec::is_model_weight);
     let expected: BTreeMap<String, Vec<i64>> = model_specs.map(|spec| (spec.name, spec.shape)).collect();
     for (name, shape) in &expected {
         let Some(found) = files.tensor(name) else {
@@ -35,7 +35,7 @@ pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Resul
         |name: &str| name.ends_with(ROTARY_BUFFER) || (architecture.tie_word_embeddings() && name == names::HEAD);
     match files.names().find(|name| !expected.contains_key(*name) && !ignored(name)) {
         Some(unused) => Err(content_error(format!(
-            "has a tensor {unused}, which this architecture has no place for: without it the model would not be the same"
+            "has a tensor {unused}, which this architecture does not use: the model would differ without it"
         ))),
         None => Ok(()),
     }
@@ -44,7 +44,7 @@ pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Resul
 /// Checks that a head in `files` equals the embedding, if the model ties both. The check reads both tensors.
 ///
 /// # Errors
-/// If they differ, or can't be read.
+/// If the two tensors differ, or can't be read.
 pub fn check_tied_head(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
     let has_both = files.tensor(names::HEAD).is_some() && architecture.tie_word_embeddings();
     if !has_both || files.are_equal(names::HEAD, names::EMBEDDING)? {
@@ -95,7 +95,7 @@ mod tests {
         config.architecture(Device::Cpu)
     }
 
-    /// The model's tensors in four dtypes, with values that all four represent exactly.
+    /// Returns the model's tensors in four dtypes, with values that all four represent exactly.
     fn tensors(model: &dyn Architecture) -> Tensors {
         let whole = ModelPart { layers: 0..model.num_layers(), has_embedding: true, has_head: true };
         let kinds = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64];
@@ -115,7 +115,7 @@ mod tests {
         model.parameter_specs(&whole).into_iter().enumerate().map(tensor).collect()
     }
 
-    /// An integer as binary16.
+    /// Converts an integer to binary16.
     fn half(value: f32) -> u16 {
         let bits = value.to_bits();
         let exponent = (bits >> 23 & 0xff) as i32 - 127 + 15;
@@ -192,7 +192,7 @@ mod tests {
         assert!(error.contains("U8[10, 8]"), "{error}");
         let bias = "model.layers.1.self_attn.q_proj.bias";
         let error = refusal(tied.as_ref(), |t| drop(t.insert(bias.into(), (Dtype::F32, vec![1], vec![0; 4]))));
-        assert!(error.contains(&format!("has a tensor {bias}, which this architecture has no place for")), "{error}");
+        assert!(error.contains(&format!("has a tensor {bias}, which this architecture does not use")), "{error}");
     }
 
     #[test]

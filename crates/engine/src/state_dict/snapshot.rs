@@ -23,16 +23,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The tensors of `stage`. Tensors on the CPU are not copied, so the snapshot is valid until the next update.
+    /// Returns the tensors of `stage`. Tensors on the CPU are not copied, so the snapshot is valid until the next
+    /// update.
     pub fn of(stage: &Stage) -> Snapshot {
         let all = |tensors: Vec<StageTensor>| tensors.iter().map(NamedTensor::of).collect();
         Snapshot { weights: all(named_weights(stage)), moments: all(named_moments(stage)), copying: None }
     }
 
-    /// A buffer for the tensors of `stage`.
+    /// Allocates a buffer for the tensors of `stage`.
     ///
     /// # Errors
-    /// If the driver of its GPU can't pin the memory.
+    /// If the driver of the stage's GPU can't pin the memory.
     pub fn empty_buffer(stage: &Stage) -> Result<Snapshot, CudaError> {
         let buffers = |tensors: Vec<StageTensor>| -> Result<Vec<NamedTensor>, CudaError> {
             tensors.iter().map(|tensor| NamedTensor::buffer(tensor, stage)).collect()
@@ -41,7 +42,7 @@ impl Snapshot {
         Ok(Snapshot { weights, moments, copying: None })
     }
 
-    /// The weight or moment `name`.
+    /// Returns the weight or moment `name`.
     pub fn tensor(&self, name: &str) -> Option<&NamedTensor> {
         self.weights.iter().chain(&self.moments).find(|tensor| tensor.name == name)
     }
@@ -65,7 +66,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Waits until everything is copied.
+    /// Waits until the copy is complete.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -73,7 +74,7 @@ impl Snapshot {
         self.copying.as_ref().map_or(Ok(()), |copying| copying.wait())
     }
 
-    /// The time for which the last copy has delayed an update. The copy must be done.
+    /// Returns the time for which the last copy has delayed an update. The copy must be complete.
     pub fn stall(&self) -> Duration {
         self.copying.as_ref().map_or(Duration::ZERO, |copying| copying.stall())
     }

@@ -7,9 +7,9 @@ use tch::{Device, Tensor};
 use super::TensorHash;
 use crate::execute::Stage;
 
-/// Suffix of a weight's name for the running average of its gradient.
+/// The suffix of a weight's name for the running average of its gradient.
 pub(crate) const FIRST_MOMENT: &str = ".exp_avg";
-/// Suffix of a weight's name for the running average of its gradient's square.
+/// The suffix of a weight's name for the running average of its gradient's square.
 pub(crate) const SECOND_MOMENT: &str = ".exp_avg_sq";
 
 /// A contiguous fp32 tensor on the CPU, with its global name.
@@ -21,8 +21,8 @@ pub struct NamedTensor {
     tensor: HostTensor,
 }
 
-/// The hashes of the weights for which `stage` is responsible, computed one by one: the host holds one weight of a GPU
-/// at a time.
+/// Returns the hashes of the weights for which `stage` is responsible. The function copies the weights of a GPU one by
+/// one, so that the host holds one weight at a time.
 pub fn weight_hashes(stage: &Stage) -> Vec<TensorHash> {
     named_weights(stage).iter().map(|weight| NamedTensor::of(weight).hash()).collect()
 }
@@ -30,12 +30,12 @@ pub fn weight_hashes(stage: &Stage) -> Vec<TensorHash> {
 /// A tensor of a stage, on the stage's device, with its global name.
 pub(super) type StageTensor<'a> = (String, &'a Tensor);
 
-/// The weights for which `stage` is responsible. The stage with the head is responsible for a tied weight.
+/// Returns the weights for which `stage` is responsible. The stage with the head is responsible for a tied weight.
 pub(super) fn named_weights(stage: &Stage) -> Vec<StageTensor<'_>> {
     own_parameters(stage).map(|p| (stage.parameters[p].spec.name.clone(), &stage.parameters[p].value)).collect()
 }
 
-/// The moments of the weights for which `stage` is responsible.
+/// Returns the moments of the weights for which `stage` is responsible.
 pub(super) fn named_moments(stage: &Stage) -> Vec<StageTensor<'_>> {
     own_parameters(stage)
         .filter_map(|p| Some((&stage.parameters[p].spec.name, stage.optimizer.moments(p)?)))
@@ -57,42 +57,44 @@ fn own_parameters(stage: &Stage) -> impl Iterator<Item = usize> {
 }
 
 impl NamedTensor {
-    /// The tensor itself if it is on the CPU, otherwise a copy.
+    /// Returns the tensor itself if it is on the CPU, otherwise a copy.
     pub(crate) fn of((name, tensor): &StageTensor) -> NamedTensor {
         let on_cpu = tensor.to_device(Device::Cpu).contiguous();
         NamedTensor { name: name.clone(), shape: shape(tensor), tensor: on_cpu.into() }
     }
 
-    /// Memory for a copy of the tensor, pinned if `stage` has a GPU.
+    /// Allocates memory for a copy of the tensor, pinned if `stage` has a GPU.
     pub(super) fn buffer((name, tensor): &StageTensor, stage: &Stage) -> Result<NamedTensor, CudaError> {
         let memory = HostTensor::zeros(&tensor.size(), tensor.kind(), stage.gpu_context())?;
         Ok(NamedTensor { name: name.clone(), shape: shape(tensor), tensor: memory })
     }
 
-    /// The memory of a `buffer`.
+    /// Returns the memory of a `buffer`.
     pub(crate) fn tensor(&self) -> &Tensor {
         &self.tensor
     }
 
-    /// The hash of the values, with the tensor's name.
+    /// Returns the hash of the values, with the tensor's name.
     pub fn hash(&self) -> TensorHash {
         TensorHash::of(&self.name, &self.shape, self.bytes())
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The values, little-endian.
+    /// Returns the values as little-endian bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: contiguous and on the CPU by construction; no thread writes to weights while they are saved.
+        // SAFETY: the tensor is contiguous and on the CPU by construction. No thread writes to weights while they are
+        // saved.
         unsafe { &*bytes_of(&self.tensor) }
     }
 
-    /// The mutable values of a `buffer`. A plain memory copy takes a third of the time of torch's `copy_`.
+    /// Returns the mutable values of a `buffer`. A plain memory copy takes a third of the time of torch's `copy_`.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: contiguous and on the CPU by construction; a buffer has the only reference to its tensor.
+        // SAFETY: the tensor is contiguous and on the CPU by construction. A buffer has the only reference to its
+        // tensor.
         unsafe { &mut *bytes_of(&self.tensor) }
     }
 }

@@ -1,4 +1,5 @@
-//! The threads that accept connections, and read from each one once its peer has proved that it has the group's secret.
+//! The thread that accepts connections, and the threads that serve them. A thread reads messages from a connection only
+//! after the peer has proved that it has the group's secret.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,12 +13,12 @@ use super::connection::{self, Connection};
 use super::state_thread::Input;
 use crate::state::{ConnectionId, GroupEvent};
 use crate::sync::{lock, spawn};
-use crate::wire::connect::configure;
-use crate::wire::handshake::{self, Arrival};
+use crate::wire::connection::configure;
+use crate::wire::handshake::{self, FirstMessage};
 use crate::{GroupSecret, GroupTimeouts, SecureReader};
 
-/// Limit of connections without a hello. Beyond the limit, the oldest one is closed: a stage sends its hello at once,
-/// but a foreign client may never send one.
+/// The maximum number of connections without a hello. Beyond this number, the coordinator closes the oldest such
+/// connection: a stage sends its hello at once, but a foreign client may never send one.
 const MAX_PENDING_CONNECTIONS: usize = 256;
 
 /// Admits or closes the connections that the accepting thread receives.
@@ -30,7 +31,7 @@ pub(super) struct Gate {
     pub(super) on_rejected: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Accepts connections until `stop` is set, and serves each on a thread of its own.
+/// Accepts connections until `stop` is set, and serves each connection on a separate thread.
 pub(super) fn accept(listener: &TcpListener, gate: &Arc<Gate>, stop: &AtomicBool) {
     for conn in 0.. {
         let accepted = listener.accept();
@@ -56,7 +57,7 @@ pub(super) fn accept(listener: &TcpListener, gate: &Arc<Gate>, stop: &AtomicBool
 }
 
 impl Gate {
-    /// Adds a connection. If there are too many, the oldest one is closed.
+    /// Adds a pending connection. Closes the oldest pending connection if there are too many.
     fn add(&self, conn: ConnectionId, stream: &Arc<TcpStream>) {
         let mut pending = lock(&self.pending);
         if pending.len() == MAX_PENDING_CONNECTIONS
@@ -91,7 +92,7 @@ impl Gate {
     }
 
     /// Performs the handshake, then reads the hello of a stage or spare that has the secret.
-    fn admit(&self, stream: &Arc<TcpStream>) -> io::Result<(Arrival, Connection, SecureReader<TcpStream>)> {
+    fn admit(&self, stream: &Arc<TcpStream>) -> io::Result<(FirstMessage, Connection, SecureReader<TcpStream>)> {
         configure(stream, self.timeouts.heartbeat_timeout)?;
         let session = handshake::server_handshake(&mut &**stream, &self.secret)?;
         let mut reader = session.reader(stream.try_clone()?);

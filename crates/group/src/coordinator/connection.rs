@@ -1,5 +1,5 @@
-//! The coordinator's side of one control connection: a reader thread, a writer thread and a bounded send queue, so that
-//! a slow peer does not block the others.
+//! The coordinator's side of one control connection: a reader thread, a writer thread and a bounded send queue. With
+//! the queue, a slow peer does not block other peers.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
-use crate::wire::disconnect::Disconnect;
+use crate::wire::connection::Disconnect;
 use crate::wire::frame::read_frame;
 use crate::wire::messages::{MAX_FRAME_BYTES, MemberMessage};
 use crate::{SecureReader, SecureWriter, Session};
@@ -39,7 +39,7 @@ impl Connection {
     /// Queues a frame. A frame after `close_after_flush` is dropped.
     pub(crate) fn send(&self, frame: &Arc<[u8]>) -> Result<(), QueueFull> {
         match &self.queue {
-            // A writer thread that has ended has also shut the socket down, and the reader thread reports the reason.
+            // If the writer thread has ended, it has shut the socket down, and the reader thread reports the reason.
             Some(queue) => match queue.try_send(Arc::clone(frame)) {
                 Err(TrySendError::Full(_)) => Err(QueueFull),
                 _ => Ok(()),

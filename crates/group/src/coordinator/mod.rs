@@ -1,5 +1,5 @@
-//! The coordinator's threads: one accepts, two per connection read and write, and one runs the state machine of
-//! `state` and applies its effects.
+//! The coordinator's threads. One thread accepts connections. Each connection has a reader thread and a writer thread.
+//! One thread runs the state machine of `state` and applies its effects.
 
 mod accept;
 mod connection;
@@ -18,7 +18,7 @@ use crate::state::{GroupEvent, GroupState};
 use crate::sync::{lock, spawn};
 use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Quorum, StepRules};
 
-/// The number of events that may be queued. Beyond it, readers wait, and TCP slows their peers.
+/// The maximum number of queued events. If the queue is full, the reader threads wait, and TCP slows their peers.
 const EVENT_QUEUE_LEN: usize = 1024;
 
 /// The rendezvous and failure detector of a group, in its leader's process (torchelastic's rendezvous store). Dropping
@@ -34,9 +34,9 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts to accept members that have `secret` on `listener`. Each hello is compared with `expected`, the leader's
-    /// own hello. `quorum` decides which members are enough for a group. The coordinator calls `on_rejected` for every
-    /// connection that it closes because the peer did not prove that it has the secret.
+    /// Starts to accept, on `listener`, members that have `secret`. The coordinator compares each hello with
+    /// `expected`, the leader's hello. `quorum` decides which members are enough for a group. The coordinator calls
+    /// `on_rejected` for every connection that it closes because the peer did not prove that it has the secret.
     ///
     /// # Errors
     /// If the listener has no address, or no thread can be started.
@@ -66,12 +66,12 @@ impl Coordinator {
         Ok(Coordinator { inputs, shared, address, timeouts, stop, threads: vec![state_thread, acceptor] })
     }
 
-    /// The address on which the coordinator listens.
+    /// Returns the address on which the coordinator listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Reports preparation progress to the members; extends the start-up timeout.
+    /// Reports the leader's progress to the members, which extends their start-up timeout.
     pub fn report_progress(&self, progress: &str) {
         self.send_event(GroupEvent::Preparing(progress.to_owned()));
     }
@@ -80,7 +80,7 @@ impl Coordinator {
     /// ranks by group rank. [`Member::join`](crate::Member::join) does not return before `release`.
     ///
     /// # Errors
-    /// If the group has failed: too few members joined in time.
+    /// If the group has failed, for example because too few members joined in time.
     pub fn wait_for_members(&self) -> Result<Vec<usize>, GroupError> {
         self.send_event(GroupEvent::Prepared);
         let mut state = lock(&self.shared.state);
@@ -95,13 +95,13 @@ impl Coordinator {
         }
     }
 
-    /// Reports that the leader is ready: sends `plan` (identity, plan and programs, opaque here) and the roster to
-    /// every member once all members have joined.
+    /// Reports that the leader is ready. Once all members have joined, the coordinator sends the roster and `plan` to
+    /// every member. `plan` has the identity, the plan and the programs, which this crate does not interpret.
     pub fn release(&self, plan: Vec<u8>, rules: StepRules) {
         self.send_event(GroupEvent::Release(plan, rules));
     }
 
-    /// Gives up: the group ends with this reason. Returns when the members have been notified, or after
+    /// Ends the group with `reason` as the cause. Returns when the members have been notified, or after
     /// `shutdown_timeout` and two heartbeats.
     pub fn reject(&self, reason: impl ToString) {
         self.send_event(GroupEvent::Reject(reason.to_string()));
@@ -110,19 +110,19 @@ impl Coordinator {
         drop(self.shared.changed.wait_timeout_while(state, timeout, |state| !state.is_closed));
     }
 
-    /// The failure that ended the group, if it failed. The leader polls this method during a long preparation, because
-    /// a lost member then ends the group too.
+    /// Returns the failure that ended the group, if the group failed. The leader polls this method during a long
+    /// preparation, because the group can fail during this time, for example if two pods claim to be the same stage.
     pub fn failure(&self) -> Option<GroupFailure> {
         lock(&self.shared.state).failure.clone()
     }
 
-    /// The global ranks that are connected but not in the group. The next group may include them.
+    /// Returns the global ranks that are connected but not in the group. The next group may include these ranks.
     pub fn waiting_ranks(&self) -> Vec<usize> {
         lock(&self.shared.state).waiting.clone()
     }
 
     fn send_event(&self, event: GroupEvent) {
-        // Never fails: the receiving thread lives as long as this value.
+        // The send succeeds, because the receiving thread lives as long as this value.
         let _ = self.inputs.send(Input::Event(event));
     }
 }
@@ -131,7 +131,7 @@ impl Drop for Coordinator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let _ = self.inputs.send(Input::Stop);
-        // `accept` has no timeout: a connection from this process wakes it
+        // `accept` has no timeout, so this function wakes it with a connection
         let host = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

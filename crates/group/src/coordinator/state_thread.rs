@@ -9,14 +9,14 @@ use super::connection::Connection;
 use crate::GroupFailure;
 use crate::state::{ConnectionId, Effect, GroupEvent, GroupState};
 use crate::sync::lock;
-use crate::wire::disconnect::Disconnect;
-use crate::wire::handshake::Arrival;
+use crate::wire::connection::Disconnect;
+use crate::wire::handshake::FirstMessage;
 use crate::wire::messages::encode_message;
 
 /// Inputs of the state machine's thread.
 #[derive(Debug)]
 pub(super) enum Input {
-    Connected(ConnectionId, Arrival, Connection),
+    Connected(ConnectionId, FirstMessage, Connection),
     Event(GroupEvent),
     Stop,
 }
@@ -24,15 +24,15 @@ pub(super) enum Input {
 /// The state of the group that other threads see.
 #[derive(Debug, Default)]
 pub(super) struct SharedState {
-    pub(super) state: Mutex<KnownState>,
+    pub(super) state: Mutex<PublishedState>,
     pub(super) changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct KnownState {
-    /// The members' ranks by group rank, once the members are decided.
+pub(super) struct PublishedState {
+    /// The members' global ranks by group rank, once the members are decided.
     pub(super) members: Option<Vec<usize>>,
-    /// The ranks that are connected but not members.
+    /// The global ranks that are connected but not members.
     pub(super) waiting: Vec<usize>,
     pub(super) failure: Option<GroupFailure>,
     /// Whether every final message has been sent.
@@ -54,8 +54,8 @@ pub(super) fn run_state_machine(
             Ok(Input::Connected(conn, arrival, connection)) => {
                 connections.insert(conn, connection);
                 events.push_back(match arrival {
-                    Arrival::Stage(hello) => GroupEvent::Hello(conn, hello),
-                    Arrival::Spare(hello) => GroupEvent::WaitAsSpare(conn, hello),
+                    FirstMessage::Stage(hello) => GroupEvent::Hello(conn, hello),
+                    FirstMessage::Spare(hello) => GroupEvent::WaitAsSpare(conn, hello),
                 });
             }
             Ok(Input::Event(event)) => events.push_back(event),
@@ -72,10 +72,10 @@ pub(super) fn run_state_machine(
                 _ => None,
             };
             let effects = group.handle(Instant::now(), event);
-            // set before any member is notified
+            // other threads see the failure before any member is notified
             shared.update(|state| {
                 (state.failure, state.waiting) = (group.failure().cloned(), group.waiting_ranks());
-                // the members are decided once, but every heartbeat is an event
+                // the members are decided once, so later events, most of them heartbeats, need no copy
                 if state.members.is_none() {
                     state.members.clone_from(&group.members);
                 }
@@ -83,7 +83,7 @@ pub(super) fn run_state_machine(
             for effect in effects {
                 apply_effect(effect, &mut connections, &mut events);
             }
-            // removed only after the effects, because the final message may still be deliverable
+            // the connection is removed after the effects, because one of them may send its final message
             closed.map(|conn| connections.remove(&conn));
         }
         if group.is_closed() {
@@ -94,7 +94,7 @@ pub(super) fn run_state_machine(
 }
 
 impl SharedState {
-    fn update(&self, change: impl FnOnce(&mut KnownState)) {
+    fn update(&self, change: impl FnOnce(&mut PublishedState)) {
         change(&mut lock(&self.state));
         self.changed.notify_all();
     }

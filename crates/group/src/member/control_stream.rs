@@ -11,7 +11,7 @@ use crate::wire::frame::read_frame;
 use crate::wire::messages::{CoordinatorMessage, MAX_FRAME_BYTES, MemberMessage, encode_message};
 use crate::{Activity, GroupError, SecureReader, SecureWriter, Session};
 
-/// The connection, shared by the threads of a member: one thread reads, any thread may write.
+/// The control connection of a member. One thread reads, and any thread may write.
 #[derive(Debug)]
 pub(crate) struct ControlStream {
     stream: TcpStream,
@@ -19,7 +19,7 @@ pub(crate) struct ControlStream {
     writer: Mutex<SecureWriter<TcpStream>>,
 }
 
-/// Why a frame was not sent.
+/// The reason why a frame was not sent.
 #[derive(Debug)]
 pub(crate) enum SendError {
     /// The message can't be encoded, or is too large.
@@ -42,7 +42,7 @@ impl ControlStream {
     /// Sends an encoded message.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), SendError> {
         lock(&self.writer).write_all(bytes).map_err(|_| {
-            // a part of the message may have been sent
+            // a part of the message may have been sent, so the connection can't be used any more
             self.shut_down();
             SendError::Disconnected
         })

@@ -19,15 +19,16 @@ pub(crate) struct Inbox {
 #[derive(Debug, Default)]
 pub(crate) struct InboxState {
     broadcasts: HashMap<u32, VecDeque<Vec<u8>>>,
-    /// Total size of `broadcasts`.
+    /// The total size of `broadcasts`, in bytes.
     broadcast_bytes: usize,
     gathered: HashMap<u32, VecDeque<Vec<Vec<u8>>>>,
     pub(crate) verdicts: VecDeque<Verdict>,
     pub(crate) formed: bool,
     pub(crate) leave_acknowledged: bool,
     failure: Option<GroupFailure>,
-    /// This member leaves on its own, so the closed connection is not reported as a failure.
-    left_by_itself: bool,
+    /// Whether this member has closed the connection itself. Such an end of the connection is not reported as a
+    /// failure.
+    left_voluntarily: bool,
 }
 
 impl InboxState {
@@ -62,21 +63,21 @@ impl Inbox {
             CoordinatorMessage::Verdict(verdict) => state.verdicts.push_back(verdict),
             CoordinatorMessage::Formed => state.formed = true,
             CoordinatorMessage::LeaveAcknowledged => state.leave_acknowledged = true,
-            // handled by the receiving thread itself
+            // the receiving thread handles these messages
             CoordinatorMessage::Heartbeat | CoordinatorMessage::GroupEnded(_) => {}
-            // sent only while a stage joins
+            // the coordinator sends these messages only while a stage joins
             CoordinatorMessage::Preparing(_)
             | CoordinatorMessage::Waiting { .. }
             | CoordinatorMessage::Refused(_)
             | CoordinatorMessage::Released { .. } => {}
-            // sent only to spares
+            // the coordinator sends these messages only to spares
             CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::Promote { .. } => {}
         }
         self.changed.notify_all();
         Ok(())
     }
 
-    /// Waits until `pick` returns something, or the group has ended.
+    /// Waits until `pick` returns a value. Returns an error if the group has ended.
     pub(crate) fn wait_for<T>(&self, mut pick: impl FnMut(&mut InboxState) -> Option<T>) -> Result<T, GroupError> {
         let mut state = lock(&self.state);
         loop {
@@ -104,10 +105,10 @@ impl Inbox {
     }
 
     pub(crate) fn mark_left(&self) {
-        lock(&self.state).left_by_itself = true;
+        lock(&self.state).left_voluntarily = true;
     }
 
     pub(crate) fn has_left(&self) -> bool {
-        lock(&self.state).left_by_itself
+        lock(&self.state).left_voluntarily
     }
 }

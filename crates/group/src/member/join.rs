@@ -1,4 +1,4 @@
-//! Joining a group: retries until the start-up timeout, which every progress report of the leader extends.
+//! Joins a group. A stage retries until the start-up timeout, which every progress report of the leader extends.
 
 use std::io;
 use std::sync::Arc;
@@ -8,16 +8,15 @@ use std::time::{Duration, Instant};
 
 use crate::member::control_stream::{ControlStream, send_heartbeats};
 use crate::sync::spawn;
-use crate::wire::connect::{RETRY_DELAY, configure, connect};
-use crate::wire::disconnect::Disconnect;
+use crate::wire::connection::{Disconnect, RETRY_DELAY, configure, connect};
 use crate::wire::handshake;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
 use crate::{
     Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster, local_shortage,
 };
 
-/// The time that a living leader may take from one group to the next. A stage that waits beside a group can't
-/// distinguish such a leader from one whose process ended earlier.
+/// The maximum time that a living leader takes from one group to the next. During this time, a stage that waits outside
+/// the group can't distinguish the leader from a leader whose process has ended.
 const MAX_TIME_BETWEEN_GROUPS: Duration = Duration::from_secs(4);
 
 /// The timeout of [`answers`].
@@ -33,12 +32,12 @@ pub(crate) struct Joined {
     pub(crate) stop_heartbeat: Sender<()>,
 }
 
-/// Why one attempt to join failed.
+/// The reason why one attempt to join failed.
 pub(crate) enum JoinError {
     /// Another attempt may succeed.
     Retry(String),
     /// The leader closed the connection, because its process ended or because it dropped this stage. Another attempt
-    /// distinguishes the two.
+    /// shows which of the two happened.
     Closed(String),
     /// The connection to the leader could not be opened.
     NotConnected(io::Error),
@@ -46,7 +45,8 @@ pub(crate) enum JoinError {
 }
 
 impl JoinError {
-    /// Converts the error of a failed call: a shortage of this process is fatal, any other error becomes `otherwise`.
+    /// Converts the error of a failed call. A shortage of resources in this process is fatal. `otherwise` converts any
+    /// other error.
     fn from_io(at: &Rendezvous, error: io::Error, otherwise: impl FnOnce(io::Error) -> JoinError) -> JoinError {
         match local_shortage(&error) {
             Some(_) => {
@@ -56,7 +56,7 @@ impl JoinError {
         }
     }
 
-    /// The reason to try again.
+    /// Returns the reason to try again.
     ///
     /// # Errors
     /// If another attempt would fail too.
@@ -75,13 +75,14 @@ struct JoinProgress {
     last_report: Option<String>,
     /// The epoch of the group that has formed without this stage, and whether this stage succeeds that group's leader.
     waits_beside: Option<(u64, bool)>,
-    /// The last group that let this stage join.
+    /// The epoch of the last group that accepted this stage's hello.
     joining: Option<u64>,
-    /// The last group whose leader closed the connection.
+    /// The epoch of the last group whose leader closed the connection.
     closed_by: Option<u64>,
-    /// The last group that was over according to its leader.
+    /// The epoch of the last group whose leader reported that the group is over.
     ended: Option<u64>,
-    /// The last group whose leader could not be connected to, and the time of the first such failure.
+    /// The epoch of the last group whose leader was unreachable, and the time of the first failure to connect to this
+    /// leader.
     unreachable: Option<(u64, Instant)>,
 }
 
@@ -104,11 +105,10 @@ impl JoinProgress {
         (self.last_progress_at, self.last_report) = (Instant::now(), Some(report));
     }
 
-    /// The reason to try again after a failed attempt.
+    /// Returns the reason to try again after a failed attempt.
     ///
     /// # Errors
-    /// If another attempt would fail too, or if this stage leads: the leader's process has ended, and this stage
-    /// succeeds it.
+    /// If another attempt would fail too, or if the leader's process has ended and this stage succeeds the leader.
     fn reason_to_retry(&mut self, at: &Rendezvous, name: &str, error: JoinError) -> Result<String, GroupError> {
         let group = at.secret.epoch();
         let (is_member, succeeds_leader) = match self.waits_beside {
@@ -126,9 +126,9 @@ impl JoinProgress {
         error.reason_to_retry().map(|reason| format!("at {}: {reason}", at.address))
     }
 
-    /// Whether the leader of a group that can't be connected to has ended. A leader listens before it publishes its
-    /// address, and until its group is over. A network failure is no proof, because the leader then neither closed nor
-    /// refused a connection.
+    /// Whether the leader of an unreachable group has ended. A leader listens from before it publishes its address
+    /// until its group is over. A closed or refused connection therefore indicates that the leader's process has ended,
+    /// but a network failure does not.
     fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
         if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
             self.unreachable = Some((group, Instant::now()));
@@ -165,7 +165,7 @@ pub(crate) fn join(
                 return Err(GroupError::Superseded { name: name.to_owned(), newer });
             }
             Err(NotFound::Leaderless(group)) => {
-                let reason = "it does not say where it is".to_owned();
+                let reason = "it has not published its address".to_owned();
                 return Err(GroupError::LeaderEnded { name: name.to_owned(), group, is_member: true, reason });
             }
             Err(NotFound::NotReady(reason)) => reason,
@@ -179,7 +179,7 @@ pub(crate) fn join(
     }
 }
 
-/// One connection attempt: handshake, then wait for the release of the group.
+/// Makes one attempt: connects, performs the handshake, and waits for the release of the group.
 fn try_join(
     at: &Rendezvous,
     name: &str,
@@ -210,7 +210,7 @@ fn try_join(
                 progress.ended = Some(at.secret.epoch());
                 return Err(JoinError::Retry(refusal.describe(name)));
             }
-            // another group begins now or soon
+            // the next group begins soon
             Ok(CoordinatorMessage::Refused(refusal @ Refusal::AlreadyFormed { .. })) => {
                 return Err(JoinError::Retry(refusal.describe(name)));
             }
@@ -229,7 +229,7 @@ fn try_join(
             }
             Err(error) => return Err(JoinError::Retry(error.to_string())),
         }
-        // this is the fallback: the coordinator enforces the timeout first, with a better message
+        // the coordinator usually enforces the timeout first, with a more specific message
         let waited = progress.last_progress_at.elapsed();
         if waited >= timeouts.startup_timeout + timeouts.heartbeat_timeout {
             let progress = progress.last_report.clone().unwrap_or_else(|| "nothing".to_owned());
@@ -238,14 +238,14 @@ fn try_join(
     }
 }
 
-/// Whether a leader answers: only a process with the group's key completes the handshake. A suspended process does not
-/// answer.
+/// Whether a leader answers the handshake, which only a process with the group's key completes. A suspended process
+/// does not answer.
 pub fn answers(at: &Rendezvous) -> bool {
     let Ok(stream) = connect(&at.address) else { return false };
     configure(&stream, ANSWER_TIMEOUT).is_ok() && handshake::client_handshake(&mut &stream, &at.secret).is_ok()
 }
 
-/// Connects, sends `hello`, and sends heartbeats until the returned sender is dropped.
+/// Connects to the leader, sends `hello`, and sends heartbeats until the caller drops the returned sender.
 pub(crate) fn connect_to_group(
     at: &Rendezvous,
     hello: &[u8],

@@ -16,16 +16,16 @@ use self::control_stream::{ControlStream, SendError};
 use self::inbox::Inbox;
 use self::join::{Joined, join};
 use crate::sync::spawn;
-use crate::wire::disconnect::Disconnect;
+use crate::wire::connection::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP, MemberMessage};
 use crate::{
     Activity, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, NotFound, Rendezvous, Roster, StepVote,
     Verdict,
 };
 
-/// The membership of one stage, including the leader. All calls may come from any thread.
+/// The membership of one stage in its group. The leader is a member too. Any thread may call any method.
 ///
-/// Dropping a member without [`Member::leave`] ends the group for the others.
+/// Dropping a member without [`Member::leave`] ends the group for the other members.
 #[derive(Debug)]
 pub struct Member {
     ranks: Ranks,
@@ -57,15 +57,16 @@ impl Ranks {
 impl Member {
     /// Joins the group that `find` finds. Returns when the group is released: all members have joined and the leader is
     /// ready. The returned bytes are the plan that the leader passed to `release`. Every attempt to join calls `find`
-    /// again; an error of `find` is the reason why there is no group. `mesh` has the attempt's stages and replicas.
+    /// again. An error of `find` is the reason why the stage has not found the group. `mesh` has the attempt's stages
+    /// and replicas.
     ///
     /// While the stage joins, `on_preparing` receives the leader's progress reports. If the group fails after this call
     /// has returned, `on_failure` is called once, from a background thread, and then all waiting calls return
     /// [`GroupError::GroupFailed`].
     ///
     /// # Errors
-    /// If the leader is not reached or reports no progress within `timeouts.startup_timeout`, if it refuses this stage,
-    /// or if it gives up.
+    /// If the stage does not reach the leader within `timeouts.startup_timeout`, or the leader reports no progress for
+    /// that time. If the leader refuses this stage or ends the group.
     pub fn join(
         find: impl FnMut() -> Result<Rendezvous, NotFound>,
         hello: Hello,
@@ -92,8 +93,8 @@ impl Member {
         Ok((member, roster, plan))
     }
 
-    /// Barrier: reports that this stage has loaded its weights and opened its links, and returns once all members have
-    /// reported.
+    /// Reports that this stage has loaded its weights and opened its links, and waits until all members have reported
+    /// the same (a barrier).
     ///
     /// # Errors
     /// [`GroupError::GroupFailed`] if the group has ended. All calls below return this error as well.
@@ -102,18 +103,18 @@ impl Member {
         self.inbox.wait_for(|state| state.formed.then_some(()))
     }
 
-    /// The group's secret, for the links between its members.
+    /// Returns the group's secret, which the links between the members use too.
     pub fn secret(&self) -> &GroupSecret {
         &self.secret
     }
 
-    /// The handle that sets this stage's activity.
+    /// Returns the handle that sets this stage's activity.
     pub fn activity(&self) -> Activity {
         self.activity.clone()
     }
 
     /// Sends `bytes` to every member, including this one. The broadcasts of a topic arrive in order. Only the leader
-    /// may call it. The call does not wait.
+    /// may call this method. The call does not wait.
     ///
     /// # Errors
     /// [`GroupError::NotLeader`] on another member, [`GroupError::FrameTooLarge`] above 64 MiB.
@@ -134,7 +135,7 @@ impl Member {
     }
 
     /// All-gather: contributes `bytes` and returns every member's contribution, by group rank. All members must make
-    /// the calls of a topic in the same order. Topics are independent, so that the checkpoint thread can have its own
+    /// the calls of a topic in the same order. Topics are independent, so that the checkpoint thread can use a separate
     /// topic. Only one thread may use a topic.
     ///
     /// # Errors
@@ -154,17 +155,17 @@ impl Member {
         self.inbox.wait_for(|state| state.verdicts.pop_front())
     }
 
-    /// Waits until the group has failed, for `timeout` at most. After a broken link, the group knows the cause a moment
-    /// later.
+    /// Waits until the group has failed, for at most `timeout`, and returns the failure. After a link breaks, the
+    /// coordinator reports the cause a moment later.
     pub fn wait_for_failure(&self, timeout: Duration) -> Option<GroupFailure> {
         self.inbox.wait_for_failure(timeout)
     }
 
     /// Leaves the group, reporting the exit code, and waits until all members have left.
     ///
-    /// With code 0 or 143 all members must leave: if another stage continues, the group fails. With any other code the
-    /// group ends at once. This stage is then the root cause, except with 75, by which a stage reports that it lost a
-    /// peer itself. On the leader, the call returns last: when the other members have disconnected, or after
+    /// With code 0 or 143, all members must leave: if another stage continues, the group fails. With any other code,
+    /// the group ends at once, and this stage is the root cause. The exception is code 75: this stage lost a peer and
+    /// is not the root cause. On the leader, the call returns last: when the other members have disconnected, or after
     /// `timeouts.shutdown_timeout`.
     ///
     /// # Errors
@@ -174,8 +175,8 @@ impl Member {
         self.inbox.wait_for(|state| state.leave_acknowledged.then_some(()))
     }
 
-    /// Leaves the group to join the next one, and waits until all members have left. A verdict requested that all
-    /// members leave.
+    /// Leaves the group to join the next one, and waits until all members have left. All members call this method after
+    /// a verdict with [`Verdict::regroup`].
     ///
     /// # Errors
     /// If the group fails before all members have left.
@@ -188,7 +189,7 @@ impl Member {
     ///
     /// # Errors
     /// If the group fails before the leave is acknowledged.
-    pub fn leave_for_good(self) -> Result<(), GroupError> {
+    pub fn leave_and_end_group(self) -> Result<(), GroupError> {
         self.leave(ENDS_GROUP)
     }
 
@@ -196,7 +197,7 @@ impl Member {
         match self.stream.send(message) {
             Ok(()) => Ok(()),
             Err(SendError::Encode(error)) => Err(error),
-            // the receiving thread knows the reason, or will know it soon
+            // the receiving thread reads the reason from the connection and stores it in the inbox
             Err(SendError::Disconnected) => self.inbox.wait_for(|_| None::<Infallible>).map(|never| match never {}),
         }
     }
@@ -241,7 +242,7 @@ fn receive_messages(
             }
         }
     };
-    // the socket is shut down before the callback, so that the coordinator does not wait for it
+    // the socket is shut down first, so that the coordinator does not wait for the callback
     stream.shut_down();
     if !inbox.has_left() {
         on_failure(failure.clone());

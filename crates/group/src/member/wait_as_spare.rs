@@ -5,8 +5,7 @@ use std::thread;
 
 use crate::member::control_stream::ControlStream;
 use crate::member::join::{JoinError, connect_to_group};
-use crate::wire::connect::RETRY_DELAY;
-use crate::wire::disconnect::Disconnect;
+use crate::wire::connection::{Disconnect, RETRY_DELAY};
 use crate::wire::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
 use crate::{Activity, GroupError, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous};
 
@@ -20,13 +19,13 @@ pub enum SpareOutcome {
         /// The incarnation that the spare has as this stage.
         incarnation: u32,
     },
-    /// All stages have left, so the spare is not needed any more.
+    /// All stages have left, so the job does not need the spare.
     Dismissed,
 }
 
-/// Waits as a spare until it takes the place of a stage, without a time limit. `hello.rank` is the spare's number among
-/// the spares. `find` returns the group to connect to. `on_released` receives the plan of each group that has
-/// formed.
+/// Waits, without a time limit, until this spare takes the place of a stage or all stages have left. `hello.rank` is
+/// the spare's number among the spares. `find` returns the group to connect to. `on_released` receives the plan of each
+/// group that has formed.
 ///
 /// # Errors
 /// If the group refuses this spare, or if a newer attempt or job has begun.
@@ -52,7 +51,7 @@ pub fn wait_as_spare(
             }
             Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { name: name(), newer }),
             Err(NotFound::NotReady(reason)) => Err(JoinError::Retry(reason)),
-            // a leader that is missing is no error for a spare, because a spare is not expected to lead
+            // the spare retries if the group has no leader, because only a stage leads instead
             Err(NotFound::Leaderless(group)) => Err(JoinError::Retry(format!("group {group} has no leader"))),
         };
         match waited {
@@ -66,7 +65,7 @@ pub fn wait_as_spare(
     }
 }
 
-/// Waits until the group ends, and returns the consequence for the spare.
+/// Waits until the group ends, and returns the result for the spare.
 fn wait_in_group(
     stream: &ControlStream,
     name: &str,
@@ -92,7 +91,7 @@ fn wait_in_group(
             }
             Ok(_) => {}
             Err(error) => match (Disconnect::of(&error), leader_incarnation) {
-                // a group that ends in any other way sends a message first
+                // a closed connection without a message means that the leader's process has ended
                 (Disconnect::Closed, Some(incarnation)) => return Ok(SpareOutcome::Promoted { rank: 0, incarnation }),
                 _ => return Err(lost(error)),
             },

@@ -1,4 +1,5 @@
-//! Admission to a group: compares a hello with the leader's, and with an earlier one of its rank. Pure.
+//! Admission to a group: compares a hello with the leader's hello, and with an earlier hello of the same rank. This
+//! module is pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -72,7 +73,7 @@ pub struct FieldMismatch {
 }
 
 impl Refusal {
-    /// The reason why the process `name` may not join.
+    /// Describes the reason why the process `name` may not join.
     pub(crate) fn describe(&self, name: &str) -> String {
         match self {
             Refusal::OtherJob { expected, found } => {
@@ -112,7 +113,7 @@ impl fmt::Display for FieldMismatch {
     }
 }
 
-/// Compares a stage's hello with the leader's own.
+/// Compares a stage's hello with `expected`, the leader's hello.
 pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     admit_spare(expected, hello)?;
     match hello.rank < expected.world_size {
@@ -121,8 +122,8 @@ pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     }
 }
 
-/// Compares a spare's hello with the leader's own. A spare's rank is not checked, because the spare may become any
-/// stage.
+/// Compares a spare's hello with `expected`, the leader's hello. The rank of a spare is not checked, because the spare
+/// may become any stage.
 pub(crate) fn admit_spare(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     if hello.job_uid != expected.job_uid {
         return Err(Refusal::OtherJob { expected: expected.job_uid.clone(), found: hello.job_uid.clone() });
@@ -141,15 +142,15 @@ pub(crate) fn admit_spare(expected: &Hello, hello: &Hello) -> Result<(), Refusal
 pub(crate) enum Succession {
     /// There is no earlier hello.
     First,
-    /// The hello replaces the earlier one. The hello comes from the same process, which reconnects, or, while the group
-    /// is joining, from a process that was started later.
+    /// The hello replaces the earlier one, because the rank is still joining. The hello comes from the same process,
+    /// which reconnects (`is_same`), or from a process that was started later.
     Follows {
         is_same: bool,
     },
     Refused(Refusal),
     /// The hello comes from a newer process of a stage whose group has formed. The group is therefore over.
     Restarted,
-    /// Two processes claim the same incarnation, and nothing shows which of them is right.
+    /// Two processes claim the same incarnation, and the coordinator can't determine which of them is right.
     Conflict {
         message: String,
     },

@@ -1,5 +1,5 @@
-//! Collective operations: votes and all-gathers, which complete once every member has contributed. Pure. Ranks in this
-//! file are group ranks.
+//! Collective operations: votes and all-gathers, which complete once every member has contributed. This module is pure.
+//! Ranks in this file are group ranks.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +46,8 @@ impl Collectives {
         Ok(all)
     }
 
-    /// For a member that has contributed: the collective that it waits for, and the first group rank that has not
-    /// contributed.
+    /// Returns, for a member that has contributed, the collective that the member waits for and the first group rank
+    /// that has not contributed.
     pub(crate) fn waiting_for(&self, group_rank: usize) -> Option<(String, usize)> {
         if let Some(vote) = &self.votes[group_rank] {
             let missing = self.votes.iter().position(Option::is_none)?;
@@ -58,7 +58,7 @@ impl Collectives {
     }
 }
 
-/// Fills a member's slot. Takes all values once every slot is filled.
+/// Fills a member's slot. Once every slot is filled, empties the slots and returns all values.
 fn fill_slot<T>(slots: &mut [Option<T>], group_rank: usize, value: T) -> Result<Option<Vec<T>>, DuplicateContribution> {
     if slots[group_rank].is_some() {
         return Err(DuplicateContribution);

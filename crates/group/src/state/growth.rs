@@ -1,8 +1,9 @@
-//! Growth: the time for which the stages of more replicas have been connected. A part of the state machine; also pure.
+//! Growth: the time for which the stages of additional replicas have been connected. This module is a pure part of the
+//! state machine.
 //!
-//! An elastic job has a stabilization window, so that a node that comes and goes does not interrupt the other replicas
-//! each time. Its group begins with the replicas that have been connected for the window, and regroups with more
-//! replicas after these have been connected for the window.
+//! An elastic job has a stabilization window, so that a node that connects and disconnects repeatedly does not
+//! interrupt the other replicas each time. The job's first group begins with the replicas that have been connected for
+//! the whole window. A group adds further replicas after they have been connected for the whole window.
 
 use std::time::Instant;
 
@@ -12,22 +13,24 @@ impl GroupState {
     /// Whether the connected ranks could form a larger group than the present one. While no members are decided, any
     /// group that is large enough counts.
     fn could_be_larger(&self) -> bool {
-        let is_here = |rank: usize| rank == self.leader() || self.slots[rank].conn.is_some();
+        let is_connected = |rank: usize| rank == self.leader() || self.slots[rank].conn.is_some();
         match self.members {
-            None => self.is_prepared && self.quorum.is_enough(is_here),
-            Some(_) => self.lacks_ranks() && self.quorum.replicas(is_here) * self.quorum.stages() > self.group_size(),
+            None => self.is_prepared && self.quorum.is_enough(is_connected),
+            Some(_) => {
+                self.lacks_ranks() && self.quorum.replicas(is_connected) * self.quorum.stages() > self.group_size()
+            }
         }
     }
 
-    /// Records since when the connected ranks could form a larger group.
+    /// Records the time since which the connected ranks could form a larger group.
     pub(crate) fn record_growth(&mut self, now: Instant) {
-        self.larger_since = self.could_be_larger().then(|| self.larger_since.unwrap_or(now));
+        self.can_grow_since = self.could_be_larger().then(|| self.can_grow_since.unwrap_or(now));
     }
 
     /// Whether the connected ranks could have formed a larger group for the whole stabilization window.
     pub(crate) fn may_grow(&self, now: Instant) -> bool {
         let window = self.quorum.stabilization_window.unwrap_or_default();
-        let is_over = self.larger_since.is_some_and(|since| now.saturating_duration_since(since) >= window);
+        let is_over = self.can_grow_since.is_some_and(|since| now.saturating_duration_since(since) >= window);
         is_over && self.could_be_larger()
     }
 
@@ -46,7 +49,7 @@ mod tests {
     use super::*;
     use crate::state::property_tests::hello_of;
     use crate::state::{ConnectionId, Effect, GroupEvent, GroupPhase};
-    use crate::wire::disconnect::Disconnect;
+    use crate::wire::connection::Disconnect;
     use crate::wire::messages::{CoordinatorMessage, MemberMessage};
     use crate::{BlockLosses, GroupTimeouts, Quorum, StepOutcome, StepRules, StepVote};
 
@@ -54,7 +57,7 @@ mod tests {
     const WORLD_SIZE: usize = 6;
     const WINDOW: Duration = Duration::from_secs(60);
 
-    /// The coordinator of a job of three replicas that trains with at least one.
+    /// The coordinator of a job of three replicas, which trains with at least one replica.
     struct Group {
         state: GroupState,
         now: Instant,
@@ -123,7 +126,7 @@ mod tests {
         let mut group = Group::new(Some(WINDOW));
         group.connect(&[1]);
         group.wait(WINDOW / 2);
-        // stage 1 is away for a moment: the window begins again
+        // stage 1 disconnects for a moment, so the window begins again
         group.disconnect(1);
         group.connect(&[1, 2, 3]);
         group.wait(WINDOW * 3 / 4);
@@ -158,7 +161,7 @@ mod tests {
         }
         group.connect(&[3]);
         group.wait(WINDOW / 2);
-        // another replica comes and goes, and the first one has waited nonetheless
+        // another replica connects and disconnects, which does not restart the window of the first one
         group.connect(&[4, 5]);
         group.wait(WINDOW / 4);
         group.disconnect(5);

@@ -1,16 +1,17 @@
-//! Finds the stage that blocks the group, by following the wait-for graph. Pure. Ranks in this file are global ranks.
+//! Finds the stage that blocks the group, by following the wait-for graph. This module is pure. Ranks in this file are
+//! global ranks.
 
 use std::time::Duration;
 
 use stagecoach_api::contract::Mesh;
 
 use crate::names::numbers;
-use crate::wire::disconnect::format_seconds;
+use crate::wire::connection::format_seconds;
 
 /// The activity of one stage, and its duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StageActivity {
-    /// The action, or the text of what the stage waits for.
+    /// The action, or a description of what the stage waits for.
     pub(crate) text: String,
     /// The rank that the stage waits for, if any.
     pub(crate) waits_for: Option<usize>,
@@ -27,10 +28,10 @@ pub(crate) struct Hang {
     pub(crate) report: String,
 }
 
-/// Finds the stage at the end of the chain of waiting stages, `stages[rank]`.
+/// Finds the stage at the end of the chain of waiting stages. `stages` has one entry for each rank.
 ///
 /// A cycle (deadlock) is reported first. Among several chain ends, the end with the oldest activity is reported, or the
-/// lowest rank if the ages are equal. The report contains the longest chain that leads to it.
+/// lowest rank if the ages are equal. The report contains the longest chain to this end.
 pub(crate) fn find_hang(stages: &[StageActivity], mesh: Mesh) -> Hang {
     let name = |rank: usize| mesh.name(rank as u32);
     let waits = |rank: usize| {
@@ -82,7 +83,7 @@ fn follow(stages: &[StageActivity], start: usize) -> Chain {
     Chain { ranks, cycle_start: None }
 }
 
-/// The rank that `rank` waits for; `None` if it does not wait, or if there is no such rank.
+/// Returns the rank that `rank` waits for; `None` if `rank` does not wait, or waits for a rank that does not exist.
 fn waited_for_rank(stages: &[StageActivity], rank: usize) -> Option<usize> {
     stages[rank].waits_for.filter(|&next| next < stages.len())
 }

@@ -1,5 +1,5 @@
-//! Joining: a stage joins, reconnects, or is followed by another process of its rank. A part of the state machine; also
-//! pure.
+//! Joining: a stage joins, reconnects, or is replaced by another process of its rank. This module is a pure part of the
+//! state machine.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ impl GroupState {
         }
         if self.is_ending() {
             let last = match &self.failure {
-                // the leader itself gave up, so it has no other group to wait for
+                // a refused stage retries, but the leader's process has no other group to join
                 Some(failure) if rank == self.leader() => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
                 _ => CoordinatorMessage::Refused(self.ended()),
             };
@@ -35,7 +35,7 @@ impl GroupState {
             }
             Succession::Refused(refusal) => return self.send_and_close(conn, CoordinatorMessage::Refused(refusal)),
             Succession::Restarted => {
-                // the previous process is the root cause, and the new one may join the next group
+                // the previous process is the root cause, and the new process may join the next group
                 self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
                 return self.fail(now, Some(rank), format!("{name} has started again on {}", hello.host));
             }
@@ -47,7 +47,7 @@ impl GroupState {
             }
         }
         if self.phase == GroupPhase::Joining && self.expected.lost_ranks.is_none() {
-            // the leader was in no earlier group, so it learns the lost ranks from the other stages
+            // the leader was in no earlier group, so the other stages' hellos determine the lost ranks
             self.quorum.lost.extend(hello.lost_ranks.iter().flatten());
         }
         self.slots[rank] =
@@ -59,12 +59,12 @@ impl GroupState {
         }
     }
 
-    /// Whether a stage of this rank joins, now or when the next group forms.
+    /// Whether a stage of this rank is joining this group, or waits to join the next group.
     pub(crate) fn is_joining(&self, rank: usize) -> bool {
         self.phase == GroupPhase::Joining || !self.has_member(rank)
     }
 
-    /// The reason why no stage can join any more.
+    /// Returns the refusal of a stage that tries to join after the end of the group.
     pub(crate) fn ended(&self) -> Refusal {
         let reason = self.failure.as_ref().map_or("all stages have left", |failure| &failure.message).to_owned();
         Refusal::GroupEnded { reason }

@@ -1,4 +1,4 @@
-//! The ranks of the group, and the ranks that wait beside it. A part of the state machine; also pure.
+//! The ranks of the group, and the ranks that wait outside it. This module is a pure part of the state machine.
 //!
 //! Ranks in this file are global ranks, which count the processes of the attempt replica by replica. A group that lacks
 //! replicas numbers its members separately, `0..group_size`: a member's number is its group rank.
@@ -34,15 +34,15 @@ impl GroupState {
             return;
         }
         let leader = self.leader();
-        let is_here = |rank: usize| rank == leader || self.slots[rank].conn.is_some();
-        self.members = self.quorum.members(leader, has_waited, is_here);
+        let is_connected = |rank: usize| rank == leader || self.slots[rank].conn.is_some();
+        self.members = self.quorum.members(leader, has_waited, is_connected);
         let Some(members) = &self.members else { return self.report_awaited_ranks() };
         self.group_ranks.fill(None);
         members.iter().enumerate().for_each(|(group_rank, &rank)| self.group_ranks[rank] = Some(group_rank));
     }
 
-    /// The missing ranks that the group waits for. The leader is one of them only after it has planned, because it
-    /// joins only after that.
+    /// Returns the missing ranks that the group waits for. The leader counts as missing only after it has planned,
+    /// because it joins only then.
     pub(crate) fn awaited_ranks(&self) -> Vec<usize> {
         let has_planned = self.plan.is_some();
         let awaited = |&rank: &usize| self.has_member(rank) && (rank != self.leader() || has_planned);
@@ -73,7 +73,7 @@ impl GroupState {
     }
 
     /// Decides the members once waiting has ended: after the start-up timeout, or in an elastic job after the
-    /// stabilization window. Returns true if the present stages are enough for a group now but were not before.
+    /// stabilization window. Returns true if this call decided the members.
     pub(crate) fn is_enough_after_waiting(&mut self, now: Instant) -> bool {
         if self.members.is_some() {
             return false;
@@ -91,12 +91,13 @@ impl GroupState {
         CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
     }
 
-    /// Notifies the stages that wait beside the group, which extends their start-up timeout, and names the missing
-    /// stages. If the group has only one replica, the waiting stage 0 that takes the fence first succeeds the leader.
+    /// Notifies the stages that wait outside the group, which extends their start-up timeout. The notice names the
+    /// missing stages. If the group has only one replica, a waiting stage 0 may succeed the leader: the first one to
+    /// take the fence.
     pub(crate) fn notify_waiting(&mut self) {
         let missing = self.ranks(|slot| slot.conn.is_none());
         let progress = match missing.as_slice() {
-            [] => "the group has begun without this stage, and takes it in after a step".to_owned(),
+            [] => "the group has begun without this stage, and adds it after a step".to_owned(),
             missing => {
                 let missing = self.names(missing);
                 format!("the group has begun without this stage, and lacks {missing} for another replica")
@@ -116,32 +117,32 @@ impl GroupState {
         self.group_rank(rank).is_some()
     }
 
-    /// The members' slots, by group rank.
+    /// Returns the members' slots, by group rank.
     pub(crate) fn group_slots(&self) -> impl Iterator<Item = &MemberSlot> {
         (0..self.group_size()).map(|group_rank| &self.slots[self.global_rank(group_rank)])
     }
 
-    /// The rank of the stage whose process runs the coordinator.
+    /// Returns the rank of the stage whose process runs the coordinator.
     pub(crate) const fn leader(&self) -> usize {
         self.expected.rank
     }
 
-    /// The group rank of a rank, if it is in the group.
+    /// Returns the group rank of a global rank, if the rank is in the group.
     pub(crate) fn group_rank(&self, rank: usize) -> Option<usize> {
         self.group_ranks.get(rank).copied().flatten()
     }
 
-    /// The rank of a group rank. Members name each other by group rank.
+    /// Returns the global rank of a group rank. Members name each other by group rank.
     pub(crate) fn global_rank(&self, group_rank: usize) -> usize {
         self.members.as_ref().and_then(|members| members.get(group_rank).copied()).unwrap_or(group_rank)
     }
 
-    /// The connections of [`GroupState::waiting_ranks`].
+    /// Returns the connections of [`GroupState::waiting_ranks`].
     pub(crate) fn waiting_conns(&self) -> Vec<ConnectionId> {
         self.waiting_ranks().into_iter().filter_map(|rank| self.slots[rank].conn).collect()
     }
 
-    /// The ranks that are connected but not in the group.
+    /// Returns the ranks that are connected but not in the group.
     pub(crate) fn waiting_ranks(&self) -> Vec<usize> {
         if !self.lacks_ranks() {
             return Vec::new();
@@ -165,7 +166,7 @@ mod tests {
 
     use crate::state::property_tests::hello_of;
     use crate::state::{Effect, GroupEvent};
-    use crate::wire::disconnect::Disconnect;
+    use crate::wire::connection::Disconnect;
     use crate::wire::messages::MemberMessage;
     use crate::{BlockLosses, GroupTimeouts, Hello, Quorum, StepOutcome, StepVote};
 
@@ -192,8 +193,8 @@ mod tests {
         assert_eq!(prepared(None, &[(1, None)]).members, None);
         assert_eq!(prepared(None, &[(1, Some(vec![0]))]).members, None);
         assert_eq!(prepared(None, &[(1, Some(vec![0, 2, 3]))]).members, Some(vec![0, 1]));
-        // the leader was in an earlier group, so its own list counts: other members report as lost a stage that waits
-        // beside the group
+        // the leader was in an earlier group, so only its list counts: other members also report a stage as lost if it
+        // waits outside the group
         assert_eq!(prepared(Some(vec![]), &[(1, Some(vec![2, 3]))]).members, None);
         assert_eq!(prepared(Some(vec![3]), &[(1, Some(vec![2, 3])), (2, None)]).members, Some(vec![0, 1]));
     }
@@ -201,7 +202,7 @@ mod tests {
     #[test]
     fn the_group_does_not_await_a_stage_whose_process_ended_while_it_joined() {
         let now = Instant::now();
-        // a stage that has lost its connection may return, and nothing is known of stage 2
+        // rank 2 has not joined yet, and rank 3 may reconnect unless its process has ended
         for (disconnect, members) in [(Disconnect::Closed, Some(vec![0, 1])), (Disconnect::TimedOut, None)] {
             let mut group = prepared(None, &[(1, None), (3, None)]);
             assert_eq!(group.members, None);

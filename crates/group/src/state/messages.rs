@@ -1,5 +1,5 @@
-//! The messages of members after their hello: heartbeats, votes, gathers, broadcasts. A part of the state machine; also
-//! pure.
+//! The messages of members after their hello: heartbeats, votes, gathers, broadcasts. This module is a pure part of the
+//! state machine.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ impl GroupState {
             (slot.activity, slot.last_heartbeat_at) = (activity, Some(now));
             return;
         }
-        // a stage outside the group can only wait
+        // the coordinator ignores these messages from a stage outside the group
         let Some(group_rank) = self.group_rank(rank) else { return };
         self.last_progress_at = now;
         let duplicate = || "contributed twice to the same vote or gather".to_owned();

@@ -27,7 +27,7 @@ use self::collectives::Collectives;
 use self::spares::Spares;
 use crate::activity::Heartbeat;
 use crate::names::names;
-use crate::wire::disconnect::Disconnect;
+use crate::wire::connection::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage};
 use crate::{GroupFailure, GroupTimeouts, Hello, Quorum, StepRules};
 
@@ -41,7 +41,7 @@ pub(crate) enum GroupEvent {
     Hello(ConnectionId, Hello),
     /// A spare has connected.
     WaitAsSpare(ConnectionId, Hello),
-    /// A member sent another message.
+    /// A member sent a message after its hello.
     Message(ConnectionId, MemberMessage),
     /// A connection ended.
     Disconnected(ConnectionId, Disconnect),
@@ -51,9 +51,9 @@ pub(crate) enum GroupEvent {
     Prepared,
     /// The leader has a plan.
     Release(Vec<u8>, StepRules),
-    /// The leader gives up.
+    /// The leader ends the group.
     Reject(String),
-    /// Time has passed.
+    /// A heartbeat interval has passed.
     Tick,
 }
 
@@ -65,19 +65,19 @@ pub(crate) enum Effect {
     Close(ConnectionId),
 }
 
-/// The members of the group and its phase.
+/// The state of a group: its phase, its members and the pending effects.
 #[derive(Debug)]
 pub(crate) struct GroupState {
-    /// The leader's own hello. All other hellos are compared with it.
+    /// The leader's hello, with which all other hellos are compared.
     pub(crate) expected: Hello,
     pub(crate) timeouts: GroupTimeouts,
     pub(crate) phase: GroupPhase,
     /// The slots by rank, for all ranks of the attempt, including ranks outside the group.
     pub(crate) slots: Vec<MemberSlot>,
     pub(crate) quorum: Quorum,
-    /// The members' ranks by group rank, once the members are decided.
+    /// The members' global ranks by group rank, once the members are decided.
     pub(crate) members: Option<Vec<usize>>,
-    /// The group rank of each rank. Before the members are decided, the two are equal.
+    /// The group rank of each global rank. Before the members are decided, both ranks are equal.
     pub(crate) group_ranks: Vec<Option<usize>>,
     pub(crate) spares: Spares,
     /// The leader's last progress report.
@@ -90,8 +90,8 @@ pub(crate) struct GroupState {
     pub(crate) collectives: Collectives,
     /// The time since which the connected ranks could form a larger group than the present one. While no members are
     /// decided, any group that is large enough counts.
-    pub(crate) larger_since: Option<Instant>,
-    /// The start of the start-up and stall timeouts.
+    pub(crate) can_grow_since: Option<Instant>,
+    /// The time of the last progress, at which the start-up and stall timeouts begin.
     pub(crate) last_progress_at: Instant,
     pub(crate) failure: Option<GroupFailure>,
     pub(crate) effects: Vec<Effect>,
@@ -141,7 +141,7 @@ impl GroupState {
             plan: None,
             rules: StepRules::default(),
             collectives: Collectives::new(expected.world_size),
-            larger_since: None,
+            can_grow_since: None,
             last_progress_at: now,
             failure: None,
             effects: Vec::new(),
@@ -150,7 +150,7 @@ impl GroupState {
         }
     }
 
-    /// The failure that ended the group, if it failed.
+    /// Returns the failure that ended the group, if the group failed.
     pub(crate) fn failure(&self) -> Option<&GroupFailure> {
         self.failure.as_ref()
     }
@@ -160,7 +160,7 @@ impl GroupState {
         matches!(self.phase, GroupPhase::Closed)
     }
 
-    /// Handles one event.
+    /// Handles one event. Returns the effects that the caller applies.
     pub(crate) fn handle(&mut self, now: Instant, event: GroupEvent) -> Vec<Effect> {
         match event {
             GroupEvent::Hello(conn, hello) => self.on_hello(now, conn, hello),
@@ -174,7 +174,8 @@ impl GroupState {
             GroupEvent::Disconnected(conn, disconnect) => self.on_disconnect(now, conn, disconnect),
             GroupEvent::Preparing(progress) if self.phase == GroupPhase::Joining => {
                 self.last_progress_at = now;
-                // sent with the next heartbeat, because the leader may report a thousand times per second
+                // the progress is sent with the next heartbeat, because the leader may report a thousand times per
+                // second
                 (self.progress, self.progress_is_unsent) = (progress, true);
             }
             GroupEvent::Prepared if self.phase == GroupPhase::Joining => self.on_prepared(now),
@@ -190,27 +191,27 @@ impl GroupState {
         std::mem::take(&mut self.effects)
     }
 
-    /// The rank of the stage that uses a connection.
+    /// Returns the rank of the stage that uses a connection.
     pub(crate) fn rank_of(&self, conn: ConnectionId) -> Option<usize> {
         self.slots.iter().position(|slot| slot.conn == Some(conn))
     }
 
-    /// The name of a process in messages.
+    /// Returns the name of a process in messages.
     pub(crate) fn name(&self, rank: usize) -> String {
         self.quorum.mesh.name(rank as u32)
     }
 
-    /// The names of several processes in messages.
+    /// Returns the names of several processes in messages.
     pub(crate) fn names(&self, ranks: &[usize]) -> String {
         names(self.quorum.mesh, ranks)
     }
 
-    /// The ranks whose slots satisfy `predicate`.
+    /// Returns the ranks whose slots satisfy `predicate`.
     pub(crate) fn ranks(&self, predicate: impl Fn(&MemberSlot) -> bool) -> Vec<usize> {
         (0..self.slots.len()).filter(|&rank| predicate(&self.slots[rank])).collect()
     }
 
-    /// The connections of the members whose ranks satisfy `predicate`.
+    /// Returns the connections of the members whose ranks satisfy `predicate`.
     pub(crate) fn conns(&self, predicate: impl Fn(usize) -> bool) -> Vec<ConnectionId> {
         let ranks = (0..self.slots.len()).filter(|&rank| self.has_member(rank) && predicate(rank));
         ranks.filter_map(|rank| self.slots[rank].conn).collect()

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::activity::Heartbeat;
 use crate::state::{ConnectionId, Effect, GroupEvent, GroupState};
-use crate::wire::disconnect::Disconnect;
+use crate::wire::connection::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage};
 use crate::{GroupTimeouts, Hello, Quorum, StepRules, StepVote};
 
@@ -17,24 +17,12 @@ fn hello(rank: usize, attempt: u64, pod: u8) -> Hello {
     Hello { attempt, incarnation: u32::from(pod / 2), pod_uid: pod.to_string(), ..hello_of(rank, WORLD_SIZE) }
 }
 
-/// The first process of a stage.
+/// Returns the hello of a stage's first process.
 pub(crate) fn hello_of(rank: usize, world_size: usize) -> Hello {
-    Hello {
-        job_uid: String::new(),
-        attempt: 1,
-        rank,
-        world_size,
-        lost_ranks: None,
-        incarnation: 0,
-        pod_uid: String::new(),
-        version: String::new(),
-        config: BTreeMap::new(),
-        data_address: String::new(),
-        host: String::new(),
-    }
+    Hello { attempt: 1, rank, world_size, ..Hello::default() }
 }
 
-/// Mostly messages of a healthy group, so that groups get far enough for faults to matter.
+/// Generates mostly messages of a healthy group, so that many groups form before a fault occurs.
 fn messages() -> impl Strategy<Value = MemberMessage> {
     prop_oneof![
         (0..4u64).prop_map(|sequence| MemberMessage::Heartbeat(Heartbeat { sequence, ..Heartbeat::default() })),
@@ -55,7 +43,7 @@ fn events() -> impl Strategy<Value = GroupEvent> {
         Just(Disconnect::Malformed("noise".to_owned()))
     ];
     prop_oneof![
-        // a connection's number gives its rank, so that all slots are filled soon
+        // the number of a connection determines its rank, so that all slots are filled soon
         8 => (conn(), 2..5u64, 0..12u8).prop_map(|(conn, attempt, pod)| {
             let attempt = if attempt == 4 { 3 } else { attempt };
             GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, [1, 2, 3].get(usize::from(pod)).copied().unwrap_or(0)))
@@ -122,7 +110,7 @@ proptest! {
                     }
                 }
             }
-            // later reasons are ignored
+            // the first failure stays the reason
             if let Some(first) = &ended {
                 prop_assert_eq!(group.failure(), Some(first));
             }
@@ -144,7 +132,7 @@ proptest! {
     }
 }
 
-/// A formed group whose stage `n` uses connection `n`.
+/// Returns a formed group whose stage `n` uses connection `n`.
 fn running(now: Instant) -> GroupState {
     let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), Quorum::all(WORLD_SIZE), now);
     group.handle(now, GroupEvent::Release(vec![], StepRules::default()));
@@ -157,7 +145,7 @@ fn running(now: Instant) -> GroupState {
     group
 }
 
-/// The connections that receive the final message.
+/// Returns the connections that receive the final message.
 fn ended_connections(effects: &[Effect]) -> Vec<ConnectionId> {
     let ended = |effect: &Effect| match effect {
         Effect::Send(conns, CoordinatorMessage::GroupEnded(_) | CoordinatorMessage::LeaveAcknowledged) => conns.clone(),
@@ -183,7 +171,7 @@ fn stage_zero_is_notified_after_the_others_have_disconnected() {
         [0]
     );
 
-    // the same order if all stages leave
+    // the order is the same if all stages leave
     let mut group = running(now);
     let leave = || MemberMessage::Leave { code: 0 };
     assert!(ended_connections(&group.handle(now, GroupEvent::Message(0, leave()))).is_empty());
@@ -202,7 +190,7 @@ fn a_timed_out_stage_is_notified_but_not_waited_for() {
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed))), [0]);
 }
 
-/// The messages that only spares receive, with their connections.
+/// Returns the messages that only spares receive, with their connections.
 fn sent_to_spares(effects: &[Effect]) -> Vec<(ConnectionId, CoordinatorMessage)> {
     let is_for_spare = |message: &CoordinatorMessage| {
         matches!(message, CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::Promote { .. })
@@ -256,7 +244,7 @@ fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() 
     assert_eq!(group.failure(), None);
 }
 
-/// A stage is not replaced if its error would recur in any process (78), or if it gave up because of another stage
+/// A stage is not replaced if its error would recur in any process (78), or if it left because it lost another stage
 /// (75).
 #[test]
 fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
@@ -271,8 +259,8 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     }
 }
 
-/// The five seconds count on the group's clock, from the moment at which the coordinator notices the loss. The limit
-/// holds for every stage, even if the other stages no longer react.
+/// The group's clock counts the five seconds, from the moment at which the coordinator notices the loss. The limit
+/// holds for every stage, even if the other stages do not react.
 #[test]
 fn a_lost_stage_ends_the_group_within_five_seconds() {
     let losses = [Disconnect::Closed, Disconnect::TimedOut, Disconnect::Malformed("nonsense".to_owned())];
@@ -315,7 +303,7 @@ fn new_activities_count_as_progress() {
         group.handle(now, GroupEvent::Tick);
         assert_eq!(group.failure(), None);
     }
-    // the same activity sent again is no progress
+    // a repeated heartbeat of the same activity does not count as progress
     group.handle(now, heartbeat(4));
     group.handle(now + Duration::from_secs(2), GroupEvent::Tick);
     let failure = group.failure().unwrap();

@@ -1,21 +1,22 @@
-//! The ranks of a group: all ranks, or the replicas of the pipeline that the present ranks can form. Pure.
+//! The ranks of a group: all ranks, or the replicas of the pipeline that the present ranks can form. This module is
+//! pure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use stagecoach_api::contract::Mesh;
 
-/// The minimum number of replicas for training (torchelastic's `min_nodes`, in replicas). Ranks of the same stage can
-/// substitute for each other.
+/// The rule that decides which ranks form a group, with a minimum number of replicas (torchelastic's `min_nodes`, in
+/// replicas). Ranks of the same stage can substitute for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quorum {
     /// The attempt's stages and replicas.
     pub(crate) mesh: Mesh,
     /// The number of replicas that a group must have.
     min_replicas: usize,
-    awaits_lost: bool,
-    /// The time for which the stages of more replicas must be connected before a group uses them; `None` for a job
-    /// that is not elastic, which waits for all replicas at first and uses a returned one at once.
+    waits_for_lost_ranks: bool,
+    /// The time for which the stages of additional replicas must be connected before a group uses them. `None` for a
+    /// job that is not elastic: its first group waits for all replicas, and a group adds a returned replica at once.
     pub(crate) stabilization_window: Option<Duration>,
     /// The lost ranks. The group does not wait for a lost rank if the other ranks are enough. For a missing rank of
     /// unknown state, the group waits until the start-up timeout has passed.
@@ -23,73 +24,73 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// The quorum of a group that trains with at least `min_replicas` of the mesh's replicas, and does not wait for
-    /// lost ranks.
+    /// Returns the quorum of a group that trains with at least `min_replicas` of the mesh's replicas, and does not wait
+    /// for lost ranks.
     pub fn new(mesh: Mesh, min_replicas: usize) -> Quorum {
-        Quorum { mesh, min_replicas, awaits_lost: false, stabilization_window: None, lost: BTreeSet::new() }
+        Quorum { mesh, min_replicas, waits_for_lost_ranks: false, stabilization_window: None, lost: BTreeSet::new() }
     }
 
     /// Sets whether the group also waits for lost ranks, because spares may take their places.
-    pub fn awaiting_lost(self, awaits_lost: bool) -> Quorum {
-        Quorum { awaits_lost, ..self }
+    pub fn awaiting_lost(self, waits_for_lost_ranks: bool) -> Quorum {
+        Quorum { waits_for_lost_ranks, ..self }
     }
 
-    /// Sets the stabilization window of an elastic job. Its first group begins without the missing replicas once enough
-    /// replicas have been connected for that time.
+    /// Sets the stabilization window of an elastic job. The job's first group begins without the missing replicas once
+    /// enough replicas have been connected for that time.
     pub fn stabilized_for(self, window: Option<Duration>) -> Quorum {
         Quorum { stabilization_window: window, ..self }
     }
 
-    /// The quorum of a group of one replica, which needs all its stages.
+    /// Returns the quorum of a group of one replica, which needs all its stages.
     pub fn all(stages: usize) -> Quorum {
         Quorum::new(Mesh::pipeline(stages as u32), 1)
     }
 
-    /// The number of stages of a replica.
+    /// Returns the number of stages of a replica.
     pub(crate) fn stages(&self) -> usize {
         self.mesh.stages as usize
     }
 
-    /// The members' ranks by group rank, replica by replica, the replica of `leader` first; `None` if the group has to
-    /// wait longer. `has_waited` means that the start-up timeout has passed.
+    /// Returns the members' ranks by group rank, replica by replica, the replica of `leader` first; `None` if the group
+    /// has to wait longer. `has_waited` means that the start-up timeout or the stabilization window has passed.
     pub(crate) fn members(
         &self,
         leader: usize,
         has_waited: bool,
-        is_here: impl Fn(usize) -> bool,
+        is_connected: impl Fn(usize) -> bool,
     ) -> Option<Vec<usize>> {
-        let count = self.replicas(&is_here);
-        let may_come = |rank: &usize| self.awaits_lost || !self.lost.contains(rank);
-        let is_all = count == self.replicas(|rank| is_here(rank) || may_come(&rank));
-        (self.is_enough(&is_here) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_here))
+        let count = self.replicas(&is_connected);
+        let may_come = |rank: &usize| self.waits_for_lost_ranks || !self.lost.contains(rank);
+        let is_all = count == self.replicas(|rank| is_connected(rank) || may_come(&rank));
+        (self.is_enough(&is_connected) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_connected))
     }
 
-    /// The number of complete replicas that the present ranks can form.
-    pub(crate) fn replicas(&self, is_here: impl Fn(usize) -> bool) -> usize {
-        self.mesh.complete_replicas(|rank| is_here(rank as usize)) as usize
+    /// Returns the number of complete replicas that the present ranks can form.
+    pub(crate) fn replicas(&self, is_connected: impl Fn(usize) -> bool) -> usize {
+        self.mesh.complete_replicas(|rank| is_connected(rank as usize)) as usize
     }
 
     /// Whether the present ranks are enough for a group.
-    pub(crate) fn is_enough(&self, is_here: impl Fn(usize) -> bool) -> bool {
-        self.replicas(is_here) >= self.min_replicas.max(1)
+    pub(crate) fn is_enough(&self, is_connected: impl Fn(usize) -> bool) -> bool {
+        self.replicas(is_connected) >= self.min_replicas.max(1)
     }
 
     /// Arranges `count` replicas from present ranks: first the leader's replica, then complete replicas, then
-    /// incomplete ones. A replica that lacks a rank takes one of the same stage from a replica that is not selected.
-    fn arranged(&self, leader: usize, count: usize, is_here: impl Fn(usize) -> bool) -> Vec<usize> {
+    /// incomplete ones. A replica that lacks a rank takes a rank of the same stage from a replica that is not selected.
+    fn arranged(&self, leader: usize, count: usize, is_connected: impl Fn(usize) -> bool) -> Vec<usize> {
         let stages = self.stages();
-        let lacks = |replica: usize| !(replica * stages..(replica + 1) * stages).all(&is_here);
+        let lacks = |replica: usize| !(replica * stages..(replica + 1) * stages).all(&is_connected);
         let mut replicas: Vec<usize> = (0..self.mesh.data_parallel as usize).collect();
         replicas.sort_by_key(|&replica| (replica != leader / stages, lacks(replica), replica));
         let (taken, others) = replicas.split_at(count);
         let mut substitutes: Vec<usize> = others
             .iter()
             .flat_map(|replica| replica * stages..(replica + 1) * stages)
-            .filter(|&rank| is_here(rank))
+            .filter(|&rank| is_connected(rank))
             .collect();
         let mut present_or_substitute = |rank: usize| {
             let is_same_stage = |other: &usize| other % stages == rank % stages;
-            match is_here(rank) {
+            match is_connected(rank) {
                 true => Some(rank),
                 false => substitutes.iter().rposition(is_same_stage).map(|at| substitutes.remove(at)),
             }
@@ -160,20 +161,20 @@ mod tests {
             has_waited: bool,
         ) {
             let leader = leader % (WORLD_SIZE / stages) * stages;
-            let is_here = |rank| rank == leader || here[rank];
+            let is_connected = |rank| rank == leader || here[rank];
             let mesh = Mesh { stages: stages as u32, data_parallel: (WORLD_SIZE / stages) as u32 };
             let quorum = Quorum { lost, ..Quorum::new(mesh, min_replicas) };
-            let Some(members) = quorum.members(leader, has_waited, is_here) else { return Ok(()) };
+            let Some(members) = quorum.members(leader, has_waited, is_connected) else { return Ok(()) };
             prop_assert_eq!(members[0], leader);
-            prop_assert_eq!(members.len(), stages * quorum.replicas(is_here));
-            prop_assert!(members.iter().all(|&rank| is_here(rank)) && members.len() >= stages * min_replicas);
+            prop_assert_eq!(members.len(), stages * quorum.replicas(is_connected));
+            prop_assert!(members.iter().all(|&rank| is_connected(rank)) && members.len() >= stages * min_replicas);
             prop_assert!(members.iter().enumerate().all(|(at, rank)| at % stages == rank % stages));
             let distinct: BTreeSet<_> = members.iter().collect();
             prop_assert_eq!(distinct.len(), members.len());
             // a complete replica stays together
             for replica in 0..WORLD_SIZE / stages {
                 let ranks: Vec<usize> = (replica * stages..(replica + 1) * stages).collect();
-                if members.contains(&ranks[0]) && ranks.iter().all(|&rank| is_here(rank)) {
+                if members.contains(&ranks[0]) && ranks.iter().all(|&rank| is_connected(rank)) {
                     prop_assert!(members.chunks(stages).any(|found| found == ranks));
                 }
             }

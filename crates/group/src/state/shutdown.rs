@@ -1,4 +1,5 @@
-//! The end of a group: lost connections, leaving members, and final messages. A part of the state machine; also pure.
+//! The end of a group: lost connections, leaving members, and final messages. This module is a pure part of the state
+//! machine.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -6,11 +7,12 @@ use std::time::Instant;
 use stagecoach_api::contract::ExitCode;
 
 use crate::state::{ConnectionId, Effect, GroupPhase, GroupState, MemberSlot};
-use crate::wire::disconnect::Disconnect;
+use crate::wire::connection::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP};
 use crate::{GroupFailure, Refusal};
 
-/// Codes of a graceful leave: the job is done, the process was drained with a checkpoint, or it joins the next group.
+/// The codes of a graceful leave: the job is done, the process was drained with a checkpoint, or the process joins the
+/// next group.
 const GRACEFUL: [i32; 3] = [ExitCode::Done.code(), ExitCode::Drained.code(), JOINS_NEXT_GROUP];
 
 impl GroupState {
@@ -27,7 +29,7 @@ impl GroupState {
         let slot = &mut self.slots[rank];
         match disconnect {
             Disconnect::Closed | Disconnect::Lost(_) => slot.conn = None,
-            // the final message may still reach the stage
+            // the connection stays open, because the final message may still reach the stage
             Disconnect::TimedOut | Disconnect::Malformed(_) => {}
         }
         if slot.leave_code.is_some() {
@@ -36,8 +38,8 @@ impl GroupState {
         // a stage that has only joined holds no training state: it reconnects, or another process replaces it
         if may_be_replaced {
             if let Some(silent) = slot.conn.take() {
-                // without a message, a stage that wakes up would mistake the closed connection for the end of this
-                // process
+                // without a message, a stage that wakes up would mistake the closed connection for the end of the
+                // leader's process
                 let reason = "this stage was silent for too long".to_owned();
                 self.send_and_close(silent, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));
             }
@@ -73,7 +75,7 @@ impl GroupState {
         }
     }
 
-    /// The first member that waits for the other members, and a description of what it waits for.
+    /// Returns the first member that waits for the other members, and a description of what it waits for.
     fn first_waiting(&self) -> Option<(usize, String)> {
         let mut group_ranks = 0..self.group_slots().count();
         let waiting = group_ranks.find_map(|other| Some((other, self.collectives.waiting_for(other)?.0)));
@@ -92,7 +94,7 @@ impl GroupState {
             true => CoordinatorMessage::LeaveAcknowledged,
             false => CoordinatorMessage::Refused(self.ended()),
         };
-        // if the group was drained, a stage that waits beside it is not done: it leaves on its own, or joins the next
+        // after a drain, a stage that waits outside the group is not done: the stage exits by itself, or joins the next
         // group
         let to_waiting = last(self.group_slots().all(left_with(ExitCode::Done.code())));
         let to_spares = last(!self.group_slots().any(left_with(JOINS_NEXT_GROUP)));
@@ -111,12 +113,12 @@ impl GroupState {
         self.fail(now, Some(leaver), message);
     }
 
-    /// The lowest rank that has left, and its exit code.
+    /// Returns the lowest rank that has left, and its exit code.
     pub(crate) fn first_leaver(&self) -> Option<(usize, i32)> {
         self.slots.iter().enumerate().find_map(|(rank, slot)| Some((rank, slot.leave_code?)))
     }
 
-    /// Ends the group; see [`GroupState::end`].
+    /// Ends the group with a failure; see [`GroupState::end`].
     pub(crate) fn fail(&mut self, now: Instant, root_cause_rank: Option<usize>, message: String) {
         self.end(now, GroupFailure { root_cause_rank, rank: 0, message, has_ended: false });
     }
@@ -161,7 +163,8 @@ impl GroupState {
         }
     }
 
-    /// A stage that ended the group by leaving gets an acknowledgement. All other stages get the failure.
+    /// Returns the final message for a rank: an acknowledgement for a stage that ended the group by leaving, and the
+    /// failure for any other stage.
     fn final_message_for(&self, rank: usize, failure: &GroupFailure) -> CoordinatorMessage {
         match self.slots.get(rank).and_then(|slot| slot.leave_code) {
             Some(code) if !GRACEFUL.contains(&code) => CoordinatorMessage::LeaveAcknowledged,

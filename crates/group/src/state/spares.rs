@@ -1,13 +1,13 @@
-//! Spares: processes without a stage that wait to take the place of a stage whose process has ended. A part of the
-//! state machine; also pure. The ending group hands the place over, and the next group sees an ordinary member.
+//! Spares: processes without a stage that wait to take the place of a stage whose process has ended. This module is a
+//! pure part of the state machine. The coordinator selects a spare, which joins as an ordinary member afterwards.
 
 use crate::state::admission::admit_spare;
 use crate::state::{ConnectionId, GroupPhase, GroupState};
-use crate::wire::disconnect::Disconnect;
+use crate::wire::connection::Disconnect;
 use crate::wire::messages::CoordinatorMessage;
 use crate::{Hello, Refusal};
 
-/// The connected spares in line order.
+/// The connected spares, in the order in which they connected.
 #[derive(Debug, Default)]
 pub(crate) struct Spares(Vec<ConnectionId>);
 

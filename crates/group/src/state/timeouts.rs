@@ -1,11 +1,11 @@
-//! The passing of time: heartbeats, timeouts, and each member's activity at a timeout. A part of the state machine;
-//! also pure.
+//! The passing of time: heartbeats, timeouts, and each member's activity at a timeout. This module is a pure part of
+//! the state machine.
 
 use std::time::{Duration, Instant};
 
 use crate::state::hang::{StageActivity, find_hang};
 use crate::state::{GroupPhase, GroupState, MemberSlot};
-use crate::wire::disconnect::format_seconds;
+use crate::wire::connection::format_seconds;
 use crate::wire::messages::CoordinatorMessage;
 
 impl GroupState {
@@ -20,8 +20,8 @@ impl GroupState {
         if self.is_closed() {
             return;
         }
-        // the progress is sent repeatedly while stages wait for others, because their start-up timeout may be shorter
-        // than the leader's
+        // while stages wait for other stages, each tick sends the progress, because their start-up timeout may be
+        // shorter than the leader's
         let waits = self.is_prepared && self.members.is_none();
         match (std::mem::take(&mut self.progress_is_unsent) || waits) && self.phase == GroupPhase::Joining {
             true => self.send_all(CoordinatorMessage::Preparing(self.progress.clone())),
@@ -66,8 +66,8 @@ impl GroupState {
         }
     }
 
-    /// The activity of each process, by rank. A process that has contributed to a collective waits for the first member
-    /// that has not, regardless of the activity that it reports.
+    /// Returns the activity of each process, by rank. A process that has contributed to a collective waits for the
+    /// first member that has not contributed, regardless of the activity that the process reports.
     fn activities(&self, now: Instant) -> Vec<StageActivity> {
         let describe = |rank: usize| {
             let slot = &self.slots[rank];
@@ -94,7 +94,7 @@ impl GroupState {
         (0..self.slots.len()).map(describe).collect()
     }
 
-    /// The last activity of a process, for example `while in F 5`.
+    /// Returns the last activity of a process, for example `while in F 5`.
     pub(crate) fn last_activity(&self, rank: usize) -> String {
         let activity = &self.slots[rank].activity;
         match activity.waits_for {

@@ -1,10 +1,11 @@
-//! The loss of a step, computed from the sums of its gradient blocks, regardless of which ranks computed them. Pure.
+//! The loss of a step, computed from the sums of its gradient blocks, regardless of which ranks computed them. This
+//! module is pure.
 
 use serde::{Deserialize, Serialize};
 
 use crate::names::without_noun;
 
-/// Cross-entropies of the gradient blocks that one rank computed.
+/// The cross-entropies of the gradient blocks that one rank computed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockLosses {
     /// The number of blocks of the step, including the blocks of other ranks; a power of two.
@@ -15,11 +16,11 @@ pub struct BlockLosses {
     pub sums: Vec<(u32, f64)>,
 }
 
-/// The mean loss over all targets, in nats, from the votes by group rank. The blocks are added as a binary tree by
-/// index, so that the result is bit-identical for every distribution of the blocks over ranks.
+/// Returns the mean loss over all targets, in nats, from the votes by group rank. The blocks are added as a binary tree
+/// by index, so that the result is bit-identical for every distribution of the blocks over ranks.
 ///
 /// # Errors
-/// If some block was not voted exactly once, or if the ranks disagree.
+/// If some block was not voted exactly once, or if the ranks disagree on the number of blocks or of targets.
 pub(crate) fn mean_loss<'a>(
     votes: impl Iterator<Item = (usize, &'a BlockLosses)>,
     step: u64,
@@ -27,7 +28,7 @@ pub(crate) fn mean_loss<'a>(
 ) -> Result<f32, String> {
     let votes: Vec<(usize, &BlockLosses)> = votes.collect();
     let Some(&(first, BlockLosses { blocks, target_count, .. })) = votes.first() else {
-        return Err(format!("no stage voted the loss of step {step}: the one with the head must"));
+        return Err(format!("no stage reported the loss of step {step}: the stage with the head must report it"));
     };
     let agrees = |vote: &BlockLosses| (&vote.blocks, &vote.target_count) == (blocks, target_count);
     if let Some(&(group_rank, other)) = votes.iter().find(|(_, vote)| !agrees(vote)) {
@@ -51,7 +52,9 @@ pub(crate) fn mean_loss<'a>(
     }
     if !blocks.is_power_of_two() || !sums.iter().map(|&(block, ..)| block).eq(0..*blocks) {
         let voted: Vec<u32> = sums.iter().map(|&(block, ..)| block).collect();
-        return Err(format!("the losses of blocks {voted:?} of step {step} were voted, and it has {blocks}"));
+        return Err(format!(
+            "the votes on step {step} have the losses of blocks {voted:?}, but the step has {blocks} blocks"
+        ));
     }
     let mut level: Vec<f64> = sums.into_iter().map(|(.., sum)| sum).collect();
     while level.len() > 1 {

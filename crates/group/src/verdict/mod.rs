@@ -1,4 +1,4 @@
-//! The decision at the end of a step: the votes of all members in, one verdict for all members out. Pure.
+//! The decision at the end of a step: one verdict for all members, from the votes of all members. This module is pure.
 
 mod losses;
 
@@ -15,15 +15,15 @@ pub struct StepVote {
     /// The losses of the gradient blocks whose head this rank computed; `None` if this rank computed no head.
     pub losses: Option<BlockLosses>,
     /// The squared norm of each parameter whose whole gradient this rank has (with replicas: the owner). An entry has
-    /// the parameter's index in the sorted list of all names, and the sum of the gradient's squares. The rank with the
-    /// head votes for a tied weight.
+    /// the parameter's index in the sorted list of all names, and the sum of the gradient's squares. For a tied weight,
+    /// the rank with the head votes.
     pub squared_norms: Vec<(u32, f64)>,
     /// Whether this rank was asked to stop (SIGTERM) or has finished training.
     pub stop_requested: bool,
     /// Whether a checkpoint is due at this step boundary.
     pub save_due: bool,
-    /// Whether this rank is still writing the previous checkpoint. A checkpoint that is due then waits, and is voted on
-    /// again at the next step boundary.
+    /// Whether this rank is still writing the previous checkpoint. If so, a due checkpoint waits, and the next step
+    /// boundary votes on it again.
     pub save_in_progress: bool,
     /// The number of consecutive skipped steps just before this one; the same on all ranks.
     pub consecutive_skips: u32,
@@ -31,8 +31,9 @@ pub struct StepVote {
     pub all_finite: bool,
     /// Opaque measurements (seconds busy, bytes sent), passed to the leader.
     pub measurements: Vec<f64>,
-    /// Whether this rank abandoned the step: it was asked to stop and has no time for the rest, or it lost a link,
-    /// which also happens when the peer abandons the step. The vote then has no loss and no norms.
+    /// Whether this rank abandoned the step. A rank abandons a step if it was asked to stop and has no time to finish,
+    /// or if it lost a link. A rank also loses a link when the peer abandons the step. The vote on an abandoned step
+    /// has no loss and no norms.
     pub unfinished: bool,
 }
 
@@ -56,7 +57,7 @@ impl Default for StepRules {
 pub struct Verdict {
     /// The step that was voted on.
     pub step: u64,
-    /// Whether the update is applied.
+    /// The decision on the update.
     pub outcome: StepOutcome,
     /// The step's loss; NaN if no rank reported one.
     pub loss: f32,
@@ -69,7 +70,7 @@ pub struct Verdict {
     /// Whether all ranks leave at this step boundary to form the next group, because a replica that this group lacks
     /// has returned.
     pub regroup: bool,
-    /// The number of consecutive skipped steps, including this one. Checkpoints store it.
+    /// The number of consecutive skipped steps, including this one. Checkpoints store this number.
     pub consecutive_skips: u32,
     /// Every member's measurements, by group rank. Only the leader receives them; the other members receive an empty
     /// list.
@@ -103,14 +104,14 @@ pub enum StepOutcome {
 pub enum AbortKind {
     /// Too many steps in a row had a loss or gradient that was not finite.
     NonFinite,
-    /// The votes do not fit together.
+    /// The votes are inconsistent.
     Mismatch,
 }
 
 /// Decides a step from the votes of all members, by group rank. `name` returns the name of a group rank for messages.
 ///
-/// The norm is the sum of the parameters' squared norms in f64, in the order of the parameters' names and regardless of
-/// which rank voted. The norm is therefore bit-identical for every partition.
+/// The norm is the square root of the sum of the parameters' squared norms. The sum is computed in f64 in the order of
+/// the parameters' names, regardless of which rank voted. The norm is therefore bit-identical for every partition.
 pub fn decide_step(votes: &[StepVote], rules: &StepRules, name: &dyn Fn(usize) -> String) -> Verdict {
     let step = votes.first().map_or(0, |vote| vote.step);
     let mut decided = Verdict {
@@ -152,7 +153,8 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules, name: &dyn Fn(usize) -
     });
     decided.outcome = outcome.unwrap_or_else(|reason| StepOutcome::Abort { kind: AbortKind::Mismatch, reason });
     if matches!(decided.outcome, StepOutcome::Abort { .. }) {
-        // the weights are not worth a checkpoint, and the last good checkpoint stays
+        // an abort saves no checkpoint, because the weights may be damaged, and the last good checkpoint stays the
+        // newest
         (decided.save, decided.stop) = (false, true);
     }
     decided
@@ -171,7 +173,7 @@ fn check(votes: &[StepVote], name: &dyn Fn(usize) -> String) -> Result<(), Strin
     Ok(())
 }
 
-/// The norm over all parameters, or the reason why there is no valid norm.
+/// Returns the norm over all parameters, or the reason why there is no valid norm.
 fn global_norm(votes: &[StepVote], name: &dyn Fn(usize) -> String) -> Result<f64, String> {
     let mut squares: Vec<(u32, f64, usize)> = Vec::new();
     for (group_rank, vote) in votes.iter().enumerate() {
@@ -180,7 +182,7 @@ fn global_norm(votes: &[StepVote], name: &dyn Fn(usize) -> String) -> Result<f64
     squares.sort_by_key(|&(index, _, _)| index);
     if let Some(pair) = squares.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(format!(
-            "the norm of parameter {} was voted twice, by {} and {}: a tied weight is the head's to vote",
+            "the norm of parameter {} was voted twice, by {} and {}: only the stage with the head votes on a tied weight",
             pair[0].0,
             name(pair[0].2),
             name(pair[1].2)

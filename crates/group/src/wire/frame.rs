@@ -14,7 +14,7 @@ const PREFIX_BYTES: usize = size_of::<u32>();
 /// # Errors
 /// [`GroupError::FrameTooLarge`], or if the value can't be encoded.
 pub fn encode_frame<T: Serialize>(value: &T, max_bytes: usize) -> Result<Vec<u8>, GroupError> {
-    // the prefix is reserved first and filled in at the end: one buffer, one write, one packet
+    // the buffer begins with space for the prefix, so that a single write sends the whole frame
     let mut bytes = postcard::to_extend(value, vec![0; PREFIX_BYTES])
         .map_err(|error| GroupError::io("a message can't be encoded")(io::Error::other(error)))?;
     let length = bytes.len() - PREFIX_BYTES;
@@ -33,7 +33,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Reads a frame of at most `max_bytes` bytes.
+    /// Creates a reader for one frame of at most `max_bytes` bytes.
     pub fn new(max_bytes: usize) -> FrameReader {
         FrameReader { max_bytes, buffer: vec![0; PREFIX_BYTES], received: 0 }
     }
@@ -41,9 +41,9 @@ impl FrameReader {
     /// Reads until the frame is complete. No byte beyond the frame is read.
     ///
     /// # Errors
-    /// `WouldBlock` or `TimedOut` if the rest has not arrived: the next call continues. `UnexpectedEof` if the stream
-    /// ends inside the frame. `InvalidData` if the frame is too large or can't be decoded. Any other error of the
-    /// stream.
+    /// `WouldBlock` or `TimedOut` if a part of the frame has not arrived: the next call continues. `UnexpectedEof` if
+    /// the stream ends inside the frame. `InvalidData` if the frame is too large or can't be decoded. Any other error
+    /// of the stream.
     pub fn read<T: DeserializeOwned>(&mut self, stream: &mut impl Read) -> io::Result<T> {
         loop {
             let end = self.end()?;
@@ -61,7 +61,7 @@ impl FrameReader {
         }
     }
 
-    /// The number of bytes needed so far: the prefix, then the whole frame once its length is known.
+    /// Returns the number of bytes needed so far: the prefix, then the whole frame once its length is known.
     fn end(&self) -> io::Result<usize> {
         match self.buffer.first_chunk() {
             Some(prefix) if self.received >= PREFIX_BYTES => {
@@ -93,13 +93,13 @@ pub(crate) fn is_timeout(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A stream that returns one byte per read, and `WouldBlock` before each byte.
-    struct SlowStream<'a> {
-        bytes: &'a [u8],
-        blocked: bool,
+    pub(crate) struct SlowStream<'a> {
+        pub(crate) bytes: &'a [u8],
+        pub(crate) blocked: bool,
     }
 
     impl Read for SlowStream<'_> {

@@ -6,32 +6,32 @@ use crate::wire::frame::{invalid, read_frame};
 use crate::wire::messages::{MAGIC, MAX_HELLO_BYTES, MemberMessage, PROTOCOL_VERSION, preamble};
 use crate::{GroupSecret, HANDSHAKE_BYTES, Handshake, Hello, Session};
 
-/// The prologue that distinguishes the handshakes of control connections from those of links.
+/// The prologue that distinguishes the handshakes of control connections from the handshakes of links.
 const PURPOSE: &str = "stagecoach control";
 
-/// The peer that has connected.
+/// The kind of a peer that has connected, with its hello.
 #[derive(Debug, Clone)]
-pub(crate) enum Arrival {
+pub(crate) enum FirstMessage {
     Stage(Hello),
     Spare(Hello),
 }
 
-/// Sent to a client that speaks another protocol.
+/// The text that the coordinator sends to a client of another protocol.
 const FOREIGN_CLIENT_NOTICE: &str = "This is the control port of a Stagecoach job, for its own stages only; \
                         the status is served over HTTP on another port.\n";
 
-/// The coordinator's side. A client that speaks another protocol gets a notice in plain text.
+/// Performs the coordinator's side of the handshake. A client that speaks another protocol gets a notice in plain text.
 pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupSecret) -> io::Result<Session> {
     let mut first = [0; 12];
     let read = stream.read_exact(&mut first);
     if read.is_err() || first[..8] != MAGIC {
-        // Best effort: the client may have disconnected.
+        // A failure is ignored, because the client may have disconnected.
         let _ = stream.write_all(FOREIGN_CLIENT_NOTICE.as_bytes());
         return Err(read
             .err()
             .unwrap_or_else(|| invalid(format!("a foreign client, which began with {}", quoted(&first)))));
     }
-    // also sent to a stage of another version, so that the stage can report the mismatch
+    // a stage of another version receives the preamble too, so that the stage can report the mismatch
     stream.write_all(&preamble())?;
     if first != preamble() {
         return Err(invalid(format!("a stage that speaks {}", version_of(first))));
@@ -44,15 +44,15 @@ pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupS
 }
 
 /// Reads the first message of a member or a spare. Only this message proves that the peer has the key.
-pub(crate) fn read_arrival(stream: &mut impl Read) -> io::Result<Arrival> {
+pub(crate) fn read_arrival(stream: &mut impl Read) -> io::Result<FirstMessage> {
     match read_frame::<MemberMessage>(stream, MAX_HELLO_BYTES)? {
-        MemberMessage::Hello(hello) => Ok(Arrival::Stage(hello)),
-        MemberMessage::WaitAsSpare(hello) => Ok(Arrival::Spare(hello)),
+        MemberMessage::Hello(hello) => Ok(FirstMessage::Stage(hello)),
+        MemberMessage::WaitAsSpare(hello) => Ok(FirstMessage::Spare(hello)),
         _ => Err(invalid("a stage that did not begin with a hello".to_owned())),
     }
 }
 
-/// The member's side.
+/// Performs the member's side of the handshake.
 ///
 /// # Errors
 /// `InvalidData` if the other side is not a coordinator of this version with the group's key.

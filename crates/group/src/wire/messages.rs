@@ -1,5 +1,5 @@
 //! The messages of a control connection. Each side first sends a preamble (magic and version), which detects foreign
-//! clients. A handshake follows, and all messages are encrypted.
+//! clients. A handshake follows. All messages after the handshake are encrypted.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict}
 
 /// The first bytes that each side sends.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
-/// Version of the control protocol, incremented with every change of its messages.
+/// The version of the control protocol. Every change of the messages increments the version.
 pub const PROTOCOL_VERSION: u32 = 12;
-/// Replaces the exit code of a leaving member that joins the next group.
+/// The leave code of a member that joins the next group.
 pub(crate) const JOINS_NEXT_GROUP: i32 = -1;
-/// Replaces the exit code of a leaving member if all members leave and no group follows.
+/// The leave code of a member that ends the group for all members. No spare takes this member's place.
 pub(crate) const ENDS_GROUP: i32 = -2;
-/// Size limit of a hello, in bytes.
+/// The size limit of a hello, in bytes.
 pub(crate) const MAX_HELLO_BYTES: usize = 256 << 10;
-/// Size limit of any later frame, in bytes.
+/// The size limit of any later frame, in bytes.
 pub(crate) const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// Messages from a member to the coordinator. The order of variants and fields is the wire format.
@@ -42,14 +42,15 @@ pub(crate) enum MemberMessage {
     Leave {
         code: i32,
     },
-    /// Replaces the hello: a spare waits to take the place of a stage.
+    /// The hello of a spare, which waits to take the place of a stage.
     WaitAsSpare(Hello),
 }
 
 /// Messages from the coordinator to a member. The order of variants and fields is the wire format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum CoordinatorMessage {
-    /// The hello was accepted. The text is the leader's activity until it releases the group.
+    /// The coordinator has accepted the hello. The text reports the leader's progress until the leader releases the
+    /// group.
     Preparing(String),
     Heartbeat,
     Refused(Refusal),
@@ -71,18 +72,18 @@ pub(crate) enum CoordinatorMessage {
     /// All members have left.
     LeaveAcknowledged,
     GroupEnded(GroupFailure),
-    /// Sent to the first spare. If the leader's process ends, the spare takes its place with the incarnation after this
-    /// one.
+    /// The receiving spare is the first in line. If the leader's process ends, this spare takes the leader's place with
+    /// the incarnation after `incarnation`.
     NextInLine {
         incarnation: u32,
     },
     /// The last message to a spare, which takes the place of a stage whose process has ended.
     Promote {
-        /// A global rank.
+        /// The stage's global rank.
         rank: usize,
         incarnation: u32,
     },
-    /// Sent to a stage outside the group, which has formed without this stage.
+    /// The group has formed without this stage, which waits for the next group.
     Waiting {
         progress: String,
         /// Whether the stage leads the next group if the leader's process ends.
@@ -90,7 +91,7 @@ pub(crate) enum CoordinatorMessage {
     },
 }
 
-/// The preamble: magic and version.
+/// Returns the preamble: magic and version.
 pub(crate) fn preamble() -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&MAGIC);

@@ -1,7 +1,6 @@
 //! The protocol of a connection: its beginning, its frames, its encryption, the messages of both sides, and its end.
 
-pub(crate) mod connect;
-pub(crate) mod disconnect;
+pub(crate) mod connection;
 pub mod frame;
 #[cfg(test)]
 mod golden_tests;

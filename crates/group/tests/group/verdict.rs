@@ -6,12 +6,12 @@ use stagecoach_group::{AbortKind, BlockLosses, StepOutcome, StepRules, StepVote,
 
 const CLIP: StepRules = StepRules { clip_norm: Some(1.0), max_consecutive_skips: 10 };
 
-/// The decision of a group of one replica.
+/// Decides a step of a group of one replica.
 fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
     stagecoach_group::decide_step(votes, rules, &|group_rank| format!("stage {group_rank}"))
 }
 
-/// The votes of `ranks` ranks: rank `owners[i]` votes for parameter `i`, and the last rank for the loss.
+/// Returns the votes of `ranks` ranks: rank `owners[i]` votes for parameter `i`, and the last rank for the loss.
 fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<StepVote> {
     let mut votes = vec![StepVote { step: 5, all_finite: true, ..StepVote::default() }; ranks];
     for (index, (&square, &owner)) in squares.iter().zip(owners).enumerate() {
@@ -21,12 +21,12 @@ fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<Step
     votes
 }
 
-/// The loss of a step with one block and one target.
+/// Returns the losses of a step with one block and one target.
 pub fn one_block(loss: f32) -> BlockLosses {
     BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, loss.into())] }
 }
 
-/// The parts of a verdict on which all ranks act, as bits.
+/// Returns the parts of a verdict on which all ranks act, as bits.
 fn bits(verdict: &Verdict) -> (u64, u32, Option<u64>, bool, bool) {
     let clip = match verdict.outcome {
         StepOutcome::Apply { clip } => Some(clip.to_bits()),
@@ -66,14 +66,14 @@ proptest! {
         prop_assert_eq!(bits(&decide_step(&cut, &rules)), bits(&whole));
         cut.rotate_left(turn % ranks);
         prop_assert_eq!(bits(&decide_step(&cut, &rules)), bits(&whole));
-        // the definition: a sum in the order of the names
+        // the norm is defined by a sum in the order of the names
         let mut sum = 0.0;
         squares.iter().for_each(|square| sum += square);
         prop_assert_eq!(whole.norm.to_bits(), f64::sqrt(sum).to_bits());
     }
 
-    /// Every distribution of the blocks over ranks gives the same bits as one rank with all blocks, which are those of
-    /// the binary tree.
+    /// Every distribution of the blocks over ranks gives the same bits as one rank with all blocks, and as the binary
+    /// tree.
     #[test]
     fn the_loss_is_bit_identical_for_every_sharing_of_blocks(
         log in 0usize..5,
@@ -175,9 +175,9 @@ fn votes_that_contradict_each_other_abort() {
     assert!(reason(&heads).contains("for 1 blocks with 2 targets, and stage 2 for 1 with 1"));
     heads[0].losses = None;
     heads[2].losses = Some(BlockLosses { blocks: 4, target_count: 1, sums: vec![(3, 1.0), (0, 1.0), (1, 1.0)] });
-    assert_eq!(reason(&heads), "the losses of blocks [0, 1, 3] of step 5 were voted, and it has 4");
+    assert_eq!(reason(&heads), "the votes on step 5 have the losses of blocks [0, 1, 3], but the step has 4 blocks");
     heads.iter_mut().for_each(|vote| vote.losses = None);
-    assert!(reason(&heads).contains("no stage voted the loss of step 5"));
+    assert!(reason(&heads).contains("no stage reported the loss of step 5"));
 
     assert_eq!(reason(&[]), "no rank voted");
 }
@@ -193,7 +193,7 @@ fn one_vote_to_stop_or_save_decides_for_all() {
     assert_eq!(decide(|_| {}), (false, false));
     assert_eq!(decide(|all| all[1].stop_requested = true), (true, false));
     assert_eq!(decide(|all| all[1].save_due = true), (false, true));
-    // one save at a time: while any rank is still writing the previous checkpoint, the next one waits
+    // a due checkpoint waits while any rank is still writing the previous checkpoint
     assert_eq!(decide(|all| (all[1].save_due, all[2].save_in_progress) = (true, true)), (false, false));
     assert_eq!(decide(|all| all[2].save_in_progress = true), (false, false));
 }

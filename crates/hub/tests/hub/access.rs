@@ -1,11 +1,11 @@
-//! Access rights.
+//! Tests access rights.
 
 use std::net::TcpListener;
 use std::process::Command;
 use std::sync::Arc;
 
-use stagecoach_hub::{Environment, HubClient, HubError, Limits, Token};
-use stagecoach_test_hub::{Answer, File, Hub};
+use stagecoach_hub::{Environment, HubClient, HubError, HubToken, RetryPolicy};
+use stagecoach_test_hub::{File, Hub, PlannedAnswer};
 
 use crate::{REPO, Reader, Setup, hub_with, named, noise, repo};
 
@@ -94,7 +94,7 @@ fn references_of_the_hub_are_revisions() {
 #[test]
 fn a_machine_without_a_way_to_the_hub_is_reported() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let reader = Setup { limits: Limits { attempts: 3, ..Limits::default() }, ..Setup::default() }
+    let reader = Setup { limits: RetryPolicy { attempts: 3, ..RetryPolicy::default() }, ..Setup::default() }
         .client(&format!("http://{address}"));
     let error = reader.client.commit(&repo(), "main").unwrap_err();
     assert!(matches!(error, HubError::Unreachable { .. }) && error.is_temporary(), "{error}");
@@ -126,14 +126,14 @@ fn a_proxy_that_is_down_is_named() {
 #[ignore = "a_proxy_that_is_down_is_named runs it"]
 fn in_another_environment() {
     let environment = Environment::read(|name| std::env::var(name).ok()).unwrap();
-    let limits = Limits { attempts: 1, ..Limits::default() };
+    let limits = RetryPolicy { attempts: 1, ..RetryPolicy::default() };
     let client = HubClient::new(environment, limits, Arc::new(|_| ()), Arc::new(|_: &str| ())).unwrap();
     println!("{}", client.commit(&repo(), "main").unwrap_err());
 }
 
 #[test]
 fn a_host_without_a_name_is_reported() {
-    let limits = Limits { attempts: 1, ..Limits::default() };
+    let limits = RetryPolicy { attempts: 1, ..RetryPolicy::default() };
     let reader = Setup { limits, ..Setup::default() }.client("http://hub.invalid");
     let error = reader.client.commit(&repo(), "main").unwrap_err();
     assert!(matches!(&error, HubError::Unreachable { host, .. } if host == "hub.invalid"), "{error}");
@@ -153,15 +153,15 @@ fn no_message_shows_the_token() {
     let mut said = Vec::new();
     let reader = Reader::with_token(&hub, SECRET);
     said.push(format!("{:?}", reader.client));
-    said.push(format!("{:?}", Token::parse(SECRET, "HF_TOKEN").unwrap()));
-    // a token that is unknown to the hub, and then a known one
+    said.push(format!("{:?}", HubToken::parse(SECRET, "HF_TOKEN").unwrap()));
+    // the hub first refuses the token, and accepts it after `hub.user`
     let refused = reader.text("data/*").unwrap_err();
     said.push(format!("{refused} {refused:?}"));
     hub.user(SECRET);
-    hub.faults(|faults| (faults.answers, faults.truncate_at) = (vec![Answer::hub(503); 3], Some(0)));
+    hub.faults(|faults| (faults.answers, faults.truncate_at) = (vec![PlannedAnswer::hub(503); 3], Some(0)));
     let broken = reader.text("data/*").unwrap_err();
     let words = format!("{SECRET} may not read it");
-    hub.faults(|faults| faults.answers = vec![Answer::hub(403).with("x-error-message", &words)]);
+    hub.faults(|faults| faults.answers = vec![PlannedAnswer::hub(403).with("x-error-message", &words)]);
     let forbidden = reader.text("data/*").unwrap_err();
     said.push(format!("{forbidden} {forbidden:?}"));
     said.push(format!("{broken} {broken:?}"));

@@ -1,4 +1,4 @@
-//! A cache that other clients of the hub have filled.
+//! Tests a cache that other clients of the hub have filled.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use crate::{REPO, Reader, Setup, repo};
 const TEXT: &[u8] = b"To be, or not to be";
 const PATH: &str = "data/deep/hamlet.txt";
 
-/// A hub with a small and a large file, and a cache that has the large one.
+/// A hub with a small and a large file, and a cache that contains the large file.
 struct Fixture {
     hub: Hub,
     commit: String,

@@ -1,4 +1,4 @@
-//! The files that a pattern matches.
+//! Tests which files a pattern matches.
 
 use stagecoach_hub::HubError;
 use stagecoach_test_hub::{File, Hub};

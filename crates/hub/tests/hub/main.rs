@@ -1,4 +1,4 @@
-//! The client against a hub on this machine.
+//! Tests the client against a hub on this machine.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
@@ -15,12 +15,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stagecoach_hub::{Environment, HubClient, HubError, HubFile, HubUri, Limits, Repo, Token};
+use stagecoach_hub::{Environment, HubClient, HubError, HubFile, HubToken, HubUri, Repo, RetryPolicy};
 use stagecoach_test_hub::{File, Hub, Request};
 
 const REPO: &str = "datasets/org/plays";
 
-/// A client whose waits are counted.
+/// A client, and the log of its waits.
 struct Reader {
     client: HubClient,
     log: Arc<Mutex<Log>>,
@@ -38,12 +38,12 @@ struct Setup {
     token: Option<&'static str>,
     cache: Option<PathBuf>,
     offline: bool,
-    limits: Limits,
+    limits: RetryPolicy,
 }
 
 impl Setup {
     fn client(self, endpoint: &str) -> Reader {
-        let token = self.token.and_then(|token| Token::parse(token, "HF_TOKEN").unwrap());
+        let token = self.token.and_then(|token| HubToken::parse(token, "HF_TOKEN").unwrap());
         let environment = Environment { endpoint: endpoint.into(), token, cache: self.cache, offline: self.offline };
         let log = Arc::new(Mutex::new(Log::default()));
         let (waits, notices) = (log.clone(), log.clone());
@@ -62,7 +62,7 @@ impl Reader {
         Setup { token: Some(token), ..Setup::default() }.client(&hub.endpoint())
     }
 
-    /// All bytes of a file of the branch main.
+    /// Returns all bytes of a file of the branch main.
     fn text(&self, path: &str) -> Result<Vec<u8>, HubError> {
         let (commit, file) = self.file(path)?;
         self.bytes(&commit, &file, 0..file.size)
@@ -95,24 +95,24 @@ fn repo() -> Repo {
     named(REPO)
 }
 
-/// The repository with the name `name` on a test's hub.
+/// Returns the repository `name` on the hub of a test.
 fn named(name: &str) -> Repo {
     format!("hf://{name}").parse::<HubUri>().unwrap().repo
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from position to position.
 fn noise(count: usize) -> Vec<u8> {
     (0..count as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// A hub with one large file `data/a.bin`.
+/// Returns a hub with one large file `data/a.bin`.
 fn hub_with(bytes: &[u8]) -> Hub {
     let hub = Hub::start();
     hub.put(REPO, "main", [("data/a.bin", File::large(bytes))]);
     hub
 }
 
-/// The ranges of the requests for files, in their order.
+/// Returns the ranges of the requests for files, in the order of the requests.
 fn ranges(requests: &[Request], is_wanted: impl Fn(&Request) -> bool) -> Vec<&str> {
     let wanted = requests.iter().filter(|request| is_wanted(request));
     wanted.filter_map(|request| request.range.as_deref()).collect()

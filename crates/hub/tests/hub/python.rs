@@ -1,5 +1,5 @@
-//! Hugging Face's own clients read the same from the same hub. `make datasets` runs these tests with the Python that
-//! they need.
+//! Compares this client with Hugging Face's Python clients on the same hub. `make datasets` runs these tests with the
+//! Python that they need.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ struct Found {
     texts: Vec<String>,
 }
 
-/// A hub with two data sets, and what the Python clients found there.
+/// A hub with two data sets, and the results of the Python clients on this hub.
 struct Scene {
     hub: Hub,
     found: BTreeMap<String, Found>,
@@ -67,7 +67,7 @@ fn python_clients_read_the_same() {
     let Scene { hub, found, home } = Scene::new();
     let cache = Some(home.path().join("hub"));
     let online = Reader::new(&hub);
-    // the downloads of huggingface_hub suffice without the hub
+    // the files that huggingface_hub has downloaded suffice without the hub
     let offline = Setup { cache, offline: true, ..Setup::default() }.client("http://127.0.0.1:1");
     let mut texts = Vec::new();
     for (id, pattern) in [("org/lines", "**/*.jsonl"), ("org/table", "data/*.parquet")] {

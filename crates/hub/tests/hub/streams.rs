@@ -1,4 +1,4 @@
-//! Bytes of files, over connections that are cut, slow or wrong.
+//! Tests reads of files over connections that are cut, slow or wrong.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use stagecoach_hub::{HubError, Limits};
-use stagecoach_test_hub::{Answer, File, Hub, Port};
+use stagecoach_hub::{HubError, RetryPolicy};
+use stagecoach_test_hub::{File, Hub, PlannedAnswer, Port};
 
 use crate::{REPO, Reader, Setup, hub_with, noise, ranges, repo};
 
@@ -105,7 +105,7 @@ fn a_truncated_body_continues_where_it_broke() {
 #[test]
 fn bodies_that_never_get_on_are_an_error() {
     let hub = hub_with(&noise(10_000));
-    // if the server ignores ranges, each attempt receives the same bytes before the break
+    // if the server ignores ranges, each attempt receives the same bytes before the connection breaks
     for ignores_ranges in [false, true] {
         hub.faults(|faults| {
             faults.truncate_at = Some(if ignores_ranges { 1000 } else { 0 });
@@ -123,7 +123,7 @@ fn a_body_that_stops_is_asked_for_again() {
     let bytes = noise(10_000);
     let hub = hub_with(&bytes);
     hub.faults(|faults| (faults.stall_at, faults.stalls) = (Some(5000), 1));
-    let limits = Limits { silence: Duration::from_millis(300), ..Limits::default() };
+    let limits = RetryPolicy { silence: Duration::from_millis(300), ..RetryPolicy::default() };
     let reader = Setup { limits, ..Setup::default() }.client(&hub.endpoint());
     let (sender, receiver) = mpsc::channel();
     let reading = thread::spawn(move || {
@@ -150,7 +150,7 @@ fn a_flipped_byte_is_an_error_at_the_end() {
         let beginning = format!("{path} of the dataset org/plays at commit {commit} is damaged: 127.0.0.1:");
         assert!(error.to_string().starts_with(&beginning), "{error}");
         assert!(error.to_string().contains(&file.digest.to_string()) && !error.is_temporary(), "{error}");
-        // a part has no digest
+        // a part of a file has no digest
         assert_eq!(reader.bytes(&commit, &file, 50..51).unwrap(), [bytes[50] ^ 1]);
     }
 }
@@ -168,7 +168,7 @@ fn a_download_that_contradicts_the_listing_is_refused() {
         let error = Reader::new(&hub).text("data/*").unwrap_err();
         assert!(matches!(error, HubError::Contradicts { .. }) && !error.is_temporary(), "{name}: {error}");
     }
-    // tags of a mirror prove nothing
+    // the tag of a mirror is not a digest, and is not compared
     hub.faults(|faults| faults.headers = vec![("x-linked-etag", "W/\"5f2a-1234\"".to_owned())]);
     Reader::new(&hub).text("data/*").unwrap();
 }
@@ -177,11 +177,11 @@ fn a_download_that_contradicts_the_listing_is_refused() {
 fn a_range_of_another_file_is_refused() {
     let hub = hub_with(&noise(100));
     let answers = [
-        Answer::cdn(206).with("content-range", "bytes 0-99/101"),
-        Answer::cdn(206).with("content-range", "bytes 1-99/100"),
-        Answer::cdn(206),
-        Answer::cdn(200).with("content-length", "101"),
-        Answer::cdn(416),
+        PlannedAnswer::cdn(206).with("content-range", "bytes 0-99/101"),
+        PlannedAnswer::cdn(206).with("content-range", "bytes 1-99/100"),
+        PlannedAnswer::cdn(206),
+        PlannedAnswer::cdn(200).with("content-length", "101"),
+        PlannedAnswer::cdn(416),
     ];
     for answer in answers {
         hub.faults(|faults| faults.answers = vec![answer.clone()]);
@@ -275,7 +275,7 @@ proptest! {
         let range = at(from.min(to))..at(from.max(to));
         match reader.bytes(&commit, &file, range.clone()) {
             Ok(found) => prop_assert!(found == bytes[range.start as usize..range.end as usize]),
-            // if the server ignores ranges, bodies may break before the first new byte
+            // if the server ignores ranges, each body may break before the first new byte
             Err(error) => prop_assert!(error.is_temporary() && truncate_at.is_some(), "{error}"),
         }
     }

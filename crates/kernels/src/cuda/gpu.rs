@@ -1,4 +1,4 @@
-//! The kernels on the GPU of this process.
+//! Loads and launches the kernels on the GPU of this process.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -23,30 +23,31 @@ pub enum KernelError {
     Cuda(#[from] CudaError),
 }
 
-/// A GPU with all kernels.
+/// A GPU on which all kernels are loaded.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     index: usize,
     module: CudaModule,
     functions: HashMap<&'static str, CudaFunction>,
     max_blocks: u32,
-    /// Version of the compiler, which determines the bits of the results.
+    /// The version of the compiler, which determines the bits of the results.
     nvrtc_version: String,
-    /// Compute capability.
+    /// The compute capability: major and minor version.
     capability: (u32, u32),
 }
 
-/// The GPUs with loaded kernels. A process computes on one GPU, but a spare may replace a stage that uses another.
+/// The GPUs with loaded kernels. A process computes on one GPU, but a spare may replace a stage that uses another GPU.
 static GPUS: RwLock<Vec<&'static Gpu>> = RwLock::new(Vec::new());
 
 fn find(index: usize) -> Option<&'static Gpu> {
     GPUS.read().unwrap_or_else(PoisonError::into_inner).iter().find(|gpu| gpu.index == index).copied()
 }
 
-/// Compiles the kernels and loads them on GPU `index`, unless they are loaded. Compilation takes a second or two.
+/// Compiles the kernels and loads them on GPU `index`, unless they are loaded already. Compilation takes a second or
+/// two.
 ///
 /// # Errors
-/// If NVRTC is missing, does not know this GPU or does not compile the kernels, or the driver does not load them.
+/// If NVRTC is missing, does not support this GPU or can't compile the kernels, or the driver can't load them.
 pub fn load(index: usize) -> Result<(), KernelError> {
     if find(index).is_none() {
         ffi::pin_gpu_products();
@@ -56,12 +57,12 @@ pub fn load(index: usize) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// The version of the compiler of GPU `index`'s kernels, if kernels are loaded.
+/// Returns the version of the compiler of GPU `index`'s kernels, if kernels are loaded.
 pub fn compiler_version(index: usize) -> Option<&'static str> {
     find(index).map(|gpu| gpu.nvrtc_version.as_str())
 }
 
-/// The GPU whose kernels [`load`] has loaded.
+/// Returns the GPU whose kernels [`load`] has loaded.
 ///
 /// # Panics
 /// If the kernels are not loaded: all code that chooses a device calls [`load`].
@@ -91,7 +92,7 @@ impl Gpu {
         })
     }
 
-    /// Whether libtorch's flash attention runs on this GPU: from Ampere on.
+    /// Whether libtorch's flash attention runs on this GPU, which requires an Ampere GPU or a newer one.
     pub(crate) fn has_flash_attention(&self) -> bool {
         self.capability >= (8, 0)
     }
@@ -120,7 +121,7 @@ impl Launcher for Gpu {
         let function = &self.functions[kernel];
         // SAFETY: the caller upholds the contract; libtorch reuses freed memory only for later work on the same stream.
         if let Err(error) = unsafe { self.module.launch(function, ((x, y), threads), arguments) } {
-            panic!("the kernel {kernel} does not run: {error}");
+            panic!("the launch of the kernel {kernel} failed: {error}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Operations for which libtorch's own GPU code is better than the reference form: flash attention, and bf16 products
-//! with fp32 sums.
+//! The operations for which libtorch has better GPU code than the reference: flash attention, and bf16 products with
+//! fp32 sums.
 
 use tch::{Kind, Tensor};
 
 use super::gpu::Gpu;
 use super::operations::{rotary, rotate_back};
-use crate::{Heads, Rotation, Sequences, ffi, reference};
+use crate::{Heads, Rotation, VarlenSequences, ffi, reference};
 
 /// The largest head size of flash attention. Head sizes are multiples of 8.
 const WIDEST_HEAD: i64 = 256;
@@ -15,7 +15,7 @@ fn is_flash(on: &Gpu, qkv: &Tensor, heads: Heads) -> bool {
     on.has_flash_attention() && qkv.kind() == Kind::BFloat16 && head_fits && qkv.numel() > 0
 }
 
-pub(crate) fn attention(on: &Gpu, qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
+pub(crate) fn attention(on: &Gpu, qkv: &Tensor, sequences: VarlenSequences, heads: Heads) -> (Tensor, Tensor) {
     match is_flash(on, qkv, heads) {
         true => ffi::flash_attention(qkv, sequences, heads),
         false => reference::attention(qkv, sequences, heads),
@@ -27,7 +27,7 @@ pub(crate) fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
     saved: (&Tensor, &Tensor),
-    sequences: Sequences,
+    sequences: VarlenSequences,
     heads: Heads,
     rotation: Rotation,
 ) -> Tensor {

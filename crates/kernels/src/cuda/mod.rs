@@ -1,6 +1,6 @@
-//! The operations on GPUs, by this project's own kernels. The kernels' sources are part of the binary. A stage compiles
-//! them for its GPU when it starts ([`load`]). The code that chooses the blocks of a launch is the same for a GPU and
-//! for the tests, which run the same sources on the host ([`Launcher`]).
+//! The operations on GPUs, by Stagecoach's kernels. The binary contains the kernels' sources. A stage compiles the
+//! sources for its GPU when it starts ([`load`]). The tests run the same sources on the host, with the same code that
+//! chooses the blocks of a launch ([`Launcher`]).
 
 mod gpu;
 mod library_calls;
@@ -24,7 +24,7 @@ macro_rules! source_files {
     ($($name:literal),*) => { [$(KernelSource { name: $name, text: include_str!($name) }),*] };
 }
 
-/// All files of the kernels.
+/// All source files of the kernels.
 pub(super) const SOURCES: [KernelSource; 8] = source_files!(
     "block.cuh",
     "adamw.cu",
@@ -61,7 +61,7 @@ pub(super) const KERNELS: [&str; 21] = [
     "swiglu_f32",
 ];
 
-/// The blocks of a launch, in two dimensions, and the threads of each.
+/// The number of blocks of a launch, in two dimensions, and the number of threads of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grid {
     pub(super) x: u32,
@@ -75,14 +75,14 @@ pub(super) trait Launcher {
     /// The device of the tensors that kernels read and write.
     fn device(&self) -> Device;
 
-    /// The largest useful number of blocks in one dimension if each block processes several items. The number never
-    /// changes a bit of the results.
+    /// Returns the largest useful number of blocks in one dimension if each block processes several items. This number
+    /// does not change any bit of the results.
     fn max_blocks(&self) -> u32;
 
-    /// Uninitialised memory for results.
+    /// Allocates uninitialised memory for results.
     fn empty(&self, size: &[i64], kind: Kind) -> Tensor;
 
-    /// A copy of a table that a kernel reads. The host does not wait for the copy.
+    /// Copies a table that a kernel reads to the device. The host does not wait for the copy.
     fn upload(&self, table: &[i64]) -> Tensor;
 
     /// Launches a kernel with the addresses of its arguments. The method reads the arguments before it returns.

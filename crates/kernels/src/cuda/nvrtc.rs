@@ -12,11 +12,11 @@ use libloading::os::unix::Library;
 
 use crate::library::{LibraryError, check_functions, open as open_library};
 
-/// The library of CUDA 13, the version of libtorch's own libraries.
+/// The library of NVRTC in CUDA 13, which is the CUDA version of libtorch's libraries.
 const LIBRARY: &str = "libnvrtc.so.13";
-/// The library that NVRTC opens by this name when it compiles.
+/// The library that NVRTC opens by this name during compilation.
 const BUILTINS: &str = "libnvrtc-builtins.so.13.0";
-/// The oldest major version.
+/// The oldest supported major version.
 const MIN_MAJOR: c_int = 13;
 
 /// The functions of NVRTC that this module calls.
@@ -56,13 +56,13 @@ pub enum NvrtcError {
 }
 
 impl NvrtcError {
-    /// The error of the function `call`.
+    /// Returns the error of NVRTC's function `call`.
     fn of(call: &'static str) -> impl FnOnce(result::NvrtcError) -> NvrtcError {
         move |result::NvrtcError(code)| NvrtcError::Failed { call, code }
     }
 }
 
-/// A file of a program.
+/// A source file of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelSource {
     /// The name by which other files include this file.
@@ -78,18 +78,18 @@ pub(crate) struct Compiled {
     pub(crate) log: String,
 }
 
-/// NVRTC by `cudarc`, which panics if the library or one of its functions is missing. `open` therefore looks for them
+/// NVRTC through `cudarc`. `cudarc` panics if the library or one of its functions is missing, so `open` checks for them
 /// first.
 #[derive(Debug)]
 pub(crate) struct Nvrtc {
     version: String,
-    /// The library `BUILTINS`, open so that NVRTC finds it in any folder. NVRTC's own search does not include the
+    /// The library `BUILTINS`. It stays open so that NVRTC finds it in any folder, because NVRTC does not search the
     /// folder of this program's libraries.
     _builtins: Option<Library>,
 }
 
 impl Nvrtc {
-    /// Opens NVRTC by the loader's rules, or in a folder.
+    /// Opens NVRTC in `folder` or, without a folder, by the loader's rules.
     ///
     /// # Errors
     /// If NVRTC is missing or too old.
@@ -99,12 +99,12 @@ impl Nvrtc {
         let library = open_library(&name).map_err(NvrtcError::Missing)?.into();
         check_functions(&name, &library, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
         // `cudarc` tries several names, one of which is the name of the open library
-        // SAFETY: the library is there, and its initialisers only set it up.
+        // SAFETY: the library exists, and its initialisers only set it up.
         check_functions("libnvrtc.so", unsafe { sys::culib() }, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
-        // if the builtins are missing, NVRTC reports that on compilation
+        // NVRTC reports missing builtins when it compiles
         let builtins = open_library(&in_folder(BUILTINS)).ok();
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: writes two integers.
+        // SAFETY: the call writes two integers.
         unsafe { sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(NvrtcError::of("nvrtcVersion"))?;
         let version = format!("{major}.{minor}");
         match major >= MIN_MAJOR {
@@ -113,7 +113,7 @@ impl Nvrtc {
         }
     }
 
-    /// NVRTC's version, such as `13.0`.
+    /// Returns NVRTC's version, such as `13.0`.
     pub(crate) fn version(&self) -> &str {
         &self.version
     }
@@ -122,13 +122,13 @@ impl Nvrtc {
     /// of all files.
     ///
     /// # Errors
-    /// If NVRTC does not know the architecture, lacks a part of itself, or finds an error in the source.
+    /// If NVRTC does not support the architecture, can't load its builtins, or finds an error in the source.
     pub(crate) fn compile(&self, files: &[KernelSource], architecture: &str) -> Result<Compiled, NvrtcError> {
         let program = self.compiled(files, architecture)?;
         Ok(Compiled { cubin: program.cubin()?, log: program.log()? })
     }
 
-    /// The intermediate code for an architecture such as `compute_90`.
+    /// Returns the intermediate code (PTX) for an architecture such as `compute_90`.
     #[cfg(test)]
     pub(crate) fn ptx(&self, files: &[KernelSource], architecture: &str) -> Result<String, NvrtcError> {
         self.compiled(files, architecture)?.ptx()
@@ -146,7 +146,7 @@ impl Nvrtc {
         let (version, architecture) = (self.version.clone(), architecture.to_owned());
         match result.map_err(|result::NvrtcError(code)| code) {
             Ok(()) => Ok(program),
-            // only the architecture can be invalid among these options
+            // among these options, only the architecture can be invalid
             Err(NVRTC_ERROR_INVALID_OPTION) => Err(NvrtcError::UnknownArchitecture { version, architecture }),
             Err(NVRTC_ERROR_BUILTIN_OPERATION_FAILURE) => Err(NvrtcError::NoBuiltins),
             Err(NVRTC_ERROR_COMPILATION) => {
@@ -157,12 +157,12 @@ impl Nvrtc {
     }
 }
 
-/// The C string of one of this program's own texts, which contain no null byte.
+/// Converts one of this program's texts to a C string. These texts contain no null byte.
 fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// A program of NVRTC.
+/// A program in NVRTC's sense: sources that are compiled together.
 struct Program(sys::nvrtcProgram);
 
 impl Program {
@@ -174,7 +174,7 @@ impl Program {
         let addresses = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
         let (text_addresses, name_addresses) = (addresses(&texts), addresses(&names));
         let mut raw = ptr::null_mut();
-        // SAFETY: writes one handle, and copies the strings, which end with null bytes; the count is theirs.
+        // SAFETY: the call writes one handle, and copies `count` strings of each array, which end with null bytes.
         let created = unsafe {
             let (count, texts, names) = (files.len() as c_int, text_addresses.as_ptr(), name_addresses.as_ptr());
             sys::nvrtcCreateProgram(&mut raw, main.as_ptr(), c"kernels.cu".as_ptr(), count, texts, names)
@@ -196,10 +196,10 @@ impl Program {
 
     fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
         let mut bytes = 0;
-        // SAFETY: writes one number; the program is not destroyed.
+        // SAFETY: the call writes one number, and the program is not destroyed.
         unsafe { sys::nvrtcGetCUBINSize(self.0, &mut bytes) }.result().map_err(NvrtcError::of("nvrtcGetCUBINSize"))?;
         let mut cubin = vec![0u8; bytes];
-        // SAFETY: writes as many bytes as the size function has returned.
+        // SAFETY: the call writes as many bytes as the size function has returned.
         unsafe { sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()) }
             .result()
             .map_err(NvrtcError::of("nvrtcGetCUBIN"))?;
@@ -207,7 +207,7 @@ impl Program {
     }
 }
 
-/// The text of a C string in a buffer.
+/// Returns the text of a C string in a buffer.
 fn text(buffer: &[c_char]) -> String {
     let bytes = buffer.iter().map(|&byte| byte as u8).collect::<Vec<_>>();
     CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy).unwrap_or_default().into_owned()

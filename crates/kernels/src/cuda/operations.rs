@@ -1,5 +1,5 @@
-//! The operations by kernels, with the blocks of each launch. The pieces of a sum, and the threads of a block that
-//! sums, depend on shapes alone, and so do the bits.
+//! The operations as launches of kernels, with the blocks of each launch. The pieces of a sum, and the threads of a
+//! block that sums, depend only on shapes. The bits of a sum therefore do not depend on the number of blocks.
 
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
@@ -9,17 +9,17 @@ use tch::{Kind, Tensor};
 use super::{Grid, Launcher};
 use crate::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients, Rotation};
 
-/// Threads of a block in which each thread processes elements or columns.
+/// The number of threads of a block in which each thread processes elements or columns.
 const THREADS: u32 = 256;
-/// Neighbouring elements that a thread reads at a time (`block.cuh`).
+/// The number of neighbouring elements that a thread reads at a time (`block.cuh`).
 const GROUP: i64 = 8;
-/// Positions of a piece of an embedding's gradient.
+/// The number of positions in a piece of an embedding's gradient.
 const EMBEDDING_PIECE: i64 = 64;
-/// The fewest rows of a piece of a sum over rows.
+/// The smallest number of rows in a piece of a sum over rows.
 const MIN_ROWS_PER_PIECE: i64 = 32;
-/// The most pieces of a sum over rows. The pieces are then added sequentially.
+/// The largest number of pieces of a sum over rows. A kernel then adds the pieces sequentially.
 const MAX_PIECES: i64 = 512;
-/// Pieces of each list of squares.
+/// The number of pieces of each list of squares.
 const SQUARED_NORM_PIECES: u32 = 128;
 
 /// A kernel's name for this type of activations.
@@ -38,7 +38,8 @@ macro_rules! launch {
     };
 }
 
-/// The address of a tensor for a kernel: contiguous, of this type, on the launcher's device.
+/// Returns the address of a tensor for a kernel. The tensor must be contiguous, of this type, and on the launcher's
+/// device.
 #[track_caller]
 fn data(on: &dyn Launcher, tensor: &Tensor, kind: Kind) -> *mut c_void {
     let fits = tensor.kind() == kind && tensor.is_contiguous() && tensor.device() == on.device();
@@ -50,7 +51,7 @@ fn data_or_null(on: &dyn Launcher, tensor: Option<&Tensor>, kind: Kind) -> *mut 
     tensor.map_or(null_mut(), |tensor| data(on, tensor, kind))
 }
 
-/// The number of rows, and their width.
+/// Returns the number of rows, and the width of a row.
 fn matrix(tensor: &Tensor) -> (i64, i64) {
     let width = tensor.size().last().copied().unwrap_or(1);
     (tensor.numel() as i64 / width.max(1), width)
@@ -65,30 +66,31 @@ fn div_ceil(count: i64, size: i64) -> i64 {
     (count + size - 1) / size
 }
 
-/// The number of blocks for `items` items: at least one, even without items.
+/// Returns the number of blocks for `items` items: at least one, even without items.
 fn blocks(on: &dyn Launcher, items: i64) -> u32 {
     items.clamp(1, i64::from(on.max_blocks())) as u32
 }
 
-/// One thread for each item, or for several.
+/// Returns a grid in which a thread processes one item or several items.
 fn item_grid(on: &dyn Launcher, items: i64) -> Grid {
     Grid { x: blocks(on, div_ceil(items, THREADS.into())), y: 1, threads: THREADS }
 }
 
-/// One block for each row, or for several, with one thread for each group of a row, or for several.
+/// Returns a grid in which a block processes one row or several rows, and a thread one group of a row or several
+/// groups.
 fn row_grid(on: &dyn Launcher, rows: i64, width: i64) -> Grid {
     let threads = (div_ceil(width, GROUP).clamp(1, 512) as u32).next_multiple_of(32);
     Grid { x: blocks(on, rows), y: 1, threads }
 }
 
-/// The number of rows in each piece of a sum over rows, and the number of pieces.
+/// Returns the number of rows in each piece of a sum over rows, and the number of pieces.
 fn pieces(rows: i64) -> (i64, i64) {
     let rows_of_piece = MIN_ROWS_PER_PIECE.max(div_ceil(rows, MAX_PIECES));
     (rows_of_piece, div_ceil(rows, rows_of_piece).max(1))
 }
 
-/// `f32[width]`: the sum of `partial[pieces, width]`, which `fill` computes piece by piece. `fill` gets the number of
-/// pieces, the memory and the rows of a piece.
+/// Returns `f32[width]`, the sum of the rows of `partial[pieces, width]`. `fill` computes all pieces from the number of
+/// pieces, the address of `partial`, and the number of rows of a piece.
 fn sum_by_pieces(on: &dyn Launcher, (rows, width): (i64, i64), fill: impl FnOnce(u32, *mut c_void, i64)) -> Tensor {
     let (rows_of_piece, pieces) = pieces(rows);
     let (partial, sums) = (on.empty(&[pieces, width], Kind::Float), on.empty(&[width], Kind::Float));
@@ -99,7 +101,7 @@ fn sum_by_pieces(on: &dyn Launcher, (rows, width): (i64, i64), fill: impl FnOnce
     sums
 }
 
-/// `f64[rows]`: the sums of `values`, `f64[rows, width]`.
+/// Returns `f64[rows]`, the sums of the rows of `values`, `f64[rows, width]`.
 fn row_sums(on: &dyn Launcher, values: &Tensor) -> Tensor {
     let (rows, width) = (values.size()[0], values.size()[1]);
     let sums = on.empty(&[rows], Kind::Double);
@@ -178,7 +180,7 @@ pub(crate) fn rotary(on: &dyn Launcher, qkv: &Tensor, rotation: Rotation, heads:
     launch_rotary(on, [q, k, null_mut()], [width; 2], qkv, rotation, heads, inverse);
 }
 
-/// The gradients of queries, keys and values side by side, those of queries and keys rotated back.
+/// Returns the gradients of queries, keys and values side by side. The gradients of queries and keys are rotated back.
 pub(crate) fn rotate_back(on: &dyn Launcher, gradients: [&Tensor; 3], rotation: Rotation, heads: Heads) -> Tensor {
     let [dq, dk, dv] = gradients;
     let (q_width, kv_width) = (heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim);
@@ -191,8 +193,8 @@ pub(crate) fn rotate_back(on: &dyn Launcher, gradients: [&Tensor; 3], rotation: 
     dqkv
 }
 
-/// Rotates queries and keys of `from` into `qkv`, and copies the values, unless their address is null. `widths` are the
-/// distances between rows of queries, and of keys and values.
+/// Rotates the queries and keys in `from` into `qkv`. Also copies the values, unless their address is null. `widths`
+/// are the distances between rows of queries, and between rows of keys and of values.
 fn launch_rotary(
     on: &dyn Launcher,
     from: [*mut c_void; 3],
@@ -213,7 +215,7 @@ fn launch_rotary(
         q, k, v, q_width, kv_width, data(on, qkv, kind), cos, sin, rows, length, heads, kv_heads, half, sign);
 }
 
-/// The cross-entropies. `dlogits` may be the logits themselves.
+/// Computes the cross-entropies. `dlogits` may be the same tensor as `logits`.
 pub(crate) fn cross_entropy(
     on: &dyn Launcher,
     logits: &Tensor,
@@ -232,7 +234,7 @@ pub(crate) fn cross_entropy(
     CrossEntropy { sum: row_sums(on, &losses).squeeze(), row_losses: losses.squeeze_dim(0) }
 }
 
-/// The squared norms, `f64[tensors]`.
+/// Returns the squared norms, `f64[tensors]`.
 pub(crate) fn squared_norms(on: &dyn Launcher, tensors: &[&Tensor]) -> Tensor {
     if tensors.is_empty() {
         return on.empty(&[0], Kind::Double);
@@ -245,7 +247,7 @@ pub(crate) fn squared_norms(on: &dyn Launcher, tensors: &[&Tensor]) -> Tensor {
     row_sums(on, &partial)
 }
 
-/// `CudaAdamWOptions` of `adamw.cu`.
+/// The struct `CudaAdamWOptions` of `adamw.cu`.
 #[repr(C)]
 struct CudaAdamWOptions {
     step_size: f32,
@@ -277,7 +279,7 @@ impl From<AdamWOptions> for CudaAdamWOptions {
 
 pub(crate) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter], options: AdamWOptions) {
     let Some(largest) = parameters.iter().map(|parameter| parameter.value.numel() as i64).max() else { return };
-    // `AdamWParameter` of `adamw.cu`
+    // a row has the layout of `AdamWParameter` in `adamw.cu`
     let row = |parameter: &AdamWParameter| {
         let AdamWParameter { value, gradient, exp_avg, exp_avg_sq, compute, weight_decay } = *parameter;
         let tensors = [value, gradient, exp_avg, exp_avg_sq];
@@ -292,13 +294,13 @@ pub(crate) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter], options: A
     launch!(on, "adamw", grid; data(on, &table, Kind::Int64), CudaAdamWOptions::from(options));
 }
 
-/// Adds the rows of `dy` token by token, the rows of each token in their order and by pieces.
+/// Adds the rows of `dy` token by token. The rows of each token are added in their order and by pieces.
 pub(crate) fn accumulate_embedding(on: &dyn Launcher, accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
     let ((tokens, width), kind) = (matrix(dy), dy.kind());
     check(token_ids.numel() as i64 == tokens && matrix(accumulator).1 == width, dy);
     let (sorted, order) = token_ids.view([-1]).sort_stable(true, 0, false);
     let [sorted, order] = [&sorted, &order].map(|ids| data(on, ids, Kind::Int64));
-    // at most two tokens of a piece have other pieces
+    // at most two tokens of a piece also occur in other pieces
     let partial = on.empty(&[2 * div_ceil(tokens, EMBEDDING_PIECE), width], Kind::Float);
     let [accumulator, partial] = [accumulator, &partial].map(|sums| data(on, sums, Kind::Float));
     let grid = row_grid(on, tokens, width);

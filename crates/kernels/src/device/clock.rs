@@ -1,4 +1,4 @@
-//! Points in time of the host or of a GPU. The host runs ahead of the GPU, and learns the GPU's times later.
+//! Points in time on the host or on a GPU. The host runs ahead of the GPU, and can read the GPU's times only later.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use super::stream::CudaEvent;
 /// A point in time: an instant on the host, or the time at which a GPU completes the work queued so far.
 #[derive(Clone, Debug)]
 pub enum Timestamp {
-    /// On the host.
+    /// An instant on the host.
     Host(Instant),
-    /// On a GPU.
+    /// An event on a GPU.
     Device(Arc<CudaEvent>),
 }
 
 impl Timestamp {
-    /// The current time on the host.
+    /// Returns the current time on the host.
     pub fn now() -> Timestamp {
         Timestamp::Host(Instant::now())
     }
 
-    /// Waits until the point has passed. Returns whether it has.
+    /// Waits until the point in time has passed. Returns `false` if the wait fails.
     pub fn wait(&self) -> bool {
         match self {
             Timestamp::Host(_) => true,
@@ -28,7 +28,8 @@ impl Timestamp {
         }
     }
 
-    /// The point on the host's clock; `None` if a GPU has not reached it, or there is no clock for it.
+    /// Converts the point to the host's clock. Returns `None` if a GPU has not reached it, or if there is no clock for
+    /// the GPU.
     pub fn instant(&self, clock: Option<&DeviceClock>) -> Option<Instant> {
         match self {
             Timestamp::Host(at) => Some(*at),
@@ -45,12 +46,12 @@ pub struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// The clock for which the event `zero` was complete at `at`.
+    /// Returns the clock for which the event `zero` was complete at `at`.
     pub fn new(zero: CudaEvent, at: Instant) -> DeviceClock {
         DeviceClock { zero: Arc::new(zero), at }
     }
 
-    /// The time at which an event was complete; `None` if it is not complete.
+    /// Returns the time at which an event was complete; `None` if it is not complete.
     fn instant(&self, event: &CudaEvent) -> Option<Instant> {
         let seconds = event.seconds_since(&self.zero)?;
         let distance = Duration::try_from_secs_f64(seconds.abs()).ok()?;

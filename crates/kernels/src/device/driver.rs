@@ -1,6 +1,6 @@
-//! The CUDA driver by `cudarc`: its library, its errors, and the context of a device.
+//! The CUDA driver through `cudarc`: its library, its errors, and the context of a device.
 //!
-//! `cudarc` panics where the library or a function of it is missing, so this module looks for them first.
+//! `cudarc` panics if the library or one of its functions is missing, so this module checks for them first.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,7 +15,7 @@ use crate::library::{LibraryError, check_functions, open};
 const LIBRARY: &str = "libcuda.so.1";
 
 /// The functions of the driver that `cudarc` calls for this program. The stand-in for the driver (`tests/nccl`) has
-/// exactly these, and a test compares the two.
+/// exactly these functions, and a test compares the two lists.
 const FUNCTIONS: [&str; 29] = [
     "cuInit",
     "cuCtxGetCurrent",
@@ -48,13 +48,13 @@ const FUNCTIONS: [&str; 29] = [
     "cuStreamWaitEvent",
 ];
 
-/// The reason that the driver can't be used, or its error.
+/// The reason that the driver can't be used, or the driver's error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// The driver is missing or too old.
     #[error("there is no usable NVIDIA driver: {0}")]
     NoDriver(#[from] LibraryError),
-    /// The driver has no such device.
+    /// The driver has no device with this number.
     #[error("the NVIDIA driver has {count} devices, and device {index} is asked for")]
     NoDevice {
         /// The device's number, from 0.
@@ -67,7 +67,7 @@ pub enum CudaError {
     NoDevices,
     /// Another process has exclusive use of the device, or its mode prohibits use.
     #[error(
-        "the GPU is not available: another process has it for itself (compute mode EXCLUSIVE_PROCESS), or its mode is PROHIBITED: end that \
+        "the GPU is not available: another process uses it exclusively (compute mode EXCLUSIVE_PROCESS), or its compute mode is PROHIBITED: end that \
          process, or run nvidia-smi -c DEFAULT"
     )]
     Busy,
@@ -82,7 +82,7 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// The error of the driver's function `call`.
+    /// Returns the error of the driver's function `call`.
     pub(super) fn of(call: &'static str) -> impl FnOnce(DriverError) -> CudaError {
         move |error| match error.0 {
             sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaError::NoDevices,
@@ -95,27 +95,27 @@ impl CudaError {
     }
 }
 
-/// Opens the driver, once.
+/// Opens the driver, once per process.
 fn open_driver() -> Result<(), CudaError> {
     static OPENED: OnceLock<Result<(), CudaError>> = OnceLock::new();
     let opened = OPENED.get_or_init(|| {
-        // fails with the loader's reason; kept open until `cudarc` has opened it too
+        // `open` fails with the loader's reason; the library stays open until `cudarc` has opened it too
         let _library = open(LIBRARY)?;
-        // SAFETY: the library is there, and its initialisers only set it up.
+        // SAFETY: the library exists, and its initialisers only set it up.
         check_functions(LIBRARY, unsafe { sys::culib() }, &FUNCTIONS)?;
         result::init().map_err(CudaError::of("cuInit"))
     });
     opened.clone()
 }
 
-/// The CUDA version that the driver supports, such as 13000 for 13.0, and the number of devices.
+/// Returns the CUDA version that the driver supports, such as 13000 for 13.0, and the number of devices.
 ///
 /// # Errors
 /// If there is no driver.
 pub(super) fn version_and_devices() -> Result<(c_int, c_int), CudaError> {
     open_driver()?;
     let mut version = 0;
-    // SAFETY: writes one integer.
+    // SAFETY: the call writes one integer.
     unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(CudaError::of("cuDriverGetVersion"))?;
     Ok((version, device_count()?))
 }
@@ -124,7 +124,7 @@ fn device_count() -> Result<c_int, CudaError> {
     result::device::get_count().map_err(CudaError::of("cuDeviceGetCount"))
 }
 
-/// Makes a context the current one of this thread.
+/// Makes a context current on this thread.
 pub(super) fn make_current(context: &driver::CudaContext) -> Result<(), CudaError> {
     context.bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))
 }
@@ -132,18 +132,18 @@ pub(super) fn make_current(context: &driver::CudaContext) -> Result<(), CudaErro
 /// The device properties that determine the compilation and the launches of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProperties {
-    /// Compute capability: 9 and 0 on an H100.
+    /// The compute capability: 9 and 0 on an H100.
     pub capability: (u32, u32),
-    /// Streaming multiprocessors: the number of concurrent blocks is a multiple of it.
+    /// The number of streaming multiprocessors. The number of concurrent blocks is a multiple of this number.
     pub multiprocessors: u32,
 }
 
-/// The context of a GPU that libtorch uses as well (the device's primary context), retained until the process ends.
+/// The primary context of a GPU, which libtorch uses as well. This process retains the context until it ends.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaContext(&'static Arc<driver::CudaContext>);
 
 impl CudaContext {
-    /// The context of device `index`, made current on this thread.
+    /// Returns the context of device `index`, and makes it current on this thread.
     ///
     /// # Errors
     /// If there is no driver or no such device.
@@ -170,18 +170,18 @@ impl CudaContext {
 
     fn retain(index: usize) -> Result<CudaContext, CudaError> {
         let context = driver::CudaContext::new(index).map_err(CudaError::of("cuDevicePrimaryCtxRetain"))?;
-        // SAFETY: tensors are libtorch's, and no `CudaSlice` is made. With tracking, the first stream would wait for
-        // all work of the device.
+        // SAFETY: libtorch owns the tensors, and this program makes no `CudaSlice`. With tracking, the first stream
+        // would wait for all work of the device.
         unsafe { context.disable_event_tracking() };
         Ok(CudaContext(Box::leak(Box::new(context))))
     }
 
-    /// The device's model, by the driver's name.
+    /// Returns the model of the device, by the driver's name.
     pub(crate) fn device_name(&self) -> Result<String, CudaError> {
         self.0.name().map_err(CudaError::of("cuDeviceGetName"))
     }
 
-    /// The properties of the context's device.
+    /// Returns the properties of the context's device.
     pub fn properties(&self) -> Result<DeviceProperties, CudaError> {
         let attribute = |attribute| {
             let value = self.0.attribute(attribute).map_err(CudaError::of("cuDeviceGetAttribute"))?;
@@ -196,7 +196,8 @@ impl CudaContext {
         })
     }
 
-    /// `cudarc`'s context, made current on this thread: libtorch may have made another device's current.
+    /// Returns `cudarc`'s context, and makes it current on this thread: libtorch may have made another device's context
+    /// current.
     pub(super) fn current(&self) -> Result<&'static Arc<driver::CudaContext>, CudaError> {
         make_current(self.0).map(|()| self.0)
     }
@@ -210,7 +211,7 @@ impl CudaContext {
     pub fn is_device_memory(&self, address: *const c_void) -> bool {
         let mut kind: u32 = 0;
         let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-        // SAFETY: writes one unsigned integer; for memory that is unknown to the driver it returns an error.
+        // SAFETY: the call writes one unsigned integer; for memory that is unknown to the driver it returns an error.
         let result = unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address as u64) };
         result.result().is_ok() && kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32
     }
@@ -222,8 +223,9 @@ mod tests {
 
     use super::*;
 
-    /// A function that `cudarc` calls and that [`FUNCTIONS`] lacks would panic on an old driver. Tests over the
-    /// stand-in call all functions but those of kernels, and the stand-in panics in the same way.
+    /// If [`FUNCTIONS`] lacked a function that `cudarc` calls, the process would panic on an old driver. Tests over the
+    /// stand-in call all functions except those of kernels, and a function that the stand-in lacks panics in the same
+    /// way.
     #[test]
     fn the_functions_that_are_looked_for_are_those_of_the_stand_in() {
         let stand_in = [

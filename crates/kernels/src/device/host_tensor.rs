@@ -1,4 +1,4 @@
-//! Host memory for copies to and from a GPU that run concurrently with both.
+//! Host memory for copies to and from a GPU. The copies run concurrently with the host and with the GPU.
 
 use std::ops::Deref;
 
@@ -7,11 +7,11 @@ use tch::{Device, Kind, Tensor};
 
 use super::driver::{CudaContext, CudaError};
 
-/// The size of a page; a divisor of the size of large pages.
+/// The size of a page. The sizes of large pages are multiples of it.
 const PAGE_BYTES: usize = 4096;
 
-/// A tensor on the CPU, pinned if it is for a GPU. Pinned pages keep their place, so that copies run concurrently with
-/// the host.
+/// A tensor on the CPU, with pinned memory if it is for copies to or from a GPU. The operating system does not move
+/// pinned pages, so that copies run concurrently with the host.
 #[derive(Debug)]
 pub struct HostTensor {
     tensor: Tensor,
@@ -19,11 +19,11 @@ pub struct HostTensor {
 }
 
 impl HostTensor {
-    /// A new tensor of zeros. Writing its memory once avoids page faults in the first copy into it. The tensor begins
-    /// at a page and shares its pages with no other pinned tensor, because the driver would refuse that.
+    /// Allocates a tensor of zeros. Writing the zeros avoids page faults in the first copy into the tensor. The tensor
+    /// begins at a page and shares no page with another pinned tensor, because the driver refuses to pin a page twice.
     ///
     /// # Errors
-    /// If the driver can't pin its memory.
+    /// If the driver can't pin the tensor's memory.
     pub fn zeros(size: &[i64], kind: Kind, gpu: Option<CudaContext>) -> Result<HostTensor, CudaError> {
         let numel = size.iter().product::<i64>();
         let Some(context) = gpu.filter(|_| numel > 0) else {
@@ -35,7 +35,7 @@ impl HostTensor {
         let offset = (all.data_ptr() as usize).next_multiple_of(PAGE_BYTES) - all.data_ptr() as usize;
         let tensor = all.narrow(0, (offset / element_bytes) as i64, numel).view(size);
         context.current()?;
-        // SAFETY: whole pages of a tensor that is kept until they are unregistered.
+        // SAFETY: these are whole pages of a tensor, which exists until they are unregistered.
         let result = unsafe { sys::cuMemHostRegister_v2(tensor.data_ptr(), pinned_bytes, 0) };
         result.result().map_err(CudaError::of("cuMemHostRegister")).map_err(|error| match error {
             CudaError::Failed { call, why } => {

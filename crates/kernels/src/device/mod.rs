@@ -1,4 +1,4 @@
-//! Loads CUDA at run time, so that one binary serves CPU and GPU: libtorch finds CUDA only if its CUDA library is
+//! Loads CUDA at run time, so that one binary serves CPU and GPU. libtorch finds CUDA only if its CUDA library is
 //! opened before the first query.
 
 mod clock;
@@ -27,7 +27,7 @@ const MIN_DRIVER_VERSION: i32 = 13_000;
 /// The reason that libtorch has no GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoGpu {
-    /// The kernel has no driver, or the container has none of its devices.
+    /// The operating system has no driver, or the container has none of the driver's devices.
     #[error("there is no NVIDIA driver here: /dev/nvidiactl does not exist")]
     NoDriver,
     /// The image lacks libtorch's CUDA library, or one of its dependencies.
@@ -36,7 +36,7 @@ pub enum NoGpu {
     /// The driver's library failed.
     #[error(transparent)]
     Driver(#[from] CudaError),
-    /// The driver is older than the library requires.
+    /// The driver is older than libtorch's CUDA library requires.
     #[error(
         "the NVIDIA driver is for CUDA {}.{}, and libtorch needs one for {}.{} or newer: update the driver of the node",
         found / 1000, found % 1000 / 10, MIN_DRIVER_VERSION / 1000, MIN_DRIVER_VERSION % 1000 / 10
@@ -55,18 +55,18 @@ pub enum NoGpu {
     Unknown(i32),
 }
 
-/// The number of usable GPUs, at least one.
+/// Returns the number of usable GPUs, at least one.
 ///
 /// # Errors
-/// The reason that there is no usable GPU.
+/// If there is no usable GPU. The error is the reason.
 pub fn cuda_devices() -> Result<usize, NoGpu> {
     static LIBRARY: OnceLock<Result<Library, NoGpu>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         if !std::path::Path::new("/dev/nvidiactl").exists() {
             return Err(NoGpu::NoDriver); // avoids mapping half a gigabyte of CUDA kernels on machines without a driver
         }
-        // SAFETY: libtorch's own library; its initialisers register kernels and nothing else. The library is never
-        // unloaded.
+        // SAFETY: this is a library of libtorch; its initialisers register kernels and do nothing else. The library is
+        // never unloaded.
         unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }
             .map_err(|error| NoGpu::NoLibrary(loader_message(&error)))
     });
@@ -77,13 +77,13 @@ pub fn cuda_devices() -> Result<usize, NoGpu> {
     }
 }
 
-/// The number of GPUs that the driver shows this process; 0 if there is no driver. Unlike [`cuda_devices`], it opens no
-/// library of libtorch.
+/// Returns the number of GPUs that the driver shows this process; 0 if there is no driver. Unlike [`cuda_devices`],
+/// this function opens no library of libtorch.
 pub fn driver_devices() -> usize {
     driver::version_and_devices().map_or(0, |(_, count)| count.max(0) as usize)
 }
 
-/// The reason that libtorch finds no device, given the driver's version and number of devices.
+/// Returns the reason that libtorch finds no device, given the driver's version and number of devices.
 fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     match driver {
         Err(CudaError::NoDevices) => NoGpu::NoDevice,
@@ -94,13 +94,13 @@ fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     }
 }
 
-/// The model of a GPU, by the driver's name; empty if the driver does not report it.
+/// Returns the model of a GPU, by the driver's name; empty if the driver does not report it.
 pub fn gpu_model(index: usize) -> String {
     CudaContext::of_device(index).and_then(|context| context.device_name()).unwrap_or_default()
 }
 
-/// The number of a GPU's multiprocessors, which distinguishes a partition (MIG) from the whole; 0 if the driver does
-/// not report it.
+/// Returns the number of a GPU's multiprocessors, which distinguishes a MIG partition from a whole GPU; 0 if the driver
+/// does not report the number.
 pub fn gpu_multiprocessors(index: usize) -> u32 {
     let properties = CudaContext::of_device(index).and_then(|context| context.properties());
     properties.map_or(0, |properties| properties.multiprocessors)
@@ -112,13 +112,14 @@ c_functions! {
     } returns c_int
 }
 
-/// The version of cuBLAS, such as `13.1.0`, whose choice of algorithms determines bits; empty without the library.
+/// Returns the version of cuBLAS, such as `13.1.0`; empty without the library. Its choice of algorithms determines
+/// bits.
 pub fn cublas_version() -> String {
     let Ok(cublas) = CublasFunctions::open("libcublas.so.13") else { return String::new() };
-    // major, minor and patch
+    // these properties are major, minor and patch
     let parts = [0, 1, 2].map(|property| {
         let mut value = 0;
-        // SAFETY: writes one integer.
+        // SAFETY: the call writes one integer.
         unsafe { (cublas.property)(property, &mut value) };
         value.to_string()
     });

@@ -24,24 +24,25 @@ impl CudaModule {
     /// Loads a cubin.
     ///
     /// # Errors
-    /// If it is for another architecture, or the driver is older than the compiler that made it.
+    /// If the cubin is for another architecture, or the driver is older than the compiler of the cubin.
     pub fn load(context: CudaContext, cubin: Vec<u8>) -> Result<CudaModule, CudaError> {
         let loaded = context.current()?.load_module(Ptx::from_binary(cubin));
         Ok(CudaModule { context, module: loaded.map_err(CudaError::of("cuModuleLoadData"))? })
     }
 
-    /// The kernel of this name.
+    /// Returns the kernel of this name.
     pub fn function(&self, name: &str) -> Result<CudaFunction, CudaError> {
         let function = self.module.load_function(name).map_err(CudaError::of("cuModuleGetFunction"))?;
         Ok(CudaFunction(function))
     }
 
-    /// Queues a kernel on the default stream, after the work that libtorch has queued so far, without waiting for it.
-    /// `blocks` has two dimensions. `arguments` are addresses, whose contents are copied before this returns.
+    /// Queues a kernel on the default stream, after the work that libtorch has queued so far, without waiting for the
+    /// kernel. `blocks` has two dimensions. `arguments` are addresses, whose contents are copied before this method
+    /// returns.
     ///
     /// # Safety
-    /// The arguments are those of the kernel, in number and type, and the device memory to which they point stays until
-    /// the kernel is done.
+    /// The arguments are those of the kernel, in number and type. The device memory to which they point stays allocated
+    /// until the kernel is done.
     pub unsafe fn launch(
         &self,
         function: &CudaFunction,

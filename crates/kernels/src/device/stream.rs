@@ -10,17 +10,17 @@ use tch::Tensor;
 
 use super::driver::{CudaContext, CudaError, make_current};
 
-/// A thread that waits for the event sleeps. The event's time is recorded too.
+/// With these flags, a thread that waits for an event sleeps, and the driver records the event's time.
 const EVENT_FLAGS: Option<sys::CUevent_flags> = Some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
 
 impl CudaContext {
-    /// A new stream, which neither waits for the default stream nor makes it wait.
+    /// Creates a stream. It does not wait for the default stream, and the default stream does not wait for it.
     pub fn stream(&self) -> Result<CudaStream, CudaError> {
         let stream = self.current()?.new_stream().map_err(CudaError::of("cuStreamCreate"))?;
         Ok(CudaStream(stream))
     }
 
-    /// An event after all work queued so far on the default stream, which libtorch uses.
+    /// Records an event after all work queued so far on the default stream, which libtorch uses.
     pub fn record_default_stream(&self) -> Result<CudaEvent, CudaError> {
         record(&self.current()?.default_stream())
     }
@@ -34,22 +34,22 @@ fn make_wait(stream: &driver::CudaStream, event: &CudaEvent) -> Result<(), CudaE
     stream.wait(&event.0).map_err(CudaError::of("cuStreamWaitEvent"))
 }
 
-/// A stream of a GPU. When it is dropped, the driver frees it after its work is done.
+/// A stream of a GPU. When this value is dropped, the driver frees the stream after the stream's work is done.
 #[derive(Debug)]
 pub struct CudaStream(Arc<driver::CudaStream>);
 
 impl CudaStream {
-    /// The driver's handle, which is also the runtime's.
+    /// Returns the driver's handle, which is also the handle of the CUDA runtime.
     pub fn raw(&self) -> *mut c_void {
         self.0.cu_stream().cast()
     }
 
-    /// Makes work that is queued on the stream from now on run after the event.
+    /// Makes the stream wait for the event before it runs work that is queued later.
     pub fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
         make_wait(&self.0, event)
     }
 
-    /// An event after all work queued so far on the stream.
+    /// Records an event after all work queued so far on the stream.
     pub fn record(&self) -> Result<CudaEvent, CudaError> {
         record(&self.0)
     }
@@ -59,9 +59,9 @@ impl CudaStream {
         self.0.synchronize().map_err(CudaError::of("cuStreamSynchronize"))
     }
 
-    /// Copies a tensor in GPU memory into a host tensor, whose memory should be pinned: otherwise the copy blocks the
-    /// host. The caller keeps both tensors, does not write to the source and does not read the target until an event
-    /// after the copy is complete.
+    /// Copies a tensor in GPU memory into a host tensor. The host tensor's memory should be pinned; otherwise the copy
+    /// blocks the host. Until an event after the copy is complete, the caller keeps both tensors, does not write to the
+    /// source, and does not read the target.
     pub fn copy_to_host(&self, to: &Tensor, from: &Tensor) -> Result<(), CudaError> {
         let bytes = self.begin_copy(to, from)?;
         // SAFETY: both are contiguous and have `bytes` bytes; the caller keeps them.
@@ -79,7 +79,7 @@ impl CudaStream {
             .map_err(CudaError::of("cuMemcpyHtoDAsync"))
     }
 
-    /// Makes the context current. Returns the number of bytes to copy.
+    /// Makes the stream's context current. Returns the number of bytes to copy.
     fn begin_copy(&self, to: &Tensor, from: &Tensor) -> Result<usize, CudaError> {
         debug_assert!(
             to.is_contiguous() && from.is_contiguous() && to.kind() == from.kind() && to.numel() == from.numel()
@@ -89,13 +89,13 @@ impl CudaStream {
     }
 }
 
-/// A point in the work of a stream. Several threads may use it at the same time, since none records it again. Threads
-/// that wait for it continue to wait when it is dropped.
+/// A point in the work of a stream. Several threads may use an event at the same time, because no thread records it
+/// again. If an event is dropped, threads that wait for it continue to wait.
 #[derive(Debug)]
 pub struct CudaEvent(driver::CudaEvent);
 
 impl CudaEvent {
-    /// Makes computations of libtorch from now on run after the event.
+    /// Makes libtorch wait for the event before it runs computations that are queued later.
     pub fn make_default_stream_wait(&self) -> Result<(), CudaError> {
         make_wait(&self.0.context().default_stream(), self)
     }
@@ -106,16 +106,16 @@ impl CudaEvent {
         self.0.try_is_complete().map_err(CudaError::of("cuEventQuery"))
     }
 
-    /// Waits until all work before the event is done. The thread sleeps meanwhile.
+    /// Waits until all work before the event is done. The thread sleeps during the wait.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.0.synchronize().map_err(CudaError::of("cuEventSynchronize"))
     }
 
-    /// Seconds on the device from `earlier` to this event, negative if this event came first; `None` if either is not
-    /// complete. Accurate to half a microsecond for intervals of seconds.
+    /// Returns the seconds on the device from `earlier` to this event: negative if this event came first, and `None` if
+    /// one of the events is not complete. The result is accurate to half a microsecond for intervals of seconds.
     pub fn seconds_since(&self, earlier: &CudaEvent) -> Option<f64> {
         make_current(self.0.context()).ok()?;
-        // SAFETY: both handles are valid. `cudarc`'s own method would wait for both events.
+        // SAFETY: both handles are valid. `cudarc`'s method would wait for both events.
         let milliseconds = unsafe { result::event::elapsed(earlier.0.cu_event(), self.0.cu_event()) }.ok()?;
         Some(f64::from(milliseconds) / 1e3)
     }

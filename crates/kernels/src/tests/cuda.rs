@@ -1,142 +1,18 @@
-//! Tests of the GPU operations against the reference ones, on the host. The launch code is the one that a GPU runs, and
-//! `cuda/host.h` simulates a block's threads.
+//! Compares the GPU operations with the reference operations, on the host. The launch code is the code that a GPU uses,
+//! and `cuda/host.h` simulates a block's threads.
 
-use std::ffi::{CStr, c_char, c_void};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::ptr::{from_ref, null_mut};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::ffi::c_void;
+use std::ptr::from_ref;
 
-use libloading::Library;
-
+use super::host_kernels::{HostKernels, guarded};
 use super::*;
-use crate::cuda::{self as operations, Grid, KERNELS, Launcher, SOURCES};
+use crate::cuda::{self as operations, Grid, Launcher};
 
-type Kernel = unsafe extern "C" fn(u32, u32, u32, *const *mut c_void, bool) -> *const c_char;
-
-fn cuda_source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda").join(name)
-}
-
-/// The kernels, compiled for the host.
-pub(super) struct Host {
-    pub(super) library: &'static Library,
-    pub(super) max_blocks: u32,
-    /// Whether the threads of a block run in the opposite order.
-    pub(super) backwards: bool,
-}
-
-impl Host {
-    /// Compiles all sources, without the `removed`-th of their shared barriers if it is set. With `counts`, the library
-    /// counts the bytes that they read and write (`host_traffic.cpp`).
-    pub(super) fn compile(removed: Option<usize>, counts: bool) -> Library {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::copy(cuda_source("host.h"), folder.path().join("host.h")).unwrap();
-        let mut main = String::new();
-        for file in &SOURCES {
-            let mut text = file.text.to_owned();
-            if let (true, Some(removed)) = (file.name == "block.cuh", removed) {
-                let (at, barrier) = text.match_indices("__syncthreads();").nth(removed).unwrap();
-                text.replace_range(at..at + barrier.len(), "");
-            }
-            std::fs::write(folder.path().join(file.name), text).unwrap();
-            if file.name.ends_with(".cu") {
-                main += &format!("#include \"{}\"\n", file.name);
-            }
-        }
-        let (source, library) = (folder.path().join("kernels.cpp"), folder.path().join("kernels.so"));
-        std::fs::write(&source, main).unwrap();
-        let mut compiler = Command::new("c++");
-        compiler.args(["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC"]);
-        if counts {
-            // the compiler calls a function of the sanitizer for each access, and the linker binds it to this library's
-            let object = folder.path().join("kernels.o");
-            let mut counted = Command::new("c++");
-            counted.args(compiler.get_args()).args(["-fsanitize=thread", "-c"]).arg(&source).arg("-o").arg(&object);
-            assert!(counted.status().unwrap().success());
-            compiler.arg(&object).arg(cuda_source("host_traffic.cpp"));
-        } else {
-            compiler.arg(&source);
-        }
-        assert!(compiler.arg("-shared").arg("-o").arg(&library).status().unwrap().success());
-        // SAFETY: a library of functions without initialisers that matter to this process.
-        unsafe { Library::new(&library) }.unwrap()
-    }
-
-    /// A host with fewer blocks than rows, so that each block takes several rows.
-    fn forwards() -> Host {
-        static LIBRARY: OnceLock<Library> = OnceLock::new();
-        Host { library: LIBRARY.get_or_init(|| Host::compile(None, false)), max_blocks: 3, backwards: false }
-    }
-
-    /// A host with as many blocks as requested, whose threads run in the opposite order.
-    fn backwards() -> Host {
-        Host { max_blocks: 1 << 20, backwards: true, ..Host::forwards() }
-    }
-}
-
-impl Launcher for Host {
-    fn device(&self) -> Device {
-        Device::Cpu
-    }
-
-    fn max_blocks(&self) -> u32 {
-        self.max_blocks
-    }
-
-    fn empty(&self, size: &[i64], kind: Kind) -> Tensor {
-        guarded(&Tensor::full(size, f64::NAN, (kind, Device::Cpu)))
-    }
-
-    fn upload(&self, table: &[i64]) -> Tensor {
-        guarded(&Tensor::from_slice(table))
-    }
-
-    #[track_caller]
-    unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &mut [*mut c_void]) {
-        // the fault handler is per process, and serves one kernel at a time
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        assert!(KERNELS.contains(&kernel), "{kernel} is not in the list of kernels");
-        assert!(x > 0 && (1..=65_535).contains(&y) && threads.is_multiple_of(32) && (32..=512).contains(&threads));
-        let failure = {
-            let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: every kernel has this type on the host, and the caller guarantees its arguments.
-            unsafe {
-                let function = self.library.get::<Kernel>(kernel.as_bytes()).unwrap();
-                let failure = function(x, y, threads, arguments.as_ptr(), self.backwards);
-                (!failure.is_null()).then(|| CStr::from_ptr(failure).to_string_lossy().into_owned())
-            }
-        };
-        if let Some(failure) = failure {
-            panic!("{failure}");
-        }
-    }
-}
-
-/// A copy of `tensor` that ends where accessible memory ends: an access after it faults. The copy stays for the whole
-/// test.
-pub(super) fn guarded(tensor: &Tensor) -> Tensor {
-    let (page, bytes) = (4096, tensor.numel() * tensor.kind().elt_size_in_bytes());
-    let data = bytes.next_multiple_of(page);
-    // SAFETY: the mapping is new and stays; the tensor has the last `bytes` of its accessible part.
-    unsafe {
-        let map =
-            libc::mmap(null_mut(), data + 2 * page, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
-        let begin = map.cast::<u8>().add(page);
-        assert!(map != libc::MAP_FAILED && (data == 0 || libc::mprotect(begin.cast(), data, 3) == 0));
-        let at = begin.add(data - bytes);
-        let options = (tensor.kind(), Device::Cpu);
-        let strides: Vec<i64> = (0..tensor.dim()).map(|d| tensor.size()[d + 1..].iter().product()).collect();
-        let mut copy = Tensor::from_blob(at, &tensor.size(), &strides, options.0, options.1);
-        copy.copy_(tensor);
-        copy
-    }
-}
-
-/// The results of an operation. Asserts that neither the order of threads nor the number of blocks changes them.
+/// Returns the results of an operation. Asserts that the order of threads and the number of blocks do not change the
+/// results.
 #[track_caller]
 fn in_any_order<const N: usize>(operation: impl Fn(&dyn Launcher) -> [Tensor; N]) -> [Tensor; N] {
-    let [results, others] = [Host::forwards(), Host::backwards()].map(|host| operation(&host));
+    let [results, others] = [HostKernels::forwards(), HostKernels::backwards()].map(|host| operation(&host));
     for (result, other) in results.iter().zip(&others) {
         let bits = |tensor: &Tensor| list(tensor).into_iter().map(f64::to_bits).collect::<Vec<_>>();
         assert!(bits(result) == bits(other), "another order gives other bits");
@@ -209,7 +85,7 @@ fn rms_norm_is_as_the_reference() {
                 [dx, dweight, y]
             });
             let expected = reference::rms_norm_backward(&dy, &x, &weight, &rstd, residual);
-            // an element is a difference of terms of the factor's size
+            // an element is a difference of terms whose magnitude is the row's factor
             let scale = expected_rstd.numel().min(1) as f64 * list(&expected_rstd).into_iter().fold(1.0, f64::max);
             assert_close_to_scale("dx", &dx, &expected.dx, tolerance(kind), 4.0 * scale);
             assert_close("y again", &y, &expected.y, tolerance(kind));
@@ -287,7 +163,7 @@ fn sums_are_as_the_reference() {
     assert_close("norms", &norms, &reference::squared_norms(&lists), 1e-14);
     let [alone] = in_any_order(|on| [operations::squared_norms(on, &[lists[3]])]);
     assert_eq!(list(&alone)[0], list(&norms)[3], "a norm depends on the lists beside it");
-    assert_eq!(operations::squared_norms(&Host::forwards(), &[]).size(), [0]);
+    assert_eq!(operations::squared_norms(&HostKernels::forwards(), &[]).size(), [0]);
 }
 
 #[test]
@@ -325,7 +201,7 @@ fn an_update_of_a_list_of_parameters_is_as_the_reference() {
     for (kind, updated) in KINDS.into_iter().zip(updated) {
         assert_close("update", &updated, &all(&expected, kind), tolerance(kind));
     }
-    operations::adamw(&Host::forwards(), &[], options);
+    operations::adamw(&HostKernels::forwards(), &[], options);
 }
 
 #[test]
@@ -340,12 +216,12 @@ fn the_gradient_of_an_embedding_is_as_the_reference() {
             [accumulator]
         });
         reference::accumulate_embedding(&start, &ids, &dy);
-        // on one thread libtorch adds in the order of the rows, too
+        // with one thread, libtorch also adds in the order of the rows
         assert_eq!(list(&sum), list(&start));
     }
 }
 
-/// Tokens whose rows are in several pieces: they begin and end at the bounds of pieces, and between them.
+/// The rows of a token are in several pieces. They begin and end both at the bounds of pieces and within pieces.
 #[test]
 fn frequent_tokens_add_to_an_embedding_by_pieces() {
     let counts: [usize; 8] = [64, 1, 63, 200, 20, 108, 0, 3];
@@ -365,7 +241,7 @@ fn frequent_tokens_add_to_an_embedding_by_pieces() {
     }
 }
 
-/// The panic message of a computation.
+/// Returns the panic message of a computation.
 fn failure(run: impl FnOnce()) -> Option<String> {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).err()?;
     panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
@@ -378,15 +254,16 @@ fn an_access_outside_of_a_buffer_is_reported() {
     let address = |value: *const c_void| value.cast_mut();
     let arguments = [from_ref(&gate_up).cast(), from_ref(&out).cast(), from_ref(&rows).cast(), from_ref(&width).cast()];
     let grid = Grid { x: 1, y: 1, threads: 64 };
-    // SAFETY: the memory has one row too few, but the launcher notices that before it uses the memory.
-    let message = failure(|| unsafe { Host::forwards().launch("swiglu_f32", grid, &mut arguments.map(address)) });
+    // SAFETY: the memory has one row too few; the access after it faults, and the launcher reports the fault.
+    let message =
+        failure(|| unsafe { HostKernels::forwards().launch("swiglu_f32", grid, &mut arguments.map(address)) });
     let message = message.expect("the launch fails");
     assert!(message.starts_with("swiglu_f32: a thread reads or writes outside of a buffer"), "{message}");
 }
 
 #[test]
 fn what_does_not_fit_is_not_launched() {
-    let host = Host::forwards();
+    let host = HostKernels::forwards();
     let (x, weight) = (values(&[3, 4], Kind::Float, 1), values(&[5], Kind::Float, 1));
     assert!(
         failure(|| drop(operations::rms_norm(&host, &x, &weight, 1e-5)))
@@ -400,16 +277,16 @@ fn what_does_not_fit_is_not_launched() {
     );
 }
 
-/// Removes each barrier in turn: with some order of threads the results differ. The test keeps the last barrier,
-/// because it separates two consecutive maxima, which no kernel computes.
+/// Removes each barrier in turn. Without the barrier, the results depend on the order of threads. The test keeps the
+/// last barrier, because it separates two consecutive maxima, which no kernel computes.
 #[test]
 fn each_barrier_is_needed() {
     let (x, weight) = (values(&[11, 770], Kind::Float, 1), values(&[770], Kind::Float, 2));
     let targets = Tensor::from_slice(&(0..11).collect::<Vec<i64>>());
     for removed in 0..3 {
-        let library = Box::leak(Box::new(Host::compile(Some(removed), false)));
+        let library = Box::leak(Box::new(HostKernels::compile(Some(removed), false)));
         let results = |backwards| {
-            let host = Host { library, max_blocks: 3, backwards };
+            let host = HostKernels { library, max_blocks: 3, backwards };
             let mut results = Vec::new();
             let reported = failure(|| {
                 let (y, rstd) = operations::rms_norm(&host, &x, &weight, 1e-5);

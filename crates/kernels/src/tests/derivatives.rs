@@ -1,11 +1,11 @@
-//! Gradients of the kernels against difference quotients of the formulas in f64.
+//! Compares the gradients of the kernels with difference quotients of the formulas in f64.
 
 use tch::{Device, Kind, Tensor};
 
 use super::values;
 use crate::*;
 
-/// The derivative of `f` at `x` along `direction`, by a difference quotient in f64.
+/// Returns the derivative of `f` at `x` along `direction`, by a difference quotient in f64.
 fn quotient(f: impl Fn(&Tensor) -> Tensor, x: &Tensor, direction: &Tensor) -> f64 {
     let h = 1e-5;
     let at = |h: f64| f(&(x + direction * h)).sum(Kind::Double).double_value(&[]);
@@ -22,7 +22,7 @@ fn assert_derivative(what: &str, f: impl Fn(&Tensor) -> Tensor, x: &Tensor, dy: 
     assert!((actual - expected).abs() < 1e-5 * expected.abs().max(1.0), "{what}: {actual}, by difference {expected}");
 }
 
-/// `x[tokens, heads, 2 * pairs]` with each pair rotated by its token's angle, `angles[tokens, pairs]`.
+/// Returns `x[tokens, heads, 2 * pairs]` with each pair rotated by its token's angle, `angles[tokens, pairs]`.
 fn rotated(x: &Tensor, angles: &Tensor) -> Tensor {
     let (cos, sin) = (angles.cos().unsqueeze(1), angles.sin().unsqueeze(1));
     let halves = x.chunk(2, -1);
@@ -65,7 +65,7 @@ fn gradients_are_the_derivatives_of_the_formulas() {
         weights.matmul(&part(6, 2)).transpose(0, 1).reshape([20, 24])
     };
     let cu_seqlens = CuSeqlens::new(&[0, 20], Device::Cpu);
-    let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: 20 };
+    let sequences = VarlenSequences { cu_seqlens: &cu_seqlens, max_length: 20 };
     let in_attention = qkv.copy();
     rotary(&in_attention, rotation, heads);
     let (out, lse) = attention(&in_attention, sequences, heads);

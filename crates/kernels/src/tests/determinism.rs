@@ -1,24 +1,24 @@
 //! Measures the cost of sums in a fixed order on a GPU, compared with the same sums in any order. `make gpu` prints and
-//! reports it; nothing is asserted.
+//! reports the result. The tests assert nothing.
 
 use std::time::Instant;
 
 use super::gpu::{GPU, begin};
 use super::*;
 
-/// Tokens, and rows of the embedding.
+/// The number of tokens, and the number of rows of the embedding.
 const TOKENS: i64 = 16_384;
 const VOCABULARY: i64 = 50_000;
 const ROUNDS: usize = 15;
-/// Calls of a round, so that the host's overhead does not dominate the measurement.
+/// The number of calls in a round, so that the host's overhead does not dominate the measurement.
 const CALLS: u32 = 10;
 
 fn random(shape: [i64; 2]) -> Tensor {
     Tensor::randn(shape, (Kind::BFloat16, GPU))
 }
 
-/// Prints the milliseconds of both calls as a line of JSON: for each the median of alternating rounds, after one
-/// warm-up round.
+/// Prints the milliseconds of both calls as a line of JSON. The rounds of the two calls alternate. The time of a call
+/// is the median of its rounds, after one warm-up round.
 fn compare(what: &str, calls: [&dyn Fn(); 2]) {
     let milliseconds = |call: &dyn Fn()| {
         tch::Cuda::synchronize(0);
@@ -46,7 +46,7 @@ fn time_of_flash_attention_s_backward() {
         let heads = Heads { heads: 16, kv_heads: 8, head_dim: 128 };
         let bounds: Vec<i64> = (0..=TOKENS / length).map(|sequence| sequence * length).collect();
         let bounds = CuSeqlens::new(&bounds, GPU);
-        let sequences = Sequences { cu_seqlens: &bounds, max_length: length };
+        let sequences = VarlenSequences { cu_seqlens: &bounds, max_length: length };
         let qkv = random([TOKENS, 32 * 128]);
         let dout = random([TOKENS, 16 * 128]);
         let (out, lse) = ffi::flash_attention(&qkv, sequences, heads);

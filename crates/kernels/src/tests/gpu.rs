@@ -1,5 +1,5 @@
-//! Tests of GPU results against the reference operations on the same GPU: kernels, flash attention and products, by the
-//! same calls that layers make. `make gpu` runs them; without a GPU only the error messages are tested.
+//! Compares GPU results with the reference operations on the same GPU: kernels, flash attention and matrix products, by
+//! the same calls that layers make. `make gpu` runs these tests. Without a GPU, only the error messages are tested.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::*;
 pub(super) const GPU: Device = Device::Cuda(0);
 const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
 
-/// Makes the GPU usable.
+/// Loads CUDA and the kernels on the GPU.
 ///
 /// # Panics
 /// If there is no usable GPU.
@@ -101,7 +101,7 @@ fn adamw_and_rotary_are_as_the_reference() {
 fn attention_is_as_the_reference_and_has_the_same_bits_again() {
     begin();
     let bounds = CuSeqlens::new(&[0, 1, 200, 200, 712], GPU);
-    let sequences = Sequences { cu_seqlens: &bounds, max_length: 600 };
+    let sequences = VarlenSequences { cu_seqlens: &bounds, max_length: 600 };
     let dims =
         [(Kind::BFloat16, 8), (Kind::BFloat16, 64), (Kind::BFloat16, 128), (Kind::BFloat16, 12), (Kind::Float, 64)];
     for (kind, head_dim) in dims {

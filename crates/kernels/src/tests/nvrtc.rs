@@ -1,4 +1,4 @@
-//! Tests of the kernels with NVIDIA's own compiler, for the GPUs that they support, and of the errors without it. The
+//! Compiles the kernels with NVIDIA's compiler for the supported GPUs, and tests the errors without the compiler. The
 //! tests need no GPU.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::process::Command;
 use super::c_library;
 use crate::cuda::{KERNELS, KernelSource, NVRTC_FUNCTIONS, Nvrtc, NvrtcError, SOURCES};
 
-/// The variable that names the folder of NVRTC.
+/// The environment variable that names the folder of NVRTC.
 const FOLDER: &str = "STAGECOACH_NVRTC";
 
 fn folder() -> PathBuf {
@@ -24,12 +24,12 @@ struct Resources {
     spilled_bytes: u32,
 }
 
-/// The number before `unit`, such as 40 in "Used 40 registers, used 1 barriers".
+/// Returns the number before `unit`, such as 40 in "Used 40 registers, used 1 barriers".
 fn number_before(line: &str, unit: &str) -> Option<u32> {
     line.split(unit).next()?.rsplit(' ').next()?.parse().ok()
 }
 
-/// The kernels in a log, with their resources.
+/// Returns the kernels in a log, with their resources.
 fn resources(log: &str) -> BTreeMap<&str, Resources> {
     let mut kernels = BTreeMap::new();
     let mut current = None;
@@ -82,7 +82,7 @@ fn rows_are_read_and_written_in_vectors() {
     let kernels: BTreeMap<&str, &str> =
         ptx.split(".entry ").skip(1).filter_map(|text| Some((text.split('(').next()?.trim(), text))).collect();
     assert!(kernels.keys().copied().eq(KERNELS));
-    // the others have tables or double precision, or are measured to be as fast as memory
+    // the other kernels have tables or double precision, or are as fast as memory according to measurements
     let in_vectors = |kernel: &str| !["adamw", "row_sums_f64", "squared_norms", "sum_pieces"].contains(&kernel);
     for (kernel, text) in kernels.into_iter().filter(|(kernel, _)| in_vectors(kernel)) {
         for access in ["ld.global", "st.global"] {
@@ -117,8 +117,8 @@ fn a_library_that_is_missing_or_another_one_is_reported_by_name() {
     assert!(other.ends_with("/libnvrtc.so.13 has no nvrtcVersion: NVRTC 13.0 or newer is needed"), "{other}");
 }
 
-/// Runs the test of this name in a process of its own, because another test may already have opened a library in this
-/// one.
+/// Runs the test of this name in a separate process, because another test of this process may already have opened a
+/// library.
 fn run_in_child(test: &str, environment: [(&str, &Path); 2]) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     let output = child.args([test, "--exact", "--nocapture"]).envs(environment).output().unwrap();

@@ -1,6 +1,6 @@
 //! Measures every kind of operation of a training step on a GPU, at the shapes of one microbatch of the bench's model
-//! with 1.2 billion parameters. `make gpu` prints and reports the times beside the fewest bytes that an operation can
-//! move, or its floating-point operations; nothing is asserted.
+//! with 1.2 billion parameters. `make gpu` prints and reports the times, with the smallest number of bytes that an
+//! operation can move or with its floating-point operations. The test asserts nothing.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ const INTERMEDIATE: i64 = 8192;
 const VOCABULARY: i64 = 50_000;
 const HEADS: Heads = Heads { heads: 16, kv_heads: 8, head_dim: 128 };
 const ROUNDS: usize = 9;
-/// Calls of a round, so that the host's overhead does not dominate the measurement.
+/// The number of calls in a round, so that the host's overhead does not dominate the measurement.
 const CALLS: u32 = 10;
 
 fn random(shape: &[i64]) -> Tensor {
@@ -25,7 +25,7 @@ fn zeros(shape: &[i64]) -> Tensor {
     Tensor::zeros(shape, (Kind::Float, GPU))
 }
 
-/// The least work of an operation.
+/// The smallest possible work of an operation.
 enum Work {
     /// Bytes of its operands and results, each moved once.
     Bytes(i64),
@@ -33,7 +33,7 @@ enum Work {
     Flops(i64),
 }
 
-/// Prints the milliseconds of a call, the median of rounds after one warm-up round, as a line of JSON.
+/// Prints the milliseconds of a call as a line of JSON. The time is the median of the rounds after one warm-up round.
 fn time(what: &str, work: Work, call: impl Fn()) {
     let round = || {
         tch::Cuda::synchronize(0);
@@ -65,7 +65,7 @@ fn time_of_each_operation() {
     });
 }
 
-/// The rates that the GPU reaches with a large copy and a large product.
+/// Measures the rates that the GPU reaches with a large copy and a large product.
 fn ceilings() {
     let (from, to) = (random(&[1 << 29]), random(&[1 << 29]));
     time("copy of 1 GiB", Work::Bytes(2 << 30), || to.shallow_clone().copy_(&from));
@@ -110,11 +110,11 @@ fn elementwise() {
 fn attention_and_products() {
     let bounds: Vec<i64> = (0..=TOKENS / LENGTH).map(|sequence| sequence * LENGTH).collect();
     let bounds = CuSeqlens::new(&bounds, GPU);
-    let sequences = Sequences { cu_seqlens: &bounds, max_length: LENGTH };
+    let sequences = VarlenSequences { cu_seqlens: &bounds, max_length: LENGTH };
     let qkv = random(&[TOKENS, (HEADS.heads + 2 * HEADS.kv_heads) * HEADS.head_dim]);
     let dout = random(&[TOKENS, HEADS.heads * HEADS.head_dim]);
     let (out, lse) = attention(&qkv, sequences, HEADS);
-    // half of two products, which are causal
+    // half of the FLOPs of two products, because attention is causal
     let flops = 2 * TOKENS * LENGTH * HEADS.heads * HEADS.head_dim;
     time("attention", Work::Flops(flops), || drop(attention(&qkv, sequences, HEADS)));
     let saved = (&out, &lse);

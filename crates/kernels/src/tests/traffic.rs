@@ -1,18 +1,18 @@
-//! The bytes that each kernel reads and writes, counted on the host. A kernel moves the fewest bytes if it reads each
+//! Counts the bytes that each kernel reads and writes, on the host. A kernel moves the fewest bytes if it reads each
 //! byte of its input once and writes each byte of its results once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-use super::cuda::{Host, guarded};
+use super::host_kernels::{HostKernels, guarded};
 use super::*;
 use crate::cuda::{self as operations, Grid, KERNELS, Launcher};
 
-/// The most bytes of a kernel, as a multiple of the fewest. Statistics, tables and weights are small compared with the
-/// rows.
+/// The largest number of bytes of a kernel, as a multiple of the fewest bytes. Statistics, tables and weights are small
+/// compared with the rows.
 const USUAL_SHARE: f64 = 1.07;
-/// The kernels that read some bytes again, which a GPU's caches serve: name, multiple, and reason.
+/// The kernels that read some bytes repeatedly, with the multiple and the reason. A GPU's caches serve these reads.
 const READ_AGAIN: [(&str, f64, &str); 8] = [
     ("adamw", 1.13, "each thread the addresses of its parameter"),
     ("cross_entropy_bf16", 1.88, "each row of logits, for the gradient"),
@@ -24,29 +24,29 @@ const READ_AGAIN: [(&str, f64, &str); 8] = [
     ("squared_norms", 3.18, "each thread the address of its list, which is short here"),
 ];
 
-/// Bytes of one kernel's launches.
+/// The bytes that all launches of one kernel move.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     moved: i64,
     least: i64,
 }
 
-/// A host that counts the bytes that kernels read and write.
+/// A launcher on the host that counts the bytes that kernels read and write.
 struct Counting {
-    host: Host,
+    host: HostKernels,
     kernels: RefCell<BTreeMap<String, Traffic>>,
 }
 
 impl Counting {
     fn new() -> Counting {
-        let library = Box::leak(Box::new(Host::compile(None, true)));
-        Counting { host: Host { library, max_blocks: 16, backwards: false }, kernels: RefCell::default() }
+        let library = Box::leak(Box::new(HostKernels::compile(None, true)));
+        Counting { host: HostKernels { library, max_blocks: 16, backwards: false }, kernels: RefCell::default() }
     }
 
-    /// The tensor, whose memory is counted from now on.
+    /// Counts accesses to the tensor's memory from this call on. Returns the tensor.
     fn watched(&self, tensor: Tensor) -> Tensor {
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-        // SAFETY: the type is that of `host_watch`; the memory stays allocated, as all memory of `Host` does.
+        // SAFETY: the type is that of `host_watch`; the memory stays allocated, as all memory of `HostKernels` does.
         unsafe {
             let watch = self.host.library.get::<unsafe extern "C" fn(*const c_void, usize)>(b"host_watch").unwrap();
             watch(tensor.data_ptr(), bytes);
@@ -54,7 +54,7 @@ impl Counting {
         tensor
     }
 
-    /// A result that a kernel updates, or an operand.
+    /// Returns random values, for an operand or for a result that a kernel updates.
     fn values(&self, shape: &[i64], kind: Kind, seed: u64) -> Tensor {
         self.watched(guarded(&values(shape, kind, seed)))
     }

@@ -1,29 +1,29 @@
-//! The files that earlier runs created in a job's folder. The files are removed by name, so that other files beside
-//! them stay.
+//! The files that earlier runs created in a job's folder. `JobFolder::remove` removes them by name, so that the user's
+//! files beside them stay.
 
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 
 use stagecoach_checkpoint::VolumeContents;
-use stagecoach_files::{is_key, temporary_target};
+use stagecoach_files::{is_cache_key, target_of_temporary_file};
 
 use super::{
     FolderError, INITIAL_MODEL, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, REMOTE_FILES,
     REMOTE_MODELS, RESOLVED_JOB, RESULT, SPEEDS, TERMINATION, WINDOWS,
 };
 
-/// Files of the folder itself in the order of their removal. The result is first: without it the job counts as
-/// unfinished if the removal is interrupted.
+/// The files directly in the job's folder, in the order of their removal. The result is first: if the removal is
+/// interrupted, a job without a result counts as unfinished.
 const FILES: [&str; 8] =
     [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS, REMOTE_FILES, REMOTE_MODELS, INITIAL_MODEL];
 
 /// Everything that runs of a job created, except the lock file, which this process holds.
 #[derive(Debug)]
 pub struct RunArtifacts {
-    /// The file names by folder; the job's folder itself is "".
+    /// The file names of each folder. The empty folder name denotes the job's folder.
     files: Vec<(&'static str, Vec<String>)>,
-    /// The names of the folders with windows of a streamed corpus.
+    /// The names of the folders that hold windows of a streamed corpus.
     windows: Vec<String>,
     contents: VolumeContents,
 }
@@ -39,7 +39,7 @@ impl JobFolder {
         Ok(RunArtifacts { files, windows: self.window_folders()?, contents: VolumeContents::find(&self.volume())? })
     }
 
-    /// Removes the artifacts, and folders that are empty afterwards.
+    /// Removes the artifacts, and the folders that become empty.
     ///
     /// # Errors
     /// If the volume fails.
@@ -47,7 +47,7 @@ impl JobFolder {
         for (folder, names) in &artifacts.files {
             self.remove_files(folder, names)?;
             if !folder.is_empty() {
-                // fails if other files are left in it, or if it is a link
+                // the call fails if the folder still holds files, or is a symbolic link: the folder stays
                 let _ = fs::remove_dir(self.root.join(folder));
             }
         }
@@ -73,13 +73,14 @@ impl JobFolder {
         Ok(())
     }
 
-    /// The names of the folders that jobs create for windows: the keys of token caches.
+    /// Returns the names of the window folders that jobs create. The name of a window folder is the key of a token
+    /// cache.
     fn window_folders(&self) -> Result<Vec<String>, FolderError> {
         let names = self.entries(WINDOWS)?.into_iter().filter(|(_, is_folder)| *is_folder).map(|(name, _)| name);
-        Ok(names.filter(|name| is_key(name)).collect())
+        Ok(names.filter(|name| is_cache_key(name)).collect())
     }
 
-    /// The names of the files that jobs create in a folder; empty if the folder doesn't exist.
+    /// Returns the names of the files that jobs create in a folder, or no names if the folder doesn't exist.
     fn job_files(&self, folder: &str) -> Result<Vec<String>, FolderError> {
         let files = self.entries(folder)?.into_iter().filter(|(_, is_folder)| !is_folder).map(|(name, _)| name);
         let mut names: Vec<String> = files.filter(|name| is_job_file(folder, name) && name != LOCK).collect();
@@ -87,8 +88,8 @@ impl JobFolder {
         Ok(names)
     }
 
-    /// The names in a folder, each with whether it is that of a folder; empty if the folder doesn't exist. Names that
-    /// are not UTF-8 are left out.
+    /// Returns each name in a folder, and whether it names a folder. Returns no names if the folder doesn't exist.
+    /// Skips names that are not UTF-8.
     fn entries(&self, folder: &str) -> Result<Vec<(String, bool)>, FolderError> {
         let path = self.root.join(folder);
         let entries = match fs::read_dir(&path) {
@@ -109,24 +110,24 @@ impl JobFolder {
 
 /// Whether jobs create a file of this name in this folder.
 pub(super) fn is_job_file(folder: &str, name: &str) -> bool {
-    let name = temporary_target(name).unwrap_or(name);
-    let is_of_a_stage = |extension: &str| {
+    let name = target_of_temporary_file(name).unwrap_or(name);
+    let is_process_file = |extension: &str| {
         let numbered = ["stage-", "spare-"].iter().find_map(|prefix| name.strip_prefix(prefix));
         let number = numbered.and_then(|rest| rest.strip_suffix(extension));
         number.is_some_and(|number| number.parse::<u32>().is_ok_and(|parsed| parsed.to_string() == number))
     };
     match folder {
         "" => name == LOCK || FILES.contains(&name),
-        LOGS => is_of_a_stage(".log"),
-        TERMINATION => is_of_a_stage(".json"),
+        LOGS => is_process_file(".log"),
+        TERMINATION => is_process_file(".json"),
         PLOTS => name == LOSS_CURVE,
         _ => false,
     }
 }
 
 impl RunArtifacts {
-    /// The bytes that a job can write once the artifacts are removed; `None` if the volume does not report its free
-    /// space.
+    /// Returns the number of bytes that a job can write once the artifacts are removed, or `None` if the volume does
+    /// not report its free space.
     pub fn available_bytes_without(&self, folder: &JobFolder) -> Option<u64> {
         self.contents.available_bytes_without(&folder.volume())
     }
@@ -139,7 +140,7 @@ impl RunArtifacts {
     }
 }
 
-/// A list for the user.
+/// Lists the artifacts for the user.
 impl fmt::Display for RunArtifacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let VolumeContents { checkpoints, damaged, fences, .. } = &self.contents;

@@ -9,7 +9,7 @@ use stagecoach_checkpoint::CheckpointError;
 /// The number of names that an error message lists.
 const MAX_LISTED_NAMES: usize = 3;
 
-/// A folder that can't be used for a job.
+/// The reason why a folder can't be used for a job.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// The folder has files and was not created by a job.
@@ -25,13 +25,13 @@ pub enum FolderError {
     NotAJob {
         /// The folder.
         folder: PathBuf,
-        /// The problem with it.
+        /// The problem with the folder.
         found: &'static str,
     },
     /// The volume failed.
     #[error("could not {operation} {}: {source}", path.display())]
     Storage {
-        /// The operation.
+        /// The operation that failed.
         operation: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -57,7 +57,7 @@ impl FolderError {
     }
 }
 
-/// The first names, and how many more there are.
+/// Lists the first names, and counts the further ones.
 fn list_names(names: &[String]) -> String {
     let (listed, more) = names.split_at(names.len().min(MAX_LISTED_NAMES));
     match (listed, more.len()) {

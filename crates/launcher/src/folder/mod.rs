@@ -1,5 +1,5 @@
-//! A job's folder in the workspace: its file names, whether an existing folder is a job's, and the files that earlier
-//! runs left in it. Files that no job created are never removed or overwritten.
+//! A job's folder in the workspace: the names of its files, the check whether a job created the folder, and the removal
+//! of the files of earlier runs. This module never removes or overwrites a file that no job created.
 
 mod artifacts;
 mod error;
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_checkpoint::{FileSystemVolume, is_used, paths};
-use stagecoach_files::{create_durable_dir, temporary_target, write_atomically};
+use stagecoach_files::{create_durable_dir, target_of_temporary_file, write_atomically};
 use stagecoach_telemetry::RunSummary;
 
 pub use error::FolderError;
 
-/// The metrics, a line per step.
+/// The file with the metrics, one line per step.
 pub const METRICS: &str = "metrics.jsonl";
-/// The [`RunSummary`] of a finished run.
+/// The file with the [`RunSummary`] of a finished run.
 pub const RESULT: &str = "result.json";
-/// The speeds with which the last attempt was planned.
+/// The file with the relative speeds of the stages for which the last attempt was planned.
 pub const SPEEDS: &str = "speeds.json";
-/// The files that the remote patterns of `data.paths` matched when the job began.
+/// The list of the files that the remote patterns of `data.paths` matched when the job began.
 pub const REMOTE_FILES: &str = "remote-files.json";
 /// The commits of the repositories that the job's paths name.
 pub const REMOTE_MODELS: &str = "remote-models.json";
-/// The record of the model directory with which the job begins, if the job names another job's folder.
+/// The record of the model directory from which the job starts, if the job names another job's folder.
 pub const INITIAL_MODEL: &str = "initial-model.json";
 /// The folder of a streamed corpus's windows, which has a folder for each token cache.
 pub const WINDOWS: &str = "windows";
@@ -45,11 +45,11 @@ pub struct JobFolder {
 }
 
 impl JobFolder {
-    /// Opens a job's folder, or creates one. An existing folder may become a job's if it holds nothing but hidden files
-    /// and `job_file`, the file that the job was read from.
+    /// Opens a job's folder, or creates one. An existing folder may become a job's folder if it holds only hidden files
+    /// and `job_file`, the file from which the caller read the job.
     ///
     /// # Errors
-    /// `Foreign` if it holds anything else, which is left as it is; or if the volume fails.
+    /// `Foreign` if the folder holds another entry, which this function does not change. Also if the volume fails.
     pub fn open(root: &Path, job_file: Option<&Path>) -> Result<Self, FolderError> {
         let folder = Self { root: root.to_owned() };
         let foreign = match fs::read_dir(root) {
@@ -67,7 +67,7 @@ impl JobFolder {
         Err(FolderError::Foreign { folder: folder.root, found: foreign })
     }
 
-    /// A folder that a job has created; `None` if no job created the folder, or it does not exist.
+    /// Returns a folder that a job created, or `None` if no job created the folder or the folder does not exist.
     ///
     /// # Errors
     /// If the volume fails.
@@ -76,7 +76,7 @@ impl JobFolder {
         Ok((root.is_dir() && folder.belongs_to_job()?).then_some(folder))
     }
 
-    /// The names of the entries that a new job's folder must not have.
+    /// Returns the names of the entries that a new job's folder must not have.
     fn foreign_entries(&self, entries: fs::ReadDir, job_file: Option<&Path>) -> Result<Vec<String>, FolderError> {
         let job_file = job_file.and_then(|file| fs::canonicalize(file).ok());
         let mut foreign = Vec::new();
@@ -84,10 +84,10 @@ impl JobFolder {
             let path = entry.map_err(FolderError::storage("list", &self.root))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let is_job_file = job_file.is_some() && fs::canonicalize(&path).ok() == job_file;
-            // left by a launcher that died before it wrote its process id
+            // a launcher that dies before it writes its process id leaves an empty lock
             let is_empty_lock = name == LOCK && fs::metadata(&path).is_ok_and(|found| found.len() == 0);
             // stage 0 fetches the model before it takes a fence
-            let is_record = temporary_target(&name).unwrap_or(&name) == REMOTE_MODELS;
+            let is_record = target_of_temporary_file(&name).unwrap_or(&name) == REMOTE_MODELS;
             let is_allowed = is_empty_lock
                 || is_record
                 || name.starts_with('.')
@@ -100,28 +100,30 @@ impl JobFolder {
         Ok(foreign)
     }
 
-    /// Whether a job created the folder: a launcher first writes its process id into the lock file, stage 0 of a pod
-    /// first takes a fence.
+    /// Whether a job created the folder. A launcher first writes its process id into the lock file. In a cluster, stage
+    /// 0 first takes a fence.
     fn belongs_to_job(&self) -> Result<bool, FolderError> {
         Ok(self.lock_holder().is_some() || is_used(&self.volume())?)
     }
 
-    /// Whether a job has run here. A folder with imported weights has a lock and a fence, and none of these files.
+    /// Whether a job has run in this folder. A folder with only imported weights has a lock and a fence, but none of
+    /// these files.
     pub fn has_run(&self) -> bool {
         [self.resolved_job(), self.launcher_state(), self.metrics(), self.result()].iter().any(|path| path.exists())
     }
 
-    /// The model of a result, wherever the folder was when the result was written; `None` if its checkpoint is missing.
+    /// Returns the path of the model that `summary` describes, even if the folder was moved after the run. Returns
+    /// `None` if the checkpoint is missing.
     pub fn model(&self, summary: &RunSummary) -> Option<PathBuf> {
         Some(self.root.join(paths::checkpoint_path(summary.steps))).filter(|path| path.is_dir())
     }
 
-    /// The process id of the launcher that holds the lock, or held it last.
+    /// Returns the process id of the launcher that holds the lock, or that held it last.
     pub fn lock_holder(&self) -> Option<u32> {
         fs::read_to_string(self.lock()).ok()?.lines().next()?.parse().ok()
     }
 
-    /// Prepares the folder for a run: creates the folders inside, and removes logs and result of the last run.
+    /// Prepares the folder for a run: creates the folders inside, and removes the logs and the result of the last run.
     ///
     /// # Errors
     /// If the volume fails.
@@ -134,8 +136,8 @@ impl JobFolder {
         Ok(())
     }
 
-    /// The files that [`JobFolder::start_run`] and a new resolved job replace, so that a run without progress can
-    /// restore them.
+    /// Reads the files that [`JobFolder::start_run`] and a new resolved job replace. A run without progress restores
+    /// them.
     ///
     /// # Errors
     /// If the volume fails.
@@ -150,7 +152,7 @@ impl JobFolder {
         Ok(PreviousFiles(files))
     }
 
-    /// The folder itself.
+    /// The path of the folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -170,12 +172,12 @@ impl JobFolder {
         Self::resolved_job_in(&self.root)
     }
 
-    /// The resolved job in a folder that may be a job's.
+    /// Returns the path of the resolved job in `folder`, even if no job created the folder.
     pub fn resolved_job_in(folder: &Path) -> PathBuf {
         folder.join(RESOLVED_JOB)
     }
 
-    /// The resolved job of the last run; `None` if it is missing or can't be read.
+    /// Returns the resolved job of the last run, or `None` if the file is missing or can't be read.
     pub fn stored_job(&self) -> Option<PipelineJob> {
         stagecoach_api::parse(&fs::read_to_string(self.resolved_job()).ok()?, "job").ok()
     }
@@ -205,23 +207,24 @@ impl JobFolder {
         self.root.join(LOGS)
     }
 
-    /// The log, which is its stderr, of the process `stage-<stage>` or `spare-<number>`.
+    /// Returns the path of the log of the process `stage-<stage>` or `spare-<number>`. The log holds the stderr of the
+    /// process.
     pub(crate) fn log(&self, process: &str) -> PathBuf {
         self.logs().join(format!("{process}.log"))
     }
 
-    /// The termination message of the process `stage-<stage>` or `spare-<number>`.
+    /// Returns the path of the termination message of the process `stage-<stage>` or `spare-<number>`.
     pub(crate) fn termination_message(&self, process: &str) -> PathBuf {
         self.root.join(TERMINATION).join(format!("{process}.json"))
     }
 
-    /// The summary of a finished run; `None` if it is missing or can't be read.
+    /// Returns the summary of a finished run, or `None` if the file is missing or can't be read.
     pub fn summary(&self) -> Option<RunSummary> {
         serde_json::from_slice(&fs::read(self.result()).ok()?).ok()
     }
 }
 
-/// Result and resolved job of an earlier run.
+/// The result and the resolved job of an earlier run.
 #[derive(Debug)]
 pub struct PreviousFiles(Vec<(PathBuf, Vec<u8>)>);
 
@@ -237,7 +240,7 @@ impl PreviousFiles {
     }
 }
 
-/// Replaces a file atomically: readers and crashes find the old content or the new one.
+/// Replaces a file atomically: a reader finds the old content or the new content, even after a crash.
 ///
 /// # Errors
 /// If the volume fails.

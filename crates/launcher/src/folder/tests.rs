@@ -44,7 +44,7 @@ fn a_new_folder_may_hold_the_job_file_and_nothing_else() {
     // stage 0 was killed while it fetched the model
     put(&at("fetching"), &["remote-models.json", "remote-models.json.0123456789abcdef.partial"]);
     JobFolder::open(&at("fetching"), None).unwrap();
-    // a job file that would be overwritten
+    // this job file has the name of a file that the run would overwrite
     put(&at("other"), &["resolved-job.yaml"]);
     assert!(refused(&at("other"), Some(&at("other/resolved-job.yaml"))).contains("resolved-job.yaml"));
     put(&at("many"), &["a", "b", "c", "d", "e"]);
@@ -57,11 +57,11 @@ fn a_new_folder_may_hold_the_job_file_and_nothing_else() {
 fn a_jobs_folder_is_recognised_regardless_of_its_creator() {
     let made: [&[(&str, &str)]; 5] = [
         &[("lock", "17\n"), ("logs/stage-0.log", "")],
-        // a launcher that died early
+        // the launcher died before it wrote its process id
         &[("lock", "")],
         &[("fences/0007/0123456789abcdef/metrics.jsonl", ""), ("metrics.jsonl", "")],
         &[("fences/0006.fenced/a/b", "")],
-        // files copied from a cluster
+        // the user copied these files from a cluster
         &[("checkpoints/step-00000300/manifest.json", "")],
     ];
     for made in made {

@@ -10,7 +10,7 @@ use super::super::stage_process::StageProcess;
 use super::{LaunchConfig, Supervisor};
 
 impl Supervisor<'_> {
-    /// Carries out an action. Returns true if the action changes the result of `observe` at once.
+    /// Carries out an action. Returns whether the action immediately changes the result of `observe`.
     pub(super) fn apply_action(&mut self, action: AttemptAction) -> Result<bool, LaunchError> {
         let now = self.clock.now();
         match action {
@@ -37,8 +37,8 @@ impl Supervisor<'_> {
             }
             AttemptAction::DeleteInstances { attempt, .. } => {
                 let terminated = self.processes.terminate(attempt, now);
-                // while the attempt drains, the exits of stages show that they have saved; otherwise exited processes
-                // are not needed
+                // While the attempt drains, the exit of a stage shows that the stage has saved its state. In the other
+                // phases, `lifecycle` does not need the exited processes.
                 let needless =
                     matches!(self.stored.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
                 let forgotten = needless && self.processes.forget_exited(attempt);
@@ -46,13 +46,13 @@ impl Supervisor<'_> {
             }
             AttemptAction::KillInstances { attempt } => {
                 self.processes.kill_terminating(attempt);
-                // the exits of the processes are observed later
+                // `observe` reports the exits of the processes later
                 Ok(false)
             }
         }
     }
 
-    /// Starts a stage, unless it has been started.
+    /// Starts a stage, unless the list of processes already has it.
     fn start_stage(&mut self, attempt: u64, instance: InstanceId) -> Result<(), LaunchError> {
         self.summary = None;
         match self.processes.contains(attempt, instance) {
@@ -61,7 +61,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Starts a spare, unless it has been started.
+    /// Starts a spare, unless the list of processes already has it.
     fn start_spare(&mut self, attempt: u64, number: u32) -> Result<(), LaunchError> {
         match self.processes.contains_spare(attempt, number) {
             true => Ok(()),

@@ -1,4 +1,4 @@
-//! Handles messages of processes and signals to the loop.
+//! The supervisor's handling of the messages of stages and of signals.
 
 use stagecoach_lifecycle::{InstanceId, LostInstance, UnixMillis};
 use stagecoach_telemetry::TrainingEvent;
@@ -20,7 +20,7 @@ impl Supervisor<'_> {
             SupervisorMessage::Event { attempt, event } if attempt == self.stored.state.attempt.number => {
                 self.handle_event(*event, now)
             }
-            // an event of an earlier attempt
+            // the launcher ignores an event of an earlier attempt
             SupervisorMessage::Event { .. } => {}
         }
     }
@@ -46,12 +46,13 @@ impl Supervisor<'_> {
                 self.processes.set_ready(attempt, &start.incarnations, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
-                // the launcher itself observes the end of a process of this machine just as early
+                // `has_ended` is false, because the launcher observes the end of its processes as early as the group
+                // does
                 let lost = LostInstance { rank: stage, incarnation, since: now, has_ended: false };
                 self.observed_progress.lost.get_or_insert(lost);
             }
-            // `ObservedProgress::last_step_at` stays `None`: the stages detect stalls themselves, and know which stage
-            // hangs
+            // `ObservedProgress::last_step_at` stays `None`, because the stages themselves detect a stall and identify
+            // the stage that hangs.
             TrainingEvent::Step(record) => {
                 self.observed_progress.finished_steps = Some(record.step);
                 self.note_recovery(|recovery| recovery.first_step_at = recovery.loaded_at.map(|_| now));

@@ -1,6 +1,6 @@
-//! The launcher's loop: builds `lifecycle`'s `Observed` from the stages' processes and carries out its decisions. The
-//! loop waits on one channel until the next time at which `lifecycle` must decide. One thread for each stage and one
-//! for signals send to the channel.
+//! The launcher's loop. It builds `Observed` from the stages' processes for `lifecycle`, and carries out the decisions
+//! of `lifecycle`. The loop waits on one channel until the next time at which `lifecycle` must decide. One thread for
+//! each stage and one thread for signals send to the channel.
 
 mod actions;
 mod clock;
@@ -17,8 +17,8 @@ use std::time::Duration;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_lifecycle::{
-    Admission, AttemptPhase, Decision, Desired, JobFailureReason, JobOutcome, Observed, ObservedProgress, Policy,
-    UnixMillis, decide,
+    Admission, AttemptPhase, Decision, Desired, FailurePolicy, JobFailureReason, JobOutcome, Observed,
+    ObservedProgress, UnixMillis, decide,
 };
 use stagecoach_telemetry::{ProgressDisplay, RunSummary};
 
@@ -33,7 +33,7 @@ use signals::forward_signals;
 /// A run's job, folders and executable.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchConfig<'a> {
-    /// The validated job; the folder has the same job as its resolved job.
+    /// The validated job. It equals the resolved job in the folder.
     pub job: &'a PipelineJob,
     /// The workspace, an absolute path.
     pub workspace: &'a Path,
@@ -45,25 +45,25 @@ pub struct LaunchConfig<'a> {
     pub executable: &'a StageExecutable,
 }
 
-/// The end of a run.
+/// The way in which a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunOutcome {
-    /// All stages trained to the end; stage 0's result, if it reported one.
+    /// All stages trained to the end. The value is the result of stage 0, if it reported one.
     Complete(Option<Box<RunSummary>>),
-    /// Stopped by a signal; all stages have exited.
+    /// A signal stopped the run, and all stages have exited.
     Stopped,
-    /// Stopped by a second signal; all stages were killed.
+    /// A second signal stopped the run, and the launcher killed all stages.
     Killed,
-    /// The job failed; the root cause's exit code.
+    /// The job failed with this exit code of the root cause.
     Failed(i32),
 }
 
-/// Runs a job until it completes, fails, or is stopped by SIGINT, SIGTERM or SIGHUP; a second signal kills the stages.
-/// Call this from a thread that lives as long as the process, since the stages die with it. Updates `state`, and saves
-/// it unless the volume fails.
+/// Runs a job until it completes or fails, or until SIGINT, SIGTERM or SIGHUP stops it. A second signal kills the
+/// stages. Call this from a thread that lives as long as the process, since the stages die with the thread. Updates
+/// `state`, and saves it unless the volume fails.
 ///
 /// # Errors
-/// Failures of the launcher itself; the stages are killed.
+/// If the launcher itself fails. It kills the stages.
 pub fn supervise(
     config: LaunchConfig<'_>,
     state: &mut LauncherState,
@@ -79,7 +79,7 @@ struct Supervisor<'a> {
     stored: &'a mut LauncherState,
     display: &'a mut ProgressDisplay,
     sender: Sender<SupervisorMessage>,
-    policy: Policy,
+    policy: FailurePolicy,
     clock: Clock,
     processes: StageProcesses,
     observed_progress: ObservedProgress,
@@ -87,7 +87,7 @@ struct Supervisor<'a> {
     summary: Option<RunSummary>,
     /// Whether the last save of the state failed and the failure was reported.
     state_unsaved: bool,
-    /// Whether the state has an unsaved recovery.
+    /// Whether the recovery in the state has changed since the last save.
     recovery_unsaved: bool,
     /// The last start of training.
     last_start: Option<LastStart>,
@@ -101,7 +101,7 @@ impl<'a> Supervisor<'a> {
         sender: Sender<SupervisorMessage>,
     ) -> Self {
         Self {
-            policy: Policy::for_processes(&config.job.spec),
+            policy: FailurePolicy::for_processes(&config.job.spec),
             config,
             stored,
             display,
@@ -156,14 +156,14 @@ impl<'a> Supervisor<'a> {
             match message {
                 Ok(SupervisorMessage::StopRequested) if self.stop_requested => return Ok(self.kill_all()),
                 Ok(message) => self.handle_message(message),
-                // the time of the next decision has come; the channel can't be disconnected, since `self` has a sender
+                // The time of the next decision has come. The channel can't be disconnected, since `self` has a sender.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
     }
 
-    /// Saves the state. A failure does not end the job: it is reported once, and the loop retries the save at the next
-    /// message, which arrives at the next step at the latest.
+    /// Saves the state. A failure does not end the job. The launcher reports it once, and the loop saves again at the
+    /// next message, which arrives at the next step at the latest.
     fn save_state(&mut self) {
         let saved = self.stored.save(self.config.folder);
         self.recovery_unsaved = false;
@@ -193,7 +193,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Prints the meaning of a new state for the user.
+    /// Prints for the user how the state changes.
     fn report_transition(&mut self, decision: &Decision, now: UnixMillis) {
         let (old, state) = (&self.stored.state, &decision.state);
         let new_failure = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));
@@ -212,7 +212,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The outcome, if the run is over and all stages have exited.
+    /// Returns the outcome if the run is over and all stages have exited.
     fn outcome(&mut self) -> Option<RunOutcome> {
         if self.processes.any_alive() {
             return None;

@@ -16,14 +16,15 @@ pub(super) struct LastStart {
 }
 
 impl Supervisor<'_> {
-    /// The recovery from a new failure, or from a known one with more details. The recovery includes the resumption if
-    /// training has already resumed.
+    /// Returns the recovery from a new failure, or from a known failure with more details. If training has already
+    /// resumed, the recovery includes the resumption.
     pub(super) fn recovery(&self, failure: &AttemptFailure) -> Recovery {
         let known = self.stored.state.last_failure.as_ref().is_some_and(|known| is_same_failure(known, failure));
         if let Some(recovery) = self.stored.recovery.filter(|_| known) {
             return Recovery { failed_at: failure.failed_at, ..recovery };
         }
-        // the cause of a stage's end may arrive only after a spare has replaced it and training has resumed
+        // the launcher may learn the cause of a stage's end only after a spare has replaced the stage and training has
+        // resumed
         let has_resumed = |start: &LastStart| {
             start.at >= failure.failed_at
                 || failure.instance_id().is_some_and(|instance| self.processes.is_replaced(failure.attempt, instance))

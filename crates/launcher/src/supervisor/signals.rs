@@ -11,8 +11,9 @@ use signal_hook::low_level::emulate_default_handler;
 use super::super::LaunchError;
 use crate::supervisor_message::SupervisorMessage;
 
-/// Sends SIGINT, SIGTERM and SIGHUP to the current run. SIGHUP stays ignored if it was ignored at the start, as under
-/// `nohup`. A process may have several consecutive runs: one thread serves all of them.
+/// Forwards SIGINT, SIGTERM and SIGHUP to the current run as requests to stop. SIGHUP stays ignored if the process
+/// ignored it at the start, as under `nohup`. A process may have several consecutive runs. One thread serves all of
+/// them.
 pub(super) fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), LaunchError> {
     static RUNNING: Mutex<Option<Sender<SupervisorMessage>>> = Mutex::new(None);
     if RUNNING.lock().unwrap_or_else(PoisonError::into_inner).replace(sender).is_some() {
@@ -25,7 +26,7 @@ pub(super) fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), L
         for signal in signals.forever() {
             let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
             if running.as_ref().is_none_or(|sender| sender.send(SupervisorMessage::StopRequested).is_err()) {
-                // no run is active: the signal has its default effect
+                // without an active run, the signal has its default effect
                 let _ = emulate_default_handler(signal);
             }
         }

@@ -18,7 +18,7 @@ pub(crate) fn job(set: &[(&str, &str)]) -> PipelineJob {
     stagecoach_api::parse_with(TEXT, "minimal.yaml", &set).unwrap()
 }
 
-/// Records the output, and requests a stop when it contains one of the `stop_at` texts.
+/// Records the output, and requests a stop when the output contains one of the `stop_at` texts.
 #[derive(Clone)]
 struct OutputListener {
     output: Arc<Mutex<String>>,

@@ -1,10 +1,11 @@
 //! The stored form of the state: `status.record` of a PipelineJob, and the launcher's `state.json`. Operators and
-//! launchers of other versions read it, so that keys and values must never change.
+//! launchers of other versions read this form, so its keys and values must never change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{FailureKind, Mesh};
+use stagecoach_api::job::FailureLabel;
 use stagecoach_lifecycle::*;
 
 const MESH: Mesh = Mesh { stages: 3, data_parallel: 2 };
@@ -88,7 +89,8 @@ fn fields_that_an_older_version_did_not_store_have_their_defaults() {
     assert_eq!(state, JobState { attempt_phase: AttemptPhase::Draining, attempt, ..JobState::default() });
 }
 
-/// Users see the reasons in `status.lastFailure.reason`, in events, and as a label of metrics.
+/// Users see the reasons in `status.lastFailure.reason`, in events, and as a label of metrics, and write them in
+/// `restart.podFailurePolicy`.
 #[test]
 fn reasons_are_stored_and_shown_by_the_same_word() {
     use FailureReason::*;
@@ -107,8 +109,18 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
         (NodeLost, "NodeLost"),
         (Unschedulable, "Unschedulable"),
     ];
+    let failure = running().0.last_failure.unwrap();
+    let can_be_in_a_rule =
+        |failure: &AttemptFailure| serde_json::from_value::<FailureLabel>(failure.label().into()).is_ok();
     for (reason, word) in reasons {
         assert_eq!((serde_json::to_value(reason).unwrap(), format!("{reason:?}")), (json!(word), word.to_owned()));
+        let failure = AttemptFailure { reason, kind: None, ..failure.clone() };
+        assert!(can_be_in_a_rule(&failure), "{}", failure.label());
+    }
+    // a stage that is done has not failed
+    for kind in FailureKind::ALL.iter().copied().filter(|kind| *kind != FailureKind::Done) {
+        let failure = AttemptFailure { kind: Some(kind), ..failure.clone() };
+        assert!(can_be_in_a_rule(&failure), "{}", failure.label());
     }
     let failures = [
         (JobFailureReason::InvalidConfig, "InvalidConfig"),
@@ -116,7 +128,7 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
         (JobFailureReason::BudgetExhausted, "BudgetExhausted"),
         (JobFailureReason::DeadlineExceeded, "DeadlineExceeded"),
     ];
-    // the stored name dates from a version whose rules covered only exit codes
+    // the stored name comes from a version whose rules covered only exit codes
     assert_eq!(serde_json::to_value(JobFailureReason::PodFailurePolicy).unwrap(), json!("ExitCodeRule"));
     for (reason, word) in failures {
         assert_eq!((serde_json::to_value(reason).unwrap(), format!("{reason:?}")), (json!(word), word.to_owned()));

@@ -8,21 +8,22 @@ use super::ConfigJson;
 /// The role of a key for this trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Read into the model's configuration, or written from it: a checkpoint has the model's own value.
+    /// The trainer reads the key into the model's configuration, or writes it from there. A checkpoint has the model's
+    /// value.
     Used,
-    /// Without effect on training: a checkpoint keeps the value of its source.
+    /// The key has no effect on training. A checkpoint keeps the value of its source.
     Kept,
-    /// Like [`Role::Kept`], but only with the one number that this trainer supports.
+    /// Like [`Role::Kept`], but the trainer accepts only this number.
     Only(i64),
     /// Like [`Role::Only`], for a boolean.
     OnlyIf(bool),
-    /// Selects a feature that this trainer lacks.
+    /// The key selects a feature that this trainer lacks.
     Refused,
 }
 
 use Role::{Kept, Only, OnlyIf, Refused, Used};
 
-/// The tokens and names that other tools read, and settings of those tools.
+/// The keys with tokens, names and settings of other tools.
 const KEPT: &str = "
     bos_token_id eos_token_id pad_token_id sep_token_id tokenizer_class model_max_length transformers_version
     transformers.js_config unsloth_fixed unsloth_version use_cache use_bfloat16 output_attentions
@@ -30,7 +31,7 @@ const KEPT: &str = "
     problem_type finetuning_task task_specific_params prefix gradient_checkpointing name_or_path
     tokenizer_model_max_length tokenizer_padding_side neftune_noise_alpha";
 
-/// Settings of text generation, which older versions of transformers write here.
+/// The settings of text generation, which older versions of transformers write into `config.json`.
 const GENERATION: &str = "
     max_length max_new_tokens min_length min_new_tokens early_stopping max_time stop_strings do_sample num_beams
     num_beam_groups penalty_alpha dola_layers cache_implementation cache_config max_cache_len return_legacy_cache
@@ -67,7 +68,7 @@ const TRUTHS: [(&str, bool); 8] = [
     ("use_qk_norm", false),
 ];
 
-/// The role of a key in the models that use the keys `used`; [`Role::Refused`] for unknown keys.
+/// Returns the role of a key in the models that use the keys `used`; [`Role::Refused`] for unknown keys.
 pub(crate) fn role(key: &str, used: &str) -> Role {
     let (number, truth) = (NUMBERS.iter().find(|(name, _)| *name == key), TRUTHS.iter().find(|(name, _)| *name == key));
     match (number, truth) {
@@ -100,7 +101,8 @@ impl ConfigJson {
         })
     }
 
-    /// Refuses a value other than the first of `expected`; the others are its synonyms.
+    /// Refuses a field with a value that is not in `expected`. The first entry is the supported value, and the other
+    /// entries are its synonyms.
     pub(crate) fn only(&self, field: &str, expected: &[Value]) -> Result<(), String> {
         let is_same = |found: &Value, expected: &Value| {
             found == expected || found.as_f64().is_some_and(|found| Some(found) == expected.as_f64())
@@ -114,22 +116,23 @@ impl ConfigJson {
     }
 }
 
-/// A value that selects nothing.
+/// Whether a value selects no feature.
 fn is_nothing(value: &Value) -> bool {
     [json!(null), json!(false), json!({}), json!([])].contains(value)
 }
 
-/// Fields that limit the length of a text, and that give the same result when they are read again.
+/// Fields that limit the length of a text. A model of the same type reads the same limit from them again.
 const WINDOW: [&str; 3] = ["layer_types", "sliding_window", "use_sliding_window"];
 
-/// The type in which tools load the weights, in older and newer files. The weights of a checkpoint are fp32, whatever
-/// its source has; the model's own field is for a model without a source that states a type.
+/// The older and the newer name of the type in which tools load the weights. A checkpoint keeps the type of its source,
+/// although its weights are fp32. The model's field applies only if the source states no type.
 const DTYPE: [&str; 2] = ["torch_dtype", "dtype"];
 
-/// The kept fields of `source`, a file whose model uses the keys `used`, then a model's `own` fields.
+/// Returns the kept fields of `source`, followed by the model's fields `own`. `source` is the file of a model that uses
+/// the keys `used`.
 pub(crate) fn with_kept_fields(source: &Map<String, Value>, own: Value, used: &str) -> Value {
     let Value::Object(own) = &own else { return own };
-    // a Mistral is written as a Llama, which computes the same on texts that fit into its window
+    // a Mistral is written as a Llama, which computes the same results on texts that fit into the Mistral's window
     let is_same_model = source.get("model_type") == own.get("model_type");
     let states_dtype = DTYPE.iter().any(|key| source.get(*key).is_some_and(|dtype| !dtype.is_null()));
     let is_dtype = |key: &str| states_dtype && DTYPE.contains(&key);

@@ -1,4 +1,4 @@
-//! The rotation in a `config.json`, with its fields in transformers' order of precedence.
+//! Reads the rotary embedding in a `config.json`, with its fields in transformers' order of precedence.
 
 use std::fmt::Display;
 
@@ -7,27 +7,28 @@ use serde_json::{Value, json};
 
 use super::ConfigJson;
 
-/// The objects that may hold the rotation; the first existing one takes precedence. Transformers 5 writes the second.
+/// The objects that may hold the rotation. The first object that exists takes precedence. Transformers 5 writes the
+/// second object.
 const SECTIONS: [&str; 2] = ["rope_scaling", "rope_parameters"];
-/// The `rope_type` of [`RopeScaling`], and its other fields.
+/// The `rope_type` of [`RopeScaling`]. The next constant has its other fields.
 const LLAMA_3: &str = "llama3";
 const LLAMA_3_FIELDS: [&str; 4] = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
-/// Fields of every rotation.
+/// The fields that every rotation can have.
 const FIELDS: [&str; 4] = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
-/// Base of the rotary frequencies if a file has none.
+/// The base of the rotary frequencies if a file has no base.
 const DEFAULT_THETA: f64 = 10_000.0;
 
 /// Rotary frequencies for texts longer than a model's original length, with the names of Hugging Face's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "rope_type", rename = "llama3")]
 pub struct RopeScaling {
-    /// The factor by which pairs turn slower if they turn fewer than `low_freq_factor` times within the original
-    /// length.
+    /// The factor by which slow pairs turn slower. A slow pair turns fewer than `low_freq_factor` times within the
+    /// original length.
     pub factor: f64,
-    /// See `factor`.
+    /// The number of turns within the original length below which a pair is slow.
     pub low_freq_factor: f64,
-    /// Pairs that turn more than this number of times within the original length keep their frequency; pairs between
-    /// the two bounds are interpolated.
+    /// The number of turns within the original length above which a pair keeps its frequency. Frequencies of pairs
+    /// between the two bounds are interpolated.
     pub high_freq_factor: f64,
     /// The original length, in tokens.
     pub original_max_position_embeddings: usize,
@@ -46,7 +47,7 @@ impl Display for RopeScaling {
 }
 
 impl ConfigJson {
-    /// The base of the rotary frequencies, and Llama 3's scaling of them.
+    /// Reads the base of the rotary frequencies, and Llama 3's scaling of the frequencies if the file has it.
     pub(crate) fn rope(&self) -> Result<(f64, Option<RopeScaling>), String> {
         let theta = self.optional("rope_theta", Self::positive_number, DEFAULT_THETA)?;
         let is_there = |value: &&Value| **value != json!({});

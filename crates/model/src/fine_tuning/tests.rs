@@ -26,7 +26,7 @@ fn patterns(patterns: &[&str]) -> Vec<String> {
 fn targets_and_patterns_without_weights_are_refused() {
     let of_target = |target| check_fine_tuning(model().as_ref(), Some(&lora(&[target])), &[]).unwrap_err();
     let modules = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj";
-    // an end of a name that is no whole part of it, the head, the embedding, and a norm
+    // the end of a name that is no whole part of the name, the head, the embedding, a norm, and an empty target
     for target in ["proj", "lm_head", "embed_tokens", "input_layernorm", ""] {
         let expected =
             format!("spec.training.lora.targets: {target:?} is no linear layer of this model, which has {modules}");
@@ -60,7 +60,7 @@ fn adapters_follow_the_weights_that_they_adapt() {
     ];
     assert_eq!(trained, expected);
     let of_model: Vec<ParameterSpec> =
-        tuned.weight_specs(&part).into_iter().filter(ParameterSpec::is_of_model).collect();
+        tuned.weight_specs(&part).into_iter().filter(ParameterSpec::is_model_weight).collect();
     let names = |specs: &[ParameterSpec]| specs.iter().map(|spec| spec.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&of_model), names(&model().weight_specs(&part)));
     assert!(of_model.iter().all(|spec| spec.role == WeightRole::Frozen));
@@ -98,21 +98,21 @@ fn a_plan_counts_what_is_trained() {
     };
     let layer = || model().weight_specs(&ModelPart { layers: 0..1, has_embedding: false, has_head: false });
     let (matrices, norms) = (numel(layer(), ParameterSpec::is_matrix), numel(layer(), |spec| !spec.is_matrix()));
-    // A and B with a copy in bf16, a gradient and two moments; frozen matrices in bf16, norms in fp32
+    // A and B have a copy in bf16, a gradient and two moments; frozen matrices are in bf16, and norms in fp32
     let adapters = 2 * (8 + 8);
     assert_eq!(tuned.layers[0].parameter_bytes, (4 + 2 + 4 + 8) * adapters + 2 * matrices + 4 * norms);
     assert_eq!(whole.layers[0].parameter_bytes, (4 + 2 + 4 + 8) * (matrices + norms));
     assert_eq!(tuned.layers[0].backward_weight, 2.0 * 4.0 * adapters as f64);
     assert_eq!(tuned.layers[0].forward - whole.layers[0].forward, 2.0 * 4.0 * adapters as f64);
-    // the input and the output's gradient of q_proj, and both sides of its adapter
+    // q_proj keeps its input and the gradient of its output, and its adapter keeps the rank on both sides
     assert_eq!(tuned.layers[0].weight_gradient_bytes, 4 * 2 * (8 + 8 + 2 * 2));
     assert_eq!(whole.head.forward - tuned.head.forward, 2.0 * 4.0 * 80.0);
-    // without frozen weights, the costs are those of the model
+    // the costs of a layer without frozen weights are those of the model
     let first = patterns(&["*.layers.0.*"]);
     let part = fine_tuned(model(), None, &first).cost(microbatch);
     assert_eq!(part.layers[1], whole.layers[1]);
     assert_eq!((part.layers[0].backward_weight, part.layers[0].weight_gradient_bytes), (0.0, 0));
-    // one layer stands for all in the operations of a GPU
+    // in the operations of a GPU, one layer stands for all layers
     let flops = |model: Box<dyn Architecture>| {
         let operations = model.operations(microbatch).layer.into_iter();
         operations

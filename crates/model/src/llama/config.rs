@@ -1,4 +1,4 @@
-//! Configuration of a Llama, or of a model of another of its families.
+//! The configuration of a model of Llama's families.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use stagecoach_api::job::{LlamaSpec, ModelType};
 use tch::Device;
 
 use super::Llama;
-use super::families::Family;
+use super::families::LlamaFamily;
 use crate::config_json::RopeScaling;
 use crate::{Architecture, ModelConfig};
 
-/// Configuration without defaults: the fields of Hugging Face's `config.json`.
+/// The configuration with a value for every field. The fields are those of Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LlamaConfig {
-    /// The type of the model.
+    /// The type of the model, which determines its family.
     #[serde(serialize_with = "LlamaConfig::serialize_model_type")]
     pub model_type: ModelType,
     /// Width of the residual stream.
@@ -29,16 +29,16 @@ pub struct LlamaConfig {
     pub head_dim: usize,
     /// Width of the feed-forward block.
     pub intermediate_size: usize,
-    /// Rows of embedding and head; 0 if a job leaves them to the tokenizer.
+    /// Rows of embedding and head; 0 if the tokenizer determines the number.
     pub vocab_size: usize,
-    /// Longest sequence.
+    /// The number of tokens of the longest sequence.
     pub max_position_embeddings: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
     /// The change of the frequencies in Llama 3.1 and later; `None` for the original rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<RopeScaling>,
-    /// Added to the mean square under the root.
+    /// The constant that RMSNorm adds to the mean square under the root.
     pub rms_norm_eps: f64,
     /// Whether head and embedding share one weight.
     pub tie_word_embeddings: bool,
@@ -47,7 +47,7 @@ pub struct LlamaConfig {
 }
 
 impl LlamaConfig {
-    /// The configuration that a job specifies.
+    /// Returns the configuration that a job specifies.
     pub(crate) fn from_spec(spec: &LlamaSpec) -> LlamaConfig {
         LlamaConfig {
             model_type: spec.model_type,
@@ -67,14 +67,14 @@ impl LlamaConfig {
         }
     }
 
-    /// The spelling of `model_type` in `config.json`.
+    /// Writes `model_type` in the spelling of `config.json`.
     fn serialize_model_type<S: Serializer>(model_type: &ModelType, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(Family::of(*model_type).name)
+        serializer.serialize_str(LlamaFamily::of(*model_type).name)
     }
 }
 
 impl ModelConfig for LlamaConfig {
-    fn spec_member(&self) -> &'static str {
+    fn spec_field(&self) -> &'static str {
         "llama"
     }
 
@@ -111,7 +111,7 @@ impl ModelConfig for LlamaConfig {
         ]
     }
 
-    fn unspecifiable_field(&self) -> Option<&'static str> {
+    fn field_not_in_spec(&self) -> Option<&'static str> {
         self.rope_scaling.map(|_| "rope_scaling")
     }
 

@@ -1,11 +1,11 @@
-//! The `config.json` of Llama's families: read, with the variants that this trainer refuses, and written.
+//! Reads and writes the `config.json` of Llama's families, and refuses the variants that this trainer lacks.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::config::LlamaConfig;
-use super::families::{Family, Window};
+use super::families::{LlamaFamily, SlidingWindow};
 use super::qkv::QkvVariant;
 use crate::ModelConfig;
 use crate::config_json::ConfigJson;
@@ -17,7 +17,7 @@ pub(super) const KEYS: &str = "
     num_key_value_heads original_max_position_embeddings rms_norm_eps rope_parameters rope_scaling rope_theta
     sliding_window tie_word_embeddings torch_dtype use_sliding_window vocab_size";
 
-impl ModelFamily for Family {
+impl ModelFamily for LlamaFamily {
     fn model_type(&self) -> &'static str {
         self.name
     }
@@ -31,12 +31,12 @@ impl ModelFamily for Family {
     }
 }
 
-impl Family {
+impl LlamaFamily {
     fn parse(&self, json: &ConfigJson) -> Result<LlamaConfig, String> {
         self.check(json)?;
         let (hidden_size, num_attention_heads) =
             (json.positive_integer("hidden_size")?, json.positive_integer("num_attention_heads")?);
-        // a null value, for which every model uses its number of query heads, differs from an absent one
+        // null differs from an absent field: with null, every model uses its number of query heads
         let is_absent = !json.0.contains_key("num_key_value_heads");
         let kv_heads = self.key_value_heads.filter(|_| is_absent).unwrap_or(num_attention_heads);
         let head_dim = self.head_dim.unwrap_or(hidden_size / num_attention_heads);
@@ -80,19 +80,19 @@ impl Family {
         json.check_keys(KEYS)
     }
 
-    /// Whether `attention_bias` has a meaning: a model that always has biases has no such field.
+    /// Whether the family has the field `attention_bias`. A family that always has biases lacks this field.
     fn has_attention_bias_field(&self) -> bool {
         self.qkv != QkvVariant::Bias
     }
 
-    /// The number of preceding tokens that a token attends to. Training only uses texts that fit into the window, and
-    /// the window does not affect these.
+    /// Returns the number of preceding tokens to which a token attends. Training uses only texts that fit into the
+    /// window, so the window has no effect on training.
     fn window(&self, json: &ConfigJson) -> Result<usize, String> {
         const FIELD: &str = "sliding_window";
         let has_window = match self.window {
-            Window::Never => false,
-            Window::Always => true,
-            Window::IfUsed => json.optional("use_sliding_window", ConfigJson::boolean, false)?,
+            SlidingWindow::Never => false,
+            SlidingWindow::Always => true,
+            SlidingWindow::IfUsed => json.optional("use_sliding_window", ConfigJson::boolean, false)?,
         };
         let window = match (has_window, json.0.get(FIELD)) {
             (false, _) | (true, Some(Value::Null)) => None,
@@ -104,7 +104,7 @@ impl Family {
     }
 }
 
-/// Checks the layers' types of attention: over the whole text, or over the window.
+/// Checks the type of attention of each layer: over the whole text, or over the window.
 fn check_layer_types(json: &ConfigJson, has_window: bool) -> Result<(), String> {
     let Some(types) = json.get("layer_types") else { return Ok(()) };
     let is_known = |kind: &Value| kind == "full_attention" || has_window && kind == "sliding_attention";
@@ -116,9 +116,9 @@ fn check_layer_types(json: &ConfigJson, has_window: bool) -> Result<(), String> 
 }
 
 impl LlamaConfig {
-    /// The content of `config.json`.
+    /// Returns the content of `config.json`.
     pub(super) fn to_json(&self) -> Value {
-        let family = Family::of(self.model_type);
+        let family = LlamaFamily::of(self.model_type);
         let mut config = json!({
             "architectures": [format!("{}ForCausalLM", self.model_type)],
             "hidden_act": "silu",

@@ -7,49 +7,50 @@ use stagecoach_pipeline::{ModelCost, ModuleCost};
 use super::Llama;
 use crate::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, head, names};
 
-/// Multiprocessors of an H100 and an H200, for the plan of a GPU's memory.
+/// The number of multiprocessors of an H100 and of an H200, for the plan of a GPU's memory.
 const MULTIPROCESSORS: usize = 132;
 
-/// Elements per token, in the type of activations.
+/// The elements per token of a layer, in the type of activations.
 struct LayerElements {
     /// Elements that are kept from the forward to the backward pass.
     kept: usize,
-    /// The most elements that the forward or backward pass holds in addition.
+    /// The largest number of elements that the forward or the backward pass holds in addition.
     temporaries: usize,
 }
 
 impl Llama {
-    /// The tensors that `DecoderLayer` holds. Only this function and the layer itself know them.
+    /// Counts the tensors that `DecoderLayer` holds. This function must agree with the code of that layer.
     fn layer_elements(&self, recompute: Recompute) -> LayerElements {
         let c = &self.config;
         let (h, intermediate) = (c.hidden_size, c.intermediate_size);
         let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
         let (qkv, gate_up) = (q + 2 * kv, 2 * intermediate);
-        // x, qkv, attention, h and gate_up; in addition the forward pass has the outputs of both norms, of SwiGLU and
-        // of the layer
+        // the kept tensors are x, qkv, attention, h and gate_up; the forward pass also holds the outputs of both norms,
+        // of SwiGLU and of the layer
         let all = 2 * h + qkv + q + gate_up;
-        // the family's step, at a time when neither attention, h nor gate_up exists yet
+        // the family's step runs before attention, h and gate_up exist
         let step = self.family().qkv.elements(q, kv);
         let forward = (3 * h + intermediate).max((h + step.forward).saturating_sub(h + q + gate_up));
-        // Backward pass, besides the kept tensors. At SwiGLU: dy, and the gradient of its output with that recomputed
-        // output. At the following norm: dy, dnormed, dh and normed. At the end: the same without normed, and
-        // dattention, dqkv, and dnormed, dx and normed of the input's norm, when gate_up and attention are freed.
+        // The backward pass holds these tensors besides the kept ones. At SwiGLU: dy, the recomputed output of SwiGLU,
+        // and the gradient of this output. At the norm after attention: dy, dnormed, dh and normed. At the end, when
+        // gate_up and attention are freed: dy, dnormed, dh, dattention, dqkv, and dnormed, dx and normed of the input's
+        // norm.
         let at_swiglu = h + 2 * intermediate;
         let at_norm = 4 * h;
-        // The backward pass of the family's step has dy, dnormed, dh, dattention and dqkv; also the input of attention,
-        // whose memory is hardly reused.
+        // At the backward pass of the family's step: dy, dnormed, dh, dattention, dqkv, and the input of attention,
+        // because later tensors hardly reuse its memory.
         let at_step = 3 * h + q + qkv + step.backward;
         let at_end = (6 * h + q + qkv).max(at_step);
         let (kept, temporaries) = match recompute {
             Recompute::None => (all, forward.max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up))),
-            // plus the tensors that the forward pass frees between tensors that stay, because their memory is hardly
-            // reused
+            // plus the tensors that the forward pass frees between kept tensors, because later tensors hardly reuse
+            // their memory
             Recompute::Selective => (
                 2 * h + q,
                 (forward + qkv + gate_up).max(at_swiglu + gate_up).max(at_norm + gate_up).max(at_end - q + qkv)
                     + (qkv + gate_up),
             ),
-            // dy waits during the second forward pass
+            // dy stays in memory during the second forward pass
             Recompute::Full => {
                 (h, (all - h) + (h + forward).max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up)))
             }
@@ -73,7 +74,7 @@ impl Llama {
         }
     }
 
-    /// The cost of a decoder layer, whose activations have `element` bytes each.
+    /// Returns the cost of a decoder layer, whose activations have `element` bytes each.
     fn layer_cost(&self, layer: usize, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
         let MicrobatchCost { tokens, length, recompute, on_gpu, .. } = microbatch;
         let c = &self.config;
@@ -81,10 +82,11 @@ impl Llama {
         let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
         let (qkv, gate_up) = (h * (q + 2 * kv), 2 * h * intermediate);
         let matrices = (qkv + h * q + gate_up + h * intermediate) as f64;
-        // causal: a query attends to half of the keys on average; for scores and values, a multiply-add is 2 FLOPs
+        // causal attention: a query attends to half of the keys on average, for scores and for values; a multiply-add
+        // is 2 FLOPs
         let attention = (length * q) as f64;
         let forward = 2.0 * t * (matrices + attention);
-        // FLOPs that a layer recomputes in the backward pass
+        // FLOPs of the operations that the backward pass recomputes
         let again = match recompute {
             Recompute::None => 0.0,
             Recompute::Selective => 2.0 * t * (qkv + gate_up) as f64,
@@ -101,7 +103,7 @@ impl Llama {
             parameter_bytes: parameters.total(),
             copied_bytes: parameters.memory_checkpoints,
             activation_bytes: (tokens * (element * kept + statistics)) as u64,
-            // the input and the output's gradient of each product
+            // the input of each product, and the gradient of its output
             weight_gradient_bytes: (tokens * element * (4 * h + 3 * intermediate + 2 * q + 2 * kv)) as u64,
             temporary_bytes: (tokens * element * temporaries
                 + match on_gpu {
@@ -111,10 +113,10 @@ impl Llama {
         }
     }
 
-    /// Bytes that the backward pass of attention holds on a GPU besides its operands and results. Flash attention
-    /// (bf16) sums the gradient of queries in fp32 and in a fixed order, in parts that together fill the
-    /// multiprocessors. With grouped queries, gradients of keys and values exist for each query head. In fp32, scores,
-    /// probabilities and their gradients of all sequences exist.
+    /// Returns the bytes that the backward pass of attention holds on a GPU besides its operands and results. In bf16,
+    /// flash attention sums the gradient of queries in fp32 and in a fixed order, in parts that together fill the
+    /// multiprocessors. With grouped queries, it holds gradients of keys and values for each query head. In fp32,
+    /// attention holds the scores, the probabilities and their gradients of all sequences.
     fn gpu_attention_bytes(&self, tokens: usize, length: usize, element: usize) -> usize {
         let c = &self.config;
         let q = c.num_attention_heads * c.head_dim;
@@ -139,13 +141,13 @@ impl Llama {
             copied_bytes: parameters.memory_checkpoints,
             activation_bytes: (8 * tokens) as u64,
             weight_gradient_bytes: (tokens * (8 + element * h)) as u64,
-            // the output's gradient, and its copy in fp32
+            // the gradient of the output, and its copy in fp32
             temporary_bytes: (tokens * h * (element + if element == 4 { 0 } else { 4 })) as u64,
         }
     }
 
-    /// The cost of final norm, head and loss. The head computes its backward pass during its forward pass. The norm's
-    /// input and the gradient of its output are kept.
+    /// Returns the cost of final norm, head and loss. The head computes its backward pass during its forward pass. The
+    /// module keeps the norm's input and the gradient of the norm's output.
     fn head_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
         let (tokens, h, vocab_size) = (microbatch.tokens, self.config.hidden_size, self.config.vocab_size);
         let part = ModelPart { layers: 0..0, has_embedding: false, has_head: true };
@@ -165,7 +167,7 @@ impl Llama {
         }
     }
 
-    /// The bytes of these parameters, except a tied embedding, which is counted by rank.
+    /// Returns the bytes of these parameters, without a tied embedding, which is part of a rank's cost.
     fn parameter_bytes(&self, specs: &[ParameterSpec], microbatch: MicrobatchCost) -> ParameterBytes {
         let is_shared = |spec: &&ParameterSpec| self.config.tie_word_embeddings && spec.name == names::EMBEDDING;
         let specs = specs.iter().filter(|spec| !is_shared(spec));

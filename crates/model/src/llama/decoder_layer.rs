@@ -13,19 +13,19 @@ use crate::rms_norm::RmsNorm;
 use crate::rotary::RotaryEmbedding;
 use crate::{Backward, ForwardContext, Layer, WeightGradient};
 
-/// Weights of one layer. Tensors are `[tokens, columns]`.
+/// The weights of one layer. Tensors are `[tokens, columns]`.
 #[derive(Debug)]
 pub(super) struct DecoderLayer {
     pub(super) input_layernorm: RmsNorm,
-    /// Queries, keys and values in one product.
+    /// Computes queries, keys and values in one product.
     pub(super) qkv_proj: Linear,
     /// The step of the model's family before the rotation, if it has one.
-    pub(super) qkv_step: Option<Box<dyn QkvStep>>,
+    pub(super) qkv_transform: Option<Box<dyn QkvStep>>,
     pub(super) rotary: Rc<RotaryEmbedding>,
     pub(super) heads: Heads,
     pub(super) o_proj: Linear,
     pub(super) post_attention_layernorm: RmsNorm,
-    /// Gate and up in one product.
+    /// Computes gate and up in one product.
     pub(super) gate_up_proj: Linear,
     pub(super) down_proj: Linear,
 }
@@ -36,22 +36,22 @@ struct DecoderActivations {
     layer: Rc<DecoderLayer>,
     x: Tensor,
     input_rstd: Tensor,
-    /// `None` if they are recomputed.
+    /// `None` if the backward pass recomputes queries, keys and values.
     qkv: Option<KeptQkv>,
     attention: Tensor,
     lse: Tensor,
     h: Tensor,
     post_attention_rstd: Tensor,
-    /// `None` if it is recomputed.
+    /// `None` if the backward pass recomputes this tensor.
     gate_up: Option<Tensor>,
 }
 
-/// The queries, keys and values from which a backward pass derives the rest.
+/// The queries, keys and values that a layer keeps for its backward pass.
 #[derive(Debug)]
 enum KeptQkv {
-    /// The form that attention reads.
+    /// The values after the rotation, as attention reads them.
     Rotated(Tensor),
-    /// The form before the family's step.
+    /// The values before the family's step.
     Projected(Tensor),
 }
 
@@ -70,7 +70,7 @@ impl AttentionInput {
 impl DecoderLayer {
     /// Applies the family's step, if it has one, and the rotation.
     fn attention_input(&self, projected: Tensor, ctx: &ForwardContext) -> AttentionInput {
-        let (qkv, step) = match &self.qkv_step {
+        let (qkv, step) = match &self.qkv_transform {
             Some(step) => step.forward(projected, self.heads),
             None => (projected, None),
         };
@@ -78,7 +78,7 @@ impl DecoderLayer {
         AttentionInput { qkv, step }
     }
 
-    /// Recomputes the attention input from the kept tensor, if there is one, otherwise from the layer's input.
+    /// Recomputes the input of attention from the kept tensor or, if there is none, from the layer's input.
     fn attention_input_again(&self, kept: Option<KeptQkv>, x: &Tensor, ctx: &ForwardContext) -> AttentionInput {
         match kept {
             Some(KeptQkv::Rotated(qkv)) => AttentionInput { qkv, step: None },
@@ -134,8 +134,8 @@ impl Backward for DecoderActivations {
         });
         layer.o_proj.weight_gradients(dh.shallow_clone(), attention, weight_gradients);
         drop(qkv);
-        if let Some(qkv_step) = &layer.qkv_step {
-            qkv_step.backward(&dqkv, step, layer.heads, weight_gradients);
+        if let Some(qkv_transform) = &layer.qkv_transform {
+            qkv_transform.backward(&dqkv, step, layer.heads, weight_gradients);
         }
         let dnormed = layer.qkv_proj.backward(&dqkv);
         let (dx, normed) = layer.input_layernorm.gradients(&dnormed, (&x, &input_rstd), Some(&dh), weight_gradients);

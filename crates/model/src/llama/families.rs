@@ -6,7 +6,7 @@ use super::qkv::QkvVariant;
 
 /// The properties of a family that no field of `config.json` states.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Family {
+pub(crate) struct LlamaFamily {
     /// Hugging Face's `model_type`.
     pub(super) name: &'static str,
     /// The type under which this trainer trains and writes the model.
@@ -20,53 +20,63 @@ pub(crate) struct Family {
     /// `max_position_embeddings` if the field is absent.
     pub(super) positions: usize,
     /// The cases in which a token attends to `sliding_window` tokens only.
-    pub(super) window: Window,
+    pub(super) window: SlidingWindow,
     /// Whether Hugging Face's configuration has the field `mlp_bias`.
     pub(super) has_mlp_bias_field: bool,
 }
 
-/// The use of `sliding_window`, the number of preceding tokens that a token attends to.
+/// The use of `sliding_window`, the number of preceding tokens to which a token attends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Window {
+pub(super) enum SlidingWindow {
     /// The field has no effect.
     Never,
     /// Attention has the window unless the field is null.
     Always,
-    /// Like [`Window::Always`] if `use_sliding_window` is true.
+    /// Like [`SlidingWindow::Always`] if `use_sliding_window` is true.
     IfUsed,
 }
 
-const LLAMA: Family = Family {
+const LLAMA: LlamaFamily = LlamaFamily {
     name: "llama",
     model_type: ModelType::Llama,
     qkv: QkvVariant::Plain,
     key_value_heads: None,
     head_dim: None,
     positions: 2048,
-    window: Window::Never,
+    window: SlidingWindow::Never,
     has_mlp_bias_field: true,
 };
 /// A Mistral computes the same as a Llama on texts that fit into its window.
-const MISTRAL: Family =
-    Family { name: "mistral", key_value_heads: Some(8), positions: 4096 * 32, window: Window::Always, ..LLAMA };
-const QWEN2: Family = Family {
+const MISTRAL: LlamaFamily = LlamaFamily {
+    name: "mistral",
+    key_value_heads: Some(8),
+    positions: 4096 * 32,
+    window: SlidingWindow::Always,
+    ..LLAMA
+};
+const QWEN2: LlamaFamily = LlamaFamily {
     name: "qwen2",
     model_type: ModelType::Qwen2,
     qkv: QkvVariant::Bias,
     key_value_heads: Some(32),
     positions: 32_768,
-    window: Window::IfUsed,
+    window: SlidingWindow::IfUsed,
     has_mlp_bias_field: false,
     ..LLAMA
 };
-const QWEN3: Family =
-    Family { name: "qwen3", model_type: ModelType::Qwen3, qkv: QkvVariant::HeadNorms, head_dim: Some(128), ..QWEN2 };
+const QWEN3: LlamaFamily = LlamaFamily {
+    name: "qwen3",
+    model_type: ModelType::Qwen3,
+    qkv: QkvVariant::HeadNorms,
+    head_dim: Some(128),
+    ..QWEN2
+};
 
-pub(crate) static FAMILIES: [Family; 4] = [LLAMA, MISTRAL, QWEN2, QWEN3];
+pub(crate) static FAMILIES: [LlamaFamily; 4] = [LLAMA, MISTRAL, QWEN2, QWEN3];
 
-impl Family {
-    /// The family under which models of this type are written.
-    pub(super) const fn of(model_type: ModelType) -> Family {
+impl LlamaFamily {
+    /// Returns the family under which models of this type are written.
+    pub(super) const fn of(model_type: ModelType) -> LlamaFamily {
         match model_type {
             ModelType::Llama => LLAMA,
             ModelType::Qwen2 => QWEN2,
@@ -104,7 +114,7 @@ mod tests {
     #[test]
     fn every_type_is_written_as_its_family() {
         for &model_type in ModelType::ALL {
-            let family = Family::of(model_type);
+            let family = LlamaFamily::of(model_type);
             assert_eq!((family.model_type, family.name), (model_type, &*model_type.as_str().to_lowercase()));
             assert!(FAMILIES.iter().any(|other| other.name == family.name), "{model_type} is not read");
         }
@@ -112,7 +122,7 @@ mod tests {
 
     #[test]
     fn no_key_of_a_family_is_refused() {
-        for Family { name, .. } in FAMILIES {
+        for LlamaFamily { name, .. } in FAMILIES {
             let (_, keys) = SUPPORTED.iter().find(|(family, _)| *family == name).expect(name);
             for key in keys.split_whitespace() {
                 assert_ne!(role(key, KEYS), Role::Refused, "{name}: {key}");
@@ -212,7 +222,7 @@ mod tests {
         for config in &published {
             parse(config.clone()).unwrap_or_else(|problem| panic!("{problem}: {config}"));
         }
-        for Family { name, .. } in FAMILIES {
+        for LlamaFamily { name, .. } in FAMILIES {
             assert!(published.iter().any(|config| config["model_type"] == name), "{name}");
         }
     }

@@ -23,9 +23,9 @@ use crate::rms_norm::RmsNorm;
 use crate::rotary::RotaryEmbedding;
 use crate::{Architecture, Layer, MicrobatchCost, ModelOperations, ModelPart, ParameterSpec, Parameters, names};
 use decoder_layer::DecoderLayer;
-use families::Family;
+use families::LlamaFamily;
 
-/// The Llama architecture, or that of another of its families, on a device.
+/// The architecture of a model of Llama's families, on a device.
 #[derive(Debug)]
 struct Llama {
     config: LlamaConfig,
@@ -33,8 +33,8 @@ struct Llama {
 }
 
 impl Llama {
-    fn family(&self) -> Family {
-        Family::of(self.config.model_type)
+    fn family(&self) -> LlamaFamily {
+        LlamaFamily::of(self.config.model_type)
     }
 
     fn matrix_spec(&self, name: String, rows: usize, columns: usize) -> ParameterSpec {
@@ -68,7 +68,7 @@ impl Llama {
 }
 
 const FINAL_NORM: &str = "model.norm.weight";
-/// Modules of a layer that are computed together.
+/// The modules of a layer whose outputs one product computes.
 const QKV: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 
 fn parameter_name(layer: usize, module: &str, parameter: &str) -> String {
@@ -134,7 +134,7 @@ impl Architecture for Llama {
             Rc::new(DecoderLayer {
                 input_layernorm: norm("input_layernorm"),
                 qkv_proj: linear(&QKV),
-                qkv_step: self.family().qkv.build(c, layer, parameters),
+                qkv_transform: self.family().qkv.build(c, layer, parameters),
                 rotary: rotary.clone(),
                 heads,
                 o_proj: linear(&["self_attn.o_proj"]),

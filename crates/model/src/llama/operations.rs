@@ -1,31 +1,31 @@
-//! The operations of a Llama's modules on a GPU, in bf16, for a prediction of their times.
+//! The operations of a Llama's modules on a GPU, in bf16, from which the planner predicts their times.
 
 use super::Llama;
 use crate::{MicrobatchCost, ModelOperations, Operation, OperationKind, Pass};
 
 /// Bytes of an activation in bf16.
-const ACTIVATION: f64 = 2.0;
-/// Bytes that adding to an accumulator in fp32 reads and writes.
-const ACCUMULATION: f64 = 8.0;
+const ACTIVATION_BYTES: f64 = 2.0;
+/// Bytes that a kernel reads and writes per element when it adds to an fp32 accumulator.
+const ACCUMULATION_BYTES: f64 = 8.0;
 
-/// The number of multiply-adds is half of the FLOPs.
-const FLOPS: f64 = 2.0;
+/// FLOPs of a multiply-add.
+const FLOPS_PER_MULTIPLY_ADD: f64 = 2.0;
 
 impl Llama {
     pub(super) fn model_operations(&self, microbatch: MicrobatchCost) -> ModelOperations {
         let (t, h) = (microbatch.tokens as f64, self.config.hidden_size as f64);
         let vocab = self.config.vocab_size as f64;
         let mut head = product("head", t, h, vocab).to_vec();
-        head.push(moved("norms", Pass::Forward, (2.0 + 5.0) * ACTIVATION * t * h));
-        // logits in fp32: written, read twice, and their gradients written
-        head.push(moved("loss", Pass::Forward, (3.0 * 4.0 + ACTIVATION) * t * vocab));
+        head.push(moved("norms", Pass::Forward, (2.0 + 5.0) * ACTIVATION_BYTES * t * h));
+        // the kernel writes the logits in fp32, reads them twice, and writes their gradients
+        head.push(moved("loss", Pass::Forward, (3.0 * 4.0 + ACTIVATION_BYTES) * t * vocab));
         for operation in &mut head {
             operation.pass = Pass::Forward; // the head computes its gradients in its forward pass
         }
         ModelOperations {
             embedding: vec![
-                moved("embedding", Pass::Forward, 2.0 * ACTIVATION * t * h),
-                moved("embedding", Pass::BackwardWeight, (ACTIVATION + ACCUMULATION) * t * h),
+                moved("embedding", Pass::Forward, 2.0 * ACTIVATION_BYTES * t * h),
+                moved("embedding", Pass::BackwardWeight, (ACTIVATION_BYTES + ACCUMULATION_BYTES) * t * h),
             ],
             layer: self.layer_operations(t, microbatch.length as f64),
             head,
@@ -44,9 +44,9 @@ impl Llama {
             product("gate and up", t, h, 2.0 * intermediate).map(selective),
             product("down", t, intermediate, h),
         ];
-        // causal: a query attends to half of the keys; scores and values
-        let attention = FLOPS * t * length * q;
-        let rotated = 2.0 * ACTIVATION * t * (q + kv);
+        // causal attention: a query attends to half of the keys, for scores and for values
+        let attention = FLOPS_PER_MULTIPLY_ADD * t * length * q;
+        let rotated = 2.0 * ACTIVATION_BYTES * t * (q + kv);
         let mut operations: Vec<Operation> = products.into_iter().flatten().collect();
         operations.extend([
             Operation { kind: OperationKind::Attention, ..computed("attention", Pass::Forward, attention) },
@@ -55,27 +55,31 @@ impl Llama {
                 kind: OperationKind::AttentionBackward,
                 ..computed("attention", Pass::BackwardInput, 2.5 * attention)
             },
-            selective(moved("norms", Pass::Forward, 2.0 * 2.0 * ACTIVATION * t * h)),
-            moved("norms", Pass::BackwardInput, 2.0 * 5.0 * ACTIVATION * t * h),
+            selective(moved("norms", Pass::Forward, 2.0 * 2.0 * ACTIVATION_BYTES * t * h)),
+            moved("norms", Pass::BackwardInput, 2.0 * 5.0 * ACTIVATION_BYTES * t * h),
             selective(moved("rotary", Pass::Forward, rotated)),
-            // the gradients of queries, keys and values become adjacent
-            moved("rotary", Pass::BackwardInput, 2.0 * ACTIVATION * t * (q + 2.0 * kv)),
-            moved("SwiGLU", Pass::Forward, 3.0 * ACTIVATION * t * intermediate),
-            moved("SwiGLU", Pass::BackwardInput, 6.0 * ACTIVATION * t * intermediate),
+            // this operation also makes the gradients of queries, keys and values adjacent
+            moved("rotary", Pass::BackwardInput, 2.0 * ACTIVATION_BYTES * t * (q + 2.0 * kv)),
+            moved("SwiGLU", Pass::Forward, 3.0 * ACTIVATION_BYTES * t * intermediate),
+            moved("SwiGLU", Pass::BackwardInput, 6.0 * ACTIVATION_BYTES * t * intermediate),
         ]);
         operations
     }
 }
 
-/// A product with a weight, and its two gradients. The weight's gradient is added to an accumulator.
+/// Returns a product with a weight, and the products for its two gradients. The last product adds to an accumulator.
 fn product(name: &'static str, tokens: f64, inputs: f64, outputs: f64) -> [Operation; 3] {
-    let flops = FLOPS * tokens * inputs * outputs;
-    let activations = ACTIVATION * tokens * (inputs + outputs);
+    let flops = FLOPS_PER_MULTIPLY_ADD * tokens * inputs * outputs;
+    let activations = ACTIVATION_BYTES * tokens * (inputs + outputs);
     let of = |pass, weight_bytes: f64| Operation {
         bytes: activations + weight_bytes * inputs * outputs,
         ..computed(name, pass, flops)
     };
-    [of(Pass::Forward, ACTIVATION), of(Pass::BackwardInput, ACTIVATION), of(Pass::BackwardWeight, ACCUMULATION)]
+    [
+        of(Pass::Forward, ACTIVATION_BYTES),
+        of(Pass::BackwardInput, ACTIVATION_BYTES),
+        of(Pass::BackwardWeight, ACCUMULATION_BYTES),
+    ]
 }
 
 fn computed(name: &'static str, pass: Pass, flops: f64) -> Operation {

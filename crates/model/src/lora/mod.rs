@@ -12,14 +12,14 @@ pub(crate) use adapter::{Adapter, columns};
 use super::initializer::Initializer;
 use super::{Architecture, ParameterSpec, WeightRole, names};
 
-/// The names of the matrices A and B of the adapter of the weight `name`.
+/// Returns the names of the matrices A and B of the adapter of the weight `name`.
 pub fn adapter_names(name: &str) -> [String; 2] {
     let module = name.strip_suffix(".weight").unwrap_or(name);
     ["A", "B"].map(|matrix| format!("base_model.model.{module}.lora_{matrix}.weight"))
 }
 
-/// Whether `lora` adapts `spec`, a weight of a model: a linear layer, neither embedding nor head, whose name ends with
-/// one of the targets, or any if there are none.
+/// Whether `lora` adapts `spec`, a weight of a model. It adapts linear layers except embedding and head. If there are
+/// targets, the layer's name must end with one of them.
 pub(crate) fn adapts(lora: &LoraSpec, spec: &ParameterSpec) -> bool {
     let Some(module) = spec.name.strip_suffix(".weight") else { return false };
     let is_linear = spec.is_matrix() && ![names::EMBEDDING, names::HEAD].contains(&spec.name.as_str());
@@ -30,7 +30,8 @@ pub(crate) fn adapts(lora: &LoraSpec, spec: &ParameterSpec) -> bool {
     is_linear && (lora.targets.is_empty() || lora.targets.iter().any(is_target))
 }
 
-/// The matrices of the adapter of `spec`: A, `[rank, in]`, with PEFT's initial values, and B, `[out, rank]`, zero.
+/// Returns the matrices of the adapter of `spec`: A, `[rank, in]`, with PEFT's initial values, and B, `[out, rank]`,
+/// with zeros.
 pub(crate) fn adapter_specs(lora: &LoraSpec, spec: &ParameterSpec) -> [ParameterSpec; 2] {
     let (outputs, inputs, rank) = (spec.shape[0], spec.shape[1], i64::from(lora.rank));
     let [a, b] = adapter_names(&spec.name);
@@ -46,25 +47,25 @@ pub(crate) fn adapter_specs(lora: &LoraSpec, spec: &ParameterSpec) -> [Parameter
     [matrix(a, [rank, inputs], Initializer::Uniform(bound)), matrix(b, [outputs, rank], Initializer::Zeros)]
 }
 
-/// The module that the matrix `name` adapts.
+/// Returns the module that the matrix `name` adapts.
 pub(crate) fn adapted_module(name: &str) -> Option<&str> {
     name.strip_prefix("base_model.model.")?.rsplit_once(".lora_").map(|(module, _)| module)
 }
 
-/// The content of PEFT's configuration file for the adapters of `architecture`, whose weights without adapters are in
-/// the model directory `base`.
+/// Returns the content of PEFT's configuration file for the adapters of `architecture`. The model directory `base` has
+/// the weights without adapters.
 pub fn adapter_config(lora: &LoraSpec, architecture: &dyn Architecture, base: &str) -> Value {
     let specs = architecture.all_weight_specs();
     let adapted: BTreeSet<&str> = specs.iter().filter_map(|spec| adapted_module(&spec.name)).collect();
     let last = |module: &'_ str| module.rsplit('.').next().unwrap_or_default().to_owned();
     let all = LoraSpec { targets: Vec::new(), ..lora.clone() };
-    let others = specs.iter().filter(|spec| spec.is_of_model() && adapts(&all, spec));
+    let others = specs.iter().filter(|spec| spec.is_model_weight() && adapts(&all, spec));
     let others: BTreeSet<String> = others
         .filter_map(|spec| spec.name.strip_suffix(".weight"))
         .filter(|module| !adapted.contains(module))
         .map(last)
         .collect();
-    // the last part of a name stands for all layers with such a module
+    // the last part of a name stands for all layers that have a module with this name
     let target = |module: &&str| if others.contains(&last(module)) { (*module).to_owned() } else { last(module) };
     let targets: BTreeSet<String> = adapted.iter().map(target).collect();
     json!({

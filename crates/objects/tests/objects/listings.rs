@@ -1,12 +1,12 @@
-//! The objects that a URI matches.
+//! Tests which objects a URI matches.
 
 use stagecoach_objects::ObjectError;
-use stagecoach_test_objects::Store;
+use stagecoach_test_objects::TestStore;
 
 use crate::Reader;
 
-fn store_of(keys: &[&str]) -> (Store, Reader) {
-    let store = Store::start();
+fn store_of(keys: &[&str]) -> (TestStore, Reader) {
+    let store = TestStore::start();
     keys.iter().for_each(|key| store.put(key, key.as_bytes()));
     let reader = Reader::new(&store);
     (store, reader)

@@ -1,4 +1,4 @@
-//! The client against object stores on this machine.
+//! Tests the client against object stores on this machine.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod listings;
@@ -12,13 +12,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stagecoach_objects::{Limits, Object, ObjectClient, ObjectError};
-use stagecoach_test_objects::Store;
+use stagecoach_objects::{Object, ObjectClient, ObjectError, RetryPolicy};
+use stagecoach_test_objects::TestStore;
 
 /// A secret that no message may contain.
 const SECRET: &str = "planted-secret-AbC/123+";
 
-/// A client whose waits are counted.
+/// A client, and the log of its waits.
 struct Reader {
     client: ObjectClient,
     log: Arc<Mutex<Log>>,
@@ -31,8 +31,8 @@ struct Log {
 }
 
 impl Reader {
-    /// A client of `store` with keys.
-    fn new(store: &Store) -> Reader {
+    /// Returns a client of `store` that has access keys.
+    fn new(store: &TestStore) -> Reader {
         Reader::of_endpoint(&store.endpoint())
     }
 
@@ -50,19 +50,19 @@ impl Reader {
         let pause = Arc::new(move |wait| waits.lock().unwrap().waited += wait);
         let notice = Arc::new(move |text: &str| notices.lock().unwrap().notices.push(text.to_owned()));
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Reader { client: ObjectClient::new(variables, Limits::default(), pause, notice).unwrap(), log }
+        Reader { client: ObjectClient::new(variables, RetryPolicy::default(), pause, notice).unwrap(), log }
     }
 
     fn list(&self, uri: &str) -> Result<Vec<Object>, ObjectError> {
         self.client.list(&uri.parse()?)
     }
 
-    /// The keys that a URI matches.
+    /// Returns the keys that a URI matches.
     fn keys(&self, uri: &str) -> Vec<String> {
         self.list(uri).unwrap().into_iter().map(|object| object.uri.key).collect()
     }
 
-    /// The sentence of the error.
+    /// Returns the message of the error for a URI.
     fn refused(&self, uri: &str) -> String {
         let error = self.list(uri).unwrap_err();
         assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");

@@ -1,5 +1,5 @@
-//! The client against stores of other projects: moto, and s3s, which verifies signatures. `make object-stores` runs
-//! these tests with both.
+//! Tests the client against stores of other projects: moto, and s3s, which verifies signatures. `make object-stores`
+//! runs these tests with both stores.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -27,7 +27,7 @@ s3.complete_multipart_upload(Bucket="corpus", Key="large.bin", UploadId=upload, 
 print(s3.head_object(Bucket="corpus", Key="large.bin")["ETag"])
 "#;
 
-/// A running store, which stops when it is dropped.
+/// A running store. The store stops when this value is dropped.
 struct Server {
     process: Child,
     endpoint: String,
@@ -38,7 +38,7 @@ fn python() -> String {
 }
 
 impl Server {
-    /// Starts a program that listens on a port, which it gets as its last argument.
+    /// Starts a program that listens on a port. The port is the last argument of the program.
     fn start(program: &str, arguments: &[&str]) -> Server {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
         let mut command = Command::new(program);
@@ -53,7 +53,7 @@ impl Server {
         server
     }
 
-    /// Writes the objects to moto. Returns the ETag of the large one.
+    /// Writes the objects to moto. Returns the ETag of the large object.
     fn fill(&self) -> String {
         let output = Command::new(python()).args(["-c", FILL, &self.endpoint, &SIZE.to_string()]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,13 +1,13 @@
-//! The common behaviour of Google's and Azure's stores.
+//! Tests the stores of Google and Azure, and credentials from a cloud instance.
 
 use stagecoach_objects::ObjectError;
-use stagecoach_test_objects::{Fault, Store};
+use stagecoach_test_objects::{StoreFault, TestStore};
 
 use crate::{Reader, SECRET};
 
 #[test]
 fn google_is_listed_and_read() {
-    let store = Store::start();
+    let store = TestStore::start();
     store.put("data/a.txt", "text");
     let reader = Reader::with(&[("GOOGLE_BASE_URL", &store.endpoint()), ("GOOGLE_SKIP_SIGNATURE", "true")]);
     let object = reader.list("gs://bucket/data/*.txt").unwrap().remove(0);
@@ -20,7 +20,7 @@ fn google_is_listed_and_read() {
 
 #[test]
 fn azure_is_listed_and_its_refusals_are_read() {
-    let store = Store::start();
+    let store = TestStore::start();
     let key = "cGxhbnRlZC1zZWNyZXQ=";
     let reader = Reader::with(&[
         ("AZURE_STORAGE_ENDPOINT", &store.endpoint()),
@@ -35,11 +35,11 @@ fn azure_is_listed_and_its_refusals_are_read() {
     let of_the_object =
         [("content-range", "bytes 1-2/4"), ("etag", "\"0x8D\""), ("last-modified", "Fri, 02 Jan 2026 03:04:05 GMT")];
     store.faults([
-        Fault::Answer(200, vec![("content-type", "application/xml".to_owned())], listing.to_owned()),
-        Fault::Answer(206, of_the_object.map(|(name, value)| (name, value.to_owned())).to_vec(), "ex".to_owned()),
-        Fault::error(404, "ContainerNotFound"),
-        Fault::error(403, "AuthorizationPermissionMismatch"),
-        Fault::error(403, "AuthenticationFailed"),
+        StoreFault::Answer(200, vec![("content-type", "application/xml".to_owned())], listing.to_owned()),
+        StoreFault::Answer(206, of_the_object.map(|(name, value)| (name, value.to_owned())).to_vec(), "ex".to_owned()),
+        StoreFault::error(404, "ContainerNotFound"),
+        StoreFault::error(403, "AuthorizationPermissionMismatch"),
+        StoreFault::error(403, "AuthenticationFailed"),
     ]);
     let object = reader.list("az://container/data/*").unwrap().remove(0);
     assert_eq!((object.uri.key.as_str(), object.size), ("data/a.txt", 4));
@@ -54,15 +54,16 @@ fn azure_is_listed_and_its_refusals_are_read() {
     }
 }
 
-/// The store also acts as the metadata service of a cloud instance.
+/// In this test, the store also acts as the metadata service of a cloud instance.
 #[test]
 fn the_role_of_an_instance_reads_the_store() {
-    let store = Store::start();
+    let store = TestStore::start();
     store.put("data/a.txt", "text");
     let credentials = r#"{"Code": "Success", "AccessKeyId": "AKIAINSTANCE", "SecretAccessKey": "key", "Token": "session",
                           "LastUpdated": "2026-01-02T03:04:05Z", "Expiration": "2100-01-02T03:04:05Z", "Type": "AWS-HMAC"}"#;
     store.faults(
-        ["metadata-token", "trainer-role", credentials].map(|body| Fault::Answer(200, Vec::new(), body.to_owned())),
+        ["metadata-token", "trainer-role", credentials]
+            .map(|body| StoreFault::Answer(200, Vec::new(), body.to_owned())),
     );
     let reader = Reader::with(&[("AWS_ENDPOINT_URL", &store.endpoint()), ("AWS_METADATA_ENDPOINT", &store.endpoint())]);
     assert_eq!(reader.keys("s3://bucket/data/*"), ["data/a.txt"]);

@@ -1,13 +1,13 @@
-//! The error message of each reason why a store can't be read.
+//! Tests the error message of each reason why a store can't be read.
 
 use stagecoach_objects::ObjectError;
-use stagecoach_test_objects::{Fault, Store};
+use stagecoach_test_objects::{StoreFault, TestStore};
 
 use crate::{Reader, SECRET};
 
-/// The error message of a listing that the store answers with `fault`.
-fn sentence(fault: Fault) -> String {
-    let store = Store::start();
+/// Returns the error message of a listing that the store answers with `fault`.
+fn sentence(fault: StoreFault) -> String {
+    let store = TestStore::start();
     store.faults([fault]);
     Reader::new(&store).refused("s3://bucket/data/*").replace(&store.endpoint()["http://".len()..], "HOST")
 }
@@ -17,33 +17,33 @@ fn refusals_of_a_listing_say_what_to_do() {
     let keys = "the account of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY";
     let cases = [
         (
-            Fault::error(404, "NoSuchBucket"),
+            StoreFault::error(404, "NoSuchBucket"),
             "HOST has no bucket bucket: check the spelling, and that AWS_ENDPOINT_URL_S3 names the right store"
                 .to_owned(),
         ),
         (
-            Fault::error(403, "AccessDenied"),
+            StoreFault::error(403, "AccessDenied"),
             format!(
                 "HOST refuses access to s3://bucket, it answered 403 (AccessDenied): give {keys} s3:ListBucket and s3:GetObject, or use the credentials of an account that has them"
             ),
         ),
         (
-            Fault::error(403, "InvalidAccessKeyId"),
+            StoreFault::error(403, "InvalidAccessKeyId"),
             format!(
                 "HOST doesn't accept the credentials, it answered 403 (InvalidAccessKeyId): check {keys}, or set AWS_SKIP_SIGNATURE=true if everybody may read"
             ),
         ),
         (
-            Fault::error(403, "RequestTimeTooSkewed"),
+            StoreFault::error(403, "RequestTimeTooSkewed"),
             "HOST refuses requests, since the clock of this machine differs from its own: set the clock (NTP)"
                 .to_owned(),
         ),
         (
-            Fault::Answer(301, vec![("x-amz-bucket-region", "eu-west-1".to_owned())], String::new()),
+            StoreFault::Answer(301, vec![("x-amz-bucket-region", "eu-west-1".to_owned())], String::new()),
             "HOST does not serve the region of the bucket bucket: set AWS_REGION=eu-west-1".to_owned(),
         ),
         (
-            Fault::Answer(
+            StoreFault::Answer(
                 400,
                 Vec::new(),
                 "<Error><Code>AuthorizationHeaderMalformed</Code><Region>us-west-2</Region></Error>".to_owned(),
@@ -51,15 +51,15 @@ fn refusals_of_a_listing_say_what_to_do() {
             "HOST does not serve the region of the bucket bucket: set AWS_REGION=us-west-2".to_owned(),
         ),
         (
-            Fault::error(301, "PermanentRedirect"),
+            StoreFault::error(301, "PermanentRedirect"),
             "HOST does not serve the region of the bucket bucket: set AWS_REGION to the region of the bucket"
                 .to_owned(),
         ),
         (
-            Fault::Answer(200, vec![("content-type", "text/html".to_owned())], "<html>Welcome</html>".to_owned()),
+            StoreFault::Answer(200, vec![("content-type", "text/html".to_owned())], "<html>Welcome</html>".to_owned()),
             "s3://bucket can't be read: HOST answered 200 (text/html is no listing): check the endpoint, proxies and the variables AWS_*".to_owned(),
         ),
-        (Fault::error(501, "NotImplemented"), "s3://bucket can't be read: HOST answered 501 (NotImplemented): check the endpoint".to_owned()),
+        (StoreFault::error(501, "NotImplemented"), "s3://bucket can't be read: HOST answered 501 (NotImplemented): check the endpoint".to_owned()),
     ];
     for (fault, expected) in cases {
         let found = sentence(fault);
@@ -69,9 +69,9 @@ fn refusals_of_a_listing_say_what_to_do() {
 
 #[test]
 fn the_refusal_of_a_key_has_its_reason_though_the_answer_to_a_head_has_none() {
-    let store = Store::start();
+    let store = TestStore::start();
     store.put("a.txt", "text");
-    let error = || Fault::error(403, "RequestTimeTooSkewed");
+    let error = || StoreFault::error(403, "RequestTimeTooSkewed");
     store.faults([error(), error()]);
     let reader = Reader::new(&store);
     assert!(matches!(reader.list("s3://bucket/a.txt"), Err(ObjectError::ClockSkew { .. })));
@@ -102,7 +102,7 @@ fn an_endpoint_that_is_no_url_is_named() {
 
 #[test]
 fn missing_credentials_are_named() {
-    let store = Store::start();
+    let store = TestStore::start();
     // no metadata service listens at this address
     let nobody = ("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1");
     let endpoint = store.endpoint();
@@ -129,9 +129,9 @@ fn missing_credentials_are_named() {
 
 #[test]
 fn secrets_that_a_server_repeats_are_in_no_text() {
-    let store = Store::start();
+    let store = TestStore::start();
     let words = format!("<Error><Code>Odd{SECRET}</Code><Message>{SECRET}</Message></Error>");
-    store.faults([400, 403, 418].map(|status| Fault::Answer(status, Vec::new(), words.clone())));
+    store.faults([400, 403, 418].map(|status| StoreFault::Answer(status, Vec::new(), words.clone())));
     let reader = Reader::new(&store);
     for _ in 0..3 {
         let text = reader.refused("s3://bucket/*");

@@ -1,7 +1,7 @@
-//! The bytes of objects.
+//! Tests reads of the bytes of objects.
 
 use stagecoach_objects::{Object, ObjectError};
-use stagecoach_test_objects::{Fault, Store};
+use stagecoach_test_objects::{StoreFault, TestStore};
 
 use crate::Reader;
 
@@ -11,9 +11,9 @@ fn contents() -> Vec<u8> {
     (0..SIZE).map(|at| (at * at / 7 % 251) as u8).collect()
 }
 
-/// A store with one object.
-fn scene() -> (Store, Reader, Object) {
-    let store = Store::start();
+/// Returns a store with one object, a client, and the object.
+fn scene() -> (TestStore, Reader, Object) {
+    let store = TestStore::start();
     store.put("a.bin", contents());
     let reader = Reader::new(&store);
     let object = reader.list("s3://bucket/a.bin").unwrap().remove(0);
@@ -35,8 +35,8 @@ fn ranges_are_read() {
 #[test]
 fn a_broken_connection_resumes_where_it_broke() {
     let (store, reader, object) = scene();
-    let breaks = (0..20).map(|_| Fault::Break(9_000));
-    store.faults(breaks.chain([Fault::error(503, "SlowDown"), Fault::error(500, "InternalError")]));
+    let breaks = (0..20).map(|_| StoreFault::Break(9_000));
+    store.faults(breaks.chain([StoreFault::error(503, "SlowDown"), StoreFault::error(500, "InternalError")]));
     assert!(reader.bytes(&object, 0..SIZE).unwrap() == contents());
     let requests = store.take_requests();
     assert_eq!(requests.len(), 23);
@@ -54,7 +54,7 @@ fn a_broken_connection_resumes_where_it_broke() {
 #[test]
 fn waits_end_after_five_minutes_without_a_byte() {
     let (store, reader, object) = scene();
-    store.faults((0..100).map(|_| Fault::error(503, "SlowDown")));
+    store.faults((0..100).map(|_| StoreFault::error(503, "SlowDown")));
     let error = reader.bytes(&object, 0..SIZE).unwrap_err();
     assert!(error.is_temporary() && error.to_string().ends_with("answered 503 (SlowDown): try again later"), "{error}");
     let waited = reader.log.lock().unwrap().waited.as_secs();
@@ -68,8 +68,8 @@ fn an_object_that_changes_is_not_read_on() {
     store.put("a.bin", vec![0; SIZE as usize]);
     let error = reader.bytes(&object, 0..SIZE).unwrap_err();
     assert!(is_changed(&error) && error.to_string().starts_with("s3://bucket/a.bin has changed or is gone"), "{error}");
-    // even if the store ignores the condition
-    store.faults([Fault::Ignore("if-match")]);
+    // the change is also found if the store ignores the condition
+    store.faults([StoreFault::Ignore("if-match")]);
     assert!(is_changed(&reader.bytes(&object, 0..SIZE).unwrap_err()));
     store.put("a.bin", vec![0; 5]);
     assert!(is_changed(&reader.bytes(&object, 10..SIZE).unwrap_err()));
@@ -80,14 +80,14 @@ fn an_object_that_changes_is_not_read_on() {
 #[test]
 fn an_object_that_changes_between_two_connections_is_not_mixed() {
     let (store, reader, object) = scene();
-    store.faults([Fault::Break(9_000), Fault::error(412, "PreconditionFailed")]);
+    store.faults([StoreFault::Break(9_000), StoreFault::error(412, "PreconditionFailed")]);
     assert!(matches!(reader.bytes(&object, 0..SIZE).unwrap_err(), ObjectError::Changed { .. }));
 }
 
 #[test]
 fn an_answer_without_the_range_is_refused() {
     let (store, reader, object) = scene();
-    store.faults([Fault::Ignore("range")]);
+    store.faults([StoreFault::Ignore("range")]);
     let error = reader.bytes(&object, 10..20).unwrap_err();
     assert!(matches!(error, ObjectError::Unreadable { .. }), "{error:?}");
 }

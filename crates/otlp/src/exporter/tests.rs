@@ -31,7 +31,7 @@ fn span(number: u8) -> Span {
     }
 }
 
-/// An exporter to `address`.
+/// Returns an exporter to `address`.
 fn exporter(address: &str) -> Exporter {
     let endpoint = format!("http://{address}");
     let vars = move |name: &str| match name {
@@ -39,10 +39,11 @@ fn exporter(address: &str) -> Exporter {
         "OTEL_EXPORTER_OTLP_HEADERS" => Some("x-key=secret".to_owned()),
         _ => None,
     };
-    Exporter::start(Config::from_vars(vars).unwrap().unwrap(), FixedMetrics).unwrap()
+    Exporter::start(OtlpConfig::from_vars(vars).unwrap().unwrap(), FixedMetrics).unwrap()
 }
 
-/// Answers each request with the next of `statuses`. The receiver gets each request's head and body.
+/// Starts a collector that answers each request with the next of `statuses`. The receiver gets the head and the body of
+/// each request.
 fn collector(statuses: &'static [&'static str]) -> (String, Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -98,7 +99,7 @@ fn what_may_be_taken_later_is_sent_again_and_what_is_refused_is_not() {
     let exporter = exporter(&address);
     exporter.add(span(1));
     exporter.flush(PATIENCE);
-    // after the failure `flush` does not wait: the thread tries again by itself
+    // after the failure, `flush` returns at once, and the thread sends again later
     let names = |count: usize| -> Vec<String> {
         let requests = (0..count).map(|_| requests.recv_timeout(PATIENCE).unwrap());
         let traces = requests.filter(|(head, _)| head.starts_with("post /v1/traces"));

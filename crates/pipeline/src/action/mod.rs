@@ -1,4 +1,5 @@
-//! The actions of a step, as torch's `_Action` (torch.distributed.pipelining), and their `text` form.
+//! Defines the actions of a step, which are those of torch's `_Action` (torch.distributed.pipelining), and their text
+//! form.
 
 mod text;
 
@@ -6,47 +7,49 @@ use crate::placement::Placement;
 use crate::work_item::WorkItem;
 pub use text::ActionError;
 
-/// One action of a rank (torch's `_Action`). A rank's actions for one step, in order, are its program.
+/// One action of a rank (torch's `_Action`). The program of a rank is the list of its actions for one step, in order.
 ///
-/// The chunk of a send or receive is that of the rank that executes it: `0SEND_F3` on chunk 0 pairs with `1RECV_F3`
-/// on chunk 1, and `1SEND_B3` with `0RECV_B3`.
+/// A send or receive has the chunk of the rank that executes it: `0SEND_F3` on chunk 0 pairs with `1RECV_F3` on chunk
+/// 1, and `1SEND_B3` pairs with `0RECV_B3`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
-    /// `0F1`: forward; keeps the activations for the backward. On the last chunk it also computes the loss.
+    /// `0F1`: the forward pass, which keeps the activations for the backward pass. The last chunk also computes the
+    /// loss.
     Forward(WorkItem),
-    /// `0B1`: full backward: the gradients of the input and of the weights.
+    /// `0B1`: the full backward pass, which computes the gradients of the input and of the weights.
     FullBackward(WorkItem),
-    /// `0I1`: only the gradient of the input, which the previous chunk waits for.
+    /// `0I1`: the first part of a split backward pass. It computes the gradient of the input, for which the previous
+    /// chunk waits.
     BackwardInput(WorkItem),
-    /// `0W1`: the gradients of the weights, after an `I`.
+    /// `0W1`: the second part of a split backward pass. It computes the gradients of the weights, after an `I`.
     BackwardWeight(WorkItem),
-    /// `0SEND_F1`: hands the output over for the next chunk. The action blocks only while
-    /// [`SENDS_IN_FLIGHT`](crate::SENDS_IN_FLIGHT) earlier messages of its edge have not left.
+    /// `0SEND_F1`: queues the output for the transfer to the next chunk. The action blocks only while
+    /// [`SENDS_IN_FLIGHT`](crate::SENDS_IN_FLIGHT) earlier messages wait on its edge.
     SendForward(WorkItem),
-    /// `1RECV_F1`: posts the receive of the previous chunk's output; non-blocking, because the forward that needs the
-    /// output waits.
+    /// `1RECV_F1`: posts the receive of the previous chunk's output. The action does not block, because the forward
+    /// pass that needs the output waits for the output.
     RecvForward(WorkItem),
     /// `1SEND_B1`: sends the gradient of the input to the previous chunk.
     SendBackward(WorkItem),
     /// `0RECV_B1`: posts the receive of the gradient of the output.
     RecvBackward(WorkItem),
-    /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients; non-blocking, because REDUCE_TIED and
-    /// EXCHANGE wait until each parameter's owner has all sums.
+    /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients. The action does not block, because
+    /// REDUCE_TIED and EXCHANGE wait until each parameter's owner has all sums.
     Reduce(usize),
     /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
     ReduceTied,
-    /// `EXCHANGE`: gathers norms and votes, returns clip factor and flags; a barrier of all ranks.
+    /// `EXCHANGE`: a barrier of all ranks, which gathers norms and votes, and returns the clip factor and flags.
     Exchange,
-    /// `UPDATE`: the optimizer.
+    /// `UPDATE`: runs the optimizer.
     Update,
-    /// `0GATHER`: the replicas send each other a chunk's updated weights; non-blocking, because the chunk's first
-    /// forward of the next step waits.
+    /// `0GATHER`: the replicas send each other a chunk's updated weights. The action does not block, because the
+    /// chunk's first forward pass of the next step waits for the weights.
     Gather(usize),
-    /// `SNAPSHOT`: end of the step, where a checkpoint is copied.
+    /// `SNAPSHOT`: the end of the step, where the rank copies its state for a checkpoint.
     Snapshot,
 }
 
-/// The directed connection between two neighbouring chunks; its messages keep their order.
+/// The directed connection between two neighbouring chunks. The messages of an edge keep their order.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Edge {
     /// The chunk that sends.
@@ -56,7 +59,7 @@ pub struct Edge {
 }
 
 impl Action {
-    /// The (chunk, microbatch) of the action; `None` for the actions of a whole step, or of a chunk in a step.
+    /// Returns the chunk and microbatch of the action, or `None` for the actions of a whole step or a whole chunk.
     pub fn item(self) -> Option<WorkItem> {
         match self {
             Action::Forward(item)
@@ -76,7 +79,7 @@ impl Action {
         }
     }
 
-    /// The chunk of the action; `None` for the actions of a whole step.
+    /// Returns the chunk of the action, or `None` for the actions of a whole step.
     pub fn chunk(self) -> Option<usize> {
         match self {
             Action::Reduce(chunk) | Action::Gather(chunk) => Some(chunk),
@@ -84,7 +87,7 @@ impl Action {
         }
     }
 
-    /// Whether the action is F, B, I or W, the actions of a schedule and of its CSV.
+    /// Whether the action is a computation: F, B, I or W. A schedule and its CSV consist of computations.
     pub fn is_compute(self) -> bool {
         matches!(
             self,
@@ -107,8 +110,8 @@ impl Action {
         matches!(self, Action::Reduce(_) | Action::Gather(_))
     }
 
-    /// Whether the action's time is recorded: computations, REDUCE and GATHER, and the actions that end the step. Other
-    /// threads send and receive messages; UPDATE comes after the vote that carries the times.
+    /// Whether the rank records the action's time. A rank records computations, REDUCE, GATHER, REDUCE_TIED and
+    /// EXCHANGE. Other threads send and receive messages, and UPDATE comes after the vote that carries the times.
     pub fn is_timed(self) -> bool {
         self.is_compute() || self.is_between_replicas() || matches!(self, Action::ReduceTied | Action::Exchange)
     }
@@ -118,7 +121,7 @@ impl Action {
         matches!(self, Action::FullBackward(_) | Action::BackwardWeight(_))
     }
 
-    /// The edge that a send or receive uses. `None` for other actions, and for chunk 0 towards a previous chunk.
+    /// Returns the edge of a send or receive, or `None` for other actions. Chunk 0 has no edge to a previous chunk.
     pub fn edge(self) -> Option<Edge> {
         let (from, to) = match self {
             Action::SendForward(u) => (u.chunk, u.chunk.checked_add(1)?),
@@ -130,7 +133,8 @@ impl Action {
         Some(Edge { from, to })
     }
 
-    /// The receive that pairs with a send, and the send that pairs with a receive.
+    /// Returns the receive that pairs with a send, or the send that pairs with a receive. Returns `None` for other
+    /// actions.
     pub fn counterpart(self) -> Option<Action> {
         let edge = self.edge()?;
         let at = |chunk| WorkItem { chunk, ..self.item().unwrap_or(WorkItem { chunk, microbatch: 0 }) };
@@ -142,8 +146,8 @@ impl Action {
         })
     }
 
-    /// The receive that delivers the input of a computation from another rank: RECV_F for F, RECV_B for B and I. No
-    /// program contains it where the input is produced on the same rank.
+    /// Returns the receive that delivers the input of a computation from another rank: RECV_F for F, RECV_B for B and
+    /// I. A program lacks this receive if the same rank produces the input.
     pub fn input_receive(self) -> Option<Action> {
         match self {
             Action::Forward(item) => Some(Action::RecvForward(item)),
@@ -152,8 +156,8 @@ impl Action {
         }
     }
 
-    /// The send that passes the result of a computation to another rank: SEND_F for F, SEND_B for B and I. No program
-    /// contains it where the result is consumed on the same rank.
+    /// Returns the send that passes the result of a computation to another rank: SEND_F for F, SEND_B for B and I. A
+    /// program lacks this send if the same rank consumes the result.
     pub(crate) fn output_send(self) -> Option<Action> {
         match self {
             Action::Forward(item) => Some(Action::SendForward(item)),
@@ -162,8 +166,9 @@ impl Action {
         }
     }
 
-    /// The work item that needs the result of F, B, I or their sends: the same microbatch in the next chunk after a
-    /// forward, in the previous chunk after a backward. `None` at the pipeline's ends, and for other actions.
+    /// Returns the work item that needs the result of F, B, I or their sends. After a forward pass, this item is the
+    /// same microbatch in the next chunk. After a backward pass, it is the same microbatch in the previous chunk.
+    /// Returns `None` at the pipeline's ends, and for other actions.
     pub fn consumer(self, placement: &Placement) -> Option<WorkItem> {
         match self {
             Action::Forward(item) | Action::SendForward(item) => placement.next(item),

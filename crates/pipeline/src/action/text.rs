@@ -1,4 +1,4 @@
-//! The text form of actions, the same as that of torch's `_Action`.
+//! Converts actions to text and back, in the form of torch's `_Action`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use super::Action;
 use crate::work_item::WorkItem;
 
 impl Action {
-    /// torch's `_ComputationType` as text, such as `F`, `SEND_B` or `EXCHANGE`: the text form without its numbers.
+    /// Returns torch's `_ComputationType` as text, such as `F`, `SEND_B` or `EXCHANGE`: the text form without its
+    /// numbers.
     pub fn computation_type(self) -> &'static str {
         match self {
             Action::Forward(_) => "F",
@@ -38,7 +39,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Error of parsing an action.
+/// An error that occurs while an action is parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not an action: write chunk, kind and microbatch like 0F1, 0B1, 1I2, 1W2, 0SEND_F1, 1RECV_F1, \
@@ -46,7 +47,7 @@ impl fmt::Display for Action {
      SNAPSHOT"
 )]
 pub struct ActionError {
-    /// The text found.
+    /// The invalid text.
     pub text: String,
 }
 

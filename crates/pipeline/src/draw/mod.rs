@@ -1,4 +1,4 @@
-//! Rendering of timelines: for the terminal, as SVG, and as a trace for Perfetto.
+//! Renders timelines as text for a terminal, as SVG, and as a trace for Perfetto.
 
 mod svg;
 mod text;
@@ -11,7 +11,7 @@ pub use trace::timeline_trace;
 use crate::action::Action;
 use crate::timeline::Timeline;
 
-/// A timeline and its heading, which may be empty. Several panels are drawn above one another, on one time scale.
+/// A timeline and its heading, which may be empty. A drawing shows its panels above one another, on one time scale.
 #[derive(Copy, Clone, Debug)]
 pub struct Panel<'a> {
     /// The kind of the timeline, such as `measured`.
@@ -26,12 +26,12 @@ impl<'a> From<&'a Timeline> for Panel<'a> {
     }
 }
 
-/// The seconds until the last rank of all panels is done.
+/// Returns the seconds until the last rank of all panels has finished.
 fn makespan(panels: &[Panel]) -> f64 {
     panels.iter().map(|panel| panel.timeline.makespan).fold(0.0, f64::max)
 }
 
-/// Whether any rank holds more than one chunk, so that the chunk has to be shown.
+/// Whether any rank holds more than one chunk. If so, a label shows the chunk.
 fn several_chunks(panels: &[Panel]) -> bool {
     panels.iter().flat_map(|panel| &panel.timeline.spans).any(|spans| {
         let mut chunks = spans.iter().filter_map(|span| span.action.item()).map(|item| item.chunk);
@@ -39,7 +39,7 @@ fn several_chunks(panels: &[Panel]) -> bool {
     })
 }
 
-/// Seconds with unit: `0`, `12.5 ms`, `3.2 s`.
+/// Returns a time with its unit, such as `0`, `12.5 ms` or `3.2 s`.
 pub fn seconds(value: f64) -> String {
     let (value, item) = match value {
         0.0 => return "0".to_owned(),
@@ -52,7 +52,7 @@ pub fn seconds(value: f64) -> String {
     format!("{} {item}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Label of a computation: `F3`, or `2F3` where ranks hold several chunks.
+/// Returns the label of a computation: `F3`, or `2F3` if `chunks` is true.
 fn label(action: Action, chunks: bool) -> String {
     match action.item() {
         Some(item) if !chunks => format!("{}{}", action.computation_type(), item.microbatch),

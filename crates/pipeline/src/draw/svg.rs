@@ -2,7 +2,7 @@ use super::{Panel, label, makespan, seconds, several_chunks};
 use crate::timeline::ActionSpan;
 use std::fmt::Write;
 
-/// Pixels. The lanes' width is fixed, so a step of any length fits a page.
+/// The sizes of the drawing in pixels. The width of the lanes is fixed, so that a step of any length fits a page.
 const LEFT_PX: f64 = 76.0;
 const LANES_WIDTH_PX: f64 = 980.0;
 const RIGHT_PX: f64 = 84.0;
@@ -11,11 +11,11 @@ const LANE_HEIGHT_PX: f64 = 30.0;
 const MESSAGE_HEIGHT_PX: f64 = 5.0;
 const LANE_PITCH_PX: f64 = 48.0;
 const HEADING_PX: f64 = 26.0;
-/// CSS class, width of a digit and margin of the labels inside the bars, the larger first.
+/// The CSS class, the width of a digit and the margin of the labels inside the bars. The larger labels come first.
 const LABEL_SIZES: [(&str, f64, f64); 2] = [("number", 6.4, 5.0), ("number small", 4.9, 2.0)];
 
-/// CSS class, label and colour. White text has a contrast of at least 4.5 on each colour, and each colour stands out on
-/// light and dark.
+/// The CSS class, label and colour of each kind of action. White text has a contrast of at least 4.5 on each colour.
+/// Each colour stands out on a light and on a dark page.
 const ACTION_STYLES: [(&str, &str, &str); 12] = [
     ("F", "forward", "#2a6fbb"),
     ("B", "backward", "#16805a"),
@@ -37,19 +37,19 @@ const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe U
 .middle{text-anchor:middle}@media(prefers-color-scheme:dark){text{fill:#e6e9ed}.paper{fill:#14181d}.idle{fill:#232a32}\
 .tick{stroke:#39424c}.faint{fill:#a3adb8}.number{fill:#fff}}";
 
-/// The timelines as a self-contained SVG: a lane per rank with microbatch numbers in its bars, a strip of messages
-/// below, another strip of the exchange between replicas, the bubble at the right, and a time axis. The colours follow
-/// the reader's light or dark mode. Tooltips show times.
+/// Returns the timelines as a self-contained SVG with a time axis. Each rank has a lane with microbatch numbers in its
+/// bars, and its bubble at the right. A strip below the lane shows the messages. Another strip shows the exchange
+/// between replicas. The colours follow the reader's light or dark mode. Tooltips show times.
 pub fn timeline_svg(panels: &[Panel], title: &str) -> String {
     draw(panels, title, &format!("<style>{}</style>\n", timeline_css()))
 }
 
-/// The same SVG without its style sheet, for a page whose own style sheet contains [`timeline_css`].
+/// Returns the SVG of [`timeline_svg`] without its style sheet, for a page whose style sheet contains [`timeline_css`].
 pub fn timeline_svg_unstyled(panels: &[Panel], title: &str) -> String {
     draw(panels, title, "")
 }
 
-/// The style sheet of the drawings. The selectors are short, so a page should nest them in a rule of its own.
+/// Returns the style sheet of the drawings. The selectors are short, so a page should nest them in a separate rule.
 pub fn timeline_css() -> String {
     let fills = ACTION_STYLES.iter().map(|(kind, _, colour)| format!(".{kind}{{fill:{colour}}}"));
     fills.fold(CSS.to_owned(), |css, fill| css + &fill)
@@ -83,7 +83,7 @@ fn panel_height(panel: &Panel) -> f64 {
     heading + LANE_PITCH_PX * panel.timeline.spans.len() as f64
 }
 
-/// A panel's heading and the lanes of its ranks.
+/// Draws a panel's heading and the lanes of its ranks.
 fn lanes(svg: &mut String, panel: &Panel, mut top: f64, scale: f64, chunks: bool) {
     let timeline = panel.timeline;
     if !panel.heading.is_empty() {
@@ -109,7 +109,7 @@ fn lanes(svg: &mut String, panel: &Panel, mut top: f64, scale: f64, chunks: bool
 
 fn bar(svg: &mut String, span: &ActionSpan, y: f64, scale: f64, chunks: bool) {
     let length = (span.end - span.start) * scale;
-    // A message is drawn where it is sent.
+    // A message is drawn at its sender only.
     if span.action.is_recv() || length.is_nan() || length <= 0.0 {
         return;
     }
@@ -120,7 +120,7 @@ fn bar(svg: &mut String, span: &ActionSpan, y: f64, scale: f64, chunks: bool) {
         action if action.is_between_replicas() => (strip + MESSAGE_HEIGHT_PX + 1.0, MESSAGE_HEIGHT_PX),
         _ => (y, LANE_HEIGHT_PX),
     };
-    // A hairline between bars, if there is space.
+    // If there is space, a gap of one pixel separates two bars.
     let drawn = if length > 3.0 { length - 1.0 } else { length };
     let _ = write!(
         svg,
@@ -143,7 +143,7 @@ fn bar(svg: &mut String, span: &ActionSpan, y: f64, scale: f64, chunks: bool) {
     svg.push('\n');
 }
 
-/// The visible kinds of actions.
+/// Draws the legend of the visible kinds of actions.
 fn legend(svg: &mut String, panels: &[Panel]) {
     let visible = |kind: &str| {
         let seen = |span: &&ActionSpan| span.action.computation_type() == kind && span.end > span.start;
@@ -161,7 +161,7 @@ fn legend(svg: &mut String, panels: &[Panel]) {
     }
 }
 
-/// Ticks at round times, at most ten.
+/// Draws the time axis. Its ticks are at round times and divide the step into at most ten intervals.
 fn axis(svg: &mut String, makespan: f64, scale: f64, bottom: f64) {
     let step = round_step(makespan / 10.0);
     let mut tick = 0;
@@ -174,7 +174,7 @@ fn axis(svg: &mut String, makespan: f64, scale: f64, bottom: f64) {
     }
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is not below `least`.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0]

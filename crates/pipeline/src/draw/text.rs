@@ -2,13 +2,13 @@ use super::{Panel, label, makespan, seconds, several_chunks};
 use crate::action::Action;
 use crate::timeline::ActionSpan;
 
-/// The timelines for a terminal `width` columns wide: one row per rank, time from left to right, with each rank's
-/// bubble.
+/// Returns the timelines for a terminal of `width` columns. Each rank has one row with time from left to right and the
+/// rank's bubble at the end.
 ///
-/// `F3` begins the forward of microbatch 3, dashes are the rest of it, and dots are idle time. Where the names don't
-/// fit, each action is drawn as the last digit of its microbatch alone, and a line below explains the digits. Messages
-/// are not shown. The replicas' reduction (`R`) and gather (`G`) are shown only where no computation runs. `T` is the
-/// tied reduction, `X` the exchange, `U` the update and `S` the snapshot.
+/// `F3` begins the forward pass of microbatch 3, dashes continue an action, and dots are idle time. If the names do not
+/// fit, each column of a computation shows the last digit of its microbatch, and a line below explains the symbols.
+/// Messages are not shown. The replicas' reduction (`R`) and gather (`G`) are shown only where no computation runs. `T`
+/// is the tied reduction, `X` the exchange, `U` the update and `S` the snapshot.
 pub fn timeline_text(panels: &[Panel], width: usize) -> String {
     let ranks = panels.iter().map(|panel| panel.timeline.spans.len()).max().unwrap_or(0);
     let name = format!("stage {}", ranks.saturating_sub(1)).len();
@@ -76,7 +76,7 @@ impl Canvas {
     }
 }
 
-/// The letter of an action that is not a computation.
+/// Returns the letter of an action that is not a computation.
 fn letter(action: Action) -> Option<char> {
     match action {
         Action::Reduce(_) => Some('R'),
@@ -89,7 +89,7 @@ fn letter(action: Action) -> Option<char> {
     }
 }
 
-/// The symbol of a computation that is too narrow for its name.
+/// Returns the symbol of a computation that is too narrow for its name.
 fn digit(action: Action) -> char {
     let last = action.item().map_or(0, |item| item.microbatch % 10) as u8;
     let first = match action {

@@ -1,11 +1,11 @@
-//! The schedule with the shortest step for given costs and memory, by branch and bound.
+//! Searches for the schedule with the shortest step for given costs and memory, by branch and bound.
 //!
-//! Each rank holds one chunk. All microbatches cost the same, so some optimal schedule runs the forwards of each rank
-//! in microbatch order, and likewise its I and its W. The search decides how each rank interleaves them. Branches are
-//! those of Giffler and Thompson (1960): of all possible next actions, take the one that ends first. On its rank, only
-//! actions that can begin before that end need to be tried, because any other action could follow it without delay.
-//! Where memory is short, an action that takes memory can't always precede others, so a further branch does not run it
-//! next.
+//! Each rank holds one chunk. All microbatches cost the same. Some optimal schedule therefore runs the F of each rank
+//! in microbatch order, and likewise its I and its W. The search decides how each rank interleaves F, I and W. The
+//! branches are those of Giffler and Thompson (1960). They start from the action that ends first among all possible
+//! next actions. On the rank of that action, the search tries only the actions that can begin before that end, because
+//! any other action could follow without delay. If memory is short, an action that takes memory may have to wait for
+//! other actions. A further branch therefore does not run that action next.
 
 mod search;
 mod state;
@@ -24,18 +24,18 @@ use state::SearchProblem;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct OptimalSchedule {
-    /// The best schedule found.
+    /// The best schedule that the search found.
     pub schedule: Schedule,
     /// The seconds until the schedule's last computation ends, if every message takes exactly the link's time.
     pub seconds: f64,
-    /// A lower bound of the seconds of every schedule; equal to `seconds` if the search finished.
+    /// A lower bound of the seconds of every schedule. The bound equals `seconds` if the search finished.
     pub lower_bound: f64,
     /// The number of visited states.
     pub states: u64,
 }
 
 impl OptimalSchedule {
-    /// Whether no schedule within the memory is faster.
+    /// Whether the search proved that no schedule within the memory is faster.
     pub fn is_proven(&self) -> bool {
         self.lower_bound >= self.seconds * (1.0 - TOLERANCE)
     }
@@ -44,8 +44,9 @@ impl OptimalSchedule {
 /// The relative difference below which two times count as equal.
 const TOLERANCE: f64 = 1e-9;
 /// Searches for the shortest schedule of `microbatches` microbatches over `costs.chunks.len()` ranks with one chunk
-/// each. Each rank holds at most `limits[rank]` bytes of activations and inputs of weight gradients. The search stops
-/// after `max_states` states; its lower bound is then weaker. `None` if no schedule that fits was found.
+/// each. Each rank holds at most `limits[rank]` bytes of activations and inputs of weight gradients. If the search
+/// stops after `max_states` states, its lower bound is weaker. Returns `None` if the search found no schedule that
+/// fits.
 pub fn optimal_schedule(
     costs: &Costs,
     microbatches: usize,
@@ -64,10 +65,10 @@ pub fn optimal_schedule(
     Some(OptimalSchedule { schedule, seconds, lower_bound: found.open_bound.min(seconds), states: found.states })
 }
 
-/// Seconds of a schedule, and each rank's actions.
+/// The seconds of a schedule, and the actions of each rank.
 type Found = (f64, Vec<Vec<Action>>);
 
-/// The best of the named schedules, with its seconds.
+/// Returns the best of 1F1B, GPipe and ZB-H1 with its seconds, or `None` if none of them fits.
 fn best_known(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<Found> {
     let ranks = costs.chunks.len();
     let varying = |chunk: &ChunkCosts| ChunkCosts { static_bytes: 0, temporary_bytes: 0, ..*chunk };
@@ -89,8 +90,8 @@ fn best_known(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<Foun
         .min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// Merges an I directly followed by the W of the same item into B on the first rank, where no rank waits for the result
-/// of I.
+/// Merges each I and the directly following W of the same item into B on the first rank. No rank waits for the result
+/// of the first rank's I.
 fn merge_backwards(actions: Vec<Action>) -> Vec<Action> {
     let mut merged: Vec<Action> = Vec::with_capacity(actions.len());
     for action in actions {

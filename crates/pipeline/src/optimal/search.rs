@@ -1,11 +1,11 @@
-//! Beam search for a good initial schedule, then depth-first branch and bound.
+//! Searches for schedules: a beam search finds a good initial schedule, and depth-first branch and bound improves it.
 
 use std::collections::HashMap;
 
 use super::state::{PartialSchedule, SearchProblem};
 use super::{Found, TOLERANCE};
 
-/// The beam width: the number of states kept after each action, in the search for a good initial schedule.
+/// The beam width: the number of states that the beam search keeps after each action.
 const BEAM_WIDTH: usize = 500;
 /// The maximal numbers of remembered states: with the same executed actions, and in total. More states would cost more
 /// time or memory than they save.
@@ -17,7 +17,7 @@ pub(super) struct Search<'a> {
     best: Option<Found>,
     states: u64,
     max_states: u64,
-    /// The times of searched states, by their executed actions.
+    /// The times of searched states, by the executed actions of the states.
     remembered: HashMap<Vec<[u8; 4]>, Vec<Vec<f64>>>,
     kept: usize,
 }
@@ -26,14 +26,14 @@ pub(super) struct Search<'a> {
 pub(super) struct SearchResult {
     /// The best schedule.
     pub(super) best: Option<Found>,
-    /// A lower bound of all schedules that were not searched; infinite if the search was exhaustive.
+    /// A lower bound of all schedules that were not searched. It is infinite if the search was exhaustive.
     pub(super) open_bound: f64,
     /// The number of visited states.
     pub(super) states: u64,
 }
 
 impl<'a> Search<'a> {
-    /// A search for a schedule better than `best`.
+    /// Creates a search for a schedule that is better than `best`.
     pub(super) fn new(problem: &'a SearchProblem<'a>, best: Option<Found>, max_states: u64) -> Search<'a> {
         Search { problem, best, states: 0, max_states, remembered: HashMap::new(), kept: 0 }
     }
@@ -56,7 +56,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The branches of a state that can beat the best schedule, each with its lower bound, the most promising first.
+    /// Returns the branches of a state that can beat the best schedule, each with its lower bound, lowest bound first.
     fn children(&self, state: &PartialSchedule) -> Vec<(f64, PartialSchedule)> {
         let mut children: Vec<(f64, PartialSchedule)> = Vec::new();
         for child in state.branches(self.problem) {
@@ -111,8 +111,8 @@ impl<'a> Search<'a> {
         f64::INFINITY
     }
 
-    /// Whether an already searched state has the same executed actions and no later time. Otherwise remembers this
-    /// state.
+    /// Whether an already searched state has the same executed actions and no later time. If no state has, remembers
+    /// this state.
     fn is_dominated(&mut self, state: &PartialSchedule) -> bool {
         let times = state.times();
         let full = self.kept >= MAX_REMEMBERED;

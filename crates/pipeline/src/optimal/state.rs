@@ -1,4 +1,5 @@
-//! The actions that the ranks have executed, the possible next actions, and a lower bound of the remaining time.
+//! Defines the states of a search: the executed actions of the ranks, the possible next actions, and a lower bound of
+//! the remaining time.
 
 use crate::action::Action;
 use crate::costs::ChunkCosts;
@@ -15,14 +16,14 @@ pub(super) struct SearchProblem<'a> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Forward,
-    /// I and W at once, without keeping the inputs of the weight gradients between them.
+    /// I directly followed by W. The rank does not keep the inputs of the weight gradients.
     FullBackward,
     BackwardInput,
     BackwardWeight,
 }
 
 impl Kind {
-    /// Index in [`Rank::is_postponed`] of an action that may take memory.
+    /// Returns the index in [`Rank::is_postponed`] of an action that may take memory, or `None` for other actions.
     fn postponed_index(self) -> Option<usize> {
         match self {
             Kind::Forward => Some(0),
@@ -33,7 +34,7 @@ impl Kind {
 }
 
 impl SearchProblem<'_> {
-    /// Whether the action takes memory, and its rank can't hold all microbatches at once.
+    /// Whether the action takes memory on a rank that can't hold all microbatches at once.
     fn memory_matters(&self, candidate: Candidate) -> bool {
         let ChunkCosts { activation_bytes, weight_gradient_bytes, .. } = self.chunks[candidate.rank];
         let takes = match candidate.kind {
@@ -55,7 +56,7 @@ pub(super) struct Rank {
     backward_ends: Vec<f64>,
     weight_gradients: usize,
     pub(super) actions: Vec<Action>,
-    /// Whether an action that takes memory must not come next, by [`Kind::postponed_index`].
+    /// For each [`Kind::postponed_index`], whether an action of that kind must not come next.
     is_postponed: [bool; 2],
 }
 
@@ -88,7 +89,8 @@ impl PartialSchedule {
         PartialSchedule { ranks: vec![rank; problem.chunks.len()] }
     }
 
-    /// The time at which the rank's next forward has its input; `None` if the input is not computed yet.
+    /// Returns the time at which the rank's next forward has its input. Returns `None` if no forward is left, or if the
+    /// input is not computed yet.
     fn forward_ready(&self, problem: &SearchProblem, rank: usize) -> Option<f64> {
         let next = self.ranks[rank].forward_ends.len();
         match rank.checked_sub(1) {
@@ -98,7 +100,8 @@ impl PartialSchedule {
         }
     }
 
-    /// The time at which the rank's next backward has its input; `None` if the input is not computed yet.
+    /// Returns the time at which the rank's next backward has its input. Returns `None` if no backward is left, or if
+    /// the input is not computed yet.
     fn backward_ready(&self, problem: &SearchProblem, rank: usize) -> Option<f64> {
         let next = self.ranks[rank].backward_ends.len();
         let own = *self.ranks[rank].forward_ends.get(next)?;
@@ -108,7 +111,7 @@ impl PartialSchedule {
         }
     }
 
-    /// The possible next actions of the rank.
+    /// Returns the possible next actions of the rank.
     fn candidates(&self, problem: &SearchProblem, rank: usize) -> Vec<Candidate> {
         let state = &self.ranks[rank];
         let cost = &problem.chunks[rank];
@@ -122,7 +125,8 @@ impl PartialSchedule {
         let ready = self.backward_ready(problem, rank);
         let input = ready.filter(|_| cost.weight_gradient_bytes <= free.saturating_add(cost.activation_bytes));
         let input = input.map(|ready| candidate(Kind::BackwardInput, ready, cost.backward_input_seconds));
-        // otherwise separate I and W have the same effect and are more flexible
+        // if the inputs of W take no more memory than the activations, separate I and W have the same effect and are
+        // more flexible
         let needs_full = cost.weight_gradient_bytes > cost.activation_bytes;
         let full = ready.filter(|_| needs_full && state.weight_gradients == state.backward_ends.len());
         let both = cost.backward_input_seconds + cost.backward_weight_seconds;
@@ -136,7 +140,7 @@ impl PartialSchedule {
         [input, forward, full, weight].into_iter().flatten().filter(may_come).collect()
     }
 
-    /// The successor states, at least one of which leads to the best continuation.
+    /// Returns the successor states. At least one of them leads to the best continuation.
     pub(super) fn branches(&self, problem: &SearchProblem) -> Vec<PartialSchedule> {
         let all = (0..self.ranks.len()).flat_map(|rank| self.candidates(problem, rank));
         let Some(first) = all.min_by(|a, b| a.end.total_cmp(&b.end)) else { return Vec::new() };
@@ -195,7 +199,7 @@ impl PartialSchedule {
         self.ranks.iter().map(|rank| rank.time).fold(0.0, f64::max)
     }
 
-    /// For each rank, the earliest time at which its last forward can end.
+    /// Returns the earliest time at which each rank's last forward can end.
     fn last_forward_bounds(&self, problem: &SearchProblem) -> Vec<f64> {
         let mut bounds: Vec<f64> = Vec::with_capacity(self.ranks.len());
         for (state, cost) in self.ranks.iter().zip(problem.chunks) {
@@ -212,7 +216,7 @@ impl PartialSchedule {
         bounds
     }
 
-    /// A lower bound of the end of every continuation.
+    /// Returns a lower bound of the end of every continuation.
     pub(super) fn lower_bound(&self, problem: &SearchProblem) -> f64 {
         let count = self.ranks.len();
         let left = |done: usize| (problem.microbatches - done) as f64;
@@ -264,8 +268,8 @@ impl PartialSchedule {
         bound
     }
 
-    /// The executed actions, by rank. States with equal values have the same remaining actions and hold the same
-    /// memory.
+    /// Returns the numbers of executed actions and the postponed kinds of each rank. States with equal values have the
+    /// same remaining actions and hold the same memory.
     pub(super) fn done(&self) -> Vec<[u8; 4]> {
         let counts = |rank: &Rank| {
             let postponed = usize::from(rank.is_postponed[0]) + 2 * usize::from(rank.is_postponed[1]);
@@ -274,14 +278,14 @@ impl PartialSchedule {
         self.ranks.iter().map(counts).collect()
     }
 
-    /// All times on which the remaining schedule depends.
+    /// Returns all times on which the remaining schedule depends.
     pub(super) fn times(&self) -> Vec<f64> {
         let mut times: Vec<f64> = self.ranks.iter().map(|rank| rank.time).collect();
         for pair in self.ranks.windows(2) {
             times.extend(&pair[0].forward_ends[pair[1].forward_ends.len()..]);
             times.extend(&pair[1].backward_ends[pair[0].backward_ends.len()..]);
         }
-        // the last rank's own forwards are the inputs of its backwards
+        // the last rank's forwards compute the inputs of its backwards
         if let Some(last) = self.ranks.last() {
             times.extend(&last.forward_ends[last.backward_ends.len()..]);
         }

@@ -1,25 +1,26 @@
-//! The partition with the fastest slowest chunk, within the memory of each rank.
+//! Finds the partition whose slowest chunk is fastest, within the memory of each rank.
 
-use super::interval::min_total_split;
-use super::{ModelCost, ModuleCost, Partition, PartitionError, RankCost, excess};
+use std::ops::Range;
+
+use super::{ModelCost, ModuleCost, Partition, PartitionError, RankMemory, excess};
 use crate::activation_memory::microbatches_held;
 use crate::schedule::Schedule;
 use crate::speeds::{FASTEST, RankSpeeds};
-use std::ops::Range;
 
 /// Divides the layers so that the slowest chunk (F, I and W together) is as fast as possible, and every rank holds at
-/// most `bytes_per_rank` under `schedule`. A chunk's time is its work divided by its rank's speed. Among
-/// several such partitions, the result has the smallest sum of squared chunk times, and is then the lexicographically
-/// smallest.
+/// most `bytes_per_rank` under `schedule`. A chunk's time is its work divided by its rank's speed. Among several such
+/// partitions, the result has the smallest sum of squared chunk times. Among those with the smallest sum, the result is
+/// the lexicographically smallest.
 ///
 /// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, several
 /// chunks share a rank's memory, or the rank holds copies of the previous rank's parameters. A heuristic then shrinks
 /// the chunk whose layers hold most bytes on each overfull rank, until all ranks fit. The result may be slower than the
-/// fastest partition, and a partition that fits may be missed.
+/// fastest partition. The heuristic may also miss a partition that fits.
 ///
 /// # Errors
-/// If there is no chunk, a cost is negative or not finite, or no partition that fits was found. The last error names
-/// the rank that exceeds the limit, and the excess, in the partition whose largest chunk is smallest.
+/// Returns an error if there is no chunk, if a cost is negative or not finite, or if no partition that fits was found.
+/// The last error describes the partition whose largest chunk is smallest. It names the rank that exceeds the limit,
+/// and the excess.
 pub fn balanced_partition(
     model: &ModelCost,
     schedule: &Schedule,
@@ -46,17 +47,17 @@ pub fn balanced_partition(
             limits[chunk] = table.bytes(chunk, partition.range(chunk)).checked_sub(1);
         }
     }
-    // this partition is found with the limit that the error names
+    // with the higher limit that the error names, the search finds this partition
     let smallest = table.smallest().ok_or(PartitionError::NoChunks)?;
     excess(&smallest, model, schedule, bytes_per_rank.unwrap_or(u64::MAX), false).map_or(Ok(smallest), Err)
 }
 
 /// Sums over intervals of layers, as differences of prefix sums.
 ///
-/// Work is held in fixed point: floating-point sums of the same layers differ in their last bits with the order of
-/// adding, and equal sums must compare equal. The unit is a power of two that makes the time of the whole model on the
-/// slowest rank less than 2^61. Squares therefore fit 128 bits, and on equal ranks whole numbers stay exact (up to 2^53
-/// per module with 254 layers).
+/// Work is stored in fixed point, because equal sums must compare equal, and floating-point sums of the same layers
+/// differ in their last bits with the order of addition. The unit is a power of two that makes the time of the whole
+/// model on the slowest rank less than 2^61. Squares therefore fit 128 bits. On equal ranks, whole numbers stay exact
+/// (up to 2^53 per module with 254 layers).
 struct CostTable<'a> {
     work: Vec<u128>,
     parameters: Vec<u128>,
@@ -65,12 +66,12 @@ struct CostTable<'a> {
     pinned_costs: [(u128, &'a ModuleCost); 2],
     /// The largest `temporary_bytes` of all layers.
     layer_temporaries: u64,
-    /// For each chunk, the bytes that its rank holds independent of its layers.
-    ranks: Vec<RankCost>,
-    /// For each chunk, its rank's speed.
+    /// The bytes that each chunk's rank holds independent of its layers.
+    ranks: Vec<RankMemory>,
+    /// The speed of each chunk's rank, in thousandths of the fastest.
     thousandths: Vec<u16>,
     layers: usize,
-    /// For each chunk, the result of [`microbatches_held`].
+    /// The result of [`microbatches_held`] for each chunk.
     held: Vec<Vec<(u64, u64)>>,
 }
 
@@ -119,7 +120,7 @@ impl<'a> CostTable<'a> {
         self.held.len()
     }
 
-    /// The fastest partition whose chunks are each within their limit; `None` if there is none.
+    /// Returns the fastest partition whose chunks are all within their limits, or `None` if there is none.
     fn fastest(&self, limits: &[Option<u128>]) -> Option<Partition> {
         let fits =
             |chunk: usize, range: Range<usize>| limits[chunk].is_none_or(|limit| self.bytes(chunk, range) <= limit);
@@ -130,33 +131,33 @@ impl<'a> CostTable<'a> {
         Some(Partition { layers })
     }
 
-    /// The chunk of `chunks` whose layers hold most bytes; `None` if no layer holds any.
+    /// Returns the chunk of `chunks` whose layers hold most bytes, or `None` if no layer holds any.
     fn largest(&self, chunks: impl Iterator<Item = usize>, partition: &Partition) -> Option<usize> {
         let layer_bytes = |chunk: &usize| self.bytes(*chunk, partition.range(*chunk)) - self.bytes(*chunk, 0..0);
         chunks.max_by_key(layer_bytes).filter(|chunk| layer_bytes(chunk) > 0)
     }
 
-    /// The partition whose largest chunk is smallest.
+    /// Returns the partition whose largest chunk is smallest.
     fn smallest(&self) -> Option<Partition> {
         let bytes = |chunk, range| Some(self.bytes(chunk, range));
         let (_, layers) = min_total_split(self.chunks(), self.layers, bytes, u128::max)?;
         Some(Partition { layers })
     }
 
-    /// The modules pinned to a chunk.
+    /// Returns the modules that are pinned to a chunk.
     fn pinned_modules(&self, chunk: usize) -> impl Iterator<Item = &(u128, &'a ModuleCost)> {
         let here = [chunk == 0, chunk + 1 == self.chunks()];
         self.pinned_costs.iter().zip(here).filter(|(_, here)| *here).map(|(end, _)| end)
     }
 
-    /// The chunk's work over its rank's speed.
+    /// Returns the chunk's work divided by its rank's speed.
     fn time(&self, chunk: usize, range: Range<usize>) -> u128 {
         let pinned: u128 = self.pinned_modules(chunk).map(|(work, _)| work).sum();
         let work = self.work[range.end] - self.work[range.start] + pinned;
         work * u128::from(FASTEST) / u128::from(self.thousandths[chunk])
     }
 
-    /// The maximal number of bytes that the chunk holds, independent of the other chunks on its rank.
+    /// Returns the maximal number of bytes that the chunk holds, independent of the other chunks on its rank.
     fn bytes(&self, chunk: usize, range: Range<usize>) -> u128 {
         let sum = |sums: &[u128]| sums[range.end] - sums[range.start];
         let mut parameters = sum(&self.parameters);
@@ -173,7 +174,7 @@ impl<'a> CostTable<'a> {
             let of = |bytes: u128, count: u64| bytes.saturating_mul(u128::from(count));
             of(activations, whole).saturating_add(of(weight_gradients, split))
         };
-        let RankCost { parameter_bytes, copied_bytes: _, link_bytes, process_bytes, step_end_bytes } =
+        let RankMemory { parameter_bytes, copied_bytes: _, link_bytes, process_bytes, step_end_bytes } =
             self.ranks[chunk];
         let step = self.held[chunk].iter().map(moment).max().unwrap_or(0).saturating_add(u128::from(temporaries));
         let rank = [parameter_bytes, link_bytes, process_bytes].map(u128::from).into_iter().sum::<u128>();
@@ -187,4 +188,48 @@ fn prefix_sums(layers: &[ModuleCost], of: impl Fn(&ModuleCost) -> u128) -> Vec<u
         Some(*sum)
     });
     std::iter::once(0).chain(sums).collect()
+}
+
+/// Divides a sequence into consecutive intervals, one per chunk, with the minimal total. The dynamic program over
+/// (chunk, items used) takes O(chunks x items^2).
+///
+/// Returns the least total and the lengths that reach it, or `None` if no division is allowed. Of several solutions,
+/// the result has the lexicographically smallest lengths.
+///
+/// `value(chunk, range)` is the value of the chunk alone, or `None` if the range is not allowed. `combine` computes a
+/// total from a chunk's value and the total of the chunks after it. `combine` must be monotonic in both arguments.
+fn min_total_split(
+    chunks: usize,
+    items: usize,
+    value: impl Fn(usize, Range<usize>) -> Option<u128>,
+    combine: fn(u128, u128) -> u128,
+) -> Option<(u128, Vec<usize>)> {
+    // totals[chunk][start]: the least total of chunks `chunk..` over items `start..`, and the length of `chunk`.
+    let mut totals: Vec<Vec<Option<(u128, usize)>>> = vec![vec![None; items + 1]; chunks];
+    for chunk in (0..chunks).rev() {
+        for start in 0..=items {
+            let mut best: Option<(u128, usize)> = None;
+            for end in start..=items {
+                let rest = match totals.get(chunk + 1) {
+                    Some(after) => after[end].map(|(total, _)| Some(total)),
+                    None => (end == items).then_some(None),
+                };
+                let (Some(rest), Some(own)) = (rest, value(chunk, start..end)) else { continue };
+                let total = rest.map_or(own, |rest| combine(own, rest));
+                if best.is_none_or(|(least, _)| total < least) {
+                    best = Some((total, end - start));
+                }
+            }
+            totals[chunk][start] = best;
+        }
+    }
+    let (total, _) = (*totals.first()?.first()?)?;
+    let mut start = 0;
+    let mut lengths = Vec::with_capacity(chunks);
+    for chunk in &totals {
+        let (_, length) = chunk[start]?;
+        lengths.push(length);
+        start += length;
+    }
+    Some((total, lengths))
 }

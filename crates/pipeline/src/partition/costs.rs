@@ -1,11 +1,12 @@
-//! The costs of a step of a partitioned model.
+//! Estimates the costs of a step of a partitioned model.
 
 use super::{ModelCost, ModuleCost, Partition};
 use crate::costs::{ChunkCosts, Costs};
 
 impl Costs {
-    /// The costs of a partitioned model. `work_per_second` turns a module's work into seconds (1 if it was measured in
-    /// seconds), `link_bytes_per_second` a boundary's bytes.
+    /// Returns the estimated costs of a partitioned model. `work_per_second` converts a module's work to seconds. Its
+    /// value is 1 if the work was measured in seconds. `link_bytes_per_second` converts the bytes of a boundary to
+    /// seconds.
     pub fn estimate(
         model: &ModelCost,
         partition: &Partition,

@@ -1,4 +1,4 @@
-//! The memory of a rank at its peak, by purpose.
+//! Computes the memory of a rank at its peak, by purpose.
 
 use std::fmt;
 
@@ -8,42 +8,42 @@ use crate::activation_memory;
 use crate::costs::Costs;
 use crate::schedule::Schedule;
 
-/// Bytes that a rank holds independent of its layers.
+/// The bytes that a rank holds independent of its layers.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct RankCost {
+pub struct RankMemory {
     /// The bytes of parameters that no module's cost contains, such as a weight that two modules share.
     pub parameter_bytes: u64,
-    /// The bytes of the copies of such parameters on the next rank.
+    /// The bytes of the copies of these parameters on the next rank.
     pub copied_bytes: u64,
-    /// The bytes of the buffers of its links, and of the tensors in them.
+    /// The bytes of the buffers of the rank's links, and of the tensors in the buffers.
     pub link_bytes: u64,
     /// The bytes of the process itself.
     pub process_bytes: u64,
-    /// The bytes held at the end of a step, when no activations are held.
+    /// The bytes held at the end of a step, when the rank holds no activations.
     pub step_end_bytes: u64,
 }
 
 /// The bytes that a rank holds at its peak.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageMemory {
-    /// Weights, accumulators and moments, with every copy of them.
+    /// The bytes of weights, accumulators and moments, with all their copies.
     pub parameters: u64,
-    /// Copies of the previous rank's parameters.
+    /// The bytes of the copies of the previous rank's parameters.
     pub copies: u64,
-    /// Activations kept from F to B or I.
+    /// The bytes of activations, which are kept from F to B or I.
     pub activations: u64,
-    /// Inputs of the weight gradients, kept from I to W.
+    /// The bytes of the inputs of the weight gradients, which are kept from I to W.
     pub weight_gradient_inputs: u64,
-    /// Temporary bytes held while one action runs.
+    /// The temporary bytes that are held while one action runs.
     pub temporaries: u64,
-    /// Buffers of links and tensors in them.
+    /// The bytes of the buffers of links, and of the tensors in the buffers.
     pub links: u64,
-    /// The process itself.
+    /// The bytes of the process itself.
     pub process: u64,
 }
 
 impl StageMemory {
-    /// The sum of all parts.
+    /// Returns the sum of all parts.
     pub fn total(&self) -> u64 {
         self.parts().iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
@@ -62,7 +62,7 @@ impl StageMemory {
         ]
     }
 
-    /// The settings that reduce the memory, the most effective first.
+    /// Returns a text that names the settings that reduce the memory, the most effective first.
     pub(super) fn remedies(&self) -> &'static str {
         if self.parameters > self.activations + self.weight_gradient_inputs + self.temporaries {
             "or use more stages"
@@ -89,7 +89,7 @@ fn size(bytes: u64) -> String {
 }
 
 impl Partition {
-    /// The memory of each rank under `schedule` at its peak.
+    /// Returns the peak memory of each rank under `schedule`.
     pub fn memory(&self, model: &ModelCost, schedule: &Schedule) -> Vec<StageMemory> {
         let costs = Costs::estimate(model, self, 1.0, 1.0);
         let ranks = schedule.ranks.len();
@@ -99,7 +99,7 @@ impl Partition {
             modules.map(|module| module.copied_bytes).fold(rank_bytes, u64::saturating_add)
         };
         let stage = |(rank, actions): (usize, &Vec<Action>)| {
-            let RankCost { parameter_bytes, copied_bytes: _, link_bytes, process_bytes, step_end_bytes } =
+            let RankMemory { parameter_bytes, copied_bytes: _, link_bytes, process_bytes, step_end_bytes } =
                 model.ranks.get(rank).copied().unwrap_or_default();
             let chunks = || schedule.placement.chunks_of(rank).map(|chunk| costs.chunk(chunk));
             let (held, temporaries) = activation_memory::peak_of_rank(&schedule.placement, rank, actions, &costs);

@@ -1,14 +1,13 @@
-//! The assignment of layers to chunks: the partition of minimal time within the ranks' memory, or one that the user
-//! gives. The embedding is pinned to the first chunk, the final norm and head to the last; chunks without layers are
-//! normal.
+//! Assigns layers to chunks. A partition is either the one of minimal time within the ranks' memory, or one that the
+//! user gives. The embedding is pinned to the first chunk, and the final norm and the head to the last chunk. A chunk
+//! may have no layers.
 
 mod balanced;
 mod costs;
-mod interval;
 mod memory;
 
 pub use balanced::balanced_partition;
-pub use memory::{RankCost, StageMemory};
+pub use memory::{RankMemory, StageMemory};
 
 use std::ops::Range;
 
@@ -16,42 +15,42 @@ use crate::placement::Placement;
 use crate::schedule::Schedule;
 use crate::speeds::RankSpeeds;
 
-/// Costs of one module of the model: embedding, layer or head. Work is in FLOPs or in measured seconds, the same
-/// throughout a model.
-#[derive(Clone, Debug, PartialEq)]
+/// The costs of one module of the model: the embedding, a layer or the head. Work is in FLOPs or in measured seconds,
+/// with one unit for the whole model.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModuleCost {
-    /// Name for messages and drawings.
+    /// The name for messages and drawings.
     pub name: String,
-    /// Work of F, per microbatch.
+    /// The work of F, per microbatch.
     pub forward: f64,
-    /// Work of I, per microbatch.
+    /// The work of I, per microbatch.
     pub backward_input: f64,
-    /// Work of W, per microbatch.
+    /// The work of W, per microbatch.
     pub backward_weight: f64,
-    /// Bytes of weights, accumulators and moments, with every copy of them.
+    /// The bytes of weights, accumulators and moments, with all their copies.
     pub parameter_bytes: u64,
-    /// Bytes of the copies of the module's parameters on the next rank.
+    /// The bytes of the copies of the module's parameters on the next rank.
     pub copied_bytes: u64,
-    /// Bytes kept from F to B or I for each microbatch in flight. The module's input counts; its output counts as
-    /// another module's input.
+    /// The bytes that are kept from F to B or I for each microbatch in flight. The module's input counts. The module's
+    /// output counts as another module's input.
     pub activation_bytes: u64,
-    /// Bytes kept from I to W for each microbatch: the inputs of its weight gradients.
+    /// The bytes that are kept from I to W for each microbatch: the inputs of the module's weight gradients.
     pub weight_gradient_bytes: u64,
     /// The maximal number of further bytes that the module's F, B, I or W holds while it runs. A layer reuses the
-    /// memory that another layer frees; embedding and head, whose tensors have other sizes, do not.
+    /// memory that another layer frees. The embedding and the head do not, because their tensors have other sizes.
     /// [`balanced_partition`] uses the largest value of all layers for every layer.
     pub temporary_bytes: u64,
 }
 
 impl ModuleCost {
-    /// Work of F, I and W together.
+    /// Returns the work of F, I and W together.
     pub fn work(&self) -> f64 {
         self.forward + self.backward_input + self.backward_weight
     }
 }
 
-/// Costs of a model, module by module.
-#[derive(Clone, Debug, PartialEq)]
+/// The costs of a model, module by module.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelCost {
     /// The embedding, on the first chunk.
     pub embedding: ModuleCost,
@@ -59,10 +58,10 @@ pub struct ModelCost {
     pub layers: Vec<ModuleCost>,
     /// The final norm, the head and the loss, on the last chunk.
     pub head: ModuleCost,
-    /// Bytes of the activations sent from one chunk to the next, per microbatch.
+    /// The bytes of the activations that one chunk sends to the next, per microbatch.
     pub boundary_bytes: u64,
-    /// The bytes that each rank holds independent of its layers; ranks beyond the list hold no such bytes.
-    pub ranks: Vec<RankCost>,
+    /// The bytes that each rank holds independent of its layers. Ranks beyond the list hold no such bytes.
+    pub ranks: Vec<RankMemory>,
 }
 
 impl ModelCost {
@@ -70,7 +69,7 @@ impl ModelCost {
         std::iter::once(&self.embedding).chain(&self.layers).chain(std::iter::once(&self.head))
     }
 
-    /// The work of the whole model, per microbatch.
+    /// Returns the work of the whole model, per microbatch.
     pub fn work(&self) -> f64 {
         self.modules().map(ModuleCost::work).sum()
     }
@@ -79,27 +78,27 @@ impl ModelCost {
 /// The number of layers in every chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Partition {
-    /// Layers per chunk; zero is normal.
+    /// The number of layers of each chunk, which may be 0.
     pub layers: Vec<usize>,
 }
 
 impl Partition {
-    /// The layers of `chunk`: indices into the model's list; empty for a chunk without layers and beyond the last
-    /// chunk.
+    /// Returns the layers of `chunk` as indices into the model's list. The range is empty for a chunk without layers,
+    /// and for an index beyond the last chunk.
     pub fn range(&self, chunk: usize) -> Range<usize> {
         let start = self.layers.iter().take(chunk).sum();
         start..start + self.layers.get(chunk).copied().unwrap_or(0)
     }
 
-    /// The modules of `chunk`, embedding and head included.
+    /// Returns the modules of `chunk`, including the embedding and the head.
     pub fn modules_of<'a>(&self, model: &'a ModelCost, chunk: usize) -> impl Iterator<Item = &'a ModuleCost> + use<'a> {
         let first = (chunk == 0).then_some(&model.embedding);
         let last = (chunk + 1 == self.layers.len()).then_some(&model.head);
         first.into_iter().chain(model.layers.get(self.range(chunk)).unwrap_or_default()).chain(last)
     }
 
-    /// The maximal number of bytes that actions of `chunk` hold in addition to the kept bytes: the sum of the values of
-    /// the largest layer, the embedding and the head.
+    /// Returns the maximal number of bytes that actions of `chunk` hold in addition to the kept bytes. This is the sum
+    /// of the temporary bytes of the chunk's largest layer, its embedding and its head.
     pub(crate) fn temporary_bytes(&self, model: &ModelCost, chunk: usize) -> u64 {
         let layers = model.layers.get(self.range(chunk)).unwrap_or_default();
         let layer = layers.iter().map(|layer| layer.temporary_bytes).max().unwrap_or(0);
@@ -108,36 +107,36 @@ impl Partition {
         layer + pinned
     }
 
-    /// The work of one microbatch in `chunk`.
+    /// Returns the work of one microbatch in `chunk`.
     pub fn work(&self, model: &ModelCost, chunk: usize) -> f64 {
         self.modules_of(model, chunk).map(ModuleCost::work).sum()
     }
 
-    /// The work of one microbatch in the chunks of each rank.
+    /// Returns the work of one microbatch in the chunks of each rank.
     pub fn rank_work(&self, model: &ModelCost, placement: &Placement) -> Vec<f64> {
         let work_of_rank = |rank| placement.chunks_of(rank).map(|chunk| self.work(model, chunk)).sum();
         (0..placement.ranks()).map(work_of_rank).collect()
     }
 
-    /// The peak number of bytes that each rank holds under `schedule`.
+    /// Returns the peak number of bytes that each rank holds under `schedule`.
     pub fn peak_bytes(&self, model: &ModelCost, schedule: &Schedule) -> Vec<u64> {
         self.memory(model, schedule).iter().map(StageMemory::total).collect()
     }
 }
 
-/// Error of partitioning.
+/// The reason why a model can't be partitioned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
-    /// Zero chunks.
+    /// The pipeline has no chunk.
     #[error("a partition needs at least one chunk, got 0")]
     NoChunks,
     /// The explicit list has the wrong number of chunks.
     #[error("the partition {layers:?} lists {} chunks but the pipeline has {chunks}: give one number of layers per chunk", .layers.len())]
     Chunks {
-        /// The list given.
+        /// The given list.
         layers: Vec<usize>,
-        /// Chunks of the pipeline.
+        /// The number of chunks in the pipeline.
         chunks: usize,
     },
     /// The explicit list has the wrong number of layers.
@@ -145,14 +144,14 @@ pub enum PartitionError {
         "the partition {layers:?} adds up to {sum} layers but the model has {model}: change the numbers so that they do"
     )]
     Sum {
-        /// The list given.
+        /// The given list.
         layers: Vec<usize>,
         /// The sum of the list.
         sum: usize,
-        /// Layers of the model.
+        /// The number of layers in the model.
         model: usize,
     },
-    /// A cost that is negative or not finite.
+    /// A cost is negative or not finite.
     #[error("the cost of {module} is {work}: it has to be a finite number, zero or more")]
     Cost {
         /// The module's name.
@@ -160,7 +159,7 @@ pub enum PartitionError {
         /// The module's work.
         work: f64,
     },
-    /// The model does not fit.
+    /// The model does not fit into the memory of the ranks.
     #[error(
         "stage {stage} doesn't fit: with {layers} layers and {in_flight} microbatches in flight it holds {needed_bytes} bytes \
          ({memory}), {excess_bytes} more than the limit of {limit_bytes}: raise the limit to {needed_bytes}, {}{}",
@@ -168,31 +167,32 @@ pub enum PartitionError {
         .memory.remedies()
     )]
     Memory {
-        /// Whether the job gives the partition.
+        /// Whether the user gives the partition.
         is_given: bool,
-        /// The rank that exceeds the limit most: in the given partition, or else in the one whose largest chunk is
-        /// smallest.
+        /// The rank that exceeds the limit most. The error describes the given partition, or otherwise the partition
+        /// whose largest chunk is smallest.
         stage: usize,
         /// The number of layers in all chunks of the rank.
         layers: usize,
-        /// The rank's work items in flight.
+        /// The peak number of the rank's work items in flight.
         in_flight: usize,
         /// The bytes that the rank holds.
         memory: StageMemory,
         /// The sum of `memory`, in bytes.
         needed_bytes: u64,
-        /// Excess, in bytes.
+        /// The excess over the limit, in bytes.
         excess_bytes: u64,
         /// The limit, in bytes.
         limit_bytes: u64,
     },
 }
 
-/// The partition that the user gives, if it fits the model, the pipeline and, under `schedule`, every rank's memory.
+/// Checks the partition that the user gives, and returns it. The partition must fit the model, the pipeline and, under
+/// `schedule`, every rank's memory.
 ///
 /// # Errors
-/// If the list's length is not the number of chunks, its sum not the number of layers, or a rank holds more than
-/// `bytes_per_rank`.
+/// Returns an error if the list's length is not the number of chunks, if its sum is not the number of layers, or if a
+/// rank holds more than `bytes_per_rank`.
 pub fn explicit_partition(
     model: &ModelCost,
     layers: &[usize],
@@ -215,8 +215,8 @@ pub fn explicit_partition(
     }
 }
 
-/// The error of a partition in which some rank holds more than `limit`. `is_given` means that the user gave the
-/// partition.
+/// Returns the error of a partition in which some rank holds more than `limit_bytes`, or `None` if all ranks fit.
+/// `is_given` means that the user gives the partition.
 fn excess(
     partition: &Partition,
     model: &ModelCost,
@@ -239,7 +239,7 @@ fn excess(
     })
 }
 
-/// The balance of the time: work / (sum of the chunks' speeds x slowest chunk's time), 1 at best.
+/// Returns the balance of the time, 1 at best: work / (sum of the chunks' speeds x slowest chunk's time).
 pub fn balance_ratio(model: &ModelCost, partition: &Partition, placement: &Placement, speeds: &RankSpeeds) -> f64 {
     let speed = |chunk: usize| placement.get_rank(chunk).map_or(1.0, |rank| speeds.of(rank));
     let chunks = 0..partition.layers.len();

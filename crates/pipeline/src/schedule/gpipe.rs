@@ -3,7 +3,7 @@ use crate::action::Action;
 use crate::placement::Placement;
 use crate::work_item::WorkItem;
 
-/// `GPipe` in jobs.
+/// The schedule type `GPipe`.
 pub(super) const GPIPE: ScheduleType = ScheduleType {
     name: "GPipe",
     description: "All forward passes, then all backward passes.",
@@ -11,8 +11,8 @@ pub(super) const GPIPE: ScheduleType = ScheduleType {
     build: |ranks, _, microbatches| gpipe(ranks, microbatches),
 };
 
-/// All forwards, then all backwards, one chunk per rank (Huang et al. 2019, arXiv:1811.06965; torch's `ScheduleGPipe`).
-/// Every rank holds the activations of all microbatches.
+/// Builds GPipe: each rank has one chunk and runs all forwards, then all backwards (Huang et al. 2019,
+/// arXiv:1811.06965; torch's `ScheduleGPipe`). Every rank holds the activations of all microbatches.
 pub fn gpipe(stages: usize, microbatches: usize) -> Schedule {
     let rank = |chunk| {
         let items = (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });

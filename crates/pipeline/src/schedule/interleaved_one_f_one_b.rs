@@ -3,7 +3,7 @@ use super::{ChunkRule, Schedule, ScheduleType};
 use crate::action::Action;
 use crate::placement::Placement;
 
-/// `Interleaved1F1B` in jobs.
+/// The schedule type `Interleaved1F1B`.
 pub const INTERLEAVED_ONE_F_ONE_B: ScheduleType = ScheduleType {
     name: "Interleaved1F1B",
     description: "1F1B over several chunks a stage.",
@@ -11,10 +11,10 @@ pub const INTERLEAVED_ONE_F_ONE_B: ScheduleType = ScheduleType {
     build: interleaved_one_f_one_b,
 };
 
-/// 1F1B with several chunks a rank (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; torch's
-/// `ScheduleInterleaved1F1B`): with `v` chunks a rank the bubble is that of 1F1B over `v`. Rank `r` of `p` runs `(v -
-/// 1) * p + 2 * (p - 1 - r)` forwards ahead, and so holds the activations of one more work item than that. Each work
-/// item covers a `v`-th of the rank's layers.
+/// Builds 1F1B with `v` chunks per rank (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; torch's
+/// `ScheduleInterleaved1F1B`). The bubble is the bubble of 1F1B divided by `v`. Rank `r` of `p` runs `(v - 1) * p + 2 *
+/// (p - 1 - r)` forwards ahead. The rank therefore holds the activations of one more work item than that number. Each
+/// work item covers a `v`-th of the rank's layers.
 ///
 /// Any number of microbatches is possible. The bubble above requires at least `p` microbatches.
 pub fn interleaved_one_f_one_b(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {

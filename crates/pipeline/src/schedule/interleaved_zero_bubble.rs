@@ -3,7 +3,7 @@ use super::{ChunkRule, Schedule, ScheduleType};
 use crate::action::Action;
 use crate::placement::Placement;
 
-/// `InterleavedZeroBubble` in jobs.
+/// The schedule type `InterleavedZeroBubble`.
 pub(super) const INTERLEAVED_ZERO_BUBBLE: ScheduleType = ScheduleType {
     name: "InterleavedZeroBubble",
     description: "Interleaved with the weight gradient split off; ZB-H1 with one chunk a stage.",
@@ -11,10 +11,10 @@ pub(super) const INTERLEAVED_ZERO_BUBBLE: ScheduleType = ScheduleType {
     build: interleaved_zero_bubble,
 };
 
-/// Interleaved 1F1B whose backward is split, so that W fills the wait for gradients; with one chunk a rank it is ZB-H1
-/// (Qi et al. 2024, arXiv:2401.10241; torch's `ScheduleInterleavedZeroBubble`). Rank `r` runs fewer forwards ahead than
-/// in interleaved 1F1B, `p - 1 - r` instead of twice that, and runs each W `r` backwards after its I. With one chunk a
-/// rank, every rank therefore holds the activations, or the inputs of W, of `min(p, m)` microbatches.
+/// Builds interleaved 1F1B with a split backward, so that W fills the wait for gradients. With one chunk per rank, the
+/// schedule is ZB-H1 (Qi et al. 2024, arXiv:2401.10241; torch's `ScheduleInterleavedZeroBubble`). Rank `r` of `p` runs
+/// `p - 1 - r` fewer forwards ahead than in interleaved 1F1B, and runs each W `r` backwards after its I. With one chunk
+/// per rank, every rank therefore holds the activations, or the inputs of W, of `min(p, m)` of `m` microbatches.
 ///
 /// Any number of microbatches is possible.
 pub fn interleaved_zero_bubble(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {

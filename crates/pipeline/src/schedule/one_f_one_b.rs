@@ -3,7 +3,7 @@ use crate::action::Action;
 use crate::placement::Placement;
 use crate::work_item::WorkItem;
 
-/// `1F1B` in jobs.
+/// The schedule type `1F1B`.
 pub const ONE_F_ONE_B: ScheduleType = ScheduleType {
     name: "1F1B",
     description: "One forward, one backward, after a warm-up.",
@@ -11,9 +11,10 @@ pub const ONE_F_ONE_B: ScheduleType = ScheduleType {
     build: |ranks, _, microbatches| one_f_one_b(ranks, microbatches),
 };
 
-/// One forward, one backward, one chunk per rank (Narayanan et al. 2021, arXiv:2104.04473; torch's `Schedule1F1B`).
-/// Each rank runs just enough warm-up forwards to be busy when the first gradient arrives, so stage `s` of `p` holds
-/// the activations of `min(p - s, m)` microbatches; the bubble is that of GPipe.
+/// Builds 1F1B: each rank has one chunk and alternates one forward and one backward (Narayanan et al. 2021,
+/// arXiv:2104.04473; torch's `Schedule1F1B`). Each rank runs just enough warm-up forwards to be busy when the first
+/// gradient arrives. Stage `s` of `p` therefore holds the activations of `min(p - s, m)` of `m` microbatches. The
+/// bubble is that of GPipe.
 pub fn one_f_one_b(stages: usize, microbatches: usize) -> Schedule {
     let rank = |chunk| {
         let warm_up_forwards = microbatches.min(stages - 1 - chunk);

@@ -1,27 +1,29 @@
-//! The order in which a rank of an interleaved pipeline visits its chunks: in rounds of microbatches, so that a
-//! microbatch returns to the rank just when it has passed all other ranks.
+//! Defines the order in which a rank of an interleaved pipeline visits its chunks. The rank visits its chunks in rounds
+//! of microbatches, so that a microbatch returns to the rank just when it has passed all other ranks.
 
 use std::ops::Range;
 
 use crate::work_item::WorkItem;
 
-/// A rank's work items, in the order of its forwards and in that of its backwards.
+/// A rank's work items, in the order of its forwards and in the order of its backwards.
 pub(super) struct Rounds {
-    /// Round by round, the rank's chunks ascending; in each chunk, the round's microbatches.
+    /// The work items of the forwards, round by round: the rank's chunks ascending, with the round's microbatches in
+    /// each.
     pub(super) forward: Vec<WorkItem>,
-    /// Round by round, the rank's chunks descending; in each chunk, the round's microbatches.
+    /// The work items of the backwards, round by round: the rank's chunks descending, with the round's microbatches in
+    /// each.
     pub(super) backward: Vec<WorkItem>,
-    /// The number of warm-up forwards that the pipeline's last rank runs before its first backward: the forwards of the
-    /// first round in all chunks but the last.
+    /// The number of warm-up forwards that the pipeline's last rank runs before its first backward. These are the
+    /// forwards of the first round in all chunks but the last.
     pub(super) warm_up: usize,
 }
 
 impl Rounds {
-    /// The rounds of `rank` in `ranks`, whose chunks are `rank`, `rank + ranks` and so on.
+    /// Creates the rounds of `rank` in `ranks`. The chunks of the rank are `rank`, `rank + ranks` and so on.
     ///
     /// If there are enough microbatches, each round has at least as many microbatches as there are ranks. Rounds differ
-    /// by at most one microbatch, the larger rounds first. For numbers of microbatches that torch accepts, the rounds
-    /// are torch's, which all have to be equal.
+    /// by at most one microbatch, and the larger rounds come first. Torch requires equal rounds. For numbers of
+    /// microbatches that torch accepts, the rounds are the same as torch's.
     pub(super) fn new(rank: usize, ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Rounds {
         let rounds = (microbatches / ranks).max(1);
         let (size, larger) = (microbatches / rounds, microbatches % rounds);

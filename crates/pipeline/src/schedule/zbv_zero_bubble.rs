@@ -3,7 +3,7 @@ use crate::action::Action;
 use crate::placement::Placement;
 use crate::work_item::WorkItem;
 
-/// `ZBVZeroBubble` in jobs.
+/// The schedule type `ZBVZeroBubble`.
 pub(super) const ZBV_ZERO_BUBBLE: ScheduleType = ScheduleType {
     name: "ZBVZeroBubble",
     description: "Two chunks a stage, laid out as a V, with the weight gradient split off.",
@@ -11,13 +11,14 @@ pub(super) const ZBV_ZERO_BUBBLE: ScheduleType = ScheduleType {
     build: |ranks, _, microbatches| zbv_zero_bubble(ranks, microbatches),
 };
 
-/// Two chunks a rank, laid out as a V: a microbatch comes back down the ranks that it went up, and its backward begins
-/// where its forward ends (ZB-V: Qi et al. 2024, arXiv:2401.10241, section 6; torch's `ScheduleZBVZeroBubble`). If F, I
-/// and W take the same time, the only bubble is that of filling and draining. Every rank holds the activations of at
-/// most `2p` work items, each of half its layers: as much as the first stage of 1F1B, and the same on all ranks.
+/// Builds ZB-V, with two chunks per rank in the shape of a V (Qi et al. 2024, arXiv:2401.10241, section 6; torch's
+/// `ScheduleZBVZeroBubble`). A microbatch goes up the ranks and comes back down, so its backward begins on the rank
+/// where its forward ends. If F, I and W take the same time, the only bubble is that of filling and draining. Every
+/// rank of `p` holds the activations of at most `2p` work items, each of half its layers. All ranks hold as much as the
+/// first stage of 1F1B.
 ///
-/// Any number of microbatches is possible. With fewer than `2p - 1`, the schedule is the one for `2p - 1` without the
-/// actions of the missing microbatches.
+/// Any number of microbatches is possible. With fewer than `2p - 1` microbatches, the schedule is the one for `2p - 1`
+/// without the actions of the missing microbatches.
 pub fn zbv_zero_bubble(ranks: usize, microbatches: usize) -> Schedule {
     let rank = |rank| {
         let mut actions = zbv_rank(rank, ranks, microbatches.max(2 * ranks - 1));
@@ -32,11 +33,11 @@ pub fn zbv_zero_bubble(ranks: usize, microbatches: usize) -> Schedule {
     }
 }
 
-/// The actions of `rank` for at least `2 * ranks - 1` microbatches.
+/// Returns the actions of `rank` for at least `2 * ranks - 1` microbatches.
 fn zbv_rank(rank: usize, ranks: usize, microbatches: usize) -> Vec<Action> {
     let (mut up, mut down) = (ChunkActions::new(rank), ChunkActions::new(2 * ranks - 1 - rank));
     let mut actions = Vec::new();
-    // warm-up: forwards upwards until the first one comes back down, then both in turn
+    // warm-up: forwards of the first chunk until the first microbatch comes back, then forwards of both chunks in turn
     actions.extend((0..2 * (ranks - rank) - 1).map(|_| up.forward()));
     for _ in 0..rank {
         actions.extend([down.forward(), up.forward()]);
@@ -44,14 +45,14 @@ fn zbv_rank(rank: usize, ranks: usize, microbatches: usize) -> Vec<Action> {
     for _ in rank..ranks {
         actions.extend([down.forward(), down.input(), down.weight()]);
     }
-    // steady
+    // steady phase: forwards and backwards of both chunks in turn
     while down.forwards < microbatches {
         if up.forwards < microbatches {
             actions.push(up.forward());
         }
         actions.extend([up.input(), up.weight(), down.forward(), down.input(), down.weight()]);
     }
-    // cool-down: W waits, to fill the time until the last gradients arrive
+    // cool-down: the delayed W fill the time until the last gradients arrive
     for _ in 0..rank {
         actions.extend([up.input(), down.input()]);
     }

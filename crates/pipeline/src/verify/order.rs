@@ -1,4 +1,4 @@
-//! Checks of one rank's list in isolation.
+//! Checks the list of each rank in isolation.
 
 use rustc_hash::FxHashMap;
 
@@ -11,7 +11,7 @@ use crate::work_item::WorkItem;
 /// The kind of list that is checked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramKind {
-    /// F, B, I and W alone, before lowering, which adds the inputs from other ranks.
+    /// A schedule: F, B, I and W alone. Lowering adds the inputs from other ranks.
     Schedule,
     /// A lowered training step.
     Training,
@@ -19,7 +19,7 @@ pub(crate) enum ProgramKind {
     Evaluation,
 }
 
-/// Checks every rank's list by itself, and that all ranks agree on whether the embedding is tied.
+/// Checks the list of each rank, and that all ranks agree on whether the embedding is tied.
 pub(crate) fn check_ranks(
     placement: &Placement,
     microbatches: usize,
@@ -55,7 +55,7 @@ pub(crate) fn check_ranks(
     Ok(())
 }
 
-/// The actions of a rank seen so far.
+/// The actions of a rank that the check has seen.
 struct RankChecker<'a> {
     placement: &'a Placement,
     microbatches: usize,
@@ -131,7 +131,7 @@ impl RankChecker<'_> {
         Ok(())
     }
 
-    /// The first missing dependency of `action` on this rank.
+    /// Returns the first missing dependency of `action` on this rank.
     fn missing_dependency(&self, action: Action) -> Option<Action> {
         let missing = |needed: Action| (!self.has_executed(needed)).then_some(needed);
         match action {
@@ -143,7 +143,7 @@ impl RankChecker<'_> {
             Action::SendForward(item) => missing(Action::Forward(item)),
             Action::SendBackward(item) => self.input_gradient_missing(item),
             Action::RecvForward(_) | Action::RecvBackward(_) => None,
-            // the replicas may have different numbers of microbatches, and must send in one order
+            // the replicas may have different numbers of microbatches, and must still send in one order
             Action::Reduce(chunk) => {
                 let later = self.placement.chunks_of(self.rank).filter(|other| *other > chunk);
                 self.first_incomplete_gradient_of(chunk).or_else(|| later.map(Action::Reduce).find_map(missing))
@@ -161,8 +161,8 @@ impl RankChecker<'_> {
                 let earlier = self.placement.chunks_of(self.rank).take_while(|other| *other < chunk);
                 missing(Action::Update).or_else(|| earlier.map(Action::Gather).find_map(missing))
             }
-            // A chunk's first F of the next step waits for the GATHER. Only the presence of the GATHER needs a check:
-            // no F may follow it.
+            // A chunk's first F of the next step waits for the GATHER. Only the presence of the GATHER needs a check,
+            // because no F may follow it in this step.
             Action::Snapshot => missing(Action::Update).or_else(|| self.missing_of_chunks(Action::Gather)),
         }
     }
@@ -190,24 +190,24 @@ impl RankChecker<'_> {
         }
     }
 
-    /// B, if neither B nor I of the item has been executed.
+    /// Returns B if neither B nor I of the item has been executed.
     fn input_gradient_missing(&self, item: WorkItem) -> Option<Action> {
         let whole = Action::FullBackward(item);
         (!self.has_executed(whole) && !self.has_executed(Action::BackwardInput(item))).then_some(whole)
     }
 
-    /// The first missing `action` of this rank's chunks. Every chunk needs one if the pipeline has replicas.
+    /// Returns the first missing `action` of this rank's chunks. Every chunk needs one if the pipeline has replicas.
     fn missing_of_chunks(&self, action: fn(usize) -> Action) -> Option<Action> {
         let mut all = self.placement.chunks_of(self.rank).map(action).filter(|_| self.replicated);
         all.find(|action| !self.has_executed(*action))
     }
 
-    /// The action that completes the first incomplete weight gradient of this rank.
+    /// Returns the action that completes the first incomplete weight gradient of this rank.
     fn first_incomplete_gradient(&self) -> Option<Action> {
         self.placement.chunks_of(self.rank).find_map(|chunk| self.first_incomplete_gradient_of(chunk))
     }
 
-    /// The action that completes the first incomplete weight gradient of `chunk`.
+    /// Returns the action that completes the first incomplete weight gradient of `chunk`.
     fn first_incomplete_gradient_of(&self, chunk: usize) -> Option<Action> {
         (0..self.microbatches).find_map(|microbatch| {
             let item = WorkItem { chunk, microbatch };
@@ -233,7 +233,7 @@ impl RankChecker<'_> {
         }
     }
 
-    /// Checks at the end of the list that nothing is missing.
+    /// Checks at the end of the list that no action is missing.
     fn check_complete(&self, position: usize) -> Result<(), Violation> {
         let missing = match self.kind {
             ProgramKind::Schedule => self.missing_compute(),
@@ -255,7 +255,8 @@ impl RankChecker<'_> {
         self.items().map(Action::Forward).find(|forward| !self.has_executed(*forward))
     }
 
-    /// The first missing send. The action that needs a receive detects its absence, but only another rank needs a send.
+    /// Returns the first missing send. Another check finds a missing receive, because an action of this rank needs the
+    /// receive. Only another rank needs a send.
     fn missing_message(&self) -> Option<Action> {
         self.items().find_map(|item| {
             let training = self.kind == ProgramKind::Training;

@@ -1,6 +1,6 @@
-//! The messages from one rank to another arrive in the order of their sends, across all edges, so the receives must be
-//! posted in that order too. A connection for each edge would require less, but NCCL has one communicator for each pair
-//! of ranks.
+//! Checks the order of messages. The messages from one rank to another arrive in the order of their sends, across all
+//! edges. The receives must therefore be posted in that order. With a connection for each edge, only the order within
+//! an edge would matter, but NCCL has one communicator for each pair of ranks.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use crate::action::Action;
 use crate::placement::Placement;
 use crate::program::ActionLocation;
 
-/// Expects lists that passed `check_ranks`: every send and receive appears once.
+/// Checks that receives are posted in the order of their sends. The lists must have passed `check_ranks`, so that every
+/// send and receive appears once.
 pub(super) fn check(placement: &Placement, ranks: &[Vec<Action>]) -> Result<(), Violation> {
     let mut pairs: BTreeMap<_, (Vec<ActionLocation>, Vec<ActionLocation>)> = BTreeMap::new();
     for (rank, actions) in ranks.iter().enumerate() {

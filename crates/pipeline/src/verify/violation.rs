@@ -8,7 +8,7 @@ use crate::program::ActionLocation;
 pub struct BlockedActions(pub Vec<ActionLocation>);
 
 impl fmt::Display for BlockedActions {
-    /// Eight ranks are enough to show the cycle.
+    /// Writes at most eight ranks, which are enough to show the cycle.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, location) in self.0.iter().take(8).enumerate() {
             write!(f, "{}{location}", if index > 0 { ", " } else { "" })?;
@@ -17,47 +17,47 @@ impl fmt::Display for BlockedActions {
     }
 }
 
-/// Reason to reject programs.
+/// The reason why programs are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// No chunk or no microbatch.
+    /// The pipeline has no chunk, or the step has no microbatch.
     #[error("a pipeline needs at least one chunk and one microbatch, got {chunks} and {microbatches}")]
     Empty {
-        /// Chunks of the placement.
+        /// The number of chunks in the placement.
         chunks: usize,
-        /// Microbatches of the step.
+        /// The number of microbatches in the step.
         microbatches: usize,
     },
     /// The number of lists is not the number of ranks.
     #[error("the placement has {expected} ranks but there are {found} lists of actions: give one per rank")]
     RankCountMismatch {
-        /// Ranks of the placement.
+        /// The number of ranks in the placement.
         expected: usize,
-        /// Lists in the programs.
+        /// The number of lists in the programs.
         found: usize,
     },
-    /// An in-flight limit for another number of ranks.
+    /// The in-flight limit is for another number of ranks.
     #[error("the in-flight limit lists {given} ranks but there are {ranks}: give one number per rank")]
     LimitCountMismatch {
-        /// Ranks in the limits.
+        /// The number of ranks in the limit.
         given: usize,
-        /// Lists in the programs.
+        /// The number of lists in the programs.
         ranks: usize,
     },
-    /// A chunk or microbatch that does not exist.
+    /// A chunk or microbatch does not exist.
     #[error(
         "{location}: there are {chunks} chunks and {microbatches} microbatches, both counted from 0: correct its numbers"
     )]
     OutOfRange {
         /// The action.
         location: ActionLocation,
-        /// Chunks of the placement.
+        /// The number of chunks in the placement.
         chunks: usize,
-        /// Microbatches of the step.
+        /// The number of microbatches in the step.
         microbatches: usize,
     },
-    /// An action of another rank's chunk.
+    /// An action belongs to another rank's chunk.
     #[error("{location}: that chunk is on rank {owner}: move the action there")]
     WrongRank {
         /// The action.
@@ -65,15 +65,15 @@ pub enum Violation {
         /// The rank that holds the chunk.
         owner: usize,
     },
-    /// An action that may not appear in this kind of list.
+    /// An action is not allowed in this kind of list.
     #[error("{location}: {allowed}: remove it")]
     NotAllowed {
         /// The action.
         location: ActionLocation,
-        /// The allowed value.
+        /// The rule that the action breaks.
         allowed: &'static str,
     },
-    /// A send or receive between chunks that need none.
+    /// A send or receive is between chunks that need no message.
     #[error(
         "{location}: no message is needed, because the neighbouring chunk is on the same rank or doesn't exist: remove it"
     )]
@@ -81,25 +81,25 @@ pub enum Violation {
         /// The action.
         location: ActionLocation,
     },
-    /// An action appears twice.
+    /// An action repeats the work of an earlier action.
     #[error("{location}: its work is already done by {first} at position {position}: remove one of the two")]
     Duplicate {
-        /// The second one.
+        /// The second action.
         location: ActionLocation,
-        /// The first one; B does the work of I and W.
+        /// The first action. B does the work of I and W.
         first: Action,
-        /// Position of the first one.
+        /// The position of the first action.
         position: usize,
     },
-    /// A dependency comes later on the same rank, or never.
+    /// An action needs another action, which comes later on the same rank, or never.
     #[error("{location}: it needs {needs} earlier on the same rank: add that, or move this after it")]
     MissingDependency {
         /// The action.
         location: ActionLocation,
-        /// The dependency.
+        /// The action that must come earlier.
         needs: Action,
     },
-    /// Losses or weight gradients out of microbatch order: their sums would depend on the schedule.
+    /// Losses or weight gradients are out of microbatch order, so that their sums would depend on the schedule.
     #[error(
         "{location}: {what} of chunk {} are added in microbatch order, and microbatch {expected} is due: swap the two",
         .location.action.item().map_or(0, |item| item.chunk)
@@ -107,12 +107,12 @@ pub enum Violation {
     OutOfOrder {
         /// The action.
         location: ActionLocation,
-        /// The losses or the weight gradients.
+        /// The text `the losses` or `the weight gradients`.
         what: &'static str,
-        /// The expected microbatch.
+        /// The index of the expected microbatch.
         expected: usize,
     },
-    /// An action after the step's EXCHANGE.
+    /// An action comes after the step's EXCHANGE.
     #[error("{location}: only UPDATE, GATHER and SNAPSHOT may follow EXCHANGE: move it before")]
     AfterExchange {
         /// The action.
@@ -123,7 +123,7 @@ pub enum Violation {
     Missing {
         /// The rank.
         rank: usize,
-        /// The list's length.
+        /// The length of the rank's list.
         position: usize,
         /// The missing action.
         action: Action,
@@ -135,10 +135,10 @@ pub enum Violation {
     MessageOrderMismatch {
         /// The sender's action.
         send: ActionLocation,
-        /// The receiver's action in the same place of their order.
+        /// The receiver's action at the same place in the order.
         recv: ActionLocation,
     },
-    /// Deadlock.
+    /// The ranks wait for each other.
     #[error(
         "deadlock: the ranks wait for each other at {blocked}: move what they wait for ahead, or, where a SEND waits, \
          allow more messages in flight"
@@ -147,22 +147,22 @@ pub enum Violation {
         /// The action at which each rank waits.
         blocked: BlockedActions,
     },
-    /// In-flight limit exceeded.
+    /// A rank exceeds its limit of work items in flight.
     #[error(
         "{location}: it makes {held} microbatches in flight on this rank, and memory allows {limit}: run a backward before it"
     )]
     TooManyInFlight {
         /// The forward that exceeds the limit.
         location: ActionLocation,
-        /// Work items held after it.
+        /// The number of work items that the rank holds after it.
         held: usize,
-        /// Work items allowed.
+        /// The allowed number of work items.
         limit: usize,
     },
 }
 
 impl Violation {
-    /// The action to check first; `None` if the violation has no location.
+    /// Returns the action to check first, or `None` if the violation has no location.
     pub fn location(&self) -> Option<ActionLocation> {
         match self {
             Violation::Empty { .. } | Violation::RankCountMismatch { .. } | Violation::LimitCountMismatch { .. } => {

@@ -1,4 +1,4 @@
-//! Reading and writing CSV schedules. Errors name the line, the column and the action.
+//! Tests the reading and writing of CSV schedules. Errors name the line, the column and the action.
 
 use stagecoach_pipeline::{
     CsvError, Limits, Placement, Schedule, from_csv, interleaved_one_f_one_b, interleaved_zero_bubble, lower,

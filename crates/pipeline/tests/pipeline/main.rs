@@ -2,13 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod csv;
+mod lowering;
 mod measured;
 mod mutations;
 mod optimal;
 mod partition;
+mod partition_properties;
 mod pictures;
 mod reference_executor;
 mod schedules;
 mod simulation;
 mod speeds;
+mod split;
 mod violations;

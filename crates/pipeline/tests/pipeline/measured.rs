@@ -1,4 +1,4 @@
-//! The analysis of measured timelines. Simulated timelines stand in for measured ones, because their costs are known.
+//! Tests the analysis of measured timelines. Simulated timelines replace measured ones, because their costs are known.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -6,7 +6,8 @@ use stagecoach_pipeline::{
     gpipe, interleaved_one_f_one_b, lower, one_f_one_b, simulate, zbv_zero_bubble,
 };
 
-/// The spans that a trainer would measure in a simulated step: computations and the end of the step, without messages.
+/// Returns the spans that a trainer would measure in a simulated step: computations and the end of the step, without
+/// messages.
 fn measured(programs: &Programs, costs: &Costs) -> Timeline {
     let simulated = simulate(programs, costs);
     let seen = |spans: Vec<_>| spans.into_iter().filter(|span: &ActionSpan| !is_message(span)).collect();
@@ -22,7 +23,8 @@ fn a_rank_computes_waits_for_work_or_waits_for_messages() {
     let programs = lower(&gpipe(2, 1), false).unwrap();
     let mut costs = Costs { link_seconds: 0.25, exchange_seconds: 0.5, ..Costs::uniform(2) };
     costs.chunks[1].forward_seconds = 3.0;
-    // F from 0 to 1, a message, F from 1.25 to 4.25, B to 5.25, a message, B from 5.5 to 6.5, EXCHANGE to 7
+    // the step has F from 0 to 1, a message, F from 1.25 to 4.25, B to 5.25, a message, B from 5.5 to 6.5, and EXCHANGE
+    // to 7
     let ranks = breakdown(&measured(&programs, &costs), &programs.placement);
     let seconds: Vec<_> = ranks
         .iter()
@@ -33,7 +35,7 @@ fn a_rank_computes_waits_for_work_or_waits_for_messages() {
 
 #[test]
 fn communication_behind_a_computation_is_not_exposed() {
-    // stage 1 is the slower one in GPipe's forwards: all messages but the first arrive while it computes
+    // stage 1 has the slower forwards, so all messages but the first arrive while stage 1 computes
     let programs = lower(&gpipe(2, 4), false).unwrap();
     let mut costs = Costs { link_seconds: 0.25, ..Costs::uniform(2) };
     costs.chunks[1].forward_seconds = 2.0;
@@ -46,8 +48,8 @@ fn what_replicas_exchange_is_hidden_where_the_rank_computes() {
     let programs = lower(&interleaved_one_f_one_b(1, 2, 1), false).unwrap().replicate();
     let costs = Costs { reduce_seconds: vec![0.5, 3.0], gather_seconds: vec![0.25, 2.0], ..Costs::uniform(2) };
     let timeline = measured(&programs, &costs);
-    // 0F0 from 0.25 to 1.25, 1F0 from 2.25, 1B0 to 4.25, 0B0 to 5.25; chunk 1 is reduced from 4.25 to 7.25, chunk 0 to
-    // 7.75
+    // 0F0 runs from 0.25 to 1.25, 1F0 from 2.25, 1B0 to 4.25 and 0B0 to 5.25; the reduction of chunk 1 takes from 4.25
+    // to 7.25, and the reduction of chunk 0 takes until 7.75
     let rank = breakdown(&timeline, &programs.placement)[0];
     assert_eq!((rank.data_parallel_seconds, rank.hidden_data_parallel_seconds), (5.75, 2.0));
     let found = Costs::measured(&[timeline], &programs.placement);
@@ -99,26 +101,11 @@ proptest! {
     }
 }
 
-/// Twelve equal layers, an embedding that costs nothing and a head as costly as three layers.
+/// Returns a model of twelve equal layers, an embedding that costs nothing, and a head as costly as three layers.
 fn model() -> ModelCost {
-    let module = |work: f64| ModuleCost {
-        name: String::new(),
-        forward: work,
-        backward_input: work,
-        backward_weight: work,
-        parameter_bytes: 0,
-        copied_bytes: 0,
-        activation_bytes: 0,
-        weight_gradient_bytes: 0,
-        temporary_bytes: 0,
-    };
-    ModelCost {
-        embedding: module(0.0),
-        layers: vec![module(1.0); 12],
-        head: module(3.0),
-        boundary_bytes: 0,
-        ranks: Vec::new(),
-    }
+    let module =
+        |work: f64| ModuleCost { forward: work, backward_input: work, backward_weight: work, ..ModuleCost::default() };
+    ModelCost { embedding: module(0.0), layers: vec![module(1.0); 12], head: module(3.0), ..ModelCost::default() }
 }
 
 fn advice(programs: &Programs, layers: &[usize], speeds: &[f64]) -> Advice {
@@ -136,7 +123,7 @@ fn advice(programs: &Programs, layers: &[usize], speeds: &[f64]) -> Advice {
 #[test]
 fn advice_names_the_slowest_stage_and_a_better_partition() {
     let programs = lower(&one_f_one_b(3, 8), false).unwrap();
-    // the work of 4, 4 and 7 layers; 5, 5 and 5 is the best distribution
+    // the chunks have the work of 4, 4 and 7 layers, and the best distribution is 5, 5 and 5
     let found = advice(&programs, &[4, 4, 4], &[1.0; 3]);
     assert_eq!((found.rank, found.imbalance), (2, 1.4));
     assert_eq!(found.better.as_ref().unwrap().0.layers, [5, 5, 2]);

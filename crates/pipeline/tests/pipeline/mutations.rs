@@ -1,5 +1,5 @@
-//! Random mutations of valid programs. The verifier accepts exactly the programs that a naive, independently written
-//! executor can execute.
+//! Tests random mutations of valid programs. The verifier accepts exactly the programs that a naive, independently
+//! written executor can execute.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{Action, Limits, Programs, SCHEDULES, lower, verify};

@@ -1,5 +1,5 @@
-//! The search for the best schedule, compared with all schedules where these can be enumerated, and with the named
-//! schedules.
+//! Tests the search for the best schedule. Its result is compared with all schedules if they can be enumerated, and
+//! otherwise with 1F1B, GPipe and ZB-H1.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -15,12 +15,12 @@ fn makespan(schedule: &Schedule, costs: &Costs) -> f64 {
     simulate(&lower(schedule, false).unwrap(), &Costs { sends_in_flight: 1000, ..costs.clone() }).makespan
 }
 
-/// The maximum bytes of activations and of weight-gradient inputs that a schedule holds, by rank.
+/// Returns the peak bytes of activations and of weight-gradient inputs that each rank holds.
 fn held(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
     simulate(&lower(schedule, false).unwrap(), costs).peak_bytes
 }
 
-/// All interleavings of F, I and W of one rank within `limit`, each in the order of the microbatches.
+/// Returns all interleavings of F, I and W of one rank within `limit`. F, I and W each run in microbatch order.
 fn interleavings(chunk: usize, cost: &ChunkCosts, microbatches: usize, limit: u64) -> Vec<Vec<Action>> {
     let mut all = Vec::new();
     let mut open = vec![(Vec::new(), 0, 0, 0, 0u64)];
@@ -53,7 +53,7 @@ fn interleavings(chunk: usize, cost: &ChunkCosts, microbatches: usize, limit: u6
     all
 }
 
-/// The makespan of the shortest schedule, in seconds; `None` if no schedule is within the limits.
+/// Returns the seconds of the shortest schedule, or `None` if no schedule is within the limits.
 fn shortest(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<f64> {
     let ranks: Vec<Vec<Vec<Action>>> =
         (0..limits.len()).map(|rank| interleavings(rank, &costs.chunks[rank], microbatches, limits[rank])).collect();

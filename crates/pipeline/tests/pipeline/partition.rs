@@ -1,10 +1,10 @@
-//! The partition, compared with every other partition, and with the numbers of the 12-layer reference model.
+//! Tests partitions of small models and of the 12-layer reference model against known results, and the errors of
+//! partitions.
 
-use proptest::prelude::*;
 use stagecoach_pipeline::{
-    Action, ModelCost, ModuleCost, Partition, PartitionError, Placement, RankCost, RankSpeeds, Schedule, StageMemory,
-    WorkItem, balance_ratio, balanced_partition, explicit_partition, gpipe, interleaved_one_f_one_b,
-    interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble,
+    ModelCost, ModuleCost, Partition, PartitionError, Placement, RankSpeeds, Schedule, StageMemory, balance_ratio,
+    balanced_partition, explicit_partition, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,
+    zbv_zero_bubble,
 };
 
 fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) -> ModuleCost {
@@ -14,32 +14,34 @@ fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) ->
         backward_input: work,
         backward_weight: work,
         parameter_bytes,
-        copied_bytes: 0,
         activation_bytes,
-        weight_gradient_bytes: 0,
-        temporary_bytes: 0,
+        ..ModuleCost::default()
     }
 }
 
-/// The balanced partition over ranks of equal speed.
-fn balanced(model: &ModelCost, schedule: &Schedule, limit: Option<u64>) -> Result<Partition, PartitionError> {
+/// Returns the balanced partition over ranks of equal speed.
+pub(crate) fn balanced(
+    model: &ModelCost,
+    schedule: &Schedule,
+    limit: Option<u64>,
+) -> Result<Partition, PartitionError> {
     balanced_partition(model, schedule, limit, &RankSpeeds::default())
 }
 
-/// The balance ratio over ranks of equal speed, with one chunk each.
+/// Returns the balance ratio over ranks of equal speed, with one chunk each.
 fn balance(model: &ModelCost, partition: &Partition) -> f64 {
     balance_ratio(model, partition, &Placement::linear(partition.layers.len()), &RankSpeeds::default())
 }
 
-/// Multiply-adds per token of the model with h=768, 12/3 heads, intermediate 3,072, a vocabulary of 50,000 and 512
-/// positions: in a layer 2 h^2 + 2 h (h/4) + 3 h 3072 for the weights and 512 h for causal attention.
+/// Returns the costs of the reference model in multiply-adds per token. The model has h=768, 12/3 heads, an
+/// intermediate size of 3,072, a vocabulary of 50,000 and 512 positions. A layer has 2 h^2 + 2 h (h/4) + 3 h 3072
+/// multiply-adds for the weights and 512 h for causal attention.
 fn reference() -> ModelCost {
     ModelCost {
         embedding: module("embedding", 0.0, 0, 0),
         layers: vec![module("layer", 8_945_664.0, 0, 0); 12],
         head: module("head", 38_400_000.0, 0, 0),
-        boundary_bytes: 0,
-        ranks: Vec::new(),
+        ..ModelCost::default()
     }
 }
 
@@ -88,8 +90,7 @@ fn equal_layers_tie_whatever_their_binary_form() {
                 embedding: module("embedding", 0.0, 0, 0),
                 layers: vec![module("layer", work, 0, 0); layers],
                 head: module("head", 0.0, 0, 0),
-                boundary_bytes: 0,
-                ranks: Vec::new(),
+                ..ModelCost::default()
             };
             assert_eq!(balanced(&model, &gpipe(stages, 1), None).unwrap().layers, expected, "{work}");
         }
@@ -174,171 +175,12 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
     assert_eq!(error, expected);
 }
 
-fn compositions(stages: usize, layers: usize) -> Vec<Vec<usize>> {
-    if stages == 1 {
-        return vec![vec![layers]];
-    }
-    let rest =
-        |first| compositions(stages - 1, layers - first).into_iter().map(move |rest| [vec![first], rest].concat());
-    (0..=layers).flat_map(rest).collect()
-}
-
-/// Models whose costs are small whole numbers, so that floating-point sums are exact and ties are frequent.
-fn models() -> impl Strategy<Value = ModelCost> {
-    let module = |name: &'static str| {
-        let bytes = (0..20u64, 0..5u64, 0..5u64);
-        (0..6u32, 0..6u32, 0..6u32, bytes).prop_map(move |(f, i, w, (parameters, activations, inputs))| ModuleCost {
-            name: name.to_owned(),
-            forward: f64::from(f),
-            backward_input: f64::from(i),
-            backward_weight: f64::from(w),
-            parameter_bytes: parameters,
-            copied_bytes: 0,
-            activation_bytes: activations,
-            weight_gradient_bytes: inputs,
-            temporary_bytes: 0,
-        })
-    };
-    let rank = (0..9u64, 0..9u64, 0..9u64, 0..40u64).prop_map(
-        |(parameter_bytes, link_bytes, process_bytes, step_end_bytes)| RankCost {
-            parameter_bytes,
-            copied_bytes: 0,
-            link_bytes,
-            process_bytes,
-            step_end_bytes,
-        },
-    );
-    let modules = (module("embedding"), prop::collection::vec(module("layer"), 0..8), module("head"));
-    // the temporary bytes of an action are the same for all layers
-    (modules, [0..9u64, 0..9, 0..9], prop::collection::vec(rank, 0..6)).prop_map(|(modules, temporaries, ranks)| {
-        let [embedding, layer, head] = temporaries;
-        let with = |module, temporary_bytes| ModuleCost { temporary_bytes, ..module };
-        ModelCost {
-            embedding: with(modules.0, embedding),
-            layers: modules.1.into_iter().map(|module| with(module, layer)).collect(),
-            head: with(modules.2, head),
-            boundary_bytes: 0,
-            ranks,
-        }
-    })
-}
-
-/// A schedule in which every rank first holds the activations of `held[rank].0` microbatches at once, then the W inputs
-/// of `held[rank].1` microbatches.
-fn holding(placement: Placement, held: &[(usize, usize)]) -> Schedule {
-    let rank = |rank| {
-        let items = |microbatches: usize| {
-            let of = move |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
-            placement.chunks_of(rank).flat_map(of)
-        };
-        let (whole, split): (usize, usize) = held[rank];
-        let first = items(whole).map(Action::Forward).chain(items(whole).map(Action::FullBackward));
-        let later = |item: WorkItem| WorkItem { microbatch: item.microbatch + whole, ..item };
-        let second = items(split).map(later).flat_map(|item| [Action::Forward(item), Action::BackwardInput(item)]);
-        let last = items(split).map(later).map(Action::BackwardWeight);
-        first.chain(second).chain(last).collect()
-    };
-    let ranks = (0..placement.ranks()).map(rank).collect();
-    Schedule { name: "test".to_owned(), placement: placement.clone(), microbatches: 1, ranks }
-}
-
-/// The sort key of a partition with one chunk per rank: slowest chunk, sum of squares, layers. A smaller key is better.
-fn rank(model: &ModelCost, partition: &Partition, speeds: &RankSpeeds) -> (u64, u64, Vec<usize>) {
-    let time = |chunk| partition.work(model, chunk) / speeds.of(chunk);
-    let times: Vec<f64> = (0..partition.layers.len()).map(time).collect();
-    let slowest = times.iter().copied().fold(0.0, f64::max) as u64;
-    (slowest, times.iter().map(|time| time * time).sum::<f64>() as u64, partition.layers.clone())
-}
-
-/// Speeds that are powers of two, so that times are exact.
-fn speeds(ranks: usize) -> impl Strategy<Value = Vec<f64>> {
-    prop::collection::vec(prop::sample::select(vec![0.5, 1.0, 2.0, 4.0]), ranks)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
-
-    #[test]
-    fn only_the_ratios_of_speeds_matter(
-        model in models(),
-        stages in 1..6usize,
-        held in prop::collection::vec((0..6usize, 0..4usize), 5),
-        given in speeds(5),
-        unit in 1e-3..1e3f64,
-    ) {
-        let schedule = holding(Placement::linear(stages), &held);
-        let partition = |speeds: Vec<f64>| balanced_partition(&model, &schedule, None, &RankSpeeds::new(&speeds).unwrap());
-        prop_assert_eq!(partition(given.clone()), partition(given.iter().map(|speed| speed * unit).collect()));
-        prop_assert_eq!(partition(vec![unit; stages]), balanced(&model, &schedule, None));
-    }
-
-    #[test]
-    fn exhaustive_search_finds_nothing_better(
-        model in models(),
-        stages in 1..6usize,
-        limit in prop::option::of(0..160u64),
-        held in prop::collection::vec((0..6usize, 0..4usize), 5),
-        speeds in speeds(5),
-    ) {
-        let schedule = holding(Placement::linear(stages), &held);
-        let speeds = RankSpeeds::new(&speeds[..stages]).unwrap();
-        let all = compositions(stages, model.layers.len()).into_iter().map(|layers| Partition { layers });
-        let fullest = |p: &Partition| p.peak_bytes(&model, &schedule).into_iter().max().unwrap();
-        let (fitting, over): (Vec<_>, Vec<_>) = all.partition(|p| limit.is_none_or(|limit| fullest(p) <= limit));
-        match balanced_partition(&model, &schedule, limit, &speeds) {
-            Ok(found) => prop_assert_eq!(Some(rank(&model, &found, &speeds)), fitting.iter().map(|p| rank(&model, p, &speeds)).min()),
-            Err(PartitionError::Memory { stage, layers, needed_bytes, excess_bytes, .. }) => {
-                prop_assert!(fitting.is_empty());
-                let least = over.iter().map(fullest).min().unwrap();
-                prop_assert_eq!((needed_bytes, excess_bytes), (least, least - limit.unwrap()));
-                let is_found = |p: &Partition| p.peak_bytes(&model, &schedule)[stage] == least && p.layers[stage] == layers;
-                prop_assert!(over.iter().any(|p| fullest(p) == least && is_found(p)));
-            }
-            Err(error) => prop_assert!(false, "{}", error),
-        }
-    }
-
-    #[test]
-    fn several_chunks_are_within_the_memory_of_their_rank(
-        model in models(),
-        ranks in 1..4usize,
-        v_shaped in any::<bool>(),
-        limit in 0..300u64,
-        held in prop::collection::vec((0..6usize, 0..4usize), 3),
-    ) {
-        let placement = if v_shaped { Placement::v_shaped(ranks) } else { Placement::looped(ranks, 2) };
-        let schedule = holding(placement, &held);
-        let fastest = balanced(&model, &schedule, None).unwrap();
-        let fullest = |p: &Partition| p.peak_bytes(&model, &schedule).into_iter().max().unwrap();
-        match balanced(&model, &schedule, Some(limit)) {
-            Ok(found) => {
-                prop_assert!(fullest(&found) <= limit);
-                prop_assert!(fullest(&fastest) > limit || found == fastest);
-            }
-            Err(PartitionError::Memory { needed_bytes, excess_bytes, .. }) => {
-                prop_assert!(fullest(&fastest) > limit);
-                prop_assert_eq!(needed_bytes - excess_bytes, limit);
-                // the remedy in the error message works
-                let raised = balanced(&model, &schedule, Some(needed_bytes)).unwrap();
-                prop_assert!(fullest(&raised) <= needed_bytes);
-            }
-            Err(error) => prop_assert!(false, "{}", error),
-        }
-    }
-}
-
-/// An embedding or a head is the largest module of its rank, and the rank has no layer to give away.
+/// The embedding or the head is the largest module of its rank and can't move. The rank must move layers instead.
 #[test]
 fn layers_make_room_for_what_cannot_move() {
     let (layer, free) = (module("layer", 1.0, 1, 0), module("free", 0.0, 0, 0));
     let layers = vec![layer; 8];
-    let embedding = ModelCost {
-        embedding: module("embedding", 0.0, 6, 0),
-        layers,
-        head: free,
-        boundary_bytes: 0,
-        ranks: Vec::new(),
-    };
+    let embedding = ModelCost { embedding: module("embedding", 0.0, 6, 0), layers, head: free, ..ModelCost::default() };
     let head = ModelCost { embedding: embedding.head.clone(), head: embedding.embedding.clone(), ..embedding.clone() };
     let looped = interleaved_one_f_one_b(2, 2, 1);
     for (model, schedule, limit) in [(&embedding, &looped, 7), (&head, &looped, 7), (&head, &zbv_zero_bubble(2, 1), 7)]
@@ -349,7 +191,8 @@ fn layers_make_room_for_what_cannot_move() {
     }
 }
 
-/// Sums by hand for layers of 10 s, with 8 bytes of activations, 20 bytes of W inputs and 100 bytes of weights.
+/// The expected sums are computed by hand, for layers of 10 s with 8 bytes of activations, 20 bytes of W inputs and 100
+/// bytes of weights.
 #[test]
 fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let layer = ModuleCost { weight_gradient_bytes: 20, ..module("layer", 10.0, 100, 8) };
@@ -357,12 +200,12 @@ fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let model =
         ModelCost { embedding: free.clone(), layers: vec![layer; 4], head: free, boundary_bytes: 1, ranks: Vec::new() };
     let even = Partition { layers: vec![1; 4] };
-    // 1F1B over two ranks with two chunks each: 5 and 3 work items
+    // interleaved 1F1B over two ranks with two chunks each holds 5 and 3 work items
     let interleaved = interleaved_one_f_one_b(2, 2, 4);
     assert_eq!(interleaved.in_flight(), [5, 3]);
     assert_eq!(even.peak_bytes(&model, &interleaved), [200 + 5 * 8, 200 + 3 * 8]);
-    // One chunk per rank. On rank 0, W runs at once, while the rank holds all data of another microbatch. On rank 1, W
-    // runs one microbatch later, so that two wait.
+    // With one chunk per rank, W runs at once on rank 0, while the rank holds all data of another microbatch. On rank
+    // 1, W runs one microbatch later, so that the rank holds the inputs of two W.
     let two = Partition { layers: vec![2, 2] };
     assert_eq!(two.peak_bytes(&model, &interleaved_zero_bubble(2, 1, 4)), [200 + 16 + 40, 200 + 2 * 40]);
     let zbv = even.peak_bytes(&model, &zbv_zero_bubble(2, 4));

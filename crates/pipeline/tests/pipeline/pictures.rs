@@ -1,4 +1,4 @@
-//! Timelines as text, SVG and trace.
+//! Tests the drawings of timelines as text, SVG and trace.
 
 use stagecoach_pipeline::{
     Costs, Placement, Timeline, forward_only_programs, gpipe, lower, one_f_one_b, simulate, timeline_svg,

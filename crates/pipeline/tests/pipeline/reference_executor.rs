@@ -1,4 +1,4 @@
-//! A naive executor of programs, written independently of the verifier.
+//! Defines a naive executor of programs, which is written independently of the verifier.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -10,11 +10,12 @@ pub(crate) struct ReferenceExecutor<'a> {
     programs: &'a Programs,
     sends_in_flight: usize,
     next: Vec<usize>,
-    /// Values on a rank, as text: `0F1` is an output, `0I1` the gradient of an input, `0A1` kept activations.
+    /// The values on each rank, as text: `0F1` is an output, `0I1` the gradient of an input, and `0A1` the kept
+    /// activations.
     values: Vec<HashSet<String>>,
-    /// Sent messages and posted receives without a counterpart, by (from, to).
+    /// The sent messages and posted receives without a counterpart, by (sending chunk, receiving chunk).
     mail: HashMap<(usize, usize), (VecDeque<usize>, VecDeque<usize>)>,
-    /// Sends and receives without a counterpart, across all chunks, by ranks.
+    /// The sends and receives without a counterpart across all chunks, by (sending rank, receiving rank).
     order: HashMap<(usize, usize), [VecDeque<Message>; 2]>,
     counts: BTreeMap<Action, usize>,
     losses: Vec<usize>,
@@ -22,7 +23,7 @@ pub(crate) struct ReferenceExecutor<'a> {
     exchanged: bool,
 }
 
-/// The sending chunk, the receiving chunk and the microbatch.
+/// The sending chunk, the receiving chunk and the microbatch of a message.
 type Message = (usize, usize, usize);
 
 type StepResult = Result<bool, String>;
@@ -42,7 +43,7 @@ impl ReferenceExecutor<'_> {
             gradients: HashMap::new(),
             exchanged: false,
         };
-        // visits the highest rank first, opposite to the verifier's order
+        // the executor visits the highest rank first, opposite to the verifier's order
         while let Some(rank) = (0..ranks).rev().find_map(|rank| match executor.step(rank) {
             Ok(true) => Some(Ok(rank)),
             Ok(false) => None,
@@ -61,7 +62,7 @@ impl ReferenceExecutor<'_> {
         (chunk < self.programs.placement.chunks()).then(|| self.programs.placement.rank_of(chunk))
     }
 
-    /// Returns `Ok(false)` if the rank has to wait.
+    /// Executes the rank's next action. Returns `Ok(false)` if the rank has to wait.
     fn step(&mut self, rank: usize) -> StepResult {
         let Some(action) = self.action(rank) else { return Ok(false) };
         if let Some(item) = action.item()
@@ -119,8 +120,8 @@ impl ReferenceExecutor<'_> {
         Ok(ran)
     }
 
-    /// Takes an input value from this rank if `local`, otherwise from the message of `receive`. Returns `Ok(false)` if
-    /// the message is still under way.
+    /// Checks that an input value is on this rank. If the value is not `local`, the message of `receive` delivers it.
+    /// Returns `Ok(false)` while the message is in transit.
     fn take_input(&self, rank: usize, local: bool, value: String, receive: Action) -> StepResult {
         if self.values[rank].contains(&value) {
             return Ok(true);
@@ -195,7 +196,7 @@ impl ReferenceExecutor<'_> {
         self.deliver_message(item.chunk, to)
     }
 
-    /// Records a send (`end` 0) or a receive (`end` 1). The nth send from one rank to another must match the nth
+    /// Records a send (`end` 0) or a receive (`end` 1). The n-th send from one rank to another must match the n-th
     /// receive.
     fn keep_order(&mut self, end: usize, message: Message) -> Result<(), String> {
         let rank = |chunk| self.programs.placement.rank_of(chunk);
@@ -241,7 +242,7 @@ impl ReferenceExecutor<'_> {
         self.chunks_of(rank).into_iter().filter(|&chunk| self.executed(rank, action(chunk))).count()
     }
 
-    /// Whether each chunk of the rank has executed `action`, if there are replicas.
+    /// Whether each chunk of the rank has executed `action`. The result is true if there are no replicas.
     fn all_executed(&self, rank: usize, action: fn(usize) -> Action) -> bool {
         !self.programs.replicated() || self.count_executed(rank, action) == self.chunks_of(rank).len()
     }
@@ -251,7 +252,7 @@ impl ReferenceExecutor<'_> {
         self.programs.placement.chunks_of(rank).all(|chunk| self.gradients.get(&chunk) == Some(&all))
     }
 
-    /// Executes the barrier, which completes when the last of its ranks arrives. The other ranks then find it
+    /// Executes the barrier. The barrier completes when the last of its ranks arrives. The other ranks then find it
     /// completed.
     fn reduce(&mut self, rank: usize) -> StepResult {
         let ends = self.programs.placement.first_and_last_ranks();

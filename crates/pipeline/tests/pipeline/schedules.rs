@@ -1,10 +1,10 @@
-//! Every schedule over many sizes. The schedules lower, verify, match the papers' formulas, and round-trip through
-//! text.
+//! Tests every schedule over many sizes. The schedules lower, verify, match the papers' formulas, and round-trip
+//! through text.
 
 use stagecoach_pipeline::{
-    Action, Costs, Limits, Partition, Placement, Programs, SCHEDULES, Schedule, WorkItem, forward_only_programs,
-    from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b, simulate, to_csv, verify,
-    verify_evaluation, zbv_zero_bubble,
+    Costs, Limits, Placement, Programs, SCHEDULES, Schedule, forward_only_programs, from_csv, gpipe,
+    interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b, simulate, to_csv, verify, verify_evaluation,
+    zbv_zero_bubble,
 };
 
 #[test]
@@ -36,7 +36,7 @@ fn both(stages: usize, microbatches: usize) -> [Schedule; 2] {
     [gpipe(stages, microbatches), one_f_one_b(stages, microbatches)]
 }
 
-/// Every schedule with `chunks_per_rank` chunks per rank.
+/// Returns every schedule with `chunks_per_rank` chunks per rank.
 fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Vec<Schedule> {
     let fitting = SCHEDULES.iter().filter(|schedule| schedule.chunks.allows(chunks_per_rank));
     fitting.map(|schedule| schedule.schedule(ranks, chunks_per_rank, microbatches)).collect()
@@ -50,19 +50,6 @@ fn every_layout(check: impl Fn(usize, usize, usize)) {
         let near = |m: usize| [1, 2, 3, ranks, 2 * ranks, 3 * ranks].iter().any(|&k| m.abs_diff(k) < 2) || m == 64;
         (1..=64).filter(|&m| all || near(m)).for_each(|microbatches| check(ranks, chunks, microbatches));
     }
-}
-
-/// All forwards, chunk by chunk, then all backwards in the opposite order: valid for any placement.
-fn chunk_by_chunk(placement: &Placement, microbatches: usize) -> Schedule {
-    let items = |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
-    let rank = |rank| {
-        let chunks: Vec<usize> = placement.chunks_of(rank).collect();
-        let forward = chunks.iter().flat_map(|&chunk| items(chunk)).map(Action::Forward);
-        let backward = chunks.iter().rev().flat_map(|&chunk| items(chunk)).map(Action::FullBackward);
-        forward.chain(backward).collect()
-    };
-    let ranks = (0..placement.ranks()).map(rank).collect();
-    Schedule { name: "test".to_owned(), placement: placement.clone(), microbatches, ranks }
 }
 
 #[test]
@@ -98,8 +85,8 @@ fn every_layout_verifies_and_simulates_without_deadlock() {
     });
 }
 
-/// Work items between F and B or W. Interleaved 1F1B has one more than its forwards ahead. The number is that of ranks
-/// in ZB-H1, and twice that on every rank in ZB-V, each with half the layers.
+/// Checks the number of work items between F and B or W. Interleaved 1F1B has one more than its forwards ahead. ZB-H1
+/// has as many as there are ranks. ZB-V has twice that number on every rank, each item with half the layers.
 #[test]
 fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     every_layout(|ranks, chunks, microbatches| {
@@ -121,9 +108,9 @@ fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     });
 }
 
-/// Idle seconds of a rank if F, I and W take one second each. A chunk of interleaved 1F1B has a fraction of the rank's
-/// work, so that the same number of seconds is a smaller share of the step. With W split off, a third of the idle time
-/// remains.
+/// Checks the idle seconds of a rank if F, I and W take one second each. A chunk of interleaved 1F1B has a fraction of
+/// the rank's work, so that the same number of seconds is a smaller share of the step. With a split backward, a third
+/// of the idle time remains.
 #[test]
 fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
     every_layout(|ranks, chunks, microbatches| {
@@ -145,7 +132,7 @@ fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
     });
 }
 
-/// The schedules must equal torch's own lists.
+/// The schedules must equal the lists of torch.
 #[test]
 fn orders_are_those_of_torch() {
     for (schedule, expected) in [
@@ -220,25 +207,6 @@ fn text_and_csv_round_trip() {
 }
 
 #[test]
-fn several_chunks_per_rank_lower_verify_and_evaluate() {
-    let limits = Limits { sends_in_flight: 1, max_in_flight: None };
-    for ranks in 1..=5 {
-        for placement in [Placement::v_shaped(ranks), Placement::looped(ranks, 2), Placement::looped(ranks, 3)] {
-            for microbatches in [1, 2, 5, 9] {
-                let programs = lower(&chunk_by_chunk(&placement, microbatches), true).unwrap();
-                verify(&programs, &limits).unwrap();
-                assert_eq!(Programs::from_text(&programs.to_text()).unwrap(), programs);
-                for (rank, actions) in programs.ranks.iter().enumerate() {
-                    let reduces = actions.contains(&Action::ReduceTied);
-                    assert_eq!(reduces, placement.first_and_last_ranks().contains(&rank));
-                }
-                verify_evaluation(&forward_only_programs(&placement, microbatches), &limits).unwrap();
-            }
-        }
-    }
-}
-
-#[test]
 fn evaluation_is_forward_only_and_keeps_no_activations() {
     every_size(|stages, microbatches| {
         let programs = forward_only_programs(&Placement::linear(stages), microbatches);
@@ -253,106 +221,4 @@ fn evaluation_is_forward_only_and_keeps_no_activations() {
         error.contains("0RECV_B0 (rank 0") && error.contains("an evaluation may hold only F, SEND_F and RECV_F"),
         "{error}"
     );
-}
-
-#[test]
-fn chunks_on_one_rank_exchange_no_messages() {
-    let texts = |programs: Programs| -> Vec<String> { programs.to_text().lines().skip(1).map(str::to_owned).collect() };
-    let one = lower(&one_f_one_b(1, 2), true).unwrap();
-    assert_eq!(texts(one), ["rank 0: 0F0 0B0 0F1 0B1 REDUCE_TIED EXCHANGE UPDATE SNAPSHOT"]);
-    let v = lower(&chunk_by_chunk(&Placement::v_shaped(2), 1), false).unwrap();
-    assert_eq!(
-        texts(v),
-        [
-            "rank 0: 0F0 0SEND_F0 3RECV_F0 3F0 3B0 3SEND_B0 0RECV_B0 0B0 EXCHANGE UPDATE SNAPSHOT",
-            "rank 1: 1RECV_F0 1F0 2F0 2SEND_F0 2RECV_B0 2B0 1B0 1SEND_B0 EXCHANGE UPDATE SNAPSHOT",
-        ]
-    );
-}
-
-#[test]
-fn receives_are_posted_ahead_so_that_transfers_overlap_computation() {
-    let programs = lower(&gpipe(2, 2), true).unwrap();
-    assert_eq!(
-        programs.to_text(),
-        "placement 0,1 microbatches 2\n\
-         rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0 0B1 REDUCE_TIED EXCHANGE UPDATE SNAPSHOT\n\
-         rank 1: 1RECV_F0 1RECV_F1 1F0 1F1 1B0 1SEND_B0 1B1 1SEND_B1 REDUCE_TIED EXCHANGE UPDATE SNAPSHOT\n"
-    );
-}
-
-#[test]
-fn schedules_that_cannot_work_are_not_lowered() {
-    let mut deadlocked = one_f_one_b(2, 2);
-    // rank 0 waits for a gradient before it sends the activations on which the gradient depends
-    deadlocked.ranks[0] = ["0F0", "0B0", "0F1", "0B1"].map(|action| action.parse().unwrap()).to_vec();
-    deadlocked.ranks[1] = ["1F0", "1F1", "1B0", "1B1"].map(|action| action.parse().unwrap()).to_vec();
-    let error = lower(&deadlocked, false).unwrap_err().to_string();
-    assert!(error.contains("1F1B") && error.contains("0B0 (rank 0, position 1), 1F1 (rank 1, position 1)"), "{error}");
-    assert!(lower(&gpipe(0, 4), false).unwrap_err().to_string().contains("at least one chunk and one microbatch"));
-    assert!(lower(&gpipe(4, 0), false).unwrap_err().to_string().contains("at least one chunk and one microbatch"));
-}
-
-#[test]
-fn chunks_in_parts_do_the_same_work() {
-    let sizes = [(1, 3), (2, 4), (3, 5)].into_iter();
-    let schedules =
-        sizes.flat_map(|(ranks, microbatches)| SCHEDULES.iter().map(move |s| s.schedule(ranks, 2, microbatches)));
-    for (schedule, tied) in schedules.flat_map(|schedule| [(schedule.clone(), false), (schedule, true)]) {
-        let whole = lower(&schedule, tied).unwrap();
-        let chunks = whole.placement.chunks();
-        assert_eq!(whole.split(&vec![1; chunks]), whole);
-        assert_eq!((whole.in_flight(), whole.split(&[])), (schedule.in_flight(), whole.clone()));
-        let parts: Vec<usize> = (0..chunks).map(|chunk| 1 + (chunk + 1) % 3).collect();
-        let split = whole.split(&parts);
-        assert_eq!(split.placement.chunks(), parts.iter().sum::<usize>());
-        let limits = Limits { max_in_flight: Some(split.in_flight()), ..Limits::default() };
-        let replica = split.clone().replicate();
-        verify(&split, &limits).unwrap();
-        verify(&replica, &limits).unwrap();
-        verify_evaluation(&forward_only_programs(&split.placement, 4), &Limits::default()).unwrap();
-        // splitting a chunk, with each part taking its share of the time, does not make the step longer
-        let mut costs = Costs::uniform(split.placement.chunks());
-        let of_part = parts.iter().flat_map(|&count| std::iter::repeat_n(1.0 / count as f64, count));
-        for (chunk, share) in costs.chunks.iter_mut().zip(of_part) {
-            chunk.forward_seconds *= share;
-            chunk.backward_input_seconds *= share;
-            chunk.backward_weight_seconds *= share;
-        }
-        let back = costs.merge(&parts).chunks;
-        assert!(back.iter().all(|chunk| (chunk.forward_seconds - 1.0).abs() < 1e-9 && back.len() == chunks));
-        let seconds = [simulate(&whole, &Costs::uniform(chunks)), simulate(&split, &costs)].map(|step| step.makespan);
-        assert!((seconds[0] - seconds[1]).abs() < 1e-9, "{}: {seconds:?}", schedule.name);
-    }
-}
-
-#[test]
-fn a_chunk_in_parts_hides_its_exchange() {
-    let whole = lower(&one_f_one_b(1, 1), false).unwrap();
-    let text = |programs: &Programs| programs.ranks[0].iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    assert_eq!(
-        text(&whole.split(&[2]).replicate()),
-        "0F0 1F0 1B0 1REDUCE 0B0 0REDUCE EXCHANGE UPDATE 0GATHER 1GATHER SNAPSHOT"
-    );
-    // nine seconds of computation and four seconds of exchange
-    let seconds = |parts: usize| {
-        let mut costs = Costs::uniform(parts);
-        let share = 1.0 / parts as f64;
-        for chunk in &mut costs.chunks {
-            (chunk.forward_seconds, chunk.backward_input_seconds) = (3.0 * share, 6.0 * share);
-            chunk.backward_weight_seconds = 0.0;
-        }
-        (costs.reduce_seconds, costs.gather_seconds) = (vec![2.0 * share; parts], vec![2.0 * share; parts]);
-        simulate(&whole.split(&[parts]).replicate(), &costs).makespan
-    };
-    assert_eq!([seconds(1), seconds(2), seconds(8)], [13.0, 11.0, 9.5]);
-}
-
-#[test]
-fn the_parts_of_a_partition_have_its_layers() {
-    let partition = Partition { layers: vec![5, 0, 3] };
-    let split = partition.split(&[3, 1, 2]);
-    assert_eq!(split.layers, [1, 2, 2, 0, 1, 2]);
-    assert_eq!((split.merge(&[3, 1, 2]), split.merge(&[])), (partition.clone(), split.clone()));
-    assert_eq!(partition.split(&[]), partition);
 }

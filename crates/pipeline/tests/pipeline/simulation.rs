@@ -1,4 +1,4 @@
-//! The simulator's times, compared with sums by hand.
+//! Tests the simulator's times against sums by hand.
 
 use stagecoach_pipeline::{
     ActionSpan, ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, gpipe,
@@ -64,8 +64,8 @@ fn messages_of_an_edge_queue_and_a_full_edge_blocks_the_sender() {
     let ahead = programs(Placement::linear(2), 3, &[ranks[0], "1RECV_F0 1RECV_F1 1RECV_F2 1F0 1F1 1F2"]);
     let timeline = simulate(&ahead, &Costs { link_seconds: 4.0, ..Costs::uniform(2) });
     assert_eq!(timeline.spans[1][3..].iter().map(|span| span.start).collect::<Vec<_>>(), [5.0, 9.0, 13.0]);
-    // The receiver is slow and posts each receive late. A large limit lets the sender run ahead; a limit of one message
-    // does not.
+    // The receiver is slow and posts each receive late. A large limit lets the sender run ahead. A limit of one message
+    // blocks the sender.
     assert_eq!(run(9, 10.0), (vec![1.0, 2.0, 3.0], vec![11.0, 21.0, 31.0]));
     let one =
         simulate(&programs(Placement::linear(2), 3, &["0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0F0", ranks[1]]), &{
@@ -136,7 +136,7 @@ fn costs_of_a_partitioned_model() {
     assert_eq!(costs.link_seconds, 0.5);
     let timeline = simulate(&lower(&one_f_one_b(3, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes, [500 + 3 * 5 + 21, 200 + 2 * 2 + 14, 300 + 3 + 21]);
-    // I frees the activations, and W keeps only its inputs: on the last rank, the inputs of three microbatches
+    // I frees the activations, and the rank keeps only the inputs of W: the last rank keeps those of three microbatches
     let timeline = simulate(&lower(&interleaved_zero_bubble(3, 1, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes[2], 300 + 3 * 6 + 21);
 }
@@ -148,7 +148,7 @@ fn what_replicas_exchange_is_hidden_behind_other_chunks() {
         gather_seconds: gather.into(),
         ..Costs::uniform(2)
     };
-    // one rank with both chunks: chunk 1 finishes its backward a second before chunk 0
+    // one rank has both chunks, and chunk 1 finishes its backward a second before chunk 0
     let programs = lower(&interleaved_one_f_one_b(1, 2, 1), false).unwrap().replicate();
     let run = |costs: &Costs| times(&simulate(&programs, costs).spans[0]);
     // F, B and EXCHANGE begin at the earliest time; REDUCE and GATHER use the link one after the other
@@ -169,11 +169,11 @@ fn what_replicas_exchange_is_hidden_behind_other_chunks() {
         ])
     };
     let none = [(0.0, 0.0); 2];
-    // chunk 1's reduction is done when chunk 0's begins
+    // the reduction of chunk 1 has ended when the reduction of chunk 0 begins
     assert_eq!(run(&exchange([0.5, 1.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 4.0), (4.0, 4.5)], none));
-    // chunk 1's reduction is not done when chunk 0's could begin: both use the link one after the other
+    // the reduction of chunk 1 delays the reduction of chunk 0, because a rank runs one reduction after the other
     assert_eq!(run(&exchange([0.5, 3.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 6.0), (6.0, 6.5)], none));
-    // chunk 1's weights arrive after chunk 0's forward
+    // the weights of chunk 1 arrive during chunk 0's forward in the first case, and after it in the second case
     let gathered = [(0.0, 0.25), (0.25, 0.75)];
     assert_eq!(run(&exchange([0.0; 2], [0.25, 0.5])), spans([0.25, 1.25], [(3.25, 3.25), (4.25, 4.25)], gathered));
     let gathered = [(0.0, 0.25), (0.25, 2.25)];

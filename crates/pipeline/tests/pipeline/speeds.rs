@@ -1,4 +1,4 @@
-//! Ranks of unequal speed, simulated and measured.
+//! Tests ranks of unequal speed, simulated and measured.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -7,31 +7,15 @@ use stagecoach_pipeline::{
 };
 
 fn module(work: f64) -> ModuleCost {
-    ModuleCost {
-        name: String::new(),
-        forward: work,
-        backward_input: work,
-        backward_weight: work,
-        parameter_bytes: 0,
-        copied_bytes: 0,
-        activation_bytes: 0,
-        weight_gradient_bytes: 0,
-        temporary_bytes: 0,
-    }
+    ModuleCost { forward: work, backward_input: work, backward_weight: work, ..ModuleCost::default() }
 }
 
-/// A model of twelve equal layers, without embedding and head.
+/// Returns a model of twelve equal layers, whose embedding and head cost nothing.
 fn model() -> ModelCost {
-    ModelCost {
-        embedding: module(0.0),
-        layers: vec![module(1.0); 12],
-        head: module(0.0),
-        boundary_bytes: 0,
-        ranks: Vec::new(),
-    }
+    ModelCost { embedding: module(0.0), layers: vec![module(1.0); 12], head: module(0.0), ..ModelCost::default() }
 }
 
-/// A simulated step of `layers` over ranks of these speeds.
+/// Simulates a step of `layers` over ranks of these speeds.
 fn step(layers: &[usize], speeds: &RankSpeeds) -> Timeline {
     let programs = lower(&one_f_one_b(layers.len(), 8), false).unwrap();
     let partition = Partition { layers: layers.to_vec() };

@@ -1,4 +1,5 @@
-//! A broken program for every kind of violation. The error names the rank, the position, the action and the remedy.
+//! Tests a broken program for every kind of violation. The error names the rank, the position, the action and the
+//! remedy.
 
 use stagecoach_pipeline::{Limits, Placement, Programs, Violation, verify, verify_evaluation};
 
@@ -27,7 +28,7 @@ fn valid_programs_are_accepted() {
     assert_eq!(report.peak_in_flight, [2, 2]);
 }
 
-/// The programs of a replica (of several), with chunks 0 and 3 on rank 0, and chunks 1 and 2 on rank 1.
+/// The programs of one of several replicas, with chunks 0 and 3 on rank 0, and chunks 1 and 2 on rank 1.
 const REPLICA: [&str; 2] = [
     "0F0 0SEND_F0 3RECV_F0 0RECV_B0 3F0 3B0 3SEND_B0 3REDUCE 0B0 0REDUCE EXCHANGE UPDATE 0GATHER 3GATHER SNAPSHOT",
     "1RECV_F0 1F0 2F0 2SEND_F0 2RECV_B0 2B0 2REDUCE 1B0 1SEND_B0 1REDUCE EXCHANGE UPDATE 1GATHER 2GATHER SNAPSHOT",
@@ -68,7 +69,7 @@ fn an_exchange_between_replicas_at_the_wrong_time_is_refused() {
         (0, "3GATHER", "1GATHER", "1GATHER (rank 0, position 13): that chunk is on rank 1: move the action there"),
         (0, "3GATHER", "4GATHER", "4GATHER (rank 0, position 13): there are 4 chunks"),
         (0, "0GATHER 3GATHER SNAPSHOT", "0GATHER SNAPSHOT 3GATHER", "it needs 3GATHER earlier"),
-        // a chunk's weights are gathered before its first forward: nothing of the step may follow the update
+        // a REDUCE needs the last gradient of its chunk
         (0, "0B0 0REDUCE", "0REDUCE", "0REDUCE (rank 0, position 8): it needs 0B0 earlier"),
     ] {
         let mut ranks = REPLICA.map(str::to_owned);
@@ -84,7 +85,7 @@ fn an_exchange_between_replicas_at_the_wrong_time_is_refused() {
     let again = REPLICA[0].replace("3GATHER", "3GATHER 3F0");
     let said = verify(&replica([&again, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
     assert!(said.contains("3F0 (rank 0, position 14)"), "{said}");
-    // a single rank can't lack replicas if the other ranks have them
+    // one rank can't run without replicas if the other ranks have them
     let without = REPLICA[1].replace("2REDUCE ", "").replace("1REDUCE ", "").replace("1GATHER 2GATHER ", "");
     let said = verify(&replica([REPLICA[0], &without]), &Limits::default()).unwrap_err().to_string();
     assert!(said.contains("EXCHANGE (rank 1, position 8): it needs 1REDUCE earlier"), "{said}");
@@ -148,7 +149,7 @@ fn a_deadlock_lists_the_blocked_actions() {
     // backward.
     let deadlock = refuse(0, "0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0", "0RECV_B0 0B0 0F1 0SEND_F1 0RECV_B1", 2);
     assert!(deadlock.contains("0B0 (rank 0, position 3), 1F1 (rank 1, position 3)"), "{deadlock}");
-    // with both receives posted late, the second send needs two messages in flight
+    // rank 1 posts its second receive late: one message in flight is enough, and a limit of 0 is a deadlock
     let late = |sends_in_flight| {
         let ranks = [
             "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0 0B1 EXCHANGE UPDATE SNAPSHOT",
@@ -158,7 +159,7 @@ fn a_deadlock_lists_the_blocked_actions() {
     };
     assert!(late(1).is_ok() && late(2).is_ok());
     assert!(matches!(late(0), Err(Violation::Deadlock { .. })));
-    // rank 1 sends gradients that rank 0 takes only after all its own sends, so that one message per edge is too few
+    // rank 0 receives gradients only after all its sends, so that one message in flight per edge is too few
     let crossed = |sends_in_flight| {
         let ranks = [
             "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0F3 0SEND_F3 0RECV_B0 0B0 0RECV_B1 0B1 0RECV_B2 0B2 0RECV_B3 0B3 EXCHANGE UPDATE SNAPSHOT",

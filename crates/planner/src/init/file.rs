@@ -1,4 +1,4 @@
-//! The job file, with a comment that explains each number.
+//! Writes the job file, with a comment that explains each number.
 
 use std::fmt::Write;
 
@@ -6,18 +6,18 @@ use indicatif::{DecimalBytes, HumanBytes};
 use stagecoach_data::RecordForm;
 use stagecoach_display::duration;
 
-use super::sizes::{SECONDS, Sizes, TrainingSizes};
+use super::sizes::{PretrainingSizes, SECONDS, TrainingSizes};
 use super::{Facts, MEMORY_SHARE};
 
-/// The job as YAML.
-pub(super) fn job_file(facts: &Facts, sizes: &Sizes) -> String {
+/// Returns the job as YAML.
+pub(super) fn job_file(facts: &Facts, sizes: &PretrainingSizes) -> String {
     let mut text = String::new();
     // writing to a string can't fail
     let _ = write!(text, "{}{}{}{}", head(facts, sizes), model(sizes), data(facts, sizes), training(facts, sizes));
     text
 }
 
-fn head(facts: &Facts, sizes: &Sizes) -> String {
+fn head(facts: &Facts, sizes: &PretrainingSizes) -> String {
     format!(
         "# Written by `stagecoach init` for {corpus}, about {tokens} tokens,
 # and for {machine}.
@@ -42,7 +42,7 @@ spec:
     )
 }
 
-fn model(sizes: &Sizes) -> String {
+fn model(sizes: &PretrainingSizes) -> String {
     format!(
         "  model:
     type: Llama
@@ -65,7 +65,7 @@ fn model(sizes: &Sizes) -> String {
     )
 }
 
-fn data(facts: &Facts, sizes: &Sizes) -> String {
+fn data(facts: &Facts, sizes: &PretrainingSizes) -> String {
     format!(
         "{paths}    sequenceLength: {length}  # the longest of which the corpus has a thousand; 16 at least, at most 128 on CPUs, 512 on GPUs
     evaluation:
@@ -85,7 +85,7 @@ fn data(facts: &Facts, sizes: &Sizes) -> String {
     )
 }
 
-/// The beginning of `data`: the files, and the field of text.
+/// Returns the first lines of `data`: the paths, the format and the field of text.
 pub(super) fn data_paths(facts: &Facts) -> String {
     let mut text = "  data:\n    paths:  # below the workspace\n".to_owned();
     for pattern in &facts.texts.patterns {
@@ -107,7 +107,7 @@ pub(super) fn data_paths(facts: &Facts) -> String {
     text
 }
 
-fn training(facts: &Facts, sizes: &Sizes) -> String {
+fn training(facts: &Facts, sizes: &PretrainingSizes) -> String {
     let seconds = duration(sizes.training.seconds);
     let words = TrainingWords {
         why_steps: format!("about {seconds}, by estimate; 50 to 2000, and at most 20 passes over the corpus"),
@@ -123,21 +123,21 @@ fn training(facts: &Facts, sizes: &Sizes) -> String {
     words.with(&sizes.training)
 }
 
-/// The parts of `training` that depend on the rule by which a job is proposed.
+/// The parts of `training` that differ between a job from scratch and a fine-tuning job.
 pub(super) struct TrainingWords {
     pub(super) why_steps: String,
     pub(super) why_threads: &'static str,
-    /// The line of the precision, or nothing.
+    /// The line with `precision`; empty if the file leaves it out.
     pub(super) precision: &'static str,
-    /// The line of the adapters, or nothing.
+    /// The lines with `lora`; empty if the job trains no adapters.
     pub(super) lora: &'static str,
-    /// Peak of the learning rate.
+    /// The peak of the learning rate.
     pub(super) peak: String,
     pub(super) why_peak: String,
 }
 
 impl TrainingWords {
-    /// The end of a job file: `training`, `pipeline` and `checkpoint`.
+    /// Returns the end of a job file: `training`, `pipeline` and `checkpoint`.
     pub(super) fn with(&self, sizes: &TrainingSizes) -> String {
         let TrainingWords { why_steps, why_threads, precision, lora, peak, why_peak } = self;
         let TrainingSizes { batch, microbatches, threads, steps, warmup_steps, interval, .. } = sizes;
@@ -166,15 +166,15 @@ impl TrainingWords {
 }
 
 impl Facts {
-    /// The corpus, in words.
+    /// Describes the corpus for the user.
     pub fn corpus(&self) -> String {
         format!("{} of text in {}", DecimalBytes(self.texts.bytes), plural(self.texts.files, "file"))
     }
 
-    /// The reason for the number of stages.
+    /// Returns the reason for the number of stages, for the user.
     pub(super) fn why_stages(&self) -> &'static str {
         match (self.stages, self.gpus) {
-            (Some(_), _) => "as was asked for by --stages",
+            (Some(_), _) => "set by --stages",
             (None, 2..) => "one for each GPU, if the memory has room for as many processes",
             (None, _) => {
                 "without two GPUs: 2, or 3 from three processors on, if the memory has room for as many processes"
@@ -182,7 +182,7 @@ impl Facts {
         }
     }
 
-    /// The machine's hardware, in words.
+    /// Describes the machine's hardware for the user.
     pub fn machine(&self) -> String {
         let Facts { gpus, processors, memory_bytes, .. } = self;
         let memory = HumanBytes(*memory_bytes);
@@ -194,17 +194,17 @@ pub(super) fn plural(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A string as YAML, for any content: a JSON string is also a YAML string.
+/// Quotes a string of any content for YAML. A JSON string is also a YAML string.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A number with at most two significant digits.
+/// Formats a number with two significant digits.
 pub(super) fn float(value: f64) -> String {
     format!("{value:.1e}")
 }
 
-/// A number in words, rounded for users.
+/// Formats a number in words, rounded for users.
 pub(super) fn count(number: f64) -> String {
     match number {
         number if number >= 1e9 => format!("{:.1} billion", number / 1e9),

@@ -1,5 +1,6 @@
-//! `stagecoach init` without its input and output: proposes a job for a machine and a workspace. `sizes` chooses the
-//! numbers, `file` writes them with their reasons. `fine_tuning` proposes a job for a model that is trained already.
+//! The rules of `stagecoach init`, without input and output: proposes a job for a machine and a workspace. `sizes`
+//! chooses the numbers, and `file` writes the numbers with their reasons. `fine_tuning` proposes a job for a pretrained
+//! model.
 
 mod file;
 mod fine_tuning;
@@ -12,39 +13,39 @@ use stagecoach_data::Texts;
 pub use fine_tuning::{SourceModel, propose_fine_tuning};
 
 use file::{job_file, plural};
-use sizes::{SHAPES, Sizes, wanted_stages};
+use sizes::{PretrainingSizes, SHAPES, wanted_stages};
 use stagecoach_engine::StageError;
 
 /// The detected hardware and corpus, and the user's choices.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// `metadata.name`.
+    /// The job's `metadata.name`.
     pub name: String,
     /// The number of stages that the user requested.
     pub stages: Option<u32>,
-    /// Usable GPUs.
+    /// The number of usable GPUs.
     pub gpus: usize,
-    /// Processors that this process may use.
+    /// The number of processors that this process may use.
     pub processors: usize,
-    /// Bytes of memory.
+    /// The machine's memory, in bytes.
     pub memory_bytes: u64,
-    /// The corpus.
+    /// The texts of the corpus.
     pub texts: Texts,
 }
 
-/// The share of the memory that the plan may assign to the stages. The launcher, the corpus in the page cache, and all
-/// other processes use the rest.
+/// The share of the memory that the plan may assign to the stages. The remaining memory is for the launcher, the corpus
+/// in the page cache, and all other processes.
 pub const MEMORY_SHARE: f64 = 0.6;
 
 /// The fewest bytes of text that can be split into training and evaluation text.
 pub const MIN_CORPUS_BYTES: u64 = 1000;
 
-/// The text of a job file: the largest model that the corpus, the time of a first run and the memory allow. The job has
-/// a stage for each GPU, or a few stages on processors, but fewer if the memory is too small for so many processes.
-/// `planned_bytes` validates a job file, and returns the peak bytes of all its stages.
+/// Returns the text of a job file with the largest model that the corpus, the time of a first run and the memory allow.
+/// The job has a stage for each GPU, or a few stages on CPUs. It has fewer stages if the memory is too small for so
+/// many processes. `planned_bytes` validates the text of a job file and returns the sum of its stages' peak bytes.
 ///
 /// # Errors
-/// The problems of the smallest job, or the memory that it needs.
+/// If a proposed job is invalid, or the smallest one needs more memory than the machine may use.
 pub fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64, StageError>) -> Result<String, StageError> {
     let limit = (facts.memory_bytes as f64 * MEMORY_SHARE) as u64;
     let (fewest, most) = match facts.stages {
@@ -54,7 +55,7 @@ pub fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64, StageE
     let mut needed = 0;
     for stages in (fewest..=most).rev() {
         for shape in SHAPES.iter().rev() {
-            let sizes = Sizes::new(facts, shape, stages);
+            let sizes = PretrainingSizes::new(facts, shape, stages);
             if !sizes.is_trained_in_time(facts) && shape != &SHAPES[0] {
                 continue;
             }

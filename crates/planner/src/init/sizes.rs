@@ -2,24 +2,24 @@
 
 use super::Facts;
 
-/// A model, the smallest first.
+/// The shape of a model that a proposed job can have.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct ModelShape {
     pub(super) hidden_size: u32,
     pub(super) layers: u32,
     pub(super) heads: u32,
-    /// The largest vocabulary. Embedding and head have a row for each token, and should not be much larger than the
-    /// layers.
+    /// The largest size of the vocabulary. Embedding and head have a row for each token, and should not have many more
+    /// parameters than the layers.
     pub(super) most_tokens: u32,
-    /// Peak of the learning rate, which is lower for wider models.
+    /// The peak of the learning rate, which is lower for wider models.
     pub(super) learning_rate: f64,
 }
 
-const fn shape(hidden_size: u32, layers: u32, heads: u32, most_tokens: u32, learning_rate: f64) -> Shape {
-    Shape { hidden_size, layers, heads, most_tokens, learning_rate }
+const fn shape(hidden_size: u32, layers: u32, heads: u32, most_tokens: u32, learning_rate: f64) -> ModelShape {
+    ModelShape { hidden_size, layers, heads, most_tokens, learning_rate }
 }
 
-pub(super) const SHAPES: [Shape; 9] = [
+pub(super) const SHAPES: [ModelShape; 9] = [
     shape(64, 4, 2, 1024, 5e-3),
     shape(128, 4, 4, 2048, 4e-3),
     shape(192, 6, 6, 4096, 3e-3),
@@ -36,17 +36,17 @@ pub(super) const SECONDS: f64 = 300.0;
 /// Assumed floating-point operations per second of a processor and of a GPU: well below their peak.
 const PROCESSOR_FLOPS: f64 = 4e10;
 const GPU_FLOPS: f64 = 1e13;
-/// Seconds of a step apart from its arithmetic.
+/// The seconds of a step without its arithmetic.
 const STEP_SECONDS: f64 = 0.03;
-/// The most processors for one stage. The operations of a small model do not scale to more.
+/// The largest number of processors for one stage. The operations of a small model do not scale to more.
 const MOST_THREADS: usize = 4;
-/// The fewest steps after which a model shows what it has learned.
+/// The number of steps after which a model shows what it has learned.
 const LEAST_STEPS: f64 = 200.0;
 const MOST_STEPS: f64 = 2000.0;
-/// The most passes over a small corpus, before the model memorises it.
+/// The largest number of passes over a small corpus. With more passes, the model would memorise the corpus.
 const MOST_EPOCHS: f64 = 20.0;
 
-/// The numbers of training that every job has.
+/// The numbers that every proposed job has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TrainingSizes {
     pub(super) stages: u32,
@@ -54,38 +54,38 @@ pub(super) struct TrainingSizes {
     pub(super) batch: u32,
     pub(super) microbatches: u32,
     pub(super) threads: u32,
-    /// Peak of the learning rate.
+    /// The peak of the learning rate.
     pub(super) learning_rate: f64,
     pub(super) steps: u32,
     pub(super) warmup_steps: u32,
-    /// Steps between two evaluations, and between two checkpoints.
+    /// The number of steps between two evaluations, and between two checkpoints.
     pub(super) interval: u32,
     pub(super) evaluation_fraction: f64,
-    /// Tokens of the corpus, estimated.
+    /// The estimated number of tokens of the corpus.
     pub(super) tokens: f64,
-    /// Seconds of the run, estimated.
+    /// The estimated duration of the run, in seconds.
     pub(super) seconds: f64,
 }
 
-/// The numbers of a job.
+/// The numbers of a job that trains a model from scratch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sizes {
-    pub(super) shape: Shape,
+pub(super) struct PretrainingSizes {
+    pub(super) shape: ModelShape,
     pub(super) layers: u32,
     pub(super) intermediate_size: u32,
     pub(super) vocab_size: u32,
-    /// Parameters, embedding and head included.
+    /// The number of parameters, including embedding and head.
     pub(super) parameters: f64,
     pub(super) training: TrainingSizes,
 }
 
-impl Sizes {
-    pub(super) fn new(facts: &Facts, shape: &Shape, stages: u32) -> Sizes {
+impl PretrainingSizes {
+    pub(super) fn new(facts: &Facts, shape: &ModelShape, stages: u32) -> PretrainingSizes {
         let bytes = facts.texts.bytes as f64;
         let (by_corpus, bytes_per_token) = vocabulary(bytes);
         let vocab_size = by_corpus.min(shape.most_tokens);
         let tokens = bytes / bytes_per_token;
-        // enough sequences, so that no step trains on a sequence twice
+        // the corpus has enough sequences that no step trains on a sequence twice
         let sequence_length = [512.0, 256.0, 128.0, 64.0, 32.0].into_iter().find(|length| tokens >= 1000.0 * length);
         let sequence_length = match (facts.gpus, sequence_length) {
             (0, length) => length.unwrap_or(16.0).min(128.0),
@@ -94,7 +94,7 @@ impl Sizes {
         let microbatches = (2 * stages).next_power_of_two().max(8);
         let batch = microbatches * if sequence_length < 64.0 { 2 } else { 4 };
         let (hidden, layers) = (f64::from(shape.hidden_size), shape.layers.max(stages));
-        // 8/3 of the hidden size, as in Llama, in whole vectors of 32
+        // 8/3 of the hidden size, as in Llama, rounded up to a multiple of 32
         let intermediate_size = (8 * shape.hidden_size / 3).next_multiple_of(32);
         let layer_parameters = 3.0 * hidden * hidden + 3.0 * hidden * f64::from(intermediate_size) + 2.0 * hidden;
         let parameters = f64::from(layers) * layer_parameters + (2.0 * f64::from(vocab_size) + 1.0) * hidden;
@@ -118,10 +118,11 @@ impl Sizes {
             tokens,
             seconds: seconds_of_step * f64::from(steps),
         };
-        Sizes { shape: *shape, layers, intermediate_size, vocab_size, parameters, training }
+        PretrainingSizes { shape: *shape, layers, intermediate_size, vocab_size, parameters, training }
     }
 
-    /// Whether the layers have at most two parameters for each token of the corpus, and enough steps fit into the time.
+    /// Whether the layers have at most two parameters for each token of the corpus, and `LEAST_STEPS` steps fit into
+    /// the time.
     pub(super) fn is_trained_in_time(&self, facts: &Facts) -> bool {
         let TrainingSizes { stages, threads, batch, sequence_length, tokens, .. } = self.training;
         let step = f64::from(batch) * f64::from(sequence_length);
@@ -131,7 +132,7 @@ impl Sizes {
     }
 }
 
-/// The share of a corpus of so many tokens that is held out.
+/// Returns the share of a corpus of `tokens` tokens that the job holds out.
 pub(super) fn evaluation_fraction(tokens: f64) -> f64 {
     match tokens {
         tokens if tokens < 1e6 => 0.05,
@@ -140,12 +141,12 @@ pub(super) fn evaluation_fraction(tokens: f64) -> f64 {
     }
 }
 
-/// The duration of a step. The forward and backward pass take six operations for each parameter and token.
+/// Estimates the seconds of a step. The forward and backward pass take six operations for each parameter and token.
 pub(super) fn seconds_of_step(parameters: f64, tokens: f64, flops: f64) -> f64 {
     STEP_SECONDS + 6.0 * parameters * tokens / flops
 }
 
-/// Floating-point operations per second of all stages together.
+/// Returns the floating-point operations per second of all stages together.
 pub(super) fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
     match facts.gpus {
         0 => PROCESSOR_FLOPS * (facts.processors.max(1) as f64).min(f64::from(stages * threads)),
@@ -153,7 +154,8 @@ pub(super) fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
     }
 }
 
-/// One stage for each GPU, if there are at least two; otherwise two stages, or three if there is a processor for each.
+/// Returns the preferred number of stages: one for each GPU if there are at least two; otherwise two, or three if there
+/// are at least three processors.
 pub(super) fn wanted_stages(facts: &Facts) -> u32 {
     match (facts.gpus, facts.processors) {
         (gpus, _) if gpus >= 2 => gpus.min(64) as u32,
@@ -162,7 +164,7 @@ pub(super) fn wanted_stages(facts: &Facts) -> u32 {
     }
 }
 
-/// The size of the vocabulary for a corpus, and the approximate number of bytes per token.
+/// Returns the size of the vocabulary for a corpus, and the approximate number of bytes per token.
 fn vocabulary(bytes: f64) -> (u32, f64) {
     match bytes {
         bytes if bytes < 1e5 => (384, 1.5),

@@ -6,12 +6,15 @@ use stagecoach_api::PipelineJob;
 use super::*;
 use crate::{JobConfig, plan_pipeline};
 
+/// A workspace without measurements.
+const NOWHERE: &str = "/nowhere";
+
 fn facts(bytes: u64, memory_gib: u64, processors: usize, gpus: usize) -> Facts {
     let texts = Texts { patterns: vec!["corpus/*.txt".into()], files: 1, bytes, ..Texts::default() };
     Facts { name: "first".into(), stages: None, gpus, processors, memory_bytes: memory_gib << 30, texts }
 }
 
-/// Parses the job as `run` does.
+/// Parses and validates the job.
 fn read(text: &str) -> PipelineJob {
     let job = stagecoach_api::parse(text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
     let problems = job.validate();
@@ -19,18 +22,25 @@ fn read(text: &str) -> PipelineJob {
     job
 }
 
-/// The peak bytes of all stages, in a workspace without measurements.
-fn planned(text: &str) -> Result<u64, StageError> {
+/// Returns the sum of the stages' peak bytes in `workspace`, and the job. Panics if the job is invalid.
+pub(super) fn planned(text: &str, workspace: &Path) -> (u64, JobConfig) {
     let job = read(text);
     let stages = job.spec.stages as usize;
-    let config = JobConfig::new(job, Path::new("/nowhere"))?;
-    let architecture = config.architecture(config.planned_vocab_size()?, tch::Device::Cpu);
-    let layout = plan_pipeline(&config, architecture.as_ref(), stages, &Default::default())?;
-    Ok(layout.memory.iter().map(|stage| stage.parts.total()).sum())
+    let config = JobConfig::new(job, workspace).unwrap();
+    let architecture = config.architecture(config.planned_vocab_size().unwrap(), tch::Device::Cpu);
+    let layout = plan_pipeline(&config, architecture.as_ref(), stages, &Default::default()).unwrap();
+    (layout.memory.iter().map(|stage| stage.parts.total()).sum(), config)
+}
+
+/// Returns the lines with a number and without a comment that explains it.
+pub(super) fn without_comment(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter(|line| !line.starts_with('#') && line.contains(|c: char| c.is_ascii_digit()) && !line.contains("  # "))
+        .collect()
 }
 
 fn proposed(facts: &Facts) -> String {
-    propose(facts, &planned).unwrap_or_else(|error| panic!("{facts:?}: {error}"))
+    propose(facts, &|text| Ok(planned(text, NOWHERE.as_ref()).0)).unwrap_or_else(|error| panic!("{facts:?}: {error}"))
 }
 
 #[test]
@@ -50,11 +60,7 @@ fn the_plays_of_shakespeare_get_a_job_for_a_machine_of_two_processors() {
         "{text}"
     );
     // a comment explains every number
-    let bare: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.starts_with('#') && line.contains(|c: char| c.is_ascii_digit()) && !line.contains("  # "))
-        .collect();
-    assert_eq!(bare, ["apiVersion: stagecoach.dev/v1alpha1"]);
+    assert_eq!(without_comment(&text), ["apiVersion: stagecoach.dev/v1alpha1"]);
 }
 
 #[test]
@@ -74,7 +80,7 @@ fn a_name_that_is_none_and_memory_that_is_too_small_are_refused() {
         let planned = |text: &str| {
             let job =
                 stagecoach_api::parse(text, "job.yaml").map_err(|error| StageError::invalid(error.to_string()))?;
-            JobConfig::new(job, Path::new("/nowhere"))?;
+            JobConfig::new(job, NOWHERE.as_ref())?;
             Ok(u64::MAX)
         };
         propose(facts, &planned).unwrap_err().to_string()
@@ -95,7 +101,7 @@ proptest! {
 
     #[test]
     fn every_file_validates_and_fits_into_the_memory(
-        // from 1 kB to 1 TB
+        // the corpus has from 1 kB to 1 TB
         magnitude in 3.0f64..12.0,
         memory in 0.0f64..11.0,
         processors in 1usize..=256,
@@ -103,9 +109,9 @@ proptest! {
     ) {
         let facts = facts(10f64.powf(magnitude) as u64, memory.exp2() as u64, processors, gpus);
         let text = proposed(&facts);
-        let needed = planned(&text).unwrap();
+        let (needed, config) = planned(&text, NOWHERE.as_ref());
         prop_assert!(needed <= facts.memory_bytes, "{needed} bytes\n{text}");
-        let stages = read(&text).spec.stages as usize;
+        let stages = config.job.spec.stages as usize;
         let expected = if gpus >= 2 { gpus } else { processors.clamp(2, 3) };
         prop_assert!(stages == expected || facts.memory_bytes < 8 << 30 && stages < expected, "{stages} stages");
     }

@@ -10,11 +10,11 @@ use stagecoach_pipeline::{
     simulate,
 };
 
-use super::super::candidates::Candidate;
+use super::super::candidates::PlannedSchedule;
 use super::super::job_config::JobConfig;
-use super::super::machines::Machines;
 use super::super::memory::{PARTS_PER_STAGE, rank_costs, stage_bytes};
 use super::super::profile::Profile;
+use super::super::speeds::Machines;
 use super::PipelineLayout;
 
 /// Assumed throughput of hardware without measurements: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
@@ -30,7 +30,7 @@ pub(super) struct LayoutContext<'a> {
     pub(super) machines: &'a Machines,
 }
 
-/// The throughput for the work of a [`ModelCost`].
+/// The throughput that converts the work of a [`ModelCost`] and the bytes of messages to seconds.
 struct Throughput {
     work_per_second: f64,
     link_bytes_per_second: f64,
@@ -40,11 +40,11 @@ impl LayoutContext<'_> {
     /// Partitions the model for a candidate and simulates a step.
     pub(super) fn evaluate(
         &self,
-        candidate: &Candidate,
+        candidate: &PlannedSchedule,
         recompute: Recompute,
     ) -> Result<PipelineLayout, PartitionError> {
         let &LayoutContext { config, architecture, .. } = self;
-        let Candidate { schedule, programs } = candidate;
+        let PlannedSchedule { schedule, programs } = candidate;
         let mut notes = Vec::new();
         let mut cost = architecture.cost(config.microbatch_cost(recompute));
         cost.ranks = rank_costs(config, architecture, &schedule.placement, cost.boundary_bytes);
@@ -75,7 +75,8 @@ impl LayoutContext<'_> {
         self.config.job.spec.data_parallel > 1
     }
 
-    /// The measured throughput, or the assumed one. With measurements, the work of `cost` becomes the measured seconds.
+    /// Returns the measured throughput, or the assumed one. With measurements, the measured seconds replace the work in
+    /// `cost`.
     fn throughput(&self, cost: &mut ModelCost, recompute: Recompute, notes: &mut Vec<String>) -> Throughput {
         let (work_per_second, link_bytes_per_second) = match self.profile {
             Some(profile) => {
@@ -95,7 +96,7 @@ impl LayoutContext<'_> {
         }
     }
 
-    /// The partition that the job specifies for this number of chunks, or a balanced one.
+    /// Returns the partition that the job specifies for this number of chunks, or a balanced partition.
     fn partition(
         &self,
         cost: &ModelCost,
@@ -125,8 +126,9 @@ impl LayoutContext<'_> {
         Ok(partition)
     }
 
-    /// The number of parts into which each chunk is divided. With replicas, the exchange of a part overlaps with
-    /// computations of the stage, except for the last part of the gradients and the first part of the weights.
+    /// Returns the number of parts into which the programs divide each chunk. With replicas, the exchange of a part
+    /// overlaps with computations of the stage. The exchange of the last part's gradients and of the first part's
+    /// weights does not overlap.
     fn parts(&self, schedule: &Schedule, partition: &Partition) -> Vec<usize> {
         let placement = &schedule.placement;
         if !self.is_replicated() {
@@ -136,7 +138,8 @@ impl LayoutContext<'_> {
         partition.layers.iter().enumerate().map(|(chunk, &layers)| layers.clamp(1, most(chunk).max(1))).collect()
     }
 
-    /// Seconds of the chunks of `programs`, whose layers are `partition`, and of the messages between them.
+    /// Returns the seconds of each chunk of `programs` and of the messages between chunks. `partition` has the layers
+    /// of each chunk.
     fn costs(&self, cost: &ModelCost, programs: &Programs, partition: &Partition, throughput: &Throughput) -> Costs {
         let &Throughput { work_per_second, link_bytes_per_second } = throughput;
         let costs = Costs::estimate(cost, partition, work_per_second, link_bytes_per_second);
@@ -150,17 +153,17 @@ impl LayoutContext<'_> {
     }
 }
 
-/// The programs of a pipeline without replicas, with chunks divided into `parts`, and with the exchange between
-/// replicas.
+/// Divides the chunks of `programs` into `parts`. The result includes the exchange between replicas if `is_replicated`.
+/// `programs` are for a pipeline without replicas.
 pub(super) fn programs_in_parts(programs: &Programs, parts: &[usize], is_replicated: bool) -> Programs {
     let programs = programs.split(parts);
     if is_replicated { programs.replicate() } else { programs }
 }
 
-/// Bytes that each rank of a replica sends to the other replicas in REDUCE and in GATHER, by chunk. REDUCE sends the
-/// gradient of each parameter to its owner, and GATHER the new values of the rank's own parameters to all others. The
-/// rank receives the same number of bytes. A weight that embedding and head share counts in the first chunk that reads
-/// it.
+/// Returns the bytes that each rank of a replica sends to the other replicas in REDUCE and in GATHER, by chunk. REDUCE
+/// sends the gradient of each parameter to the parameter's owner. GATHER sends the new values of the parameters that
+/// the rank owns to all other replicas. The rank receives the same number of bytes. A weight that embedding and head
+/// share counts in the rank's first chunk that reads it.
 fn data_parallel_bytes(
     config: &JobConfig,
     architecture: &dyn Architecture,

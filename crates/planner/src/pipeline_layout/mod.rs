@@ -1,5 +1,5 @@
-//! Planning the pipeline: `select` takes the candidate with the shortest simulated step, `evaluate` partitions the
-//! model for a candidate.
+//! Plans the pipeline. `select` takes the candidate with the shortest simulated step, and `evaluate` partitions the
+//! model and simulates a step for a candidate.
 
 mod evaluate;
 mod select;
@@ -11,7 +11,7 @@ use stagecoach_pipeline::{
     Costs, ModelCost, Partition, PartitionError, Programs, Schedule, Timeline, forward_only_programs,
 };
 
-use super::candidates::{Candidate, candidates};
+use super::candidates::{PlannedSchedule, candidates};
 use super::job_config::JobConfig;
 use super::memory::StageBytes;
 use evaluate::programs_in_parts;
@@ -19,8 +19,9 @@ pub use select::{plan_pipeline, plan_pipeline_on};
 use stagecoach_engine::StageError;
 use stagecoach_model::Architecture;
 
-/// Microbatches of an evaluation's window, per stage. A stage with several chunks runs them one after another, and
-/// holds the inputs of the next chunk for a whole window. With fewer microbatches than stages, the stage would wait.
+/// The number of microbatches per stage in a window of an evaluation. A stage with several chunks runs the chunks one
+/// after another, and holds the inputs of the next chunk for a whole window. If a window had fewer microbatches than
+/// the pipeline has stages, the stages would wait.
 const EVALUATION_WINDOW_PER_STAGE: usize = 4;
 
 /// A planned pipeline.
@@ -28,7 +29,7 @@ const EVALUATION_WINDOW_PER_STAGE: usize = 4;
 pub struct PipelineLayout {
     /// The order of computations on each rank, without communication.
     pub schedule: Schedule,
-    /// Layers of each chunk.
+    /// The layers of each chunk.
     pub partition: Partition,
     /// The number of parts into which the programs divide each chunk.
     pub parts: Vec<usize>,
@@ -38,24 +39,24 @@ pub struct PipelineLayout {
     pub recompute: Recompute,
     /// The model's costs per microbatch.
     pub cost: ModelCost,
-    /// The costs for the simulation.
+    /// The costs that the simulation uses.
     pub costs: Costs,
     /// The simulated step.
     pub timeline: Timeline,
     /// The peak memory of each stage.
     pub memory: Vec<StageBytes>,
-    /// The alternatives of `Auto`, including this layout; otherwise empty.
+    /// The alternatives that `Auto` compared, including this layout; empty for a specified schedule.
     pub alternatives: Vec<Alternative>,
     /// Messages for the user.
     pub notes: Vec<String>,
 }
 
-/// An alternative of `Auto`.
+/// A combination of schedule, chunks and recomputation that `Auto` compared.
 #[derive(Clone, Debug)]
 pub struct Alternative {
     /// The schedule's name.
     pub schedule: String,
-    /// Chunks per stage.
+    /// The number of chunks per stage.
     pub chunks_per_stage: usize,
     /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
@@ -69,25 +70,25 @@ pub struct Alternative {
 pub struct PlannedStage {
     /// The number of layers of each chunk.
     pub layers: Vec<usize>,
-    /// The share of the model's work, 0 to 1.
+    /// The stage's share of the model's work, 0 to 1.
     pub work: f64,
     /// The largest number of work items between F and their B or W.
     pub in_flight: usize,
-    /// The peak bytes.
+    /// The planned peak bytes of the stage.
     pub bytes: u64,
     /// The share of the simulated step in which the stage does not compute, 0 to 1.
     pub bubble: f64,
 }
 
 impl PlannedStage {
-    /// The numbers of layers as `3+2`.
+    /// Returns the numbers of layers as text, such as `3+2`.
     pub fn layers_text(&self) -> String {
         self.layers.iter().map(usize::to_string).collect::<Vec<String>>().join("+")
     }
 }
 
-/// The programs of the replicas with fewer microbatches than the first replica, for which `layout` was planned; `None`
-/// if all replicas have the same number.
+/// Returns the programs for the replicas that have fewer microbatches than the first replica. `layout` was planned for
+/// the first replica. Returns `None` if all replicas have the same number.
 ///
 /// # Errors
 /// If the schedule's CSV is for another number of microbatches.
@@ -100,7 +101,7 @@ pub fn smaller_programs(
     let Some(&fewer) = all.iter().find(|&&microbatches| Some(&microbatches) != all.first()) else { return Ok(None) };
     let placement = &layout.schedule.placement;
     let candidates = candidates(config, architecture, placement.ranks(), fewer)?;
-    let same = |candidate: &Candidate| {
+    let same = |candidate: &PlannedSchedule| {
         candidate.schedule.name == layout.schedule.name && candidate.programs.placement == *placement
     };
     let found = candidates.into_iter().find(same).map(|candidate| layout.in_parts(&candidate.programs));
@@ -113,19 +114,20 @@ pub fn smaller_programs(
 }
 
 impl PipelineLayout {
-    /// Converts programs for this layout's chunks, without replicas, to the executed form: with this layout's parts and
-    /// the exchange between replicas.
+    /// Divides the chunks of `programs` into this layout's parts, and adds the exchange between replicas if the layout
+    /// has replicas. `programs` are for a pipeline without replicas.
     pub(super) fn in_parts(&self, programs: &Programs) -> Programs {
         programs_in_parts(programs, &self.parts, self.programs.replicated())
     }
 
-    /// The layers of each chunk of the programs.
+    /// Returns the layers of each chunk of the programs.
     pub fn program_partition(&self) -> Partition {
         self.partition.split(&self.parts)
     }
 
-    /// The forward-only programs of an evaluation, one for each size of a window, the largest first. `sets` are the
-    /// sets' numbers of microbatches. The last window of a set may be smaller than the others.
+    /// Returns the forward-only programs of an evaluation: one for each window size, the largest first. `sets` has the
+    /// number of microbatches of each held-out set. The last window of a set may be smaller than the set's other
+    /// windows.
     pub fn evaluation_programs(&self, sets: impl IntoIterator<Item = usize>) -> Vec<Programs> {
         let placement = &self.programs.placement;
         let window = EVALUATION_WINDOW_PER_STAGE * placement.ranks();
@@ -134,12 +136,12 @@ impl PipelineLayout {
         sizes.into_iter().rev().map(|size| forward_only_programs(placement, size)).collect()
     }
 
-    /// The peak bytes of the largest stage.
+    /// Returns the peak bytes of the largest stage.
     pub fn largest_stage(&self) -> u64 {
         self.memory.iter().map(|stage| stage.parts.total()).max().unwrap_or(0)
     }
 
-    /// All alternatives of `Auto`, the fastest first and impossible alternatives last.
+    /// Returns all alternatives of `Auto`, the fastest first and impossible alternatives last.
     pub fn ranked_alternatives(&self) -> Vec<&Alternative> {
         let mut alternatives: Vec<&Alternative> = self.alternatives.iter().collect();
         let seconds = |alternative: &Alternative| alternative.step.as_ref().map_or(f64::INFINITY, |step| step.0);
@@ -147,7 +149,7 @@ impl PipelineLayout {
         alternatives
     }
 
-    /// The stages in their order.
+    /// Returns the planned stages by rank.
     pub fn stages(&self) -> impl Iterator<Item = PlannedStage> {
         let PipelineLayout { partition, schedule, cost, timeline, memory, .. } = self;
         let in_flight = schedule.in_flight();
@@ -164,7 +166,7 @@ impl PipelineLayout {
         })
     }
 
-    /// Mean over stages of the simulated bubble, 0 to 1.
+    /// Returns the simulated bubble, 0 to 1, averaged over stages.
     pub fn bubble(&self) -> f64 {
         self.timeline.mean_bubble()
     }

@@ -1,4 +1,4 @@
-//! The choice of a plan among its candidates.
+//! Selects one of a plan's candidates.
 
 use stagecoach_api::job::ScheduleSpec;
 use stagecoach_engine::StageError;
@@ -7,13 +7,13 @@ use stagecoach_pipeline::{PartitionError, RankSpeeds, Schedule};
 
 use super::super::candidates::{candidates, recomputations};
 use super::super::job_config::JobConfig;
-use super::super::machines::Machines;
 use super::super::profile::Profile;
+use super::super::speeds::Machines;
 use super::evaluate::LayoutContext;
 use super::{Alternative, PipelineLayout};
 
-/// Plans the pipeline of a job over `stages` stages of these speeds: takes the candidate with the shortest simulated
-/// step.
+/// Plans the pipeline of a job over `stages` stages with the relative speeds `speeds`. The plan is the candidate with
+/// the shortest simulated step.
 ///
 /// # Errors
 /// If the schedule's CSV is invalid or belongs to another job, or the partition does not match the model or the memory
@@ -27,7 +27,7 @@ pub fn plan_pipeline(
     plan_pipeline_on(config, architecture, stages, &Machines { speeds: speeds.clone(), ..Machines::default() })
 }
 
-/// Like [`plan_pipeline`], on given machines.
+/// Like [`plan_pipeline`], with the assumptions `machines`.
 ///
 /// # Errors
 /// Like [`plan_pipeline`].
@@ -72,12 +72,12 @@ pub fn plan_pipeline_on(
         (Some(layout), _) if is_auto => Ok(PipelineLayout { alternatives, ..layout }.with_choice_noted()),
         (Some(layout), _) => Ok(layout),
         (None, Some(error)) => Err(StageError::invalid(format!("spec.pipeline.partition: {error}"))),
-        (None, None) => Err(StageError::invalid("spec.pipeline.schedule: no schedule to choose from")),
+        (None, None) => Err(StageError::invalid("spec.pipeline.schedule: no schedule fits this job")),
     }
 }
 
-/// The memory that an impossible candidate needs. If all candidates are impossible, the error is about the candidate
-/// that needs least.
+/// Returns the memory that an impossible candidate needs. If all candidates are impossible, the planner reports the
+/// error of the candidate that needs the least memory.
 fn needed_bytes(error: &PartitionError) -> u64 {
     match error {
         PartitionError::Memory { needed_bytes, .. } => *needed_bytes,
@@ -86,7 +86,8 @@ fn needed_bytes(error: &PartitionError) -> u64 {
 }
 
 impl PipelineLayout {
-    /// Adds a note with the choice of `Auto` and the additional time of every other schedule in its best form.
+    /// Adds a note with the choice of `Auto`. The note has, for every other schedule, the additional time of its
+    /// fastest alternative.
     fn with_choice_noted(mut self) -> PipelineLayout {
         let mut best: Vec<(&str, f64)> = Vec::new();
         for Alternative { schedule, step, .. } in &self.alternatives {

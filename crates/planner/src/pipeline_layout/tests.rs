@@ -1,23 +1,18 @@
 //! Tests of the choices of `Auto`.
 
-use std::path::Path;
-
 use stagecoach_pipeline::{RankSpeeds, SCHEDULES};
 
 use super::*;
+use crate::identity::tests::config;
 
 /// The plan of the sample job over three stages, with twelve layers and the changes `set`.
 fn plan(set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
     plan_at(&[1.0; 3], set)
 }
 
-/// The plan of the same job over stages of these speeds.
+/// The plan of the same job over stages with the relative speeds `speeds`.
 fn plan_at(speeds: &[f64], set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
-    let set = [("model.llama.numHiddenLayers", "12")].iter().chain(set);
-    let set: Vec<_> = set.map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
-    let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
-    let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
-    let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
+    let config = config(&[&[("model.llama.numHiddenLayers", "12")][..], set].concat());
     plan_pipeline(
         &config,
         config.architecture(4096, tch::Device::Cpu).as_ref(),
@@ -111,7 +106,7 @@ fn unequal_stages_get_unequal_layers() {
         slow.partition.layers.iter().map(usize::to_string).collect::<Vec<String>>().join("/")
     });
     assert_eq!(slow.notes, [said]);
-    // an explicit partition stays, and the simulation accounts for its cost
+    // an explicit partition does not change, and the simulated step gets longer
     let given = ("pipeline.partition", "{strategy: Explicit, layers: [4, 4, 4]}");
     let (even, slow_even) = (plan(&[given]).unwrap(), plan_at(&[1.0, 1.0, 0.5], &[given]).unwrap());
     assert_eq!(slow_even.partition, even.partition);

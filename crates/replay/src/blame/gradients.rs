@@ -12,7 +12,7 @@ use stagecoach_kernels as kernels;
 use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 use tch::{Device, Kind, Tensor};
 
-use super::Subject;
+use super::BlamedJob;
 
 /// The loss and gradient of one document in a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,23 +36,23 @@ pub struct DocumentGradient {
 pub struct StepGradients {
     /// The documents, in the order in which they occur in the step.
     pub documents: Vec<DocumentGradient>,
-    /// Targets of the step.
+    /// The number of the step's targets.
     pub targets: u64,
     /// The square of the norm of the step's gradient.
     pub squared_norm: f64,
 }
 
-/// The tensors of a step that [`document_gradients`] reads, as a replay dumps them.
+/// The patterns of the tensors that a replay dumps for [`document_gradients`].
 pub const TENSORS: [&str; 2] = ["*.weight.*", "*.bias.*"];
 
-/// Computes the loss and gradient of each document with `parts` in a step. `tensors` are the weights before the step
-/// and their gradients, by name. The computation runs as one stage on the CPU. The stage holds the weights, the step's
-/// gradient, a document's gradient, and the activations of one part.
+/// Computes the loss and gradient of each document in a step. `parts` are the documents' parts, and `tensors` are the
+/// weights before the step and their gradients, by name. The computation runs as one stage on the CPU. The stage holds
+/// the weights, the step's gradient, a document's gradient, and the activations of one part.
 ///
 /// # Errors
 /// If a tensor is missing, or has a shape other than this model's.
 pub fn document_gradients(
-    subject: &Subject,
+    subject: &BlamedJob,
     tensors: Vec<(String, Tensor)>,
     parts: &[DocumentPart],
     targets: u64,
@@ -97,7 +97,7 @@ pub fn document_gradients(
     })
 }
 
-/// The documents in the order of their first parts, with the indices of their parts.
+/// Returns the documents in the order of their first parts, with the indices of their parts.
 fn parts_by_document(parts: &[DocumentPart]) -> Vec<(u64, Vec<usize>)> {
     let mut documents: Vec<(u64, Vec<usize>)> = Vec::new();
     let mut positions: BTreeMap<u64, usize> = BTreeMap::new();
@@ -127,7 +127,7 @@ fn backward(chunk: &Chunk, part: &DocumentPart, scale: f64) -> f64 {
     chunk.backward(saved, None, &mut WeightGradient::accumulate);
     match output {
         ChunkOutput::Loss(loss) => loss.sum.double_value(&[]),
-        ChunkOutput::Activations(_) => f64::NAN, // a whole model has a loss
+        ChunkOutput::Activations(_) => f64::NAN, // a chunk of a whole model returns a loss
     }
 }
 
@@ -135,15 +135,15 @@ fn squared_norm(gradient: &Tensor) -> f64 {
     kernels::squared_norms(&[gradient], gradient.device()).double_value(&[0])
 }
 
-/// The square of the norm of the gradient in the accumulators, and the dot product of this gradient and the step's
+/// Returns the square of the norm of the accumulated gradient, and the dot product of this gradient and the step's
 /// gradient.
 fn products(stage: &Stage, step_gradient: &[Tensor]) -> (f64, f64) {
     let double = |tensor: &Tensor| tensor.flatten(0, -1).to_kind(Kind::Double);
     let parameter_gradient = |(index, (parameter, whole)): (usize, (&Parameter, &Tensor))| {
-        // a weight that embedding and head share has one accumulator for each of them
+        // a weight that the embedding and the head share has two accumulators, one for each
         let tied = stage.tied_embedding.as_ref().filter(|tied| tied.parameter == index);
         if let Some(tied) = tied {
-            let _ = parameter.gradient.shallow_clone().g_add_(&tied.other_gradient);
+            let _ = parameter.gradient.shallow_clone().g_add_(&tied.peer_gradient);
         }
         let own = &parameter.gradient;
         (squared_norm(own), double(own).dot(&double(whole)).double_value(&[]))

@@ -61,8 +61,8 @@ pub struct DocumentBlame {
     pub excess: f64,
     /// The norm of the document's gradient within the step's mean.
     pub gradient_norm: f64,
-    /// The dot product of the document's and the step's gradient over the square of the step's norm; negative if the
-    /// document pulls against the others.
+    /// The dot product of the document's and the step's gradient over the square of the step's norm. It is negative if
+    /// the document's gradient points against the step's gradient.
     pub norm_share: f64,
 }
 
@@ -70,7 +70,7 @@ pub struct DocumentBlame {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PartBlame {
-    /// Bytes of the document's text before this part.
+    /// The number of bytes of the document's text before this part.
     pub offset: u64,
     /// The index of the part's first input among the document's tokens, from 0.
     pub first_token: u64,
@@ -81,7 +81,7 @@ pub struct PartBlame {
 }
 
 impl StepBlame {
-    /// The documents of a step, ranked. `parts` are the parts of the step, and `texts` are the origins of these parts.
+    /// Ranks the documents of a step. `parts` are the parts of the step, and `texts` are the origins of these parts.
     pub fn new(
         (step, loss, gradient_norm): (u64, Option<f32>, Option<f64>),
         gradients: &StepGradients,
@@ -128,8 +128,8 @@ impl PartBlame {
 }
 
 impl RankBy {
-    /// The sort key: a larger key ranks earlier. A document whose loss or gradient is not finite ranks first, because
-    /// it has made the loss or gradient of the step non-finite.
+    /// Returns the sort key: a larger key ranks earlier. A document whose loss or gradient is not finite ranks first,
+    /// because it makes the loss or gradient of the step non-finite.
     fn key(self, document: &DocumentBlame) -> f64 {
         if !document.loss.is_finite() || !document.gradient_norm.is_finite() {
             return f64::INFINITY;
@@ -187,7 +187,7 @@ mod tests {
         let documents = [(5.0, -0.5), (6.0, 2.0), (3.0, 0.5)];
         assert_eq!(names(&step(&documents, 2.0, RankBy::Norm)), ["a:1", "a:2", "a:0"]);
         assert_eq!(names(&step(&documents, 2.0, RankBy::Loss)), ["a:1", "a:0", "a:2"]);
-        // 5, 3 and 1 nats per target
+        // the documents have 5, 3 and 1 nats per target
         let ranked = step(&documents, 2.0, RankBy::Excess);
         assert_eq!(names(&ranked), ["a:0", "a:1", "a:2"]);
         assert_eq!(ranked.documents[0].excess, 14.0 / 6.0 - 9.0 / 5.0);

@@ -12,7 +12,7 @@ pub struct SpikeRule {
     pub deviations: f64,
 }
 
-/// The fewest preceding steps with which a step is compared.
+/// The smallest number of preceding steps with which a step is compared.
 const MIN_STEPS: usize = 8;
 /// A deviation is at least this share of the median, so that a step just above nearly equal steps is not a spike.
 const MIN_DEVIATION: f64 = 0.01;
@@ -28,7 +28,7 @@ pub struct Spike {
     /// The number of deviations of the loss above the median of the steps before; infinite (null) if the loss is not
     /// finite.
     pub loss_deviations: f64,
-    /// The number of deviations for the gradient norm.
+    /// The number of deviations of the gradient norm above the median of the steps before.
     pub norm_deviations: f64,
 }
 
@@ -59,7 +59,8 @@ pub fn find_spikes(steps: &[StepRecord], rule: SpikeRule) -> Vec<Spike> {
     spikes.filter(|spike| spike.deviations() > rule.deviations).collect()
 }
 
-/// The number of deviations of value `at` above the median of the `window` values before it; 0 if these are too few.
+/// Returns the number of deviations of value `at` above the median of the `window` values before it. Returns 0 if too
+/// few values precede it.
 fn above(values: &[Option<f64>], at: usize, window: usize) -> f64 {
     let Some(value) = values[at].filter(|value| value.is_finite()) else { return f64::INFINITY };
     let before = values[at.saturating_sub(window)..at].iter().flatten().copied().filter(|value| value.is_finite());
@@ -72,7 +73,7 @@ fn above(values: &[Option<f64>], at: usize, window: usize) -> f64 {
     (value - middle) / deviation.max(MIN_DEVIATION * middle.abs()).max(f64::MIN_POSITIVE)
 }
 
-/// The median of at least one value; the mean of the two in the middle of an even number.
+/// Returns the median of at least one value. For an even number of values, it is the mean of the two in the middle.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -103,7 +104,7 @@ mod tests {
         find_spikes(&records(losses), RULE).iter().map(|spike| spike.step).collect()
     }
 
-    /// A value between -1 and 1.
+    /// Returns a value between -1 and 1.
     fn noise(index: usize) -> f64 {
         (index as f64 * 1.618_033_988_75).fract() * 2.0 - 1.0
     }

@@ -16,7 +16,7 @@ use crate::RunRecord;
 use crate::job_config::{job_config, noted_waits};
 
 /// A job and its documents.
-pub struct Subject {
+pub struct BlamedJob {
     /// The job.
     pub config: JobConfig,
     /// The corpus.
@@ -25,17 +25,17 @@ pub struct Subject {
     dataset: Dataset,
     /// The windows of a streamed job.
     windows: Option<Windows>,
-    /// The frozen weights with which the job began, if it has some.
+    /// The frozen weights with which the job began, if it has any.
     pub(super) frozen: Option<FrozenWeights>,
 }
 
-impl Subject {
-    /// Opens the job of `record`, whose corpus is below `workspace`. Documents that the token cache lacks are
-    /// tokenised.
+impl BlamedJob {
+    /// Opens the job of `record`, whose corpus is below `workspace`. Tokenises the documents that the token cache
+    /// lacks.
     ///
     /// # Errors
-    /// If the job or its corpus can't be used here.
-    pub fn open(record: &RunRecord, workspace: &Path) -> anyhow::Result<Subject> {
+    /// If the job or its corpus can't be used on this machine.
+    pub fn open(record: &RunRecord, workspace: &Path) -> anyhow::Result<BlamedJob> {
         let workspace = std::path::absolute(workspace).unwrap_or(workspace.into());
         let remote_files = record.folder.join(REMOTE_FILES);
         let holds_out_last_sequences = record.holds_out_last_sequences();
@@ -53,10 +53,10 @@ impl Subject {
         let prepared = stagecoach_data::prepare(&data_config, progress).map_err(StageError::from)?;
         let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
         let frozen = record.checkpoints.last().and_then(|checkpoint| checkpoint.state.frozen_weights.clone());
-        Ok(Subject { config, prepared, data_config, dataset, windows, frozen })
+        Ok(BlamedJob { config, prepared, data_config, dataset, windows, frozen })
     }
 
-    /// The parts of documents in `step`, counted from 1.
+    /// Returns the parts of documents in `step`. Steps count from 1.
     ///
     /// # Errors
     /// If the tokens can't be read.
@@ -71,7 +71,7 @@ impl Subject {
         Ok(self.dataset.document_parts(&plan))
     }
 
-    /// The origins of parts of documents.
+    /// Returns the origin of each part of a document.
     ///
     /// # Errors
     /// If the corpus can't be read.
@@ -81,7 +81,7 @@ impl Subject {
         Ok(stagecoach_data::part_texts(&self.data_config, &self.prepared, parts, progress)?)
     }
 
-    /// The documents with these names.
+    /// Returns the indices of the documents with these names.
     ///
     /// # Errors
     /// If the corpus lacks a document, or can't be read.
@@ -90,7 +90,7 @@ impl Subject {
         let progress = &mut |progress| show(&mut display, progress);
         stagecoach_data::document_indices(&self.data_config, &self.prepared, names, progress).map_err(|error| {
             match error {
-                // the request is wrong, not the job
+                // the job is valid, and the user asks for a document that does not exist
                 DataError::NoDocument { .. } => error.into(),
                 error => StageError::from(error).into(),
             }

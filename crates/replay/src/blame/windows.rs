@@ -1,4 +1,4 @@
-//! The windows of a streamed job, which a maker rebuilds for the examined steps.
+//! The windows of a streamed job, which are made again for the examined steps.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use crate::scratch::Scratch;
 
 /// The windows of a job, in a scratch folder.
 pub(super) struct Windows {
-    /// The steps of the checkpoints, ascending, each with the positions of the sources after it.
+    /// The step of each checkpoint, ascending, and the positions of the sources after this step.
     positions: Vec<(u64, Vec<StreamPosition>)>,
-    /// The checkpoint at which reading began, and the last step whose windows are open.
+    /// The step of the checkpoint at which reading began, and the last step whose windows are open.
     read: Option<(u64, u64)>,
     scratch: Scratch,
 }
@@ -31,7 +31,7 @@ impl Windows {
         Ok(Windows { positions, read: None, scratch: Scratch::create(workspace)? })
     }
 
-    /// The data's configuration with the scratch folder in place of the job's.
+    /// Changes the data configuration to make windows in the scratch folder, and not in the job's folder.
     pub(super) fn data_config(&self, mut config: DataConfig) -> DataConfig {
         if let Some(streaming) = &mut config.streaming {
             streaming.folder = self.scratch.folder.root().join(WINDOWS);
@@ -39,11 +39,11 @@ impl Windows {
         config
     }
 
-    /// Reads the sources from the checkpoint before `step` (from 1) up to the step, so that `dataset` has its windows.
-    /// The step has `batch` sequences.
+    /// Reads the sources from the checkpoint before `step` up to the step, so that `dataset` has the step's windows.
+    /// The step has `batch` sequences. Steps count from 1.
     ///
     /// # Errors
-    /// If a source can't be read any more.
+    /// If a source can't be read.
     pub(super) fn read_up_to(
         &mut self,
         step: u64,

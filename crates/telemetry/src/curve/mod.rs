@@ -1,6 +1,6 @@
-//! The loss curve: `svg` for browsers, `terminal` for terminals. Both draw the same `series`. Plotting libraries lack
-//! the dark colour scheme in SVG, and labelled ticks and a legend in a terminal. This module therefore draws the curve
-//! itself.
+//! Draws the loss curve: `svg` for browsers, `terminal` for terminals. Both modules draw the same `series`. Plotting
+//! libraries lack the dark colour scheme in SVG, and labelled ticks and a legend in a terminal. This module therefore
+//! draws the curve itself.
 
 mod series;
 mod svg;

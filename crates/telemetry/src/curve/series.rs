@@ -2,10 +2,10 @@
 
 use crate::StepRecord;
 
-/// A step, and a loss in nats per token.
+/// A point of the curve: a step, and a loss in nats per token.
 pub(super) type CurvePoint = (f64, f64);
 
-/// A run's losses. Losses that are not finite are gaps.
+/// The losses of a run. A loss that is not finite leaves a gap.
 #[derive(Debug, Default)]
 pub(super) struct LossSeries {
     /// The name of the training losses.
@@ -44,8 +44,8 @@ impl LossSeries {
         series
     }
 
-    /// A comparison: the training losses of `records` as a line, and those of `others`, called `name`, in place of
-    /// held-out losses.
+    /// Returns the series of a comparison: the training losses of `records` are its line, and the training losses of
+    /// `others` are its points, called `name`. A comparison draws no held-out losses.
     pub(super) fn comparison(records: &[StepRecord], others: &[StepRecord], name: &str) -> Self {
         let points = |record: &StepRecord| Some((record.step as f64, loss(record)?));
         Self {
@@ -57,13 +57,13 @@ impl LossSeries {
         }
     }
 
-    /// The range of the x axis, to the last step; `None` without points.
+    /// Returns the range of the x axis, to the last step; `None` without points.
     pub(super) fn steps(&self) -> Option<(f64, f64)> {
         let last = self.points().map(|point| point.0).reduce(f64::max)?;
         Some((self.begin, last.max(self.begin + 1.0)))
     }
 
-    /// The range of the y axis: all losses and the entropy, with a margin; `None` without points.
+    /// Returns the range of the y axis: all losses and the entropy, with a margin; `None` without points.
     pub(super) fn losses(&self) -> Option<(f64, f64)> {
         let low = self.points().map(|point| point.1).reduce(f64::min)?;
         let high = self.points().map(|point| point.1).reduce(f64::max)?;
@@ -81,7 +81,8 @@ fn loss(record: &StepRecord) -> Option<f64> {
     record.loss.map(f64::from).filter(|loss| loss.is_finite())
 }
 
-/// A moving average, centred so that it doesn't lag behind. The window is a sixtieth of the points on either side.
+/// Returns a moving average. Its window has a sixtieth of the points on either side of a point, and so the average
+/// doesn't lag behind.
 pub(super) fn smooth(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let sums: Vec<f64> = std::iter::once(0.0)
         .chain(points.iter().scan(0.0, |sum, point| {

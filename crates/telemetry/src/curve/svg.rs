@@ -16,7 +16,7 @@ const BOTTOM: f64 = 470.0;
 /// The maximum number of points of a line: about two per pixel of the width.
 const MAX_POINTS: usize = 1800;
 
-/// The largest number of points that are drawn as circles; longer series are only a line.
+/// The largest number of points that are drawn as circles. A series with more points is only a line.
 const MAX_CIRCLES: usize = 60;
 
 const STYLE: &str = "\
@@ -116,7 +116,7 @@ impl SvgPlot<'_> {
     fn entropy(&mut self, entropy: f64) {
         let y = self.y(entropy);
         segment(self.out, "entropy", (LEFT, y), (RIGHT, y));
-        // above the line, unless that is outside the plot
+        // the label is above the line, unless the label would be outside the plot
         let label_y = if y - TOP < 20.0 { y + 17.0 } else { y - 7.0 };
         text(self.out, "note", RIGHT, label_y, "end", &format!("unigram entropy {entropy:.3}"));
     }
@@ -135,7 +135,7 @@ impl SvgPlot<'_> {
         let _ = writeln!(self.out, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
     }
 
-    /// The lines' names and last values, from left to right above the plot.
+    /// Draws the names and the last values of the lines, from left to right above the plot.
     fn legend(&mut self, series: &LossSeries) {
         let mut x = LEFT;
         let y = 62.0;

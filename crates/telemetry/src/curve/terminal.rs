@@ -4,13 +4,13 @@ use super::series::{CurvePoint, LossSeries, smooth};
 use super::ticks::{labels, step_label, ticks, whole_ticks};
 use crate::StepRecord;
 
-/// Columns, labels included.
+/// The number of columns of the drawing, labels included.
 const COLUMNS: usize = 72;
-/// Rows of the plot; the axis takes two more.
+/// The number of rows of the plot. The axis takes two more rows.
 const ROWS: usize = 16;
-/// Columns of the labels on the left.
+/// The number of columns of the labels on the left.
 const MARGIN: usize = 8;
-/// Columns of the plot.
+/// The number of columns of the plot.
 const WIDTH: usize = COLUMNS - MARGIN - 1;
 
 /// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes) in lines of at most
@@ -48,7 +48,7 @@ enum GridCell {
     Empty,
     Dash,
     HeldOut,
-    /// Bits of a braille character.
+    /// The bits of a braille character.
     Dots(u8),
 }
 
@@ -60,7 +60,7 @@ struct BrailleGrid {
 }
 
 impl BrailleGrid {
-    /// The index of a value if its range is divided into `count` cells.
+    /// Returns the index of a value's cell when `range` is divided into `count` cells.
     fn cell_index(value: f64, range: (f64, f64), count: usize) -> usize {
         let share = (value - range.0) / (range.1 - range.0);
         ((share * count as f64) as usize).min(count - 1)
@@ -74,7 +74,7 @@ impl BrailleGrid {
         ROWS - 1 - Self::cell_index(loss, self.losses, ROWS)
     }
 
-    /// Draws a line through the points: one dot per dot column, and vertical dots where it is steep.
+    /// Draws a line through the points: one dot per dot column, and vertical dots where the line is steep.
     fn line(&mut self, points: &[CurvePoint]) {
         let mut previous: Option<(usize, usize)> = None;
         for (step, loss) in points {
@@ -85,7 +85,7 @@ impl BrailleGrid {
                 let share = if x > from_x { (column - from_x) as f64 / (x - from_x) as f64 } else { 1.0 };
                 self.dot(column, (from_y as f64 + share * (y as f64 - from_y as f64)).round() as usize);
             }
-            // without these, steep segments would have gaps
+            // without these dots, a steep segment would have gaps
             (from_y.min(y)..=from_y.max(y)).filter(|_| x <= from_x + 1).for_each(|row| self.dot(x, row));
             previous = Some((x, y));
         }
@@ -115,7 +115,7 @@ impl BrailleGrid {
         text + &self.axis() + &legend(series)
     }
 
-    /// The x axis and its labels.
+    /// Returns the x axis and its labels.
     fn axis(&self) -> String {
         let mut line = vec!['─'; WIDTH];
         let mut names = vec![' '; COLUMNS];
@@ -185,7 +185,7 @@ mod tests {
             let plot = picture.lines().take(ROWS).enumerate();
             plot.filter(|(_, line)| line.chars().any(wanted)).map(|(row, _)| row).collect()
         };
-        // each series is in one row
+        // each series fills one row of the picture
         let (line, points) = (of(&|c| ('\u{2801}'..='\u{28ff}').contains(&c)), of(&|c| c == 'o'));
         assert_eq!((line.len(), points.len(), line[0] < points[0]), (1, 1, true), "{picture}");
         let lines: Vec<&str> = picture.lines().collect();

@@ -1,6 +1,6 @@
-//! Ticks of an axis, at round numbers.
+//! Places the ticks of an axis at round numbers.
 
-/// Multiples of 1, 2 or 5 times a power of ten within `low..=high`. There are at most `max_ticks` of them, or two if
+/// Returns multiples of 1, 2 or 5 times a power of ten within `low..=high`: at most `max_ticks` of them, or two if
 /// `max_ticks` is lower. The list is empty unless `low < high` and both are finite.
 pub fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     let span = high - low;
@@ -10,19 +10,20 @@ pub fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     let power = 10f64.powf((span / max_ticks.max(1) as f64).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
     let within = |step: f64| {
-        // with a tolerance for bounds that are round except for rounding errors
+        // the tolerance keeps a bound that a rounding error has moved past a round number
         let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
         (first..=last).map(|index| index as f64 * step).collect::<Vec<_>>()
     };
     steps.iter().map(|step| within(step * power)).find(|found| found.len() <= max_ticks.max(2)).unwrap_or_default()
 }
 
-/// The ticks that are whole numbers.
+/// Returns the ticks that are whole numbers.
 pub fn whole_ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     ticks(low, high, max_ticks).into_iter().filter(|tick| tick.fract() == 0.0).collect()
 }
 
-/// The labels of the ticks, all with the number of decimals that their distance needs.
+/// Returns the labels of the ticks. All labels have the number of decimals that the smallest distance of two ticks
+/// needs.
 pub fn labels(ticks: &[f64]) -> Vec<String> {
     let distance = ticks.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
     let digits = if distance.is_finite() { (-distance.log10() - 1e-9).ceil().clamp(0.0, 6.0) as usize } else { 2 };
@@ -30,7 +31,7 @@ pub fn labels(ticks: &[f64]) -> Vec<String> {
     ticks.iter().map(|tick| format!("{:.digits$}", tick + 0.0)).collect()
 }
 
-/// A step as a label, such as `20k` for 20000.
+/// Returns the label of a step, such as `20k` for 20000.
 pub fn step_label(step: f64) -> String {
     if step >= 10_000.0 && step % 1000.0 == 0.0 { format!("{}k", step / 1000.0) } else { format!("{step}") }
 }

@@ -1,4 +1,4 @@
-//! The recoveries that a stage has observed itself, for the live page of a pod.
+//! The recoveries that the process of a stage has observed. The live page of a pod shows them.
 
 use stagecoach_api::contract::{GroupStatus, StageEnv, StagePhase, StageStatus};
 
@@ -10,11 +10,11 @@ const MAX_RECOVERIES: usize = 20;
 /// The loss of a stage, and the group that formed afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupRecovery {
-    /// Milliseconds since 1970.
+    /// The time of the loss, in milliseconds since 1970.
     pub lost_at: u64,
-    /// The observation of the loss, in a sentence.
+    /// A sentence that describes how the loss was observed.
     pub cause: String,
-    /// All zero until a group has joined.
+    /// The group that formed after the loss. All its fields are zero until that group has joined.
     pub group: GroupStatus,
 }
 
@@ -23,7 +23,8 @@ pub struct GroupRecovery {
 pub(super) struct GroupRecoveries(Vec<GroupRecovery>);
 
 impl GroupRecoveries {
-    /// The recoveries of the stage that `env` describes. A stage's second process begins during a recovery.
+    /// Returns the recoveries of the stage that `env` describes. A process that replaces a lost process begins during a
+    /// recovery.
     pub(crate) fn new(env: &StageEnv, now: u64) -> Self {
         let mut recoveries = Self::default();
         if env.incarnation > 0 {
@@ -32,7 +33,7 @@ impl GroupRecoveries {
         recoveries
     }
 
-    /// Records the events of a loss.
+    /// Records the event if it begins a recovery.
     pub(super) fn note_event(&mut self, event: &TrainingEvent, now: u64) {
         match event {
             // all losses before the next group trains belong to one recovery
@@ -44,7 +45,8 @@ impl GroupRecoveries {
         }
     }
 
-    /// Records the group's progress. `group` may still be the lost one. Returns the recovery if this completes it.
+    /// Records the progress of `group`, which may still be the lost group. Returns the recovery if the group's first
+    /// step completes it.
     pub(super) fn note_group(&mut self, group: Option<&GroupStatus>) -> Option<GroupRecovery> {
         let (recovery, group) = (self.under_way()?, group?);
         if group.joined_at < recovery.lost_at {
@@ -68,14 +70,14 @@ impl GroupRecoveries {
     }
 }
 
-/// The job's status, from the status of stage 0.
+/// Describes the job's status in a sentence or two, from the status of stage 0.
 pub(crate) fn status_text(status: &StageStatus) -> String {
     let doing = match status.phase {
         StagePhase::Preparing => "It prepares",
         StagePhase::StandingBy => "A spare waits",
         StagePhase::Forming => "The stages load",
         StagePhase::Training => "It runs",
-        StagePhase::Draining => "It saves, to leave",
+        StagePhase::Draining => "It saves a checkpoint, then exits",
         StagePhase::Done => "It is finished",
     };
     let progress = &status.progress;
@@ -112,7 +114,7 @@ mod tests {
         let complete = recoveries.note_group(Some(&trained));
         assert_eq!(complete.map(|recovery| (recovery.lost_at, recovery.group)), Some((100, trained.clone())));
         assert_eq!(recoveries.note_group(Some(&trained)), None, "it is complete already");
-        // the next loss is another recovery, and the group that trained remains the first recovery's
+        // the next loss begins a second recovery, and the first recovery keeps the group that trained
         recoveries.note_event(&lost(0), 900);
         recoveries.note_group(Some(&GroupStatus { first_step_at: 400, ..group.clone() }));
         let all = recoveries.all();

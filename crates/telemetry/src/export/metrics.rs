@@ -1,4 +1,4 @@
-//! A stage's Prometheus metrics.
+//! The Prometheus metrics of a stage.
 
 use std::sync::atomic::AtomicU64;
 
@@ -28,7 +28,7 @@ pub(super) struct StageMetrics {
     reproducible: Gauge,
 }
 
-/// Metrics of the last step, and sums over steps.
+/// The metrics of the last step, and the sums over steps.
 #[derive(Debug)]
 struct StepMetrics {
     step: Gauge,
@@ -49,7 +49,7 @@ struct StepMetrics {
     skipped_steps: Counter,
 }
 
-/// Metrics of checkpoints, on the volume and in memory.
+/// The metrics of checkpoints on the volume and in memory.
 #[derive(Debug)]
 struct CheckpointMetrics {
     step: Gauge,
@@ -78,7 +78,7 @@ impl StageMetrics {
         StageMetrics { registry, step, checkpoint, rejected_connections, audits, audit_differences, reproducible }
     }
 
-    /// The metrics in the OpenMetrics text format.
+    /// Returns the metrics in the OpenMetrics text format.
     pub(super) fn openmetrics(&self) -> String {
         let mut text = String::new();
         // writing to a String does not fail
@@ -215,14 +215,14 @@ impl CheckpointMetrics {
     }
 }
 
-/// Adds a metric to the registry. Returns it.
+/// Adds a metric to the registry, and returns the metric.
 fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
     registry.register(name, help, metric.clone());
     metric
 }
 
-/// Like `register`, with a unit, which becomes the suffix of the name.
+/// Adds a metric with a unit to the registry, and returns the metric. The unit becomes the suffix of the name.
 fn register_in<M: Metric + Clone + Default>(unit: Unit, registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
     registry.register_with_unit(name, help, unit, metric.clone());
@@ -251,8 +251,8 @@ mod tests {
         assert_eq!(sum(), Some(1.75));
     }
 
-    /// The metrics in the notation of docs/REFERENCE.md: `name{label}`, counters with `_total`. The test also checks
-    /// the chart's dashboard against them.
+    /// Compares the metrics with docs/REFERENCE.md, which writes a metric as `name{label}` and a counter with `_total`.
+    /// A test of the chart compares the dashboard with the same table.
     #[test]
     fn every_metric_is_documented() {
         let metrics = StageMetrics::new();

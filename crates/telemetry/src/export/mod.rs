@@ -37,7 +37,7 @@ struct TelemetryState {
 }
 
 impl StageTelemetry {
-    /// Telemetry of the stage that `env` describes.
+    /// Returns the telemetry of the stage that `env` describes.
     pub fn new(env: &StageEnv) -> StageTelemetry {
         let status = StageStatus {
             job_uid: env.job_uid.clone(),
@@ -67,18 +67,18 @@ impl StageTelemetry {
         });
     }
 
-    /// Records that this stage leads the group that is about to begin, with this fence.
+    /// Records that this stage leads the group with this fence, which is about to form.
     pub fn set_leader(&self, fence: u64) {
         self.update(|status| status.leader_fence = fence);
     }
 
-    /// Records that the group with this fence has joined, with these incarnations of its stages.
+    /// Records that the group with this fence has joined. `incarnations` has the incarnation of each stage.
     pub fn group_joined(&self, fence: u64, incarnations: Vec<Option<u32>>) {
         let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };
         self.update(|status| status.group = Some(joined));
     }
 
-    /// Records that the group has loaded.
+    /// Records that the group has loaded its state.
     pub fn group_loaded(&self) {
         self.update(|status| {
             if let Some(group) = &mut status.group {
@@ -87,7 +87,7 @@ impl StageTelemetry {
         });
     }
 
-    /// Records that the group has finished a step, which took `took` on this stage.
+    /// Records that the group has finished a step. The step took the time `took` on this stage.
     pub fn group_finished_step(&self, step: u64, took: Duration) {
         self.0.traces.step(&self.snapshot(), step, took);
         self.update(|status| {
@@ -102,43 +102,45 @@ impl StageTelemetry {
         self.update(|status| status.group = None);
     }
 
-    /// Whether the weights are loaded and the group has formed, or a spare is ready to replace a stage at once.
+    /// Whether the stage has loaded its weights and its group has formed, or the process is a spare that can replace a
+    /// stage at once.
     fn is_ready(&self) -> bool {
         use StagePhase::{Done, Draining, StandingBy, Training};
         matches!(self.status().phase, StandingBy | Training | Draining | Done)
     }
 
-    /// The current status.
+    /// Returns the current status.
     pub fn snapshot(&self) -> StageStatus {
         self.status().clone()
     }
 
-    /// The job's status, in a sentence or two.
+    /// Describes the job's status in a sentence or two.
     pub fn status_text(&self) -> String {
         status_text(&self.status())
     }
 
-    /// The recoveries that this process has observed, the newest last.
+    /// Returns the recoveries that this process has observed, the newest last.
     pub fn recoveries(&self) -> Vec<GroupRecovery> {
         self.lock_recoveries().all()
     }
 
-    /// The response of `/status` to `query`.
+    /// Returns the response of `/status` to `query`. A query with a revision waits until the status has another
+    /// revision, or the query's timeout ends.
     async fn answer(&self, query: StatusQuery) -> StageStatus {
         if let Some(known) = query.revision {
             let mut revision = self.0.revision.subscribe();
-            // `self` keeps the sender alive
+            // the wait for the revision can't fail: `self` keeps the sender alive
             let _ = tokio::time::timeout(query.timeout(), revision.wait_for(|revision| *revision != known)).await;
         }
         self.snapshot()
     }
 
-    /// The response of `/metrics`, in the OpenMetrics text format.
+    /// Returns the response of `/metrics`, in the OpenMetrics text format.
     fn openmetrics(&self) -> String {
         self.0.metrics.openmetrics()
     }
 
-    /// The destination of traces.
+    /// Returns the sender of traces.
     fn traces(&self) -> &Traces {
         &self.0.traces
     }
@@ -148,7 +150,7 @@ impl StageTelemetry {
         self.0.metrics.count_rejected_connection();
     }
 
-    /// Updates status, metrics and traces.
+    /// Updates status, metrics and traces by an event.
     pub fn record(&self, event: &TrainingEvent) {
         self.lock_recoveries().note_event(event, unix_millis());
         self.0.traces.event(&self.snapshot(), event);
@@ -156,7 +158,7 @@ impl StageTelemetry {
         self.update(|status| status::record(status, event));
     }
 
-    /// Changes the status. If it differs, wakes the requests that wait for a change.
+    /// Changes the status. If the change is news, wakes the requests that wait for a new revision.
     fn update(&self, change: impl FnOnce(&mut StageStatus)) {
         let mut status = self.status();
         let before = status.clone();
@@ -180,7 +182,7 @@ impl StageTelemetry {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 fn unix_millis() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -1,19 +1,19 @@
-//! Sends metrics and traces of a stage to an OpenTelemetry collector, if the environment names one.
+//! Sends metrics and traces of a stage to an OpenTelemetry collector, if the environment names a collector.
 
 use std::time::Duration;
 
 use stagecoach_api::contract::StageEnv;
-use stagecoach_otlp::{Config, Exporter, MetricProducer};
+use stagecoach_otlp::{Exporter, MetricProducer, OtlpConfig};
 
 use super::StageTelemetry;
 
-/// The time for which a stage waits at its end until the collector has accepted the remaining telemetry.
+/// The longest time that a stage waits at its end for the collector to accept the remaining telemetry.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exports the telemetry of the stage that `env` describes until the process ends, if the environment names a
-/// collector. An invalid environment is logged, and training continues without export.
+/// collector. If the environment is invalid, this function logs the error, and training continues without export.
 pub fn export(env: &StageEnv, telemetry: &StageTelemetry) {
-    let started = Config::from_vars(|name| std::env::var(name).ok()).map_err(|error| error.to_string());
+    let started = OtlpConfig::from_vars(|name| std::env::var(name).ok()).map_err(|error| error.to_string());
     let started = started.and_then(|config| {
         let Some(config) = config else { return Ok(()) };
         let producer = StageMetricProducer { job: env.job.clone(), telemetry: telemetry.clone() };
@@ -27,8 +27,8 @@ pub fn export(env: &StageEnv, telemetry: &StageTelemetry) {
     }
 }
 
-/// Sends the remaining telemetry, if it is exported. Takes at most a second, and no time if the collector does not
-/// answer.
+/// Sends the remaining telemetry, if the stage exports telemetry. The call takes at most a second, and no time if the
+/// last request to the collector failed.
 pub fn flush(telemetry: &StageTelemetry) {
     if let Some(exporter) = telemetry.traces().exporter() {
         exporter.flush(FLUSH_TIMEOUT);
@@ -47,7 +47,7 @@ impl MetricProducer for StageMetricProducer {
             Some(spare) => ("stagecoach.spare", spare.to_string()),
             None => ("stagecoach.stage", status.stage.to_string()),
         };
-        // without pods, a stage's process has no other name
+        // a process without a pod has no other unique name
         let process = format!("{}-{}-{}", self.job, status.attempt, std::process::id());
         let instance = Some(status.pod_uid).filter(|uid| !uid.is_empty()).unwrap_or(process);
         let attributes = [

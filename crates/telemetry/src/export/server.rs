@@ -1,4 +1,5 @@
-//! Serves `/healthz`, `/readyz`, `/metrics` and `/status`. The operator pulls, so a pod needs no credentials.
+//! Serves `/healthz`, `/readyz`, `/metrics` and `/status`. The operator sends the requests, and so a pod needs no
+//! credentials.
 
 use std::net::TcpListener;
 
@@ -11,10 +12,10 @@ use stagecoach_api::contract::{HTTP_PORT, env};
 
 use super::StageTelemetry;
 
-/// The port in the environment, [`HTTP_PORT`] by default; `None` if it is 0, as under the local launcher.
+/// Returns the port in the environment, [`HTTP_PORT`] by default; `None` if the port is 0, as under the local launcher.
 ///
 /// # Errors
-/// If the variable is not a port.
+/// Fails if the variable is not a port.
 pub fn http_port() -> Result<Option<u16>, String> {
     let variable = env::HTTP_PORT;
     let port = match std::env::var(variable) {
@@ -27,7 +28,7 @@ pub fn http_port() -> Result<Option<u16>, String> {
 /// Serves the telemetry from a new thread until the process exits.
 ///
 /// # Errors
-/// If the port can't be bound or the thread can't be started.
+/// Fails if the port can't be bound or the thread can't be started.
 pub fn serve(host: &str, port: u16, telemetry: StageTelemetry) -> std::io::Result<()> {
     let listener = TcpListener::bind((host, port))?;
     listener.set_nonblocking(true)?;
@@ -86,7 +87,7 @@ mod tests {
         (head.lines().next().unwrap().to_owned(), body.to_owned())
     }
 
-    /// The telemetry of a stage that has started, and the port that serves it.
+    /// Returns the telemetry of a stage that has started, and the port that serves it.
     fn serve_stage() -> (StageTelemetry, u16) {
         let vars =
             [(env::RANK, "0"), (env::WORLD_SIZE, "1"), (env::JOB, "j"), (env::JOB_UID, "u"), (env::ATTEMPT, "3")];

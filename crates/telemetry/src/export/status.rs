@@ -1,4 +1,4 @@
-//! Updates a stage's status by events.
+//! Updates the status of a stage when an event occurs.
 
 use stagecoach_api::contract::{AuditStatus, LostStage, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
@@ -7,7 +7,7 @@ use super::super::{BestEvaluation, StartRecord, StepRecord, TrainingEvent};
 use crate::keep_audit_difference;
 use crate::save_failures::format_save_failure;
 
-/// Updates the status by an event.
+/// Updates the status to the state after an event.
 pub(crate) fn record(status: &mut StageStatus, event: &TrainingEvent) {
     match event {
         TrainingEvent::Preparing { what, done, total } => status.message = format!("{what}, {done} of {total}"),
@@ -20,7 +20,7 @@ pub(crate) fn record(status: &mut StageStatus, event: &TrainingEvent) {
         }
         TrainingEvent::AuditDiffers(difference) => {
             let found = status.audit.get_or_insert_default();
-            // only up to a limit, because the operator limits the size of answers
+            // the list has a limit, because the operator limits the size of an answer
             keep_audit_difference(&mut found.differences, &difference.message);
             found.suspects.clone_from(&difference.suspects);
         }
@@ -74,7 +74,7 @@ fn record_step(progress: &mut ProgressStatus, record: &StepRecord) {
     progress.eta = Some(rounded(record.seconds * left as f64, 1));
 }
 
-/// Keeps the best evaluation so far if there is no newer one.
+/// Records the best evaluation. Without `best`, the progress keeps the earlier best evaluation.
 fn record_best(progress: &mut ProgressStatus, best: Option<BestEvaluation>) {
     let Some(best) = best else { return };
     progress.best_evaluation_loss = Some(rounded(best.loss, 4));

@@ -1,4 +1,4 @@
-//! Traces of a run. The stages of a group derive the IDs of a step's trace and spans from facts that all of them know.
+//! Traces of a run. The stages of a group derive the IDs of a step's trace and spans from facts that every stage has.
 //! The spans of all stages therefore share one trace without communication.
 
 use std::collections::VecDeque;
@@ -11,19 +11,19 @@ use stagecoach_otlp::{Exporter, Span, SpanId, SpanValue, TraceId};
 use super::super::{SaveRecord, StepRecord, TimelineRecord, TrainingEvent};
 use super::GroupRecovery;
 
-/// The number of steps whose end is kept: a record may be written a step later.
+/// The number of steps whose end is kept. The record of a step may be written one step later.
 const MAX_REMEMBERED_STEPS: usize = 2;
 
-/// Sends spans once there is an exporter.
+/// Makes the spans of a stage. The spans are sent only after an exporter is set.
 #[derive(Debug)]
 pub(super) struct Traces {
     job_uid: String,
     exporter: OnceLock<Exporter>,
-    /// The last steps, the newest last.
+    /// The ends of the last steps, the newest last.
     steps: Mutex<VecDeque<StepEnd>>,
 }
 
-/// A finished step.
+/// The end of a finished step.
 #[derive(Clone, Copy, Debug)]
 struct StepEnd {
     step: u64,
@@ -32,12 +32,12 @@ struct StepEnd {
 }
 
 impl Traces {
-    /// Traces of the stage that `env` describes.
+    /// Returns the traces of the stage that `env` describes.
     pub(crate) fn new(env: &StageEnv) -> Traces {
         Traces { job_uid: env.job_uid.clone(), exporter: OnceLock::new(), steps: Mutex::default() }
     }
 
-    /// Sends spans to `exporter` from now on. Later calls have no effect.
+    /// Sets the exporter that sends all later spans. A second call has no effect.
     pub(super) fn send_to(&self, exporter: Exporter) {
         self.exporter.get_or_init(|| exporter);
     }
@@ -46,7 +46,7 @@ impl Traces {
         self.exporter.get()
     }
 
-    /// Records that the stage has finished a step, which took `took`.
+    /// Records that the stage has finished a step. The step took the time `took`.
     pub(super) fn step(&self, status: &StageStatus, step: u64, took: Duration) {
         let Some(exporter) = self.exporter() else { return };
         let (trace, end) = (self.trace(status, "step", step), SystemTime::now());
@@ -64,7 +64,7 @@ impl Traces {
         match event {
             TrainingEvent::Step(StepRecord { step, timeline: Some(timeline), data_wait_seconds, .. }) => {
                 let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-                // the time of a step that another process has trained is unknown
+                // the end of a step that another process has trained is unknown
                 let end = steps.iter().find(|end| end.step == *step).copied();
                 drop(steps);
                 let spans = |end| action_spans(end, timeline, *data_wait_seconds);
@@ -84,14 +84,14 @@ impl Traces {
         recovery_spans(trace, status.stage, recovery).into_iter().for_each(|span| exporter.add(span));
     }
 
-    /// The trace ID of `what` number `number`, the same on all stages of a group.
+    /// Returns the trace ID of the activity `what` with the number `number`. All stages of a group compute the same ID.
     fn trace(&self, status: &StageStatus, what: &str, number: u64) -> TraceId {
         let fence = status.group.as_ref().map_or(0, |group| group.fence);
         first_bytes(&format!("{} {} {fence} {what} {number}", self.job_uid, status.attempt))
     }
 }
 
-/// The ID of a span in its trace.
+/// Returns the ID of a span in its trace.
 fn span_id(trace: TraceId, name: &str) -> SpanId {
     first_bytes(&format!("{trace:?} {name}"))
 }
@@ -101,12 +101,12 @@ fn first_bytes<const N: usize>(text: &str) -> [u8; N] {
     std::array::from_fn(|at| hash.as_bytes()[at])
 }
 
-/// The ID of a stage's span in a trace.
+/// Returns the ID of a stage's span in a trace.
 fn stage_span_id(trace: TraceId, stage: u32) -> SpanId {
     span_id(trace, &format!("stage {stage}"))
 }
 
-/// A stage's span of an activity that all stages share: stage 0's span is the root.
+/// Returns the span of a stage in an activity that all stages share. The span of stage 0 is the root.
 fn stage_span(
     trace: TraceId,
     stage: u32,
@@ -126,8 +126,8 @@ fn stage_span(
     }
 }
 
-/// The spans of every stage's actions, below the stage's span of the step. The last action ends when the step does. The
-/// wait of stage 0 for data, if it is measured, ends when the first action begins.
+/// Returns the spans of every stage's actions. Their parent is the stage's span of the step. The last action ends when
+/// the step ends. The wait of stage 0 for data, if the stage measured it, ends when the first action begins.
 fn action_spans(end: &StepEnd, timeline: &TimelineRecord, data_wait_seconds: Option<f64>) -> Vec<Span> {
     let last = timeline.stages.iter().flat_map(|stage| &stage.seconds).fold(0.0, |last: f64, (_, end)| last.max(*end));
     let at = |seconds: f64| end.at - Duration::try_from_secs_f64(last - seconds).unwrap_or_default();
@@ -160,7 +160,7 @@ fn action_spans(end: &StepEnd, timeline: &TimelineRecord, data_wait_seconds: Opt
     spans
 }
 
-/// The span of a save that has just ended.
+/// Returns the span of a save that has just ended.
 fn save_span(trace: TraceId, stage: u32, save: &SaveRecord) -> Span {
     let end = SystemTime::now();
     let start = end - Duration::try_from_secs_f64(save.seconds).unwrap_or_default();
@@ -169,7 +169,7 @@ fn save_span(trace: TraceId, stage: u32, save: &SaveRecord) -> Span {
     Span { error: save.error.clone(), ..stage_span(trace, stage, "checkpoint", (start, end), attributes) }
 }
 
-/// The spans of a recovery, and of its phases below it.
+/// Returns the span of a recovery, and the spans of its phases as children.
 fn recovery_spans(trace: TraceId, stage: u32, recovery: &GroupRecovery) -> Vec<Span> {
     let at = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
     let group = &recovery.group;

@@ -18,7 +18,7 @@ use super::*;
 const LINK: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
 const BYTES: usize = 16_384;
 
-/// A name that no other test uses, in this or another process.
+/// Returns a name that no other test uses, in this or another process.
 fn unique(name: &str) -> String {
     format!("{name}/{}", std::process::id())
 }
@@ -27,7 +27,7 @@ fn ring<'a>(group: &'a str, nonce: &'a str) -> RingIdentity<'a> {
     RingIdentity { group, link: LINK, nonce, bytes: BYTES }
 }
 
-/// Returns the answer to a greeting, or what arrives until the connection is closed.
+/// Sends a greeting. Returns the answer; empty if the stage closes the connection without an answer.
 fn greet(address: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -45,32 +45,41 @@ fn secret() -> GroupSecret {
     GroupSecret::from_key_hex(1, &"07".repeat(32)).unwrap()
 }
 
-/// Runs `others` (other connections) while stage 1 of two waits for stage 0, which then connects.
+/// Returns the configuration of the links of stage `rank`, with `listener`.
+fn config<'a>(
+    (rank, listener): (usize, TcpListener),
+    group: &str,
+    secret: &'a GroupSecret,
+    addresses: &'a [String],
+    link_ids: &'a [LinkId],
+    transport: Transport,
+) -> LinksConfig<'a> {
+    LinksConfig {
+        rank,
+        group: group.to_owned(),
+        secret,
+        on_rejected: &|| {},
+        listener,
+        addresses,
+        link_ids,
+        transport,
+        device: Device::Cpu,
+        encryption: Encryption::None,
+        boundary_bytes: BYTES / 4,
+        tied_bytes: 0,
+        interrupt: Interrupt::default(),
+        timeout: Duration::from_secs(20),
+    }
+}
+
+/// Calls `others`, which opens other connections, while stage 1 of two waits for stage 0. Stage 0 connects afterwards.
 fn listening(transport: Transport, group: &str, others: impl FnOnce(&str)) {
     let link_ids = link_ids(&Placement::linear(2), false);
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
     let [first, second] = listeners;
-    let stage = |rank, listener| {
-        let (addresses, link_ids, timeout) = (&addresses[..], &link_ids[..], Duration::from_secs(20));
-        let (boundary_bytes, tied_bytes, group) = (BYTES / 4, 0, group.to_owned());
-        open_links(LinksConfig {
-            rank,
-            group,
-            secret: &secret(),
-            on_rejected: &|| {},
-            listener,
-            addresses,
-            link_ids,
-            transport,
-            device: Device::Cpu,
-            encryption: Encryption::None,
-            boundary_bytes,
-            tied_bytes,
-            interrupt: Interrupt::default(),
-            timeout,
-        })
-    };
+    let secret = secret();
+    let stage = |rank, listener| open_links(config((rank, listener), group, &secret, &addresses, &link_ids, transport));
     std::thread::scope(|scope| {
         let second = scope.spawn(|| stage(1, second));
         others(&addresses[1]);
@@ -109,7 +118,7 @@ const TAMPERINGS: [Tampering; 10] = [
     ("all zeros", |path| {
         fs::write(path, vec![0; fs::metadata(path).unwrap().len() as usize]).unwrap();
     }),
-    // without the right to change a file's owner, the test writes a file of the wrong size
+    // a process that may not change a file's owner writes a file of the wrong size instead
     ("another user's", |path| chown(path, Some(1), None).or_else(|_| fs::write(path, [0])).unwrap()),
 ];
 
@@ -134,7 +143,7 @@ fn only_the_senders_own_ring_is_mapped() {
         for bytes in [BYTES * 2, 0] {
             assert_eq!(greet(address, Some(("whole", bytes))), [0; 0], "{bytes}");
         }
-        // an announced path: no path leads out of the folder
+        // an announced path can't lead out of the folder
         assert_eq!(greet(address, Some(("../../tmp/file", BYTES * 3))), [0; 0]);
     });
 }
@@ -144,22 +153,8 @@ fn a_ring_that_is_there_is_used_and_one_that_is_not_leaves_the_stream() {
     let group = &*unique("met");
     for (there, answer) in [(true, SHARED), (false, INLINE)] {
         let (link_ids, secret) = (link_ids(&Placement::linear(2), false), secret());
-        let opening = LinksConfig {
-            rank: 1,
-            group: group.into(),
-            secret: &secret,
-            on_rejected: &|| {},
-            listener: TcpListener::bind("127.0.0.1:0").unwrap(),
-            addresses: &[],
-            link_ids: &link_ids,
-            transport: Transport::Auto,
-            device: Device::Cpu,
-            encryption: Encryption::None,
-            boundary_bytes: BYTES / 4,
-            tied_bytes: 0,
-            interrupt: Interrupt::default(),
-            timeout: Duration::from_secs(20),
-        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let opening = config((1, listener), group, &secret, &[], &link_ids, Transport::Auto);
         let address = opening.listener.local_addr().unwrap().to_string();
         let _named = there.then(|| NamedRing::create(&ring(group, "n")).unwrap());
         let deadline = Instant::now() + opening.timeout;
@@ -181,32 +176,20 @@ fn the_transport_decides_whether_shared_memory_is_brought() {
     listening(Transport::Shm, group, |address| assert_eq!(greet(address, None), [0; 0]));
 }
 
-/// Stage 0 sends to a stage that closes its connection, and waits for another that is silent: the failure ends both
-/// waits.
+/// Stage 1 closes the connection of stage 0 and opens no connection. The failure of the link to stage 1 also ends the
+/// wait for the link from stage 1.
 #[test]
 fn a_failure_to_dial_ends_the_wait_for_other_links() {
     let [first, second] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let addresses = [&first, &second].map(|listener| listener.local_addr().unwrap().to_string());
     let link_ids = link_ids(&Placement::linear(2), false);
     std::thread::scope(|scope| {
-        // closes the connection before it answers
+        // stage 1 closes the connection before it answers
         scope.spawn(move || drop(second.accept().unwrap()));
         let opened = open_links(LinksConfig {
-            rank: 0,
-            group: unique("failed"),
-            secret: &secret(),
-            on_rejected: &|| {},
-            listener: first,
-            addresses: &addresses,
-            link_ids: &link_ids,
-            transport: Transport::Tcp,
-            device: Device::Cpu,
-            encryption: Encryption::None,
-            boundary_bytes: BYTES / 4,
-            tied_bytes: 0,
-            interrupt: Interrupt::default(),
-            // far beyond the limit of a test
+            // the timeout is far longer than a test may take
             timeout: Duration::from_secs(100_000),
+            ..config((0, first), &unique("failed"), &secret(), &addresses, &link_ids, Transport::Tcp)
         });
         let error = opened.unwrap_err().to_string();
         assert!(error.starts_with(&format!("no answer from stage 1 at {}", addresses[1])), "{error}");

@@ -1,5 +1,5 @@
-//! The messages from one rank to another, at one of the two ends. A thread passes the messages of all links between the
-//! two to their communicator, one at a time, in the order in which the program handed them over.
+//! One end of the channel that carries all messages from one rank to another. A thread passes the messages of all links
+//! in this direction to the communicator, one at a time, in the order in which the program enqueued them.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -18,26 +18,27 @@ use super::communicator::{Communicator, CommunicatorEnd};
 use super::turn::{Signal, SlotGuard, TransferSlot, read_signal, write_signal};
 use crate::arrivals::ArrivedTensor;
 
-/// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited
-/// so far, which bounds both the delay and the work of polling.
+/// The shortest and the longest interval between polls of an event. Between these limits, the interval is a sixteenth
+/// of the time waited so far, which bounds both the delay and the work of polling.
 const POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(200)];
 
-/// Interval between checks for failures while a thread waits for a signal.
+/// The interval between checks for failures while a thread waits for a signal.
 const SIGNAL_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The time for a message to complete after the other end has closed its connection, having sent or received it.
+/// The time for which a message may still complete after the peer has closed its connection. The peer may have finished
+/// the message first.
 const PEER_CLOSED_GRACE: Duration = Duration::from_millis(500);
 
-/// The time limit for a communicator to send its remaining messages, once they are done on the device.
+/// The time limit for a communicator to send its remaining messages, once the device has finished them.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A tensor to be sent, or to be filled.
+/// A tensor that the channel sends or fills.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) link: LinkId,
     pub(crate) microbatch: usize,
     pub(crate) tensor: Tensor,
-    /// The channel that receives the tensor of a receive.
+    /// The queue to which the channel passes a filled tensor, if any.
     pub(crate) arrivals: Option<mpsc::Sender<Result<ArrivedTensor, LinkError>>>,
 }
 
@@ -59,18 +60,18 @@ pub(super) struct ChannelConfig {
     pub(super) context: CudaContext,
     pub(super) communicator: Communicator,
     pub(super) end: CommunicatorEnd,
-    /// Rank of this end.
+    /// The rank of this end.
     pub(super) rank: usize,
-    /// Rank of the other end.
+    /// The rank of the peer.
     pub(super) peer: usize,
-    /// The sockets of the links, which close when the other end is gone. The first socket carries the signals of both
-    /// ends ([`super::turn`]).
+    /// The sockets of the links. The sockets close when the peer's process ends. The first socket carries the signals
+    /// of both ends ([`super::turn`]).
     pub(super) sockets: Vec<TcpStream>,
     /// The slot that all channels of the stage share.
     pub(super) slot: Arc<TransferSlot>,
-    /// The first failure of the stage's channels, which they share too. The other channels fail in consequence.
+    /// The first failure among the stage's channels, which all of them share. Later failures are consequences of it.
     pub(super) first_failure: Arc<OnceLock<LinkError>>,
-    /// Ends the thread once the group has failed.
+    /// The interrupt that ends the thread once the group has failed.
     pub(super) interrupt: Interrupt,
 }
 
@@ -92,7 +93,7 @@ impl Channel {
         Ok(Channel { context, messages: Some(messages), failure, is_abandoned, thread })
     }
 
-    /// Hands a message over, to run after the work that libtorch has queued so far.
+    /// Enqueues a message. Its transfer runs after the work that libtorch has queued so far.
     pub(crate) fn enqueue(&self, message: Message) -> Result<(), LinkError> {
         let ready = self.context.record_default_stream()?;
         let link = message.link;
@@ -101,7 +102,8 @@ impl Channel {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// The reason that an earlier message failed. In that case, tensors received before may be wrong.
+    /// Returns the reason why an earlier message failed. After a failure, tensors that were received earlier may be
+    /// wrong.
     pub(crate) fn failure(&self) -> Option<LinkError> {
         self.failure.get().cloned()
     }
@@ -121,15 +123,15 @@ struct ChannelThread {
     config: ChannelConfig,
     stream: CudaStream,
     is_abandoned: Arc<AtomicBool>,
-    /// The message whose turn it is. The communicator uses its memory until it is done.
+    /// The message in transfer. The communicator uses the memory of its tensor until the transfer is done.
     current: Option<Message>,
-    /// The time at which the other end was first observed to be gone.
+    /// The time at which the thread first observed that the peer had closed a connection.
     peer_closed_at: Option<Instant>,
 }
 
 impl ChannelThread {
     fn run(mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>, failure: &OnceLock<LinkError>) {
-        // ends when the handle is dropped and all messages are done
+        // the iteration ends when the handle is dropped and all messages are done
         let ended = handed_over.iter().try_for_each(|(message, ready)| self.transfer(message, &ready));
         let ChannelThread { config, stream, current, .. } = self;
         let ChannelConfig { communicator, end, peer, sockets, first_failure, .. } = config;
@@ -139,7 +141,7 @@ impl ChannelThread {
                 CommunicatorEnd::Sender => ("to", "send"),
                 CommunicatorEnd::Receiver => ("from", "receive"),
             };
-            let what = link.unwrap_or_else(|| format!("what goes {from_or_to} stage {peer}"));
+            let what = link.unwrap_or_else(|| format!("the tensors {from_or_to} stage {peer}"));
             let error = match why {
                 device @ LinkError::Device(_) => device,
                 why => {
@@ -147,7 +149,8 @@ impl ChannelThread {
                     first_failure.get_or_init(broken).clone()
                 }
             };
-            // set before the abort, which lets the device continue with tensors that have not arrived
+            // the failure is set before the abort, because the abort lets the device continue with tensors that have
+            // not arrived
             let _ = failure.set(error.clone());
             drop(communicator);
             let _ = stream.synchronize();
@@ -167,7 +170,7 @@ impl ChannelThread {
         let (microbatch, arrivals) = (message.microbatch, message.arrivals.clone());
         let tensor = message.tensor.shallow_clone();
         self.wait_until_complete(ready)?;
-        // an empty tensor has no memory, and both ends know that it is empty
+        // both ends skip the transfer of an empty tensor, which has no memory
         let turn = if tensor.numel() > 0 { Some(self.take_turn()?) } else { None };
         if turn.is_some() {
             let give_up = || match self.config.interrupt.is_triggered() {
@@ -187,8 +190,8 @@ impl ChannelThread {
         Ok(())
     }
 
-    /// Waits until both ends are ready, and takes the slots of both stages: the lower rank's first, so that no stages
-    /// wait for each other in a circle.
+    /// Waits until both ends are ready, and until both stages have taken their slots. The lower rank takes its slot
+    /// first, so that stages never wait for each other in a circle.
     fn take_turn(&mut self) -> Result<SlotGuard, LinkError> {
         self.write(Signal::Ready)?;
         self.read(Signal::Ready)?;
@@ -246,7 +249,7 @@ impl ChannelThread {
             return Err(broken("the group has ended"));
         }
         if self.config.end == CommunicatorEnd::Receiver && self.is_abandoned.load(Ordering::Acquire) {
-            return Err(broken("nobody waits for it any more"));
+            return Err(broken("the receiver was closed"));
         }
         if self.config.sockets.iter().any(is_closed) {
             let peer_closed_at = *self.peer_closed_at.get_or_insert_with(Instant::now);
@@ -262,7 +265,7 @@ fn broken(why: impl Into<String>) -> LinkError {
     LinkError::Broken(why.into())
 }
 
-/// Whether the other end has closed a connection. Signals that it sent before are not read.
+/// Whether the peer has closed a connection. The check does not consume signals that the peer sent earlier.
 fn is_closed(socket: &TcpStream) -> bool {
     match recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, bytes)) => bytes == 0,
@@ -270,7 +273,7 @@ fn is_closed(socket: &TcpStream) -> bool {
     }
 }
 
-/// Shuts the sockets down. The interrupt has clones of them, so that closing alone would not notify the other end.
+/// Shuts the sockets down. Closing alone would not notify the peer, because the interrupt has clones of the sockets.
 fn close(sockets: &[TcpStream]) {
     for socket in sockets {
         let _ = shutdown(socket, Shutdown::Both);

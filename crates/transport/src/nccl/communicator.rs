@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use super::library::{Config, IN_PROGRESS, INVALID_USAGE, Nccl, RawCommunicator, RawUniqueId, SUCCESS, UINT8};
 
-/// The identifier with which both ends of a communicator find each other; it contains an address.
+/// The identifier with which both ends of a communicator find each other. The identifier contains an address.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct UniqueId(Vec<u8>);
 
@@ -23,17 +23,17 @@ impl UniqueId {
     /// Generates a new identifier.
     pub(super) fn generate(nccl: &'static Nccl) -> Result<UniqueId, String> {
         let mut id = RawUniqueId([0; 128]);
-        // SAFETY: writes one identifier.
+        // SAFETY: the call writes one identifier.
         let result = unsafe { (nccl.functions.get_unique_id)(&mut id) };
         check(nccl, ptr::null_mut(), "ncclGetUniqueId", result).map(|()| UniqueId(id.0.to_vec()))
     }
 
-    /// The identifier's bytes, as a greeting carries them.
+    /// Returns the identifier's bytes, as a greeting carries them.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Parses bytes from a peer; `None` if they are no identifier.
+    /// Returns the identifier that a peer sent; `None` if the bytes are not an identifier.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<UniqueId> {
         (bytes.len() == size_of::<RawUniqueId>()).then(|| UniqueId(bytes.to_vec()))
     }
@@ -45,7 +45,7 @@ impl UniqueId {
     }
 }
 
-/// The end of a communicator.
+/// An end of a communicator. Each value is a rank in NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommunicatorEnd {
     Sender = 0,
@@ -61,10 +61,10 @@ impl CommunicatorEnd {
     }
 }
 
-/// Interval between polls of a communicator with an operation in progress.
+/// The interval between polls of a communicator with an operation in progress.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// One end of a communicator, used by one thread at a time. Dropping it aborts it.
+/// One end of a communicator, used by one thread at a time. Dropping this value aborts the communicator.
 #[derive(Debug)]
 pub(crate) struct Communicator {
     nccl: &'static Nccl,
@@ -79,7 +79,7 @@ impl Communicator {
     /// Starts to connect; [`Communicator::is_ready`] returns whether the connection is complete.
     pub(crate) fn begin(nccl: &'static Nccl, id: &UniqueId, end: CommunicatorEnd) -> Result<Communicator, String> {
         let (mut raw, mut config) = (ptr::null_mut(), Config::non_blocking());
-        // SAFETY: writes one handle; the configuration is copied.
+        // SAFETY: the call writes one handle, and copies the configuration.
         let result = unsafe { (nccl.functions.init)(&mut raw, 2, id.raw(), end as c_int, &mut config) };
         let communicator = Communicator { nccl, end, raw };
         communicator.begun("ncclCommInitRankConfig", result).map(|()| communicator)
@@ -88,7 +88,7 @@ impl Communicator {
     /// Whether the operation in progress is complete.
     ///
     /// # Errors
-    /// A failure since the start, here or at the other end.
+    /// If an operation has failed at this end or at the peer.
     pub(super) fn is_ready(&self) -> Result<bool, String> {
         let (result, state) = self.async_error();
         self.begun("ncclCommGetAsyncError", result)?;
@@ -101,16 +101,16 @@ impl Communicator {
         [result, state].contains(&INVALID_USAGE)
     }
 
-    /// The result of `ncclCommGetAsyncError`, and the communicator's state that it reports.
+    /// Returns the result of `ncclCommGetAsyncError`, and the communicator's state that it reports.
     fn async_error(&self) -> (c_int, c_int) {
         let mut state = SUCCESS;
-        // SAFETY: writes one integer.
+        // SAFETY: the call writes one integer.
         let result = unsafe { (self.nccl.functions.get_async_error)(self.raw, &mut state) };
         (result, state)
     }
 
-    /// Queues a send or receive of a tensor's memory on `stream`, and waits until NCCL has accepted it. Calls `give_up`
-    /// while it waits.
+    /// Queues a send or receive of a tensor's memory on `stream`, and waits until NCCL has accepted the operation.
+    /// Calls `give_up` repeatedly during the wait, and returns its error.
     pub(super) fn transfer(
         &self,
         tensor: &Tensor,
@@ -124,8 +124,8 @@ impl Communicator {
             CommunicatorEnd::Sender => "ncclSend",
             CommunicatorEnd::Receiver => "ncclRecv",
         };
-        // SAFETY: the memory is the tensor's. The caller keeps it, and does not access the memory of a receive, until
-        // an event after this call is complete.
+        // SAFETY: the memory belongs to the tensor. The caller keeps the tensor, and does not access the memory of a
+        // receive, until an event after this call is complete.
         let result = unsafe {
             match self.end {
                 CommunicatorEnd::Sender => (functions.send)(address, bytes, UINT8, peer, raw, stream.raw()),
@@ -140,10 +140,10 @@ impl Communicator {
         Ok(())
     }
 
-    /// Frees the communicator once the network has sent all its messages, which may be after the stream has completed
-    /// them. Aborts it at the deadline.
+    /// Frees the communicator once the network has sent all its messages. The network may finish later than the stream.
+    /// At the deadline, aborts the communicator.
     pub(super) fn finish(mut self, deadline: Instant) {
-        // SAFETY: a valid communicator.
+        // SAFETY: the communicator is valid.
         let result = unsafe { (self.nccl.functions.finalize)(self.raw) };
         if self.begun("ncclCommFinalize", result).is_err() {
             return;
@@ -180,11 +180,11 @@ fn check(nccl: &'static Nccl, raw: RawCommunicator, call: &str, result: c_int) -
     if result == SUCCESS {
         return Ok(());
     }
-    // SAFETY: both functions return strings of the library. The last error stays valid until the next one on this
-    // thread.
+    // SAFETY: both functions return strings of the library. The text of the last error stays valid until the next error
+    // on this thread.
     let [why, last] = unsafe { [(nccl.errors.get_error_string)(result), (nccl.errors.get_last_error)(raw)] };
     let text = |text: *const c_char| {
-        // SAFETY: null, or a null-terminated string as above.
+        // SAFETY: the pointer is null, or a null-terminated string of the library.
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned())
     };
     let last = text(last).filter(|last| !last.is_empty()).map(|last| format!(" ({last})"));

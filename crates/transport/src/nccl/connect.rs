@@ -1,4 +1,4 @@
-//! Connecting the communicators of a stage, after the handshakes of its links have exchanged the unique ids.
+//! Connects the communicators of a stage, after the handshakes of its links have exchanged the unique ids.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ use super::library::Nccl;
 use super::remedy::remedy;
 use super::turn::TransferSlot;
 
-/// Interval between polls of communicators that connect.
+/// The interval between polls of communicators that connect.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The resources of a stage for NCCL.
@@ -46,18 +46,18 @@ impl Endpoint {
         }
     }
 
-    /// The context of the GPU.
+    /// Returns the context of the GPU.
     pub(crate) fn context(&self) -> CudaContext {
         self.context
     }
 
-    /// The identifier of a new communicator.
+    /// Generates the identifier of a new communicator.
     pub(crate) fn new_id(&self) -> Result<UniqueId, String> {
         UniqueId::generate(self.nccl)
     }
 }
 
-/// A link over the communicator of this identifier.
+/// A link over a communicator that is not connected yet.
 #[derive(Debug)]
 pub(crate) struct NewCommunicator {
     pub(crate) link: LinkId,
@@ -95,10 +95,11 @@ pub(crate) fn connect(
         let at = address.map_or_else(String::new, |address| format!(" at {address}"));
         let remedy = remedy(why, is_invalid_usage, address);
         let message = format!("NCCL does not connect stage {rank} with stage {peer}{at}: {why}; {remedy}");
-        // NCCL would reject the next group as well
+        // the next group would fail in the same way
         if is_invalid_usage { LinkError::Unavailable(message) } else { LinkError::Broken(message) }
     };
-    // all communicators start before the first wait, so that no stage waits for one that has not started
+    // all communicators start before the first wait, so that no stage waits for a communicator that its peer has not
+    // started
     let mut begun = Vec::new();
     let (slot, first_failure) = (Arc::new(TransferSlot::default()), Arc::default());
     for ((from, to), Pair { id, links, sockets }) in pairs {
@@ -135,7 +136,7 @@ pub(crate) fn connect(
         let peer = config.peer;
         let channel = Channel::start(config).map_err(|error| broken(peer, &error.to_string(), false, &[]))?;
         let channel = Arc::new(channel);
-        // the first message makes NCCL connect its transports, before training waits for one
+        // the first message makes NCCL connect its transports before training waits for a message
         let tensor = Tensor::zeros([1], (Kind::Float, endpoint.device));
         channel.enqueue(Message { link: links[0], microbatch: 0, tensor, arrivals: None })?;
         channels.extend(links.into_iter().map(|link| (link, Arc::clone(&channel))));

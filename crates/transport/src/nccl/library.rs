@@ -11,7 +11,7 @@ use stagecoach_kernels::library::LibraryError;
 /// The library's only name in NVIDIA's packages.
 const LIBRARY: &str = "libnccl.so.2";
 
-/// `NCCL_VERSION(2, 18, 0)`: the first one with all fields of [`Config`].
+/// `NCCL_VERSION(2, 18, 0)`: the first version with all fields of [`Config`].
 const MIN_VERSION: c_int = 21_800;
 
 /// `ncclComm_t`.
@@ -33,7 +33,7 @@ const UNDEFINED: c_int = c_int::MIN;
 #[repr(C)]
 pub(super) struct RawUniqueId(pub(super) [u8; 128]);
 
-/// `ncclConfig_t` of NCCL 2.18; newer versions recognise it by `size` and `version`.
+/// `ncclConfig_t` of NCCL 2.18. Newer versions recognise this layout by `size` and `version`.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -47,12 +47,12 @@ pub(super) struct Config {
     split_share: c_int,
 }
 
-/// The most blocks of a GPU that a communicator may take from the computation. One block is too few for the bandwidth
-/// of a fast link.
+/// The maximum number of thread blocks that a communicator occupies on a GPU. One block is too few for the bandwidth of
+/// a fast link.
 const MAX_CTAS: c_int = 4;
 
 impl Config {
-    /// A configuration whose calls return before they are complete.
+    /// Returns a configuration with which NCCL's calls return before they are complete.
     pub(super) fn non_blocking() -> Config {
         Config {
             size: size_of::<Config>(),
@@ -90,7 +90,7 @@ c_functions! {
     } returns *const c_char
 }
 
-/// NCCL.
+/// The NCCL library.
 #[derive(Debug)]
 pub(crate) struct Nccl {
     pub(super) functions: NcclFunctions,
@@ -98,7 +98,7 @@ pub(crate) struct Nccl {
 }
 
 impl Nccl {
-    /// NCCL, opened once.
+    /// Returns the NCCL library, which the first call opens.
     ///
     /// # Errors
     /// A sentence, if NCCL is missing or too old.
@@ -115,7 +115,7 @@ impl Nccl {
         let functions = NcclFunctions::open(name).map_err(unusable)?;
         let errors = NcclErrors::open(name).map_err(unusable)?;
         let mut version = 0;
-        // SAFETY: writes one integer.
+        // SAFETY: the call writes one integer.
         let result = unsafe { (functions.get_version)(&mut version) };
         if result != SUCCESS || version < MIN_VERSION {
             let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(other, "libc.so.6 has no ncclGetVersion: NCCL 2.18 or newer is needed");
     }
 
-    /// The layout is that of the C compiler on 64-bit machines, because NCCL reads the fields by offset.
+    /// The layout equals the C compiler's layout on 64-bit machines, because NCCL reads the fields by offset.
     #[test]
     fn the_configuration_is_laid_out_as_in_the_header() {
         assert_eq!(size_of::<Config>(), 48);

@@ -1,6 +1,7 @@
 //! Tensors between GPUs by NCCL: one communicator for each ordered pair of ranks, shared by all links in that
 //! direction. NCCL's messages have no names, so that both ends must pass the same messages to a communicator in the
-//! same order. This order is that of the ranks' programs, which `stagecoach_pipeline` verifies for each pair of ranks.
+//! same order. The ranks' programs define this order, and `stagecoach_pipeline` verifies the programs for each pair of
+//! ranks.
 //!
 //! A thread passes each message to NCCL once both ends are ready ([`turn`]). A send never makes the program wait. The
 //! program waits for a received tensor until both ends have passed it to NCCL, and the computations that use the tensor

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 /// The variable that selects NCCL's network interfaces.
 const INTERFACE_VARIABLE: &str = "NCCL_SOCKET_IFNAME";
 
-/// The remedy, as the end of a sentence, if NCCL does not connect to `peer` because of `why`. `is_invalid_usage` is set
-/// if NCCL reports invalid usage.
+/// Returns the remedy, as the end of a sentence, if NCCL does not connect to `peer` because of `why`.
+/// `is_invalid_usage` is set if NCCL reports invalid usage.
 pub(super) fn remedy(why: &str, is_invalid_usage: bool, peer: Option<IpAddr>) -> String {
     let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
     let interface = peer.and_then(|peer| interface_to(peer, &routes));
@@ -27,13 +27,14 @@ fn remedy_for(why: &str, is_invalid_usage: bool, interface: Option<&str>, set: O
     });
     let value = interface.unwrap_or("the interface between the pods");
     format!(
-        "{INTERFACE_VARIABLE} {taken}{wanted}: if it has taken another interface, set {INTERFACE_VARIABLE}={value} in the template; if a \
+        "{INTERFACE_VARIABLE} {taken}{wanted}: if NCCL uses another interface, set {INTERFACE_VARIABLE}={value} in the template; if a \
          network policy blocks its ports, which it chooses, let the pods of the job reach each other on all; or set \
          spec.pipeline.transport to Tcp"
     )
 }
 
-/// The interface for an IPv4 address by the kernel's routing table (`/proc/net/route`): the one with the longest mask.
+/// Returns the network interface for an IPv4 address, from the kernel's routing table (`/proc/net/route`): the
+/// interface of the route with the longest mask.
 fn interface_to(peer: IpAddr, routes: &str) -> Option<String> {
     let IpAddr::V4(peer) = peer else { return None };
     if peer.is_loopback() {
@@ -89,6 +90,6 @@ ib0\t0005000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
         );
         assert!(wrong.contains("set NCCL_SOCKET_IFNAME=eth0") && wrong.contains("network policy"), "{wrong}");
         let unknown = remedy_for("it has taken too long", false, None, None);
-        assert!(unknown.starts_with("NCCL_SOCKET_IFNAME is not set: if it"), "{unknown}");
+        assert!(unknown.starts_with("NCCL_SOCKET_IFNAME is not set: if NCCL"), "{unknown}");
     }
 }

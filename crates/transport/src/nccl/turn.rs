@@ -1,13 +1,14 @@
-//! Turns: a stage has at most one message in NCCL at a time, and passes it to NCCL when the other end does.
+//! Turns: a stage has at most one message in NCCL at a time, and passes it to NCCL when the peer does.
 //!
-//! A message in NCCL occupies the GPU until its peer joins. A peer may be unable to join: its driver may wait for its
-//! own GPU (to load a kernel, or to free memory), and its GPU may run all streams in one queue. With a second message
-//! in NCCL that waits for the first stage, the two wait for each other forever. With one message, whose tensor is
-//! complete and whose peer has no other, the peer's GPU always comes to its end, and the peer joins.
+//! A message in NCCL occupies the GPU until the peer joins. The peer may be unable to join: its driver may wait for its
+//! GPU (to load a kernel, or to free memory), and its GPU may run all streams in one queue. If another message occupies
+//! the peer's GPU and waits for this stage, the two stages wait for each other forever. A stage therefore passes a
+//! message to NCCL only when the tensor is complete and neither end has another message in NCCL. The peer's GPU then
+//! finishes its work, and the peer joins.
 //!
-//! Each message takes three signals on the pair's own socket. Both ends send [`Signal::Ready`]: the sender's tensor is
-//! complete, and the receiver's memory is free. Then each takes the slot of its stage and sends [`Signal::Go`], the
-//! lower rank first.
+//! For each message, each end sends two signals on the first socket of the pair. Both ends send [`Signal::Ready`] when
+//! the sender's tensor is complete and the receiver's memory is free. Each end then takes the slot of its stage and
+//! sends [`Signal::Go`], the lower rank first.
 
 use std::io::{ErrorKind, Read as _, Result, Write as _};
 use std::net::TcpStream;
@@ -17,9 +18,9 @@ use std::time::Duration;
 /// A signal from one end of a channel to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// The message can be transferred.
+    /// This end is ready to transfer the message.
     Ready = b'R' as isize,
-    /// This end has its slot.
+    /// This end has taken the slot of its stage.
     Go = b'G' as isize,
 }
 
@@ -27,7 +28,7 @@ pub(super) fn write_signal(mut socket: &TcpStream, signal: Signal) -> Result<()>
     socket.write_all(&[signal as u8])
 }
 
-/// Waits for a signal, for at most `timeout`.
+/// Waits for a signal, for at most `timeout`. Returns `None` after the timeout.
 ///
 /// # Errors
 /// If the connection is closed or lost.
@@ -44,19 +45,19 @@ pub(super) fn read_signal(mut socket: &TcpStream, timeout: Duration) -> Result<O
     }
 }
 
-/// Permits one message of a stage at a time.
+/// The slot of a stage, which permits one message at a time.
 #[derive(Debug, Default)]
 pub(super) struct TransferSlot {
     is_taken: Mutex<bool>,
     freed: Condvar,
 }
 
-/// The taken slot. Dropping the guard frees the slot.
+/// The guard of a taken slot. Dropping the guard frees the slot.
 #[derive(Debug)]
 pub(super) struct SlotGuard(Arc<TransferSlot>);
 
 impl TransferSlot {
-    /// Waits for the slot. Calls `watch` every millisecond, and gives up with its error.
+    /// Waits for the slot. Calls `watch` every millisecond, and returns its error.
     pub(super) fn take<E>(
         self: &Arc<Self>,
         mut watch: impl FnMut() -> std::result::Result<(), E>,
@@ -96,7 +97,7 @@ mod tests {
         waiter.join().unwrap().unwrap();
     }
 
-    /// The two ends of a message between two ranks.
+    /// The progress of one end of a message.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     enum End {
         Started,
@@ -112,8 +113,8 @@ mod tests {
         is_taken: Vec<bool>,
     }
 
-    /// All worlds that one step of one end leads to. Without `is_ordered`, each end takes its slot as soon as both ends
-    /// are ready.
+    /// Returns all worlds that one step of one end leads to. Without `is_ordered`, each end takes its slot as soon as
+    /// both ends are ready.
     fn next(world: &World, pairs: &[[usize; 2]], is_ordered: bool) -> Vec<World> {
         let mut all = Vec::new();
         for (message, ranks) in pairs.iter().enumerate() {

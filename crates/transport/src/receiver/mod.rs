@@ -16,24 +16,24 @@ use super::{LinkError, LinkId};
 use nccl::NcclReceiver;
 use stream::StreamReceiver;
 
-/// Receives tensors over one link, in the order in which they were posted.
+/// The receiver of one link. The link fills tensors in the order in which they were posted.
 #[derive(Debug)]
 pub struct Receiver {
     link: LinkId,
-    /// The device on which its tensors are used.
+    /// The device of the received tensors.
     device: Device,
-    backend: Backend,
+    backend: ReceiverBackend,
 }
 
 #[derive(Debug)]
-enum Backend {
+enum ReceiverBackend {
     Stream(StreamReceiver),
     Nccl(NcclReceiver),
 }
 
 impl Receiver {
-    /// Starts to receive tensors for `device` from `stream`, the stream of the connection `socket`; also into the
-    /// memory of `gpu`.
+    /// Starts to receive tensors for `device` from `stream`, the stream of the connection `socket`. With `gpu`, tensors
+    /// may be in GPU memory.
     pub(super) fn start(
         link: LinkId,
         device: Device,
@@ -43,52 +43,57 @@ impl Receiver {
         gpu: Option<CudaContext>,
     ) -> Receiver {
         let device = if link.payload.is_on_device() { device } else { Device::Cpu };
-        Receiver { link, device, backend: Backend::Stream(StreamReceiver::start(link, socket, stream, carrier, gpu)) }
+        Receiver {
+            link,
+            device,
+            backend: ReceiverBackend::Stream(StreamReceiver::start(link, socket, stream, carrier, gpu)),
+        }
     }
 
-    /// Receives into the memory of a GPU.
+    /// Creates a receiver that fills GPU memory over NCCL.
     pub(super) fn over(link: LinkId, device: Device, channel: Arc<Channel>) -> Receiver {
-        Receiver { link, device, backend: Backend::Nccl(NcclReceiver::new(channel)) }
+        Receiver { link, device, backend: ReceiverBackend::Nccl(NcclReceiver::new(channel)) }
     }
 
     /// Posts a receive: allocates the tensor (by libtorch, for the alignment that kernels expect) and returns at once.
-    /// `shape` and `kind` are those of the tensor that the sender must send.
+    /// `shape` and `kind` must equal the shape and dtype of the sender's tensor.
     pub fn post(&mut self, microbatch: usize, shape: &[i64], kind: Kind) {
         self.post_into(microbatch, Tensor::empty(shape, (kind, self.device)));
     }
 
-    /// Posts a receive into a contiguous tensor. The caller does not use the tensor until it has arrived.
+    /// Posts a receive into a contiguous tensor. The caller must not use the tensor until its data has arrived.
     pub fn post_into(&mut self, microbatch: usize, tensor: Tensor) {
         match &mut self.backend {
-            Backend::Stream(receiver) => receiver.post(microbatch, tensor),
-            Backend::Nccl(receiver) => receiver.post(self.link, self.device, microbatch, tensor),
+            ReceiverBackend::Stream(receiver) => receiver.post(microbatch, tensor),
+            ReceiverBackend::Nccl(receiver) => receiver.post(self.link, self.device, microbatch, tensor),
         }
     }
 
-    /// Waits for the tensor posted for `microbatch`. A tensor in the memory of a GPU may not be filled yet: later
-    /// computations of libtorch run once it is.
+    /// Waits for the tensor that was posted for `microbatch`. A tensor in GPU memory may not be filled yet, but later
+    /// computations of libtorch wait for its data.
     pub fn wait(&mut self, microbatch: usize) -> Result<Tensor, LinkError> {
         self.wait_for_arrival(microbatch).map(|(tensor, _)| tensor)
     }
 
-    /// Like [`wait`](Self::wait), with the time of arrival.
+    /// Like [`wait`](Self::wait), but also returns the time of arrival.
     pub fn wait_for_arrival(&mut self, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         match &mut self.backend {
-            Backend::Stream(receiver) => receiver.wait(self.link, microbatch),
-            Backend::Nccl(receiver) => receiver.wait(self.link, microbatch),
+            ReceiverBackend::Stream(receiver) => receiver.wait(self.link, microbatch),
+            ReceiverBackend::Nccl(receiver) => receiver.wait(self.link, microbatch),
         }
     }
 
     /// Whether a thread of this process fills the posted tensors.
     pub(super) fn is_stream(&self) -> bool {
-        matches!(self.backend, Backend::Stream(_))
+        matches!(self.backend, ReceiverBackend::Stream(_))
     }
 
-    /// The reason that an earlier receive failed, as far as it is known. In that case, returned tensors may be wrong.
+    /// Returns the reason why an earlier receive failed, if a failure is known. After a failure, returned tensors may
+    /// be wrong.
     pub(super) fn failure(&self) -> Option<LinkError> {
         match &self.backend {
-            Backend::Stream(_) => None,
-            Backend::Nccl(receiver) => receiver.failure(),
+            ReceiverBackend::Stream(_) => None,
+            ReceiverBackend::Nccl(receiver) => receiver.failure(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Receives from GPU to GPU.
+//! Receives tensors from GPU to GPU, over NCCL.
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ pub(super) struct NcclReceiver {
     /// The sending half of `arrivals`.
     sender: mpsc::Sender<Result<ArrivedTensor, LinkError>>,
     arrivals: Arrivals,
-    /// The final destinations of tensors that were posted in other memory, by microbatch.
+    /// The destinations of tensors that were posted on another device, by microbatch.
     destinations: HashMap<usize, Tensor>,
 }
 
@@ -27,7 +27,7 @@ impl NcclReceiver {
         NcclReceiver { channel, sender, arrivals: Arrivals::new(arrived), destinations: HashMap::new() }
     }
 
-    /// The reason that a posted receive failed, as far as it is known.
+    /// Returns the reason why a posted receive failed, if a failure is known.
     pub(super) fn failure(&self) -> Option<LinkError> {
         self.channel.failure()
     }
@@ -39,7 +39,7 @@ impl NcclReceiver {
         }
         let message = Message { link, microbatch, tensor, arrivals: Some(self.sender.clone()) };
         if let Err(error) = self.channel.enqueue(message) {
-            let _ = self.sender.send(Err(error)); // for `wait`
+            let _ = self.sender.send(Err(error)); // `wait` returns this error
         }
     }
 

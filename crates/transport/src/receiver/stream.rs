@@ -1,4 +1,4 @@
-//! Receives from a stream, by a thread that fills the tensors.
+//! Receives tensors from a stream. A thread fills the tensors.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use super::super::stream::LinkStream;
 use super::super::{LinkError, LinkId};
 use crate::arrivals::{Arrivals, ArrivedTensor};
 
-/// A receive on a stream.
+/// A posted receive on a stream.
 #[derive(Debug)]
 struct Posted {
     microbatch: u32,
@@ -83,8 +83,8 @@ struct Filler {
 }
 
 impl Filler {
-    /// Fills a tensor, which is on the GPU if there is an event at which it is `free`, and on the host otherwise.
-    /// Returns the time at which it is filled.
+    /// Fills a tensor. With the event `free`, the tensor is on the GPU, and its memory is free after this event.
+    /// Without an event, the tensor is on the host. Returns the time at which the tensor is filled.
     fn fill(&mut self, microbatch: u32, tensor: &Tensor, free: Option<&CudaEvent>) -> Result<Timestamp, LinkError> {
         let mut filled = None;
         for part in parts(tensor, self.link.payload) {
@@ -114,7 +114,7 @@ impl Filler {
         Ok(filled)
     }
 
-    /// Fills a tensor of the host.
+    /// Fills a host tensor with the next payload.
     fn receive(&mut self, microbatch: u32, tensor: &Tensor) -> Result<(), LinkError> {
         let Filler { link, stream, carrier, .. } = self;
         let expected = Header::of(microbatch, tensor);
@@ -128,7 +128,7 @@ impl Filler {
                 "stage {to} expected {expected} from stage {from}, got {found}: both must run the same plan"
             )));
         }
-        // SAFETY: the tensor is for this receive alone, and is passed on only after it is filled.
+        // SAFETY: the tensor belongs to this receive, and no other code uses it before it is filled.
         carrier.take(stream, unsafe { &mut *bytes_of(tensor) }).map_err(broken)
     }
 }
@@ -136,7 +136,7 @@ impl Filler {
 impl Drop for StreamReceiver {
     fn drop(&mut self) {
         self.posts = None;
-        // wakes the thread if it still waits for bytes
+        // the shutdown wakes the thread if it still waits for bytes
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -15,22 +15,22 @@ use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 use stream::StreamSender;
 
-/// Sends tensors over one link, in order.
+/// The sender of one link, which sends tensors in order.
 #[derive(Debug)]
 pub struct Sender {
     link: LinkId,
-    backend: Backend,
+    backend: SenderBackend,
     bytes: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-enum Backend {
+enum SenderBackend {
     Stream(StreamSender),
     Nccl(Arc<Channel>, Device),
 }
 
 impl Sender {
-    /// Starts to send on `stream`, the stream of the connection `socket`, also from the memory of `gpu`.
+    /// Starts to send on `stream`, the stream of the connection `socket`. With `gpu`, tensors may be in GPU memory.
     pub(super) fn start(
         link: LinkId,
         socket: TcpStream,
@@ -40,20 +40,20 @@ impl Sender {
     ) -> Sender {
         let bytes = Arc::new(AtomicU64::new(0));
         let sender = StreamSender::start(link, socket, stream, carrier, bytes.clone(), gpu);
-        Sender { link, backend: Backend::Stream(sender), bytes }
+        Sender { link, backend: SenderBackend::Stream(sender), bytes }
     }
 
-    /// Sends from the memory of `device`, a GPU.
+    /// Creates a sender of tensors in the memory of `device`, a GPU, over NCCL.
     pub(super) fn over(link: LinkId, device: Device, channel: Arc<Channel>) -> Sender {
-        Sender { link, backend: Backend::Nccl(channel, device), bytes: Arc::default() }
+        Sender { link, backend: SenderBackend::Nccl(channel, device), bytes: Arc::default() }
     }
 
-    /// Hands over a contiguous tensor, which the link keeps alive until it is sent.
+    /// Sends a contiguous tensor. The link keeps the tensor alive until it is sent.
     ///
     /// A send to a stream blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier tensors have
-    /// not left this stage: TCP's buffers or shared memory are full and the receiver has not posted their receives, or
-    /// a GPU has not computed them. Tensors between replicas never block, because they are sent while the stage
-    /// computes. A send from GPU to GPU never blocks: it runs on the device, after the computation of the tensor.
+    /// not left this stage. A tensor can't leave while TCP's buffers or the shared memory are full, or while a GPU has
+    /// not computed the tensor. A send between replicas never blocks, because the queue of such a link is unbounded. A
+    /// send from GPU to GPU never blocks, because it runs on the device after the computation of the tensor.
     ///
     /// # Errors
     /// If an earlier send failed.
@@ -61,8 +61,8 @@ impl Sender {
         self.send_when(microbatch, tensor, None)
     }
 
-    /// Like [`send`](Self::send), for a tensor that is complete only with an event. Without an event, the tensor is
-    /// complete after the work that libtorch has queued so far.
+    /// Like [`send`](Self::send), for a tensor that is complete once the event `complete` is complete. Without an
+    /// event, the tensor is complete after the work that libtorch has queued so far.
     pub fn send_when(
         &self,
         microbatch: usize,
@@ -70,8 +70,8 @@ impl Sender {
         complete: Option<Arc<CudaEvent>>,
     ) -> Result<(), LinkError> {
         match &self.backend {
-            Backend::Stream(queue) => queue.send(self.link, microbatch, tensor, complete),
-            Backend::Nccl(channel, device) => {
+            SenderBackend::Stream(queue) => queue.send(self.link, microbatch, tensor, complete),
+            SenderBackend::Nccl(channel, device) => {
                 complete.map_or(Ok(()), |complete| complete.make_default_stream_wait())?;
                 let tensor = tensor.to_device(*device);
                 let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
@@ -81,15 +81,15 @@ impl Sender {
         }
     }
 
-    /// The reason that an earlier send failed, as far as it is known.
+    /// Returns the reason why an earlier send failed, if a failure is known.
     pub(super) fn failure(&self) -> Option<LinkError> {
         match &self.backend {
-            Backend::Stream(queue) => queue.failure(),
-            Backend::Nccl(channel, _) => channel.failure(),
+            SenderBackend::Stream(queue) => queue.failure(),
+            SenderBackend::Nccl(channel, _) => channel.failure(),
         }
     }
 
-    /// Payload bytes sent so far.
+    /// Returns the number of payload bytes sent so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -25,18 +25,18 @@ pub(super) struct StreamSender {
     failure: Arc<OnceLock<LinkError>>,
 }
 
-/// A tensor to be written.
+/// A queued tensor.
 #[derive(Debug)]
 struct Outbound {
     microbatch: u32,
     tensor: Tensor,
-    /// The GPU whose memory holds the tensor; `None` if it is in host memory.
+    /// The GPU whose memory holds the tensor; `None` if the tensor is in host memory.
     gpu: Option<CudaContext>,
     /// The event at which the tensor is complete.
     complete: Option<Arc<CudaEvent>>,
 }
 
-/// The queue to the thread: bounded, or unbounded for all tensors of a step.
+/// The queue of the writing thread: unbounded for tensors between replicas, bounded for all other tensors.
 #[derive(Debug)]
 enum TensorQueue {
     Bounded(mpsc::SyncSender<Outbound>),
@@ -51,7 +51,7 @@ impl TensorQueue {
                 (TensorQueue::Unbounded(sender), jobs)
             }
             _ => {
-                // the thread itself holds one more
+                // the thread holds one more tensor
                 let (sender, jobs) = mpsc::sync_channel(SENDS_IN_FLIGHT - 1);
                 (TensorQueue::Bounded(sender), jobs)
             }
@@ -73,7 +73,7 @@ struct Writer {
     stream: LinkStream,
     carrier: Outgoing,
     buffer: Option<PinnedBuffer>,
-    /// Payload bytes sent so far.
+    /// The number of payload bytes sent so far.
     sent: Arc<AtomicU64>,
 }
 
@@ -82,8 +82,8 @@ impl Writer {
         for part in parts(&outbound.tensor, self.link.payload) {
             let header = Header::of(outbound.microbatch, &part);
             let part = self.on_host(outbound, part)?;
-            // SAFETY: a boundary tensor is never written again once it has been handed over. A copy of a state, or a
-            // tensor between replicas, is not written before its receiver has it.
+            // SAFETY: the program never writes a boundary tensor again once it has sent the tensor. The program does
+            // not write a copy of a state, or a tensor between replicas, before the receiver has it.
             let written = self.carrier.put(&mut self.stream, &header.encode(), unsafe { &*bytes_of(&part) });
             let link = self.link;
             written.map_err(|error| LinkError::from_io(format_args!("could not send {header}, {link}"), &error))?;
@@ -92,7 +92,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A part of a tensor in host memory, once it is complete.
+    /// Waits until the tensor is complete, and returns its `part` in host memory.
     fn on_host(&mut self, outbound: &Outbound, part: Tensor) -> Result<Tensor, CudaError> {
         let Some(complete) = &outbound.complete else { return Ok(part) };
         let Some(gpu) = outbound.gpu else {
@@ -124,7 +124,7 @@ impl StreamSender {
             for outbound in jobs {
                 if let Err(error) = writer.write(&outbound) {
                     let _ = failed.set(error);
-                    // notifies the receiver, which waits for the remaining tensors
+                    // the shutdown notifies the receiver, which waits for the remaining tensors
                     let _ = socket.shutdown(Shutdown::Both);
                     return;
                 }
@@ -153,7 +153,7 @@ impl StreamSender {
         }
     }
 
-    /// The error that ended the thread early.
+    /// Returns the error that ended the thread early.
     pub(super) fn failure(&self) -> Option<LinkError> {
         self.failure.get().cloned()
     }

@@ -1,4 +1,4 @@
-//! The demand of a job on its queue, from its spec, labels and annotations.
+//! The demand of a job: the pods for which the job asks its queue, according to its spec, labels and annotations.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -23,9 +23,9 @@ pub(crate) struct Demand {
     pub(crate) queue_name: String,
     /// The class that decides the priority.
     pub(crate) priority_class: Option<PriorityClassName>,
-    /// Whether the number of pods changes by Workload slices.
+    /// Whether the job changes its number of pods through Workload slices.
     pub(crate) is_elastic: bool,
-    /// The name of a Workload that another controller has made for this job.
+    /// The name of a Workload that another controller has created for this job.
     pub(crate) prebuilt: Option<String>,
     /// The stages and replicas for which the job asks.
     pub(crate) mesh: Mesh,
@@ -37,12 +37,12 @@ pub(crate) struct Demand {
     pub(crate) pod_sets: Vec<PodSet>,
 }
 
-/// The name of the class of a priority.
+/// The name of the class that decides a priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PriorityClassName {
-    /// A WorkloadPriorityClass, of Kueue.
+    /// The name of a WorkloadPriorityClass of Kueue.
     Workload(String),
-    /// The PriorityClass of the pods.
+    /// The name of the PriorityClass of the pods.
     Pod(String),
 }
 
@@ -63,7 +63,7 @@ impl PriorityClassName {
 }
 
 impl Demand {
-    /// The demand of a job; `None` for a job without a queue.
+    /// Returns the demand of a job; `None` for a job without a queue.
     pub(crate) fn new(
         labels: &BTreeMap<String, String>,
         annotations: &BTreeMap<String, String>,
@@ -84,7 +84,7 @@ impl Demand {
             .or_else(|| of_pods.map(|name| PriorityClassName::Pod(name.to_owned())));
         let mesh = spec.mesh();
         let range = spec.elastic.as_ref().map(|elastic| elastic.min_data_parallel..=elastic.max_data_parallel);
-        // only a job that names the number is admitted with fewer replicas than it asks for
+        // Kueue may admit fewer replicas than the job asks for only if the spec names the minimum
         let given = spec.given_min_data_parallel();
         let min_data_parallel = given.map_or(mesh.data_parallel, |_| spec.min_data_parallel());
         Some(Demand {
@@ -100,9 +100,9 @@ impl Demand {
         })
     }
 
-    /// The demand of an elastic job with an admission: one replica more than are admitted, or as many if the job can't
-    /// grow. Without an admission, the job asks for its fewest replicas. `admitted` has the stages and replicas of the
-    /// admission.
+    /// Returns the demand of an elastic job after an admission for `admitted`. The job asks for one replica more than
+    /// `admitted` has, or for the same number if the job can't grow. Without an admission, the job asks for its fewest
+    /// replicas.
     pub(crate) fn after_admission(self, admitted: Option<Mesh>, may_grow: bool) -> Demand {
         let Some(range) = self.range.clone() else { return self };
         let (min, max) = range.into_inner();
@@ -113,7 +113,7 @@ impl Demand {
         Demand { mesh: Mesh { data_parallel, ..self.mesh }, ..self }
     }
 
-    /// The reason why Kueue can't admit the job, if there is one.
+    /// Returns the reason why Kueue can't admit the job; `None` if Kueue can admit it.
     pub(crate) fn problem(&self) -> Option<String> {
         let sets = self.pod_sets.len();
         (sets > MAX_POD_SETS).then(|| {
@@ -124,12 +124,12 @@ impl Demand {
         })
     }
 
-    /// The number of pods of a set.
+    /// Returns the number of pods of a set.
     pub(crate) fn count(&self, set: &PodSet) -> u32 {
         set.count(self.mesh.data_parallel, self.spares)
     }
 
-    /// Whether `workload` asks for these pods, in this queue. The counts may differ.
+    /// Whether `workload` asks for the pods of this demand, in its queue. The counts may differ.
     pub(crate) fn matches(&self, workload: &Workload) -> bool {
         let annotation = |key: &str| workload.annotations().get(key).map(String::as_str);
         self.prebuilt.is_some()
@@ -138,14 +138,15 @@ impl Demand {
                 && (annotation(ELASTIC_JOB_ANNOTATION) == Some("true")) == self.is_elastic
     }
 
-    /// Whether `workload` has these counts.
+    /// Whether `workload` has the counts of this demand.
     pub(crate) fn has_counts(&self, workload: &Workload) -> bool {
         let wanted = self.pod_sets.iter().map(|set| (set.name.as_str(), self.count(set), self.min_count(set)));
         let stored = workload.spec.pod_sets.iter().map(|set| (set.name.as_str(), set.count, set.min_count));
         wanted.eq(stored) && workload.mesh() == Some(self.mesh)
     }
 
-    /// The stages and replicas that the admission of `workload` allows this job; `None` if the job asks for more.
+    /// Returns the stages and replicas that the admission of `workload` allows this job. Returns `None` if `workload`
+    /// has fewer pods than the demand, or if the admission is below the job's minimum.
     pub(crate) fn granted_mesh(&self, workload: &Workload) -> Option<Mesh> {
         let mut replicas = self.mesh.data_parallel;
         for set in self.pod_sets.iter().filter(|set| set.has_stages()) {
@@ -153,27 +154,27 @@ impl Demand {
             if stored.count < self.count(set) {
                 return None;
             }
-            let available = workload.admitted_count(stored).saturating_sub(workload.surrendered(stored));
+            let available = workload.admitted_count(stored).saturating_sub(workload.reclaimable_count(stored));
             replicas = replicas.min(available.checked_div(set.count(1, 0)).unwrap_or(0));
         }
         let is_enough = replicas > 0 && replicas >= self.min_data_parallel.min(self.mesh.data_parallel);
         is_enough.then_some(Mesh { data_parallel: replicas, ..self.mesh })
     }
 
-    /// The stages and replicas of an attempt for which `granted` is admitted. An attempt of an elastic job has room for
-    /// all replicas, and grows while it runs.
+    /// Returns the stages and replicas of an attempt that starts with the admission of `granted`. An attempt of an
+    /// elastic job has ranks for its maximum of replicas, because it can grow while it runs.
     pub(crate) fn attempt_mesh(&self, granted: Mesh) -> Mesh {
         Mesh { data_parallel: self.range.as_ref().map_or(granted.data_parallel, |range| *range.end()), ..granted }
     }
 
-    /// The number of admitted spares that the job asks for.
+    /// Returns the number of admitted spares, up to the number that the job asks for.
     pub(crate) fn granted_spares(&self, workload: &Workload) -> u32 {
         let stored = workload.spec.pod_sets.iter().find(|stored| stored.name == SPARES);
         stored.map_or(0, |stored| workload.admitted_count(stored).min(self.spares))
     }
 
     fn min_count(&self, set: &PodSet) -> Option<u32> {
-        // Kueue accepts one set with a minimum, and none together with slices
+        // Kueue accepts a minimum for only one pod set, and no minimum together with slices
         let is_alone = self.has_one_set_of_stages() && set.has_stages();
         let may_be_fewer = self.min_data_parallel < self.mesh.data_parallel && !self.is_elastic;
         (is_alone && may_be_fewer).then(|| set.count(self.min_data_parallel, 0))
@@ -183,13 +184,13 @@ impl Demand {
         self.pod_sets.iter().filter(|set| set.has_stages()).count() == 1
     }
 
-    /// A hash of the pod sets without their counts. Another hash is another demand, which needs another admission.
+    /// Returns a hash of the pod sets without their counts. A demand with another hash needs a new admission.
     pub(crate) fn hash(&self) -> String {
         let sets: Value = self.pod_sets.iter().map(PodSet::identity).collect();
         blake3::hash(sets.to_string().as_bytes()).to_hex()[..16].to_owned()
     }
 
-    /// The pod sets of a Workload, in their form for the API.
+    /// Returns the pod sets of a Workload, in the JSON form of Kueue's API.
     pub(crate) fn pod_sets_json(&self, image: &str) -> Vec<Value> {
         let is_alone = self.has_one_set_of_stages();
         let set = |set: &PodSet| {
@@ -203,7 +204,7 @@ impl Demand {
         self.pod_sets.iter().map(set).collect()
     }
 
-    /// The annotations of a Workload with the counts of this demand.
+    /// Returns the annotations of a Workload with the counts of this demand.
     pub(crate) fn count_annotations(&self) -> [(&'static str, String); 2] {
         [
             (STAGES_ANNOTATION, self.mesh.stages.to_string()),
@@ -211,7 +212,7 @@ impl Demand {
         ]
     }
 
-    /// `spec.priorityClassRef` and `spec.priority` of a Workload, with the value of the class.
+    /// Returns `spec.priorityClassRef` and `spec.priority` of a Workload. `value` is the value of the class.
     pub(crate) fn priority(&self, value: i32) -> Value {
         match &self.priority_class {
             Some(class) => {
@@ -222,8 +223,8 @@ impl Demand {
         }
     }
 
-    /// The Workload of this demand. `priority` is the value of its class, and `replaced` the Workload whose slice this
-    /// one replaces.
+    /// Returns the Workload of this demand. `priority` is the value of its priority class. `replaced` is the Workload
+    /// slice that the new Workload replaces.
     pub(crate) fn workload(
         &self,
         job: &JobReference,
@@ -255,13 +256,14 @@ impl Demand {
     }
 }
 
-/// The name of the n-th Workload of a job. A part of the UID tells the Workloads of two jobs with one name apart.
+/// Returns the name of the n-th Workload of a job. A part of the UID distinguishes the Workloads of two jobs of the
+/// same name.
 pub(crate) fn workload_name(job: &JobReference, number: u64) -> String {
     let uid = job.uid.get(..5).unwrap_or(&job.uid);
     format!("{}-{uid}-{number}", job.name)
 }
 
-/// The number in the name of a Workload of this job.
+/// Returns the number in the name of a Workload of this job; `None` if the name has another form.
 pub(crate) fn workload_number(job: &JobReference, workload: &Workload) -> Option<u64> {
     let name = workload.name_any();
     let number = name.rsplit('-').next()?.parse().ok()?;

@@ -1,4 +1,5 @@
-//! Keys of labels, annotations and gates: Kueue's, and the operator's own on Workloads.
+//! Keys of labels, annotations and scheduling gates: those that Kueue defines, and those that the operator sets on
+//! Workloads.
 
 /// The label of a job that names its LocalQueue.
 pub(crate) const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
@@ -9,13 +10,14 @@ pub(crate) const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
 pub(crate) const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
 /// The label of a job that MultiKueue has copied into this cluster, with the name of the manager cluster.
 pub(crate) const MULTI_KUEUE_ORIGIN_LABEL: &str = "kueue.x-k8s.io/multikueue-origin";
-/// The annotation with the value `true` of a job whose number of pods changes by Workload slices, and of its Workloads.
+/// The annotation with the value `true` on a job that changes its number of pods through Workload slices, and on its
+/// Workloads.
 pub(crate) const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
 /// The annotation of a slice with the Workload that it replaces, as `namespace/name`.
 pub(crate) const SLICE_REPLACEMENT_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 /// The annotation with the name of the first Workload of a chain of slices.
 pub(crate) const SLICE_NAME_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
-/// The annotation of a Workload that is added to its priority.
+/// The annotation of a Workload whose value Kueue adds to the priority of the Workload.
 pub(crate) const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boost";
 /// The label of a Workload with the UID of its job.
 pub(crate) const KUEUE_JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
@@ -37,7 +39,7 @@ pub(crate) const UNCONSTRAINED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-unconstra
 pub(crate) const SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-required-topology";
 pub(crate) const SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
 
-/// The annotations of a Workload with the stages and replicas that its counts stand for.
+/// The annotations of a Workload with the numbers of stages and replicas from which the operator derived its counts.
 pub(crate) const STAGES_ANNOTATION: &str = "stagecoach.dev/stages";
 pub(crate) const DATA_PARALLEL_ANNOTATION: &str = "stagecoach.dev/data-parallel";
 /// The annotation of a Workload with a hash of its pod sets without their counts.

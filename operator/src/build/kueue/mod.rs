@@ -1,4 +1,4 @@
-//! The parts of a job's objects that Kueue reads: the Workload of what the job asks for, and the placement of admitted
+//! The parts of a job's objects that Kueue reads: the Workload with the job's demand, and the placement of admitted
 //! pods.
 
 mod demand;
@@ -8,6 +8,6 @@ mod pod_sets;
 mod workload;
 
 pub(crate) use demand::{Demand, PriorityClassName, workload_name, workload_number};
-pub(crate) use placement::{Placement, PodSetPlacement};
+pub(crate) use placement::{PodSetPlacement, PodSetPlacements};
 pub(crate) use pod_sets::PodSet;
 pub(crate) use workload::{KUEUE_API_VERSION, PodSetUpdate, QueueAdmission, Workload, condition_type};

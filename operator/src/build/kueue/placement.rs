@@ -1,4 +1,4 @@
-//! The placement of the pods of a job that a queue admits. An attempt keeps its placement.
+//! The placement of the pods of a job that a queue admits. An attempt keeps the placement with which it started.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::build::{AttemptTemplate, PodRole};
 /// The placement of the pods of an attempt, by pod set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Placement(pub(crate) BTreeMap<String, PodSetPlacement>);
+pub(crate) struct PodSetPlacements(pub(crate) BTreeMap<String, PodSetPlacement>);
 
 /// The additions to each pod of a pod set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,11 +26,11 @@ pub(crate) struct PodSetPlacement {
     pub(crate) node_selector: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tolerations: Vec<Value>,
-    /// Whether Kueue chooses the nodes, and only then lets the scheduler see the pods.
+    /// Whether Kueue chooses the nodes. Until Kueue has chosen, a gate keeps the scheduler from placing the pods.
     pub(crate) has_topology: bool,
 }
 
-impl Placement {
+impl PodSetPlacements {
     /// Adds the placement to a pod of an attempt.
     pub(crate) fn add_pod(
         &self,
@@ -56,13 +56,13 @@ impl Placement {
         extend_list(spec, "tolerations", pods.tolerations.clone());
         if pods.has_topology {
             extend_list(spec, "schedulingGates", vec![json!({"name": TOPOLOGY_GATE})]);
-            // Kueue's webhook of pods refuses one annotation without the other
+            // Kueue's webhook for pods rejects `SLICE_REQUIRED_TOPOLOGY` without `SLICE_SIZE`
             if set.has_stages() && annotations.contains_key(SLICE_REQUIRED_TOPOLOGY) {
                 let of_replica = set.count(1, 0).to_string();
                 annotations.entry(SLICE_SIZE.into()).or_insert(of_replica);
             }
             let asks = [REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY];
-            // Kueue finds the pods that it places by these annotations
+            // Kueue recognises the pods that it places by these annotations
             if !asks.iter().any(|key| annotations.contains_key(*key)) {
                 annotations.insert(UNCONSTRAINED_TOPOLOGY.into(), "true".into());
             }

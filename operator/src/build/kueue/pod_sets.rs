@@ -1,4 +1,4 @@
-//! The pod sets of a job: the groups of pods with one template, for which a Workload asks.
+//! The pod sets of a job: the groups of pods with the same template, for which a Workload asks.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) const SPARES: &str = "spares";
 /// The number of pod sets that every version of Kueue accepts.
 pub(crate) const MAX_POD_SETS: usize = 8;
 
-/// The pods of one template.
+/// The pods with one template.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodSet {
     pub(crate) name: String,
@@ -24,7 +24,7 @@ pub(crate) struct PodSet {
     template: Map<String, Value>,
 }
 
-/// The pod sets of a job. Stages whose override is equal share a set.
+/// Returns the pod sets of a job. Stages whose override is equal share a set.
 pub(crate) fn pod_sets(pod_template: &Map<String, Value>, mesh: Mesh, spares: u32) -> Vec<PodSet> {
     let common = template_of_stage(pod_template, None);
     let overrides = pod_template.get("stages").and_then(Value::as_array);
@@ -46,7 +46,7 @@ pub(crate) fn pod_sets(pod_template: &Map<String, Value>, mesh: Mesh, spares: u3
 }
 
 impl PodSet {
-    /// The number of pods of the set.
+    /// Returns the number of pods of the set.
     pub(crate) fn count(&self, data_parallel: u32, spares: u32) -> u32 {
         match &self.stages {
             Some(stages) => u32::try_from(stages.len()).unwrap_or(u32::MAX).saturating_mul(data_parallel),
@@ -63,18 +63,18 @@ impl PodSet {
         }
     }
 
-    /// The value that the template has for a key of a map, such as `metadata.labels`.
+    /// Returns the template's value for `key` in a map such as `metadata.labels`.
     pub(crate) fn value(&self, (parent, map): (&str, &str), key: &str) -> Option<&str> {
         self.template.get(parent)?.get(map)?.get(key)?.as_str()
     }
 
-    /// Whether the set has stages, and not spares.
+    /// Whether the set consists of stages. A set of spares has none.
     pub(crate) fn has_stages(&self) -> bool {
         self.stages.is_some()
     }
 
-    /// The set without its counts, as JSON. `mesh` decides the size of a replica, and `is_alone` whether the set has
-    /// all stages, so that the rank of a pod is its index in the set.
+    /// Returns the set without its counts, as JSON. `mesh` has the job's number of stages. `is_alone` says whether the
+    /// set has all stages, so that the rank of a pod is its index in the set.
     pub(crate) fn to_json(&self, mesh: Mesh, is_alone: bool, image: &str) -> Value {
         let mut set = json!({"name": self.name, "template": pod_template(&self.template, image)});
         if let Some(request) = self.topology_request(mesh, is_alone) {
@@ -83,7 +83,8 @@ impl PodSet {
         set
     }
 
-    /// Name and template of the set, without the images: another image needs no other admission.
+    /// Returns the name and the template of the set. The images are omitted, because another image needs no new
+    /// admission.
     pub(crate) fn identity(&self) -> Value {
         let mut template = pod_template(&self.template, "");
         for field in ["containers", "initContainers"] {
@@ -95,7 +96,8 @@ impl PodSet {
         json!({"name": self.name, "template": template})
     }
 
-    /// The topology for which the annotations of the template ask. Kueue's own integrations read the same annotations.
+    /// Returns the topology request of the template's annotations, which Kueue's integrations for other kinds of jobs
+    /// also read.
     fn topology_request(&self, mesh: Mesh, is_alone: bool) -> Option<Value> {
         let annotations = self.template.get("metadata").and_then(|metadata| metadata.get("annotations"));
         let annotation = |key: &str| annotations?.get(key)?.as_str().map(str::to_owned);
@@ -114,7 +116,7 @@ impl PodSet {
         }
         if self.has_stages() {
             if let Some(slice) = slice {
-                // a replica by default: its stages stay together
+                // the default is the number of stages of a replica, which keeps them together
                 let of_replica = self.count(1, 0);
                 let size = annotation(SLICE_SIZE).and_then(|size| size.parse().ok()).unwrap_or(of_replica);
                 request.insert("podSetSliceRequiredTopology".into(), slice.into());
@@ -128,9 +130,9 @@ impl PodSet {
     }
 }
 
-/// The fields of a pod template for a Workload. Kueue reads resources, placement and priority. Other fields of the
-/// containers, such as their commands, stay out, because a change of them needs no other admission. `image` is the
-/// trainer's image if the template names none.
+/// Returns the fields of a pod template that a Workload needs. Kueue reads resources, placement and priority. Other
+/// fields of the containers, such as their commands, are omitted, because a change of them needs no new admission.
+/// `image` is the trainer's image if the template names none.
 fn pod_template(template: &Map<String, Value>, image: &str) -> Value {
     let spec = template.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
     let containers = |field: &str| -> Vec<Value> {
@@ -170,7 +172,7 @@ fn container(container: &Value) -> Value {
     kept.into()
 }
 
-/// The containers, with the trainer's if the template leaves it out.
+/// Returns the containers of the template, and adds the trainer's container if the template lacks it.
 fn with_trainer(mut containers: Vec<Value>, image: &str) -> Vec<Value> {
     if !containers.iter().any(|container| container["name"] == CONTAINER_NAME) {
         containers.insert(0, json!({"name": CONTAINER_NAME}));

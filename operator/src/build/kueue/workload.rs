@@ -1,15 +1,15 @@
-//! A Workload of Kueue's API `kueue.x-k8s.io/v1beta2`, as far as the operator reads it.
+//! A Workload of Kueue's API `kueue.x-k8s.io/v1beta2`, with the fields that the operator reads.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use stagecoach_api::contract::Mesh;
+
+use crate::json_api::namespaced_resource;
 
 use super::keys::{DATA_PARALLEL_ANNOTATION, SLICE_NAME_ANNOTATION, STAGES_ANNOTATION};
 use super::pod_sets::SPARES;
@@ -27,7 +27,7 @@ pub(crate) mod condition_type {
     pub(crate) const REQUEUED: &str = "Requeued";
 }
 
-/// A Workload: what a job asks of its queue, and what the queue answers.
+/// A Workload: the request of a job to its queue, and the answer of the queue.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Workload {
@@ -44,7 +44,6 @@ pub(crate) struct Workload {
 pub(crate) struct WorkloadSpec {
     pub(crate) queue_name: String,
     pub(crate) priority_class_ref: Option<PriorityClassRef>,
-    pub(crate) priority: Option<i32>,
     pub(crate) pod_sets: Vec<PodSetCount>,
 }
 
@@ -55,12 +54,12 @@ pub(crate) struct PriorityClassRef {
     pub(crate) name: String,
 }
 
-/// Name and counts of a pod set.
+/// The name and the counts of a pod set.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PodSetCount {
     pub(crate) name: String,
-    /// Kueue's default is 1.
+    /// The number of pods. Kueue's default is 1.
     #[serde(default = "one")]
     pub(crate) count: u32,
     #[serde(default)]
@@ -90,7 +89,7 @@ pub(crate) struct QueueAdmission {
 }
 
 impl QueueAdmission {
-    /// The names that decide where the pods run.
+    /// Returns the names that decide where the pods run.
     fn placement(&self) -> impl Iterator<Item = &str> {
         let sets = self.pod_set_assignments.iter();
         let flavors = sets.flat_map(|set| {
@@ -113,7 +112,7 @@ pub(crate) struct PodSetAssignment {
     pub(crate) topology_assignment: bool,
 }
 
-/// Whether a field of any form is given.
+/// Deserialises whether a field has a value of any type.
 fn is_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
 }
@@ -126,7 +125,7 @@ pub(crate) struct AdmissionCheckState {
     pub(crate) pod_set_updates: Vec<PodSetUpdate>,
 }
 
-/// The changes that an admission check wants of the pods of a pod set.
+/// The changes that an admission check demands for the pods of a pod set.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodSetUpdate {
@@ -138,7 +137,7 @@ pub(crate) struct PodSetUpdate {
 }
 
 impl Workload {
-    /// The condition of this type.
+    /// Returns the condition of this type.
     pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|condition| condition.type_ == kind)
     }
@@ -147,7 +146,7 @@ impl Workload {
         self.condition(kind).is_some_and(|condition| condition.status == "True")
     }
 
-    /// Whether the Workload takes part in the queue: it is neither finished nor being deleted.
+    /// Whether the Workload is neither finished nor being deleted.
     pub(crate) fn is_unfinished(&self) -> bool {
         !self.is_finished() && self.metadata.deletion_timestamp.is_none()
     }
@@ -165,16 +164,16 @@ impl Workload {
         self.is_true(condition_type::QUOTA_RESERVED)
     }
 
-    /// Whether the job may have the pods of this Workload.
+    /// Whether Kueue allows the job to run the pods of this Workload.
     pub(crate) fn is_admitted(&self) -> bool {
         let is_admitted = self.is_true(condition_type::ADMITTED) && self.status.admission.is_some();
         self.is_unfinished() && self.has_reservation() && is_admitted && !self.is_evicted()
     }
 
-    /// The number that identifies the admissions of this Workload and of all slices of its chain with the same
-    /// placement: an attempt continues under another slice. An evicted Workload gives its reservation back only after the
-    /// job has stopped, so that the admissions before and after an eviction never meet in one attempt. The number is
-    /// below 2^53 and not 0.
+    /// Returns the id of this Workload's admission, which is below 2^53 and not 0. All slices of a chain with the same
+    /// placement have one id, because an attempt continues when one slice replaces another. An admission after an
+    /// eviction may repeat the id. No attempt can mix the two admissions, because an evicted Workload keeps its
+    /// reservation until the job has stopped.
     pub(crate) fn admission_id(&self) -> u64 {
         let chain = self.annotations().get(SLICE_NAME_ANNOTATION).cloned().or(self.uid()).unwrap_or_default();
         let admission = self.status.admission.as_ref();
@@ -187,14 +186,14 @@ impl Workload {
         (u64::from_le_bytes(bytes) >> 11).max(1)
     }
 
-    /// The stages and replicas that the counts of the spec stand for.
+    /// Returns the stages and replicas from which the operator derived the counts of the spec.
     pub(crate) fn mesh(&self) -> Option<Mesh> {
         let number = |key: &str| self.annotations().get(key)?.parse().ok();
         Some(Mesh { stages: number(STAGES_ANNOTATION)?, data_parallel: number(DATA_PARALLEL_ANNOTATION)? })
     }
 
-    /// The stages and replicas that are admitted. With a partial admission, the replicas are fewer than those of the
-    /// spec. Pods that make no complete replica do not count.
+    /// Returns the admitted stages and replicas. A partial admission has fewer replicas than the spec. Pods of an
+    /// incomplete replica do not count.
     pub(crate) fn admitted_mesh(&self) -> Option<Mesh> {
         let asked = self.mesh()?;
         let replicas = |set: &PodSetCount| {
@@ -207,13 +206,13 @@ impl Workload {
         Some(Mesh { stages: asked.stages, data_parallel }).filter(|mesh| mesh.data_parallel > 0)
     }
 
-    /// The number of admitted pods of a pod set that the job has given back.
-    pub(crate) fn surrendered(&self, set: &PodSetCount) -> u32 {
+    /// Returns the number of admitted pods of a pod set whose quota the job has released.
+    pub(crate) fn reclaimable_count(&self, set: &PodSetCount) -> u32 {
         self.status.reclaimable_pods.iter().find(|given| given.name == set.name).map_or(0, |given| given.count)
     }
 
-    /// The number of admitted pods of a pod set. After a pod set became smaller in place, the admission still has the
-    /// former number.
+    /// Returns the number of admitted pods of a pod set. If the operator has reduced the count of the spec, the
+    /// admission still has the larger count.
     pub(crate) fn admitted_count(&self, set: &PodSetCount) -> u32 {
         let assignments = self.status.admission.iter().flat_map(|admission| &admission.pod_set_assignments);
         let assigned = assignments.filter(|assigned| assigned.name == set.name).find_map(|assigned| assigned.count);
@@ -221,31 +220,4 @@ impl Workload {
     }
 }
 
-impl Resource for Workload {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Workload".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        KUEUE_API_VERSION.split_once('/').unwrap_or_default().0.into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        KUEUE_API_VERSION.split_once('/').unwrap_or_default().1.into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "workloads".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+namespaced_resource!(Workload, KUEUE_API_VERSION, "Workload", "workloads");

@@ -1,4 +1,4 @@
-//! The attempt template, its ConfigMap and the job file in it.
+//! Tests of the attempt template, of its ConfigMap, and of the job file in the ConfigMap.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn the_config_map_stores_the_attempt_template() {
     assert!(read(&broken).unwrap_err().to_string().contains("shakespeare-3 names no stages"));
 }
 
-/// A trainer of an older version refuses fields that it does not know.
+/// A trainer of an older version rejects unknown fields.
 #[test]
 fn the_job_file_has_what_the_trainer_needs_and_nothing_at_its_default() {
     let mut job = job(json!({"spec": {"nodeSelector": {"gpu": "h100"}}}));
@@ -64,7 +64,7 @@ fn an_attempt_of_the_same_revision_keeps_the_job_file_but_for_its_own_stages_and
     assert_eq!(after.clone().with_job_file_of(&unreadable), after);
 }
 
-/// An operator of another version reads this ConfigMap, so its keys never change.
+/// An operator of another version reads this ConfigMap, so the keys never change.
 #[test]
 fn the_config_map_of_an_attempt_never_changes_its_form() {
     let template = json!({"spec": {"containers": [{"name": "trainer", "image": "mine:2"}]}});

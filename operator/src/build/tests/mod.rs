@@ -1,8 +1,9 @@
-//! Tests of the constructed objects, all of them together and by kind.
+//! Tests of the constructed objects, together and by kind.
 
 mod attempt_template;
 mod other_objects;
 mod pods;
+mod templates;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,7 +40,7 @@ fn to_value(object: &impl Serialize) -> Value {
     serde_json::to_value(object).unwrap()
 }
 
-/// The environment that a pod's trainer reads, with the values that only the kubelet knows.
+/// Returns the environment that a pod's trainer reads. `127.0.0.1` stands for the values that the kubelet sets.
 fn environment(pod: &Value) -> StageEnv {
     let variables = trainer(pod)["env"].as_array().unwrap().iter();
     let pairs = variables
@@ -76,7 +77,7 @@ fn custom_job() -> PipelineJob {
     job
 }
 
-/// The golden file has each field that the API server gets.
+/// The golden file has each field that the operator sends to the API server.
 #[test]
 fn the_objects_of_an_attempt_equal_the_golden_ones() {
     let readers = [serde_json::from_value(json!({"podSelector": {}})).unwrap()];

@@ -1,10 +1,10 @@
-//! The writes to the Workload of a job that runs in another cluster.
+//! Tests of the writes to the Workload of a job that runs in another cluster.
 
 use std::sync::Arc;
 
 use super::{ADMITTED, EVICTED, demand, in_short, job, workload};
 use crate::build::kueue::{Demand, Workload};
-use crate::kueue::{CopySituation, dispatched_actions};
+use crate::kueue::{RemoteJobState, dispatched_actions};
 
 #[test]
 fn a_copy_in_another_cluster_stops_before_its_workload_goes() {
@@ -12,33 +12,33 @@ fn a_copy_in_another_cluster_stops_before_its_workload_goes() {
     let of = |demand: Option<&Demand>, workloads: &[Arc<Workload>], situation| {
         in_short(&dispatched_actions(&job(), demand, workloads, situation))
     };
-    let running = CopySituation { is_running: true, ..CopySituation::default() };
-    let stopped = CopySituation { has_stopped: true, ..CopySituation::default() };
+    let running = RemoteJobState { is_running: true, ..RemoteJobState::default() };
+    let stopped = RemoteJobState { has_stopped: true, ..RemoteJobState::default() };
     assert_eq!(of(Some(&two), &[], stopped), ["create 1 for none"]);
     let holder = [workload(&two, 1, &ADMITTED, Some(2))];
     assert_eq!(of(Some(&two), &holder, running), ["ready a-12345-1 true"]);
-    // another number of stages, another queue, no queue, and a suspended job
+    // the demand has another number of stages or another queue, or there is no demand, or the job is suspended
     let other = Demand { queue_name: "other".into(), ..two.clone() };
-    let suspended = |situation| CopySituation { is_suspended: true, ..situation };
+    let suspended = |situation| RemoteJobState { is_suspended: true, ..situation };
     for (demand, situation) in
         [(Some(&three), running), (Some(&other), running), (None, running), (Some(&two), suspended(running))]
     {
         assert_eq!(of(demand, &holder, situation), ["evict a-12345-1"]);
         assert_eq!(of(demand, &[workload(&two, 1, &EVICTED, Some(2))], situation), [""; 0]);
-        let stopped = CopySituation { has_stopped: true, is_running: false, ..situation };
+        let stopped = RemoteJobState { has_stopped: true, is_running: false, ..situation };
         assert_eq!(of(demand, &holder, stopped), ["delete a-12345-1"]);
     }
     let waiting = [workload(&two, 1, &[], None)];
     assert_eq!(of(Some(&three), &waiting, running), ["counts a-12345-1"]);
     assert_eq!(of(Some(&two), &waiting, suspended(running)), ["delete a-12345-1"]);
-    // an eviction
+    // Kueue has evicted the Workload
     let evicted = [workload(&two, 1, &EVICTED, Some(2))];
     assert_eq!(of(Some(&two), &evicted, running), [""; 0]);
     assert_eq!(of(Some(&two), &evicted, stopped), ["release a-12345-1"]);
-    // the end
-    let ended = CopySituation { has_ended: true, has_stopped: true, ..CopySituation::default() };
+    // the job has ended
+    let ended = RemoteJobState { has_ended: true, has_stopped: true, ..RemoteJobState::default() };
     assert_eq!(of(Some(&two), &holder, ended), [""; 0]);
-    // a copied status that arrives later than the end of the Workload starts no second run
+    // a copied status that arrives after the end of the Workload starts no second run
     let finished = [workload(&two, 1, &["Finished"], None)];
     assert_eq!(of(Some(&two), &finished, running), [""; 0]);
 }

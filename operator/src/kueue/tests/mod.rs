@@ -1,4 +1,4 @@
-//! The answers of a queue and the next writes, without a cluster.
+//! Tests of the answers of a queue and of the next writes, without a cluster.
 
 mod dispatched;
 mod objects;
@@ -11,7 +11,7 @@ use stagecoach_api::PipelineJobSpec;
 use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::{Admission, UnixMillis};
 
-use super::{JobSituation, QueueState, WorkloadAction, actions, holder};
+use super::{QueueInputs, QueueState, WorkloadAction, actions, holder};
 use crate::build::JobReference;
 use crate::build::kueue::{Demand, Workload};
 
@@ -21,7 +21,7 @@ fn job() -> JobReference {
     JobReference { name: "a".into(), namespace: "ml".into(), uid: "12345678".into() }
 }
 
-/// The spec of a job with these fields.
+/// Returns the spec of a job with these fields.
 fn spec(fields: &[(&str, &str)]) -> PipelineJobSpec {
     let fields: Vec<_> = fields.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
     stagecoach_api::parse_with(SAMPLE_JOB, "shakespeare.yaml", &fields).unwrap().spec
@@ -37,7 +37,7 @@ fn demand(elastic: bool, stages: u32) -> Demand {
     demand_of(elastic, &[("stages", &stages.to_string())])
 }
 
-/// The n-th Workload of a demand, with these conditions that hold, and admitted pods.
+/// Returns the n-th Workload of a demand, with these conditions set to `True`, and this number of admitted pods.
 fn workload(demand: &Demand, number: u64, conditions: &[&str], admitted: Option<u32>) -> Arc<Workload> {
     let mut object = demand.workload(&job(), number, 0, None, "trainer:1");
     object["metadata"]["uid"] = format!("uid-{number}").into();
@@ -53,8 +53,8 @@ fn workload(demand: &Demand, number: u64, conditions: &[&str], admitted: Option<
 const ADMITTED: [&str; 2] = ["QuotaReserved", "Admitted"];
 const EVICTED: [&str; 3] = ["QuotaReserved", "Admitted", "Evicted"];
 
-/// The next writes in short: the kind of the write, and the name of the Workload.
-fn next(demand: Option<&Demand>, workloads: &[Arc<Workload>], situation: &JobSituation) -> Vec<String> {
+/// Returns the next writes in short form: the kind of the write, and the name of the Workload.
+fn next(demand: Option<&Demand>, workloads: &[Arc<Workload>], situation: &QueueInputs) -> Vec<String> {
     in_short(&actions(&job(), demand, workloads, situation))
 }
 
@@ -78,7 +78,7 @@ fn in_short(actions: &[WorkloadAction]) -> Vec<String> {
     actions.iter().map(short).collect()
 }
 
-/// The demand of an elastic job of two stages with one to three replicas, with these Workloads.
+/// Returns the demand of an elastic job of two stages with one to three replicas, with these Workloads.
 fn elastic_demand(workloads: &[Arc<Workload>]) -> Demand {
     let range = "{minDataParallel: 1, maxDataParallel: 3}";
     let demand = demand_of(false, &[("stages", "2"), ("elastic", range), ("training.microbatches", "4")]);
@@ -89,7 +89,7 @@ fn elastic_demand(workloads: &[Arc<Workload>]) -> Demand {
 fn an_elastic_job_asks_for_one_more_replica_until_it_has_all() {
     let first = elastic_demand(&[]);
     assert_eq!((first.mesh.data_parallel, first.mesh.stages), (1, 2));
-    let running = JobSituation { is_running: true, ..JobSituation::default() };
+    let running = QueueInputs { is_running: true, ..QueueInputs::default() };
     let mut workloads = vec![workload(&first, 1, &ADMITTED, Some(2))];
     let mut admissions = Vec::new();
     for (number, admitted) in [(2, 2), (3, 3)] {
@@ -120,10 +120,10 @@ fn an_elastic_job_asks_for_one_more_replica_until_it_has_all() {
     assert_eq!((all.mesh.data_parallel, state.grant.replicas), (3, Some(3)));
     admissions.push(state.grant.admission);
     assert!(admissions.windows(2).all(|pair| pair[0] == pair[1]), "{admissions:?}: no attempt is drained");
-    // where Kueue has no slices, the job keeps the replicas that it has
+    // without slices in Kueue, the job keeps its number of replicas
     let admitted = Some(Mesh { stages: 2, data_parallel: 2 });
     assert_eq!(elastic_demand(&[]).after_admission(admitted, false).mesh.data_parallel, 2);
-    // an eviction begins with the fewest replicas again
+    // after an eviction, the job asks for its fewest replicas again
     let evicted = vec![workload(&all, 4, &EVICTED, Some(6))];
     let demand = elastic_demand(&evicted);
     assert_eq!(demand.mesh.data_parallel, 1);
@@ -132,8 +132,8 @@ fn an_elastic_job_asks_for_one_more_replica_until_it_has_all() {
     assert_eq!(next(Some(&demand), &queued, &stopped()), ["counts a-12345-4"]);
 }
 
-fn stopped() -> JobSituation {
-    JobSituation { has_stopped: true, ..JobSituation::default() }
+fn stopped() -> QueueInputs {
+    QueueInputs { has_stopped: true, ..QueueInputs::default() }
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_workload_has_one_pod_set_for_each_kind_of_pods() {
         sets.iter().map(|set| (set["name"].as_str().unwrap(), set["count"].as_u64().unwrap())).collect();
     assert_eq!(counts, [("stages", 2), ("stage-1", 2), ("spares", 2)]);
     assert_eq!(sets[1]["template"]["spec"]["nodeSelector"], json!({"gpu": "h200"}));
-    // a command needs no admission
+    // the command is omitted, because it needs no admission
     assert_eq!(sets[0]["template"]["spec"]["containers"], json!([{"name": "trainer", "image": "trainer:1"}]));
     let spec = &workload["spec"];
     assert_eq!(
@@ -167,7 +167,7 @@ fn fewer_replicas_are_asked_for_where_the_job_names_them() {
     };
     assert_eq!(min_count(false, &[]), Value::Null);
     assert_eq!(min_count(false, &[("restart.minDataParallel", "3")]), 6);
-    // Kueue refuses both together
+    // Kueue rejects a minimum together with slices
     assert_eq!(min_count(true, &[("restart.minDataParallel", "3")]), Value::Null);
 
     let demand = demand_of(false, &[&replicas[..], &[("restart.minDataParallel", "2")]].concat());
@@ -193,7 +193,7 @@ fn a_job_runs_under_the_newest_admission_that_fits() {
         (state.grant.admission, state.grant.mesh),
         (Admission::Admitted(new.admission_id()), Some(Mesh::pipeline(3)))
     );
-    // without slices, the job waits again for more, and continues with fewer
+    // without slices, a job that asks for more waits again, and a job that asks for fewer continues
     let rigid = workload(&demand(false, 2), 1, &ADMITTED, Some(2));
     let of = |stages| QueueState::new(&demand(false, stages), std::slice::from_ref(&rigid), false).grant;
     assert_eq!(of(3).admission, Admission::Waiting);
@@ -208,30 +208,30 @@ fn a_job_runs_under_the_newest_admission_that_fits() {
 fn a_reservation_is_given_back_only_after_the_last_pod() {
     let demand = demand(false, 2);
     let evicted = [workload(&demand, 1, &EVICTED, Some(2))];
-    assert_eq!(next(Some(&demand), &evicted, &JobSituation::default()), [""; 0]);
+    assert_eq!(next(Some(&demand), &evicted, &QueueInputs::default()), [""; 0]);
     assert_eq!(next(Some(&demand), &evicted, &stopped()), ["release a-12345-1"]);
-    // the boost goes first, because it would count in the queue
+    // the operator removes the boost first, because it would count in the queue
     let mut boosted = (*evicted[0]).clone();
     let annotations = boosted.metadata.annotations.get_or_insert_default();
     annotations.insert("kueue.x-k8s.io/priority-boost".into(), "3".into());
     assert_eq!(next(Some(&demand), &[Arc::new(boosted)], &stopped()), ["boost a-12345-1 0"]);
-    // so it is with every other end
+    // a suspended or ended job also releases its quota only after the last pod
     let admitted = [workload(&demand, 1, &ADMITTED, Some(2))];
     for (demand, situation, expected) in [
-        (Some(&demand), JobSituation { is_suspended: true, ..JobSituation::default() }, "delete a-12345-1"),
+        (Some(&demand), QueueInputs { is_suspended: true, ..QueueInputs::default() }, "delete a-12345-1"),
         (
             Some(&demand),
-            JobSituation { outcome: Some((true, "done".into())), ..JobSituation::default() },
+            QueueInputs { outcome: Some((true, "done".into())), ..QueueInputs::default() },
             "finish a-12345-1 Succeeded",
         ),
         (
             Some(&demand),
-            JobSituation { outcome: Some((false, "failed".into())), ..JobSituation::default() },
+            QueueInputs { outcome: Some((false, "failed".into())), ..QueueInputs::default() },
             "finish a-12345-1 Failed",
         ),
     ] {
         assert_eq!(next(demand, &admitted, &situation), [""; 0]);
-        assert_eq!(next(demand, &admitted, &JobSituation { has_stopped: true, ..situation }), [expected]);
+        assert_eq!(next(demand, &admitted, &QueueInputs { has_stopped: true, ..situation }), [expected]);
     }
 }
 
@@ -239,7 +239,7 @@ fn a_reservation_is_given_back_only_after_the_last_pod() {
 fn an_elastic_job_asks_for_more_beside_its_admission() {
     let (two, three, four) = (demand(true, 2), demand(true, 3), demand(true, 4));
     let old = workload(&two, 1, &["QuotaReserved", "Admitted", "PodsReady"], Some(2));
-    let running = JobSituation { is_running: true, ..JobSituation::default() };
+    let running = QueueInputs { is_running: true, ..QueueInputs::default() };
     let of = |demand: &Demand, others: &[Arc<Workload>]| {
         next(Some(demand), &[std::slice::from_ref(&old), others].concat(), &running)
     };
@@ -250,15 +250,16 @@ fn an_elastic_job_asks_for_more_beside_its_admission() {
     assert_eq!(of(&two, &[workload(&three, 2, &[], None)]), ["delete a-12345-2"]);
     let one = demand(true, 1);
     // pods beyond the new number may still run
-    let exceeds = JobSituation { exceeds_grant: true, ..running.clone() };
+    let exceeds = QueueInputs { exceeds_grant: true, ..running.clone() };
     assert_eq!(next(Some(&one), std::slice::from_ref(&old), &exceeds), [""; 0]);
     assert_eq!(of(&one, &[]), ["counts a-12345-1"]);
-    // without slices in Kueue, the job is queued again for more, and gives the rest back
+    // without slices in Kueue, a job that asks for more is queued again, and a job that asks for fewer releases the
+    // surplus
     let slices_are_off = true;
-    let situation = JobSituation { slices_are_off, ..running };
+    let situation = QueueInputs { slices_are_off, ..running };
     let holder = std::slice::from_ref(&old);
     assert_eq!(next(Some(&three), holder, &situation), [""; 0]);
-    assert_eq!(next(Some(&three), holder, &JobSituation { slices_are_off, ..stopped() })[0], "delete a-12345-1");
+    assert_eq!(next(Some(&three), holder, &QueueInputs { slices_are_off, ..stopped() })[0], "delete a-12345-1");
     assert_eq!(next(Some(&one), holder, &situation), [r#"reclaimable a-12345-1 {"stages": 1}"#]);
     let state = QueueState::new(&three, holder, slices_are_off);
     assert_eq!(state.grant.admission, Admission::Waiting);
@@ -272,7 +273,7 @@ fn a_job_has_one_place_in_the_queue() {
     let waiting = [workload(&two, 4, &[], None)];
     assert_eq!(next(Some(&two), &waiting, &stopped()), [""; 0]);
     assert_eq!(next(Some(&three), &waiting, &stopped()), ["counts a-12345-4"]);
-    // another queue is another demand
+    // a demand for another queue needs another Workload
     let other = Demand { queue_name: "other".into(), ..two.clone() };
     assert_eq!(next(Some(&other), &waiting, &stopped()), ["delete a-12345-4"]);
     assert_eq!(next(None, &waiting, &stopped()), ["delete a-12345-4"]);
@@ -286,7 +287,7 @@ fn the_boost_follows_the_time_since_the_checkpoint() {
     let holder = [workload(&demand, 1, &["QuotaReserved", "Admitted", "PodsReady"], Some(2))];
     let at = |minutes: u64| {
         let now = UnixMillis::from_seconds(minutes * 60);
-        next(Some(&demand), &holder, &JobSituation { is_running: true, now, ..JobSituation::default() })
+        next(Some(&demand), &holder, &QueueInputs { is_running: true, now, ..QueueInputs::default() })
     };
     assert_eq!(at(0), [""; 0]);
     assert_eq!(at(5), ["boost a-12345-1 3"]);

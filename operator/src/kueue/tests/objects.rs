@@ -1,5 +1,5 @@
-//! The Workloads of different jobs. `workloads.json` has each field that the API server gets. The tests of Kueue's
-//! minor versions show the same file to Kueue's webhooks.
+//! Tests of the Workloads of different jobs. `workloads.json` has each field that the operator sends to the API server.
+//! The tests of Kueue's minor versions send the same file to Kueue's webhooks.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ type OwnedFields = Vec<(&'static str, String)>;
 
 const REPLICAS: [(&str, &str); 3] = [("stages", "2"), ("dataParallel", "4"), ("training.gradientBlocks", "4")];
 
-/// The jobs by name: whether the job is elastic, and the fields of its spec.
+/// Returns for each job its name, whether the job is elastic, and the fields of its spec.
 fn jobs() -> Vec<(&'static str, bool, OwnedFields)> {
     let owned =
         |fields: Fields| -> OwnedFields { fields.iter().map(|(path, value)| (*path, (*value).to_owned())).collect() };

@@ -28,7 +28,7 @@ pub(super) fn is_normal_startup(condition: &Condition) -> bool {
     }
 }
 
-/// Status, reason and message of a condition.
+/// The status, the reason and the message of a condition.
 struct ConditionValue {
     status: &'static str,
     reason: String,
@@ -42,8 +42,8 @@ fn value(status: &'static str, reason: impl Into<String>, message: impl Into<Str
 /// The longest message that a condition of kstatus repeats, in characters.
 const MAX_REPEATED: usize = 300;
 
-/// `value` with at most the beginning of its message. The condition `source` has the whole message. A message may have
-/// kilobytes, and kstatus has three conditions that repeat it.
+/// Returns `value` with at most the beginning of its message. The condition `source` has the whole message. A message
+/// may have kilobytes, and three conditions of kstatus repeat it.
 fn abridged(value: ConditionValue, source: &str) -> ConditionValue {
     match value.message.char_indices().nth(MAX_REPEATED) {
         Some((end, _)) => {
@@ -54,7 +54,7 @@ fn abridged(value: ConditionValue, source: &str) -> ConditionValue {
     }
 }
 
-/// All conditions. `lastTransitionTime` changes only with the condition's status.
+/// Returns all conditions. `lastTransitionTime` changes only with the condition's status.
 pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<Condition> {
     let values = [
         (kind::ACCEPTED, accepted(inputs)),
@@ -79,7 +79,8 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
     all.map(|(kind, value)| condition(kind, value, old, generation, now)).collect()
 }
 
-/// The status of a job on which the operator can't act: `old`, which may be unreadable, with `Accepted` as `False`.
+/// Returns the status of a job that the operator can't accept: `old`, which may be unreadable, with `Accepted` as
+/// `False`.
 pub(crate) fn not_accepted(old: &Value, reason: &str, message: &str, generation: i64, now: UnixMillis) -> Value {
     let all = old["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let replaced =
@@ -115,7 +116,7 @@ fn condition(kind: &str, value: ConditionValue, old: &[Condition], generation: i
     }
 }
 
-/// Whether the queue admits the job; `None` for a job without a queue.
+/// Returns the condition `Admitted`; `None` for a job without a queue.
 fn admitted(inputs: &StatusInputs) -> Option<ConditionValue> {
     let queue = inputs.queue.as_ref()?;
     Some(value(if queue.is_admitted { "True" } else { "False" }, &queue.reason, &queue.message))
@@ -124,15 +125,14 @@ fn admitted(inputs: &StatusInputs) -> Option<ConditionValue> {
 fn accepted(inputs: &StatusInputs) -> ConditionValue {
     let unknown = &inputs.job.unknown_fields;
     if !unknown.is_empty() {
-        let message =
-            format!("the job runs without what this version of the operator does not know: {}", unknown.join(", "));
+        let message = format!("this version of the operator ignores unknown fields: {}", unknown.join(", "));
         return value("True", reason::UNKNOWN_FIELDS, message);
     }
     let spec = &inputs.job.manifest.spec;
     if let Some(surplus) = surplus_gpus(spec) {
         return value("True", reason::SURPLUS_GPUS, surplus);
     }
-    // the schedule Auto may choose a number of chunks that fits the partition
+    // the schedule `Auto` may choose a number of chunks that fits the partition
     let chunks = (spec.stages * spec.pipeline.virtual_stages()) as usize;
     let has_choice = matches!(spec.pipeline.schedule, ScheduleSpec::Auto);
     match spec.pipeline.unfitting_partition(chunks).filter(|_| !has_choice) {

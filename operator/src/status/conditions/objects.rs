@@ -8,13 +8,13 @@ use crate::observe::{ChangedObject, operator_of};
 
 pub(super) fn in_sync(inputs: &StatusInputs) -> ConditionValue {
     if inputs.decision.state.outcome().is_some() {
-        return value("True", reason::IN_SYNC, "the job is over: its objects are not kept in order any more");
+        return value("True", reason::IN_SYNC, "the job has ended, so the operator does not repair its objects");
     }
     let contested = &inputs.contested;
     let writers = contested.iter().filter_map(|object| operator_of(object.changed_by.as_deref()?));
     let mut operators: Vec<&str> = inputs.other_operators.iter().map(String::as_str).chain(writers).collect();
     if !operators.is_empty() {
-        // all operators write the same sentence; otherwise each would replace the sentence of another
+        // all operators write the same sentence, so that no operator replaces the sentence of another operator
         operators.extend(operator_of(inputs.field_manager));
         operators.sort_unstable();
         operators.dedup();

@@ -37,9 +37,9 @@ pub(super) fn failed(inputs: &StatusInputs) -> ConditionValue {
     value("True", format!("{reason:?}"), message)
 }
 
-/// Whether the job is in the state that the spec wants. kstatus, and with it Flux, reads this condition and the next
-/// two of any object. The reason does not change during a start, because the other conditions show the progress of the
-/// start.
+/// Returns the condition `Ready`: whether the job is in the desired state. kstatus, which Flux uses, reads `Ready`,
+/// `Reconciling` and `Stalled` of any object. The reason does not change during a start, because the job's other
+/// conditions show the progress of the start.
 pub(super) fn ready(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
     match inputs.decision.job_phase {
         JobPhase::Running => value(

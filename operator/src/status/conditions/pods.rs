@@ -41,7 +41,8 @@ pub(super) fn scheduled(inputs: &StatusInputs) -> ConditionValue {
     }
 }
 
-/// The reason why a wanted spare is not created or scheduled, if there is one. The stages train without their spares.
+/// Returns the reason why a desired spare is not created or scheduled, if such a reason exists. The stages train
+/// without their spares.
 fn spares_missing(inputs: &StatusInputs) -> Option<String> {
     if let Some(Rejection { reason: BlockingReason { reason, message }, .. }) = &inputs.rejections.spare {
         return Some(format!("a spare can't be created: {reason}: {message}"));
@@ -66,8 +67,8 @@ pub(super) fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> Conditi
     }
 }
 
-/// The end of a message, which shows how many of the wanted spares are ready to take the place of a stage. Empty for a
-/// job without spares.
+/// Returns the end of a message, which shows how many of the desired spares are ready to replace a stage. The end is
+/// empty for a job without spares.
 fn ready_spares(inputs: &StatusInputs) -> String {
     let attempt = inputs.decision.state.attempt;
     let wanted = inputs.job.manifest.spec.spares;
@@ -76,7 +77,7 @@ fn ready_spares(inputs: &StatusInputs) -> String {
     if wanted == 0 { String::new() } else { format!("; {ready} of {wanted} spares stand by") }
 }
 
-/// The name and the reason of the first of these pods that can't start.
+/// Returns the name and the reason of the first of these pods that can't start.
 fn first_blocked<'p>(mut pods: impl Iterator<Item = &'p ObservedPod>) -> Option<(String, BlockingReason)> {
     pods.find_map(|pod| pod.blocking_reason.clone().map(|reason| (pod.name.clone(), reason)))
 }

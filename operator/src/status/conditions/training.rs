@@ -36,7 +36,7 @@ pub(super) fn checkpoints_healthy(inputs: &StatusInputs, new: &PipelineJobStatus
     if let Some(message) = failing {
         return value("False", reason::SAVING_FAILS, message);
     }
-    // the condition stays until a checkpoint is committed, also across attempts
+    // the condition stays until a checkpoint is committed, even across attempts
     let before = inputs.job.status.conditions.iter().find(|old| old.reason == reason::SAVING_FAILS);
     let current = inputs.decision.state.attempt.number;
     let known = inputs.pods.leader_status.as_ref().and_then(|polled| polled.status.checkpoint.as_ref());
@@ -55,17 +55,17 @@ pub(super) fn checkpoints_healthy(inputs: &StatusInputs, new: &PipelineJobStatus
 pub(super) fn reproducible(inputs: &StatusInputs) -> ConditionValue {
     let polled = inputs.pods.leader_status.as_ref();
     match polled.and_then(|polled| polled.status.environment_differences.as_deref()) {
-        Some([]) => value("True", reason::ONE_ENVIRONMENT, "all that changes bits was the same since the first step"),
+        Some([]) => value("True", reason::ONE_ENVIRONMENT, "the environment has not changed since the first step"),
         Some(differences) => value(
             "False",
             reason::ENVIRONMENT_CHANGED,
-            format!("the numbers may differ from a run's in one environment: {}", differences.join(", ")),
+            format!("the results may differ from those of a run in one environment: {}", differences.join(", ")),
         ),
-        // the known value stays, even after the job has finished
+        // keep the known value, even after the job has finished
         None => match inputs.job.status.condition(kind::REPRODUCIBLE) {
             Some(Condition { status, reason, message, .. }) if status == "True" => value("True", reason, message),
             Some(Condition { status, reason, message, .. }) if status == "False" => value("False", reason, message),
-            _ => value("Unknown", reason::NOT_HEARD, "stage 0 has not said in what environment it trains"),
+            _ => value("Unknown", reason::NOT_HEARD, "stage 0 has not reported its environment"),
         },
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
     let spec = &inputs.job.manifest.spec;
     let found = inputs.pods.leader_status.as_ref().and_then(|polled| polled.status.audit.as_ref());
     let difference = found.and_then(|audit| Some((audit.differences.last()?.clone(), audit.suspects.clone())));
-    // stage 0 may have exited before it was polled
+    // stage 0 may have exited before the operator polled it
     let failure = inputs.decision.state.last_failure.as_ref();
     let failure = failure.filter(|failure| failure.kind == Some(FailureKind::WrongResult));
     let from_failure = || {
@@ -89,11 +89,11 @@ pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
             Some(old) => value("False", &old.reason, &old.message),
             None => value("False", reason::STAGE_DIFFERS, message + &on_nodes(inputs, &suspects)),
         },
-        // `False` stays: the wrong result may be in the weights
+        // keep `False`, because the weights may contain the wrong result
         None => match known("False") {
             Some(old) => value("False", &old.reason, &old.message),
             None if found.is_some() || known("True").is_some() => {
-                value("True", reason::EQUAL, "all that a second stage has computed again was the same, bit for bit")
+                value("True", reason::EQUAL, "every audited result was bitwise equal on a second stage")
             }
             None if spec.audit().is_none() => {
                 value("Unknown", reason::OFF, "training.audit is not given, or there is no second stage")
@@ -103,7 +103,7 @@ pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
     }
 }
 
-/// The end of a message, which names the nodes of these stages' pods. Pods that no longer exist are left out.
+/// Returns the end of a message, which names the nodes of these stages' pods. Pods that do not exist are omitted.
 fn on_nodes(inputs: &StatusInputs, suspects: &[SuspectedStage]) -> String {
     let attempt = inputs.decision.state.last_failure.as_ref().map_or(0, |failure| failure.attempt);
     let attempts = [inputs.decision.state.attempt.number, attempt];

@@ -1,4 +1,4 @@
-//! Admission, eviction and the end of a job.
+//! Tests of the admission, the eviction and the end of a job.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
@@ -36,14 +36,14 @@ fn a_job_has_pods_only_while_its_queue_admits_it() {
     assert!(message(&second, "Ready").contains("insufficient unused quota"), "{:#}", second["status"]);
     assert!(cluster.pods("second").is_empty());
 
-    // it starts when the first ends
+    // the second job starts when the first job ends
     cluster.finish("first", 1, 2);
     cluster.wait_phase("first", "Complete");
     cluster.wait_running("second", 1);
     let ended = queues.workloads("first");
     assert!(has_condition(&ended[0], "Finished", "True", "Succeeded"), "{:#}", ended[0]["status"]);
 
-    // a job with priority preempts it: it drains, gives its reservation back, and waits again
+    // a third job with priority preempts the second job, which drains, releases its reservation, and waits again
     queues.create("third", &queue, json!({"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "high"}}}));
     cluster.wait_running("third", 1);
     let second = cluster.wait_phase("second", "Pending");
@@ -53,7 +53,7 @@ fn a_job_has_pods_only_while_its_queue_admits_it() {
     assert!(has_condition(&waits, "Requeued", "True", "Preempted"), "{:#}", waits["status"]);
     assert_eq!(queues.workloads("second").len(), 1, "it keeps its place in the queue");
 
-    // and returns
+    // the second job runs again after the end of the third job
     cluster.finish("third", 1, 2);
     let second = cluster.wait_running("second", 2);
     assert!(has_condition(&second, "Admitted", "True", "Admitted"));
@@ -94,7 +94,7 @@ fn a_stage_is_replaced_within_the_same_admission() {
 #[test]
 fn a_spare_takes_the_place_of_a_stage_within_the_same_admission() {
     let (queues, cluster) = (queued(), &queued().cluster);
-    // the promoted spare and the next one need quota for no more pods than before
+    // the promoted spare and the new spare need no more quota than the pods before
     let queue = queues.queue(3, json!({}));
     queues.create("promoted", &queue, json!({"spec": {"spares": 1, "restart": {"reformTimeoutSeconds": 60}}}));
     let stand_by = || {
@@ -214,7 +214,7 @@ fn a_workload_that_another_controller_has_made_is_adopted() {
     cluster.wait("adopting", "waiting for its Workload", |job| {
         message(job, "Admitted") == "the Workload prebuilt does not exist yet"
     });
-    // it has no label of this operator
+    // the Workload has no label of this operator
     let container = json!({"name": "trainer", "image": "none"});
     let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
     let spec = json!({"queueName": queue, "podSets": [{"name": "stages", "count": 2, "template": template}]});

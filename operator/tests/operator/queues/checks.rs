@@ -1,4 +1,4 @@
-//! Admission checks: the job waits for them, and its pods get their changes.
+//! Tests of admission checks. A job waits for its checks, and its pods get the changes of the checks.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::{self, API, cluster_queue, collection, local_queue, resource_flavor};
@@ -9,7 +9,7 @@ use crate::support::{condition_of, has_condition};
 
 const HOST: &str = "kubernetes.io/hostname";
 
-/// A queue of four pods with an admission check of its own name, whose controller is the test.
+/// Creates a queue of four pods with an admission check of the same name, whose controller is the test.
 fn checked_queue(queues: &QueuedCluster, name: &str, flavor: Value) {
     let client = queues.cluster.plane.client();
     let check = json!({"apiVersion": API, "kind": "AdmissionCheck", "metadata": {"name": name}, "spec": {"controllerName": "test.example.com/check"}});
@@ -105,7 +105,7 @@ fn a_contradiction_of_an_admission_check_starts_no_pod() {
     refused("against-the-template", labelled, other_label, expected);
 }
 
-/// The API of the cluster autoscaler, as far as Kueue needs it.
+/// The part of the cluster autoscaler's API that Kueue needs.
 const PROVISIONING_REQUESTS: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -124,7 +124,7 @@ spec:
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 ";
 
-/// The autoscaler's answer is the test's. Kueue makes the request, and writes the changes of the pods.
+/// The test answers as the autoscaler. Kueue creates the request, and writes the changes of the pods.
 #[test]
 fn pods_consume_the_nodes_that_an_autoscaler_provisions() {
     let (queues, cluster) = (without_slices(), &without_slices().cluster);
@@ -134,7 +134,7 @@ fn pods_consume_the_nodes_that_an_autoscaler_provisions() {
         let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/provisioningrequests.autoscaling.x-k8s.io";
         condition_of(&cluster.plane.get(crd)?, "Established").filter(|condition| condition["status"] == "True")
     });
-    // Kueue looks for it at its start
+    // Kueue looks for this API only at its start
     queues.kueue.kill();
     queues.kueue.run();
     let class = "check-capacity.autoscaling.x-k8s.io";

@@ -1,20 +1,20 @@
-//! The operator crashes after each of its writes to a job with a queue, among them the writes to Workloads.
+//! The operator crashes after each of its writes to a job with a queue, including the writes to Workloads.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::{self, cluster_queue, collection};
 use stagecoach_cluster::{merge, until};
 
 use super::queued;
-use crate::crashes::{Scenario, ScenarioRun, Site, crash_after_each_write, training};
+use crate::crashes::{Scenario, ScenarioCluster, ScenarioRun, crash_after_each_write, training};
 
-/// A job in the queue of its namespace.
+/// Returns a job in the queue of its namespace.
 fn in_queue(elastic: bool, changes: Value) -> Value {
     let annotations = if elastic { json!({"kueue.x-k8s.io/elastic-job": "true"}) } else { json!({}) };
     let metadata = json!({"labels": {"kueue.x-k8s.io/queue-name": "team"}, "annotations": annotations});
     json!({"metadata": metadata, "spec": changes})
 }
 
-/// Makes a queue of four pods in the namespace of a run.
+/// Creates a queue of four pods in the namespace of a run.
 fn with_queue(run: &ScenarioRun) {
     let mut queue = kueue::local_queue("team", &run.namespace);
     queue["metadata"]["namespace"] = run.namespace.as_str().into();
@@ -37,7 +37,7 @@ pub(super) fn wait_reported(run: &ScenarioRun) {
     });
 }
 
-/// The Workloads of a run: number, counts, and the conditions that hold.
+/// Adds the Workloads of a run to `end`: the number, the counts, and the conditions that are true.
 pub(super) fn add_workloads(run: &ScenarioRun, end: &mut Value) {
     let workloads = run.cluster.plane.client().list(&collection("Workload", &run.namespace));
     let short = |workload: &Value| {
@@ -46,7 +46,7 @@ pub(super) fn add_workloads(run: &ScenarioRun, end: &mut Value) {
         let holds = conditions.iter().filter(|condition| condition["status"] == "True");
         let mut holds: Vec<String> = holds.map(|condition| condition["type"].as_str().unwrap().to_owned()).collect();
         holds.sort();
-        // a Workload may be finished before its pods were ready
+        // ignore the other conditions of a finished Workload, whose pods may never have been ready
         if holds.iter().any(|kind| kind == "Finished") {
             holds = vec!["Finished".to_owned()];
         }
@@ -57,22 +57,22 @@ pub(super) fn add_workloads(run: &ScenarioRun, end: &mut Value) {
     end["workloads"] = workloads.iter().map(short).collect();
 }
 
-/// The end of a job that trains under its admission.
+/// Returns the final state of a job that trains under its admission.
 fn trains(number: u64, stages: usize, workloads: Value) -> Value {
     let mut end = training(number, stages, json!({"workloads": workloads}));
     end["conditions"].as_array_mut().unwrap().insert(1, "Admitted".into());
     end
 }
 
-/// The end of a job without pods.
-fn rests(phase: &str, conditions: &[&str], workloads: Value) -> Value {
+/// Returns the final state of a job without pods.
+fn end_without_pods(phase: &str, conditions: &[&str], workloads: Value) -> Value {
     let mut end = training(1, 2, json!({"workloads": workloads}));
     let changes = json!({"phase": phase, "conditions": conditions, "stages": [0, 0], "services": []});
     merge(&mut end, changes);
     end
 }
 
-/// The conditions that hold for the Workload of a job that trains.
+/// The true conditions of the Workload of a job that trains.
 pub(super) const HOLDS: [&str; 3] = ["Admitted", "PodsReady", "QuotaReserved"];
 
 fn scenarios() -> Vec<Scenario> {
@@ -97,8 +97,11 @@ fn scenarios() -> Vec<Scenario> {
                 run.cluster.plane.client().patch(&path, &stop).unwrap();
             },
             end: {
-                let mut end =
-                    rests("Pending", &["Accepted", "ObjectsInSync", "Reconciling"], json!([["1", [2], ["Evicted"]]]));
+                let mut end = end_without_pods(
+                    "Pending",
+                    &["Accepted", "ObjectsInSync", "Reconciling"],
+                    json!([["1", [2], ["Evicted"]]]),
+                );
                 end["pods"] = json!([]);
                 end
             },
@@ -152,7 +155,8 @@ fn scenarios() -> Vec<Scenario> {
             setup: admitted,
             action: |run| run.cluster.edit(&run.job(), json!({"suspend": true})),
             end: {
-                let mut end = rests("Suspended", &["Accepted", "ObjectsInSync", "Suspended", "Ready"], json!([]));
+                let mut end =
+                    end_without_pods("Suspended", &["Accepted", "ObjectsInSync", "Suspended", "Ready"], json!([]));
                 end["pods"] = json!([]);
                 end
             },
@@ -162,7 +166,7 @@ fn scenarios() -> Vec<Scenario> {
             spec: in_queue(false, json!({})),
             setup: admitted,
             action: |run| (0..2).for_each(|stage| run.exit(stage, 1, 0)),
-            end: rests(
+            end: end_without_pods(
                 "Complete",
                 &["Accepted", "ObjectsInSync", "Complete", "Ready"],
                 json!([["1", [2], ["Finished"]]]),
@@ -173,6 +177,7 @@ fn scenarios() -> Vec<Scenario> {
 
 #[test]
 fn a_crash_between_any_two_writes_changes_nothing_in_a_queue() {
-    let site = Site { cluster: &queued().cluster, env: &[("STAGECOACH_KUEUE", "true")], add_to_end: add_workloads };
+    let site =
+        ScenarioCluster { cluster: &queued().cluster, env: &[("STAGECOACH_KUEUE", "true")], add_to_end: add_workloads };
     crash_after_each_write(&site, &scenarios());
 }

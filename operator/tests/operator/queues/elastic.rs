@@ -6,7 +6,7 @@ use stagecoach_cluster::until;
 use super::{message, queued};
 use crate::support::has_condition;
 
-/// The changes of a job that make it elastic, with one to four replicas of two stages.
+/// Returns the changes that make a job elastic, with one to four replicas of two stages.
 fn elastic() -> Value {
     json!({"spec": {
         "elastic": {"minDataParallel": 1, "maxDataParallel": 4, "stabilizationWindowSeconds": 1},
@@ -22,7 +22,7 @@ fn an_elastic_job_grows_and_begins_with_its_fewest_replicas_after_an_eviction() 
         move |job: &Value| job["status"]["trainingReplicas"] == count && job["status"]["attempt"]["dataParallel"] == 4
     };
     queues.create("growing", &queue, elastic());
-    // the fifth pod of the quota makes no replica
+    // two replicas use four of the five pods of the quota
     let job = cluster.wait("growing", "two replicas", replicas(2));
     assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["stagesPerReplica"]), (&json!(1), &json!(2)));
     assert!(has_condition(&job, "Admitted", "True", "Admitted"), "{job:#}");
@@ -38,7 +38,7 @@ fn an_elastic_job_grows_and_begins_with_its_fewest_replicas_after_an_eviction() 
     });
     assert_eq!(job["status"]["phase"], "Running");
 
-    // a larger quota: the pods of the first replicas stay
+    // the quota grows, and the pods of the first replicas stay
     let path = format!("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{queue}");
     let mut quota = cluster.plane.get(&path).unwrap();
     quota["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = json!("9");
@@ -48,7 +48,7 @@ fn an_elastic_job_grows_and_begins_with_its_fewest_replicas_after_an_eviction() 
     assert_eq!(job["status"]["restarts"]["total"], 0);
     assert_eq!(queues.workload("growing").unwrap()["spec"]["podSets"][0]["count"], 8);
 
-    // a job of higher priority takes its place, but for one replica
+    // a job of higher priority takes the quota of all replicas except one
     let urgent = json!({"spec": {"stages": 6, "scheduling": {"kueue": {"priorityClassName": "high"}}}});
     queues.create("pressing", &queue, urgent);
     cluster.wait_running("pressing", 1);
@@ -58,7 +58,7 @@ fn an_elastic_job_grows_and_begins_with_its_fewest_replicas_after_an_eviction() 
     cluster.finish("pressing", 1, 6);
     cluster.wait("growing", "four replicas again", replicas(4));
 
-    // with a smaller range, the rest of the quota returns
+    // with a smaller range, the job releases the surplus quota
     cluster.edit("growing", json!({"elastic": {"maxDataParallel": 2}}));
     cluster.wait_running("growing", 3);
     until("the rest to be given back", || {

@@ -1,4 +1,4 @@
-//! Jobs in the queues of Kueue's own controller.
+//! Tests of jobs in the queues of the real Kueue.
 
 mod admission;
 mod checks;
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::{self, Kueue, cluster_queue, collection, local_queue, priority_class, resource_flavor};
-use stagecoach_cluster::{Settings, merge, until};
+use stagecoach_cluster::{ControlPlaneSettings, merge, until};
 
 use crate::support::{TestCluster, condition_of, job, jobs};
 
-/// The value with which an operator has all namespaces.
+/// The value of the setting with which an operator watches all namespaces.
 const ALL_NAMESPACES: &str = "";
 
-/// A cluster with Kueue, and an operator that makes Workloads. It is never dropped.
+/// A cluster with Kueue, and an operator that creates Workloads. The cluster is never dropped.
 struct QueuedCluster {
     cluster: TestCluster,
     kueue: Kueue,
@@ -34,13 +34,13 @@ fn start() -> QueuedCluster {
 
 /// Like [`start`], with changes merged into Kueue's configuration.
 fn start_with(changes: Value) -> QueuedCluster {
-    // a test of crashes runs operators of its own in its own namespaces
+    // the tests of crashes run other operators in other namespaces
     start_in("default", changes)
 }
 
 /// Like [`start_with`], with an operator for these namespaces.
 fn start_in(namespaces: &str, changes: Value) -> QueuedCluster {
-    let cluster = TestCluster::with_values(Settings::default(), &json!({"kueue": {"enabled": true}}));
+    let cluster = TestCluster::with_values(ControlPlaneSettings::default(), &json!({"kueue": {"enabled": true}}));
     let mut configuration = json!({"featureGates": {"PriorityBoost": true, "ElasticJobsViaWorkloadSlices": true}});
     merge(&mut configuration, changes);
     let kueue = Kueue::start(&cluster.plane, configuration);
@@ -50,20 +50,20 @@ fn start_in(namespaces: &str, changes: Value) -> QueuedCluster {
     QueuedCluster { cluster, kueue }
 }
 
-/// The cluster of the tests that leave Kueue alone. Each test has queues of its own.
+/// Returns the cluster of the tests that do not change Kueue. Each test has separate queues.
 fn queued() -> &'static QueuedCluster {
     static CLUSTER: OnceLock<QueuedCluster> = OnceLock::new();
     CLUSTER.get_or_init(start)
 }
 
-/// The cluster of the tests that need a Kueue without Workload slices, or restart it.
+/// Returns the cluster of the tests that need a Kueue without Workload slices, or that restart Kueue.
 fn without_slices() -> &'static QueuedCluster {
     static CLUSTER: OnceLock<QueuedCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| start_with(json!({"featureGates": {"ElasticJobsViaWorkloadSlices": false}})))
 }
 
 impl QueuedCluster {
-    /// A LocalQueue with a quota of so many pods. `spec` is merged into the ClusterQueue of the same name.
+    /// Creates a LocalQueue with a quota of `pods` pods. `spec` is merged into the ClusterQueue of the same name.
     fn queue(&self, pods: u32, spec: Value) -> String {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("queue-{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -83,13 +83,13 @@ impl QueuedCluster {
         created.unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 
-    /// The Workloads of a job, in the order of their names.
+    /// Returns the Workloads of a job, in the order of their names.
     fn workloads(&self, job: &str) -> Vec<Value> {
         let path = format!("{}?labelSelector=stagecoach.dev/job={job}", collection("Workload", "default"));
         self.cluster.plane.client().list(&path)
     }
 
-    /// The Workload of a job that is not finished.
+    /// Returns the newest unfinished Workload of a job.
     fn workload(&self, job: &str) -> Option<Value> {
         let is_finished = |workload: &Value| condition_of(workload, "Finished").is_some();
         self.workloads(job).into_iter().rfind(|workload| !is_finished(workload))

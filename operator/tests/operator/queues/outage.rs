@@ -1,4 +1,4 @@
-//! Kueue is away for a while.
+//! Tests of a job during outages of Kueue.
 
 use serde_json::json;
 use stagecoach_cluster::until;
@@ -8,12 +8,12 @@ use crate::support::{condition_of, path};
 
 #[test]
 fn a_job_survives_that_kueue_is_away() {
-    // other tests need Kueue, so that this one has a cluster of its own
+    // use a separate cluster, because other tests need Kueue
     let queues = start();
     let cluster = &queues.cluster;
     let queue = queues.queue(4, json!({}));
 
-    // before the Workload is made, the API server refuses it, since nobody answers for its webhooks
+    // outage before the Workload exists: the API server rejects the Workload, because Kueue's webhooks do not answer
     queues.kueue.kill();
     queues.create("patient", &queue, json!({"spec": {"restart": {"reformTimeoutSeconds": 60}}}));
     cluster.wait("patient", "waiting", |job| job["status"]["phase"] == "Pending");
@@ -22,7 +22,7 @@ fn a_job_survives_that_kueue_is_away() {
     cluster.wait_running("patient", 1);
     let admitted = queues.wait_workload("patient", "PodsReady", "True");
 
-    // while a job trains: a lost stage waits for the webhook of pods, under the same admission
+    // outage while a job trains: a lost stage waits for Kueue's pod webhook, under the same admission
     queues.kueue.kill();
     cluster.kubelet.pod("patient-1-1").exit(1, "");
     cluster.wait("patient", "without a stage", |job| job["status"]["restarts"]["replaced"] == 1);
@@ -31,14 +31,14 @@ fn a_job_survives_that_kueue_is_away() {
     let after = queues.workload("patient").unwrap();
     assert_eq!(after["status"]["admission"], admitted["status"]["admission"]);
 
-    // between a change of the stages and the next admission
+    // outage between a change of the stages and the next admission
     queues.kueue.kill();
     cluster.edit("patient", json!({"stages": 3}));
     cluster.wait_phase("patient", "Pending");
     queues.kueue.run();
     cluster.wait_running("patient", 2);
 
-    // at the end of a job
+    // outage at the end of a job
     queues.kueue.kill();
     cluster.finish("patient", 2, 3);
     cluster.wait_phase("patient", "Complete");

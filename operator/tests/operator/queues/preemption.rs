@@ -1,4 +1,4 @@
-//! Kueue's choice among the jobs that it may preempt.
+//! Tests of Kueue's choice among the jobs that it may preempt.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
@@ -12,7 +12,7 @@ use crate::support::condition_of;
 const BOOST: &str = "kueue.x-k8s.io/priority-boost";
 const LAST_CHECKPOINT: &str = "stagecoach.dev/last-checkpoint-time";
 
-/// Lets a job look as if it were admitted ten minutes ago.
+/// Sets the time of a job's admission to ten minutes ago.
 fn admitted_long_ago(queues: &QueuedCluster, job: &str) {
     let workload = queues.workload(job).unwrap();
     let mut conditions = workload["status"]["conditions"].as_array().unwrap().clone();
@@ -52,7 +52,7 @@ fn the_job_that_has_just_saved_is_preempted() {
     let workload = wait_boost(queues, "saved", "0");
     assert_eq!(workload["metadata"]["annotations"][LAST_CHECKPOINT], committed_at.as_str());
 
-    // without the boost, Kueue takes the job that was admitted last
+    // without the boost, Kueue would preempt the job that was admitted last
     queues.create("urgent", &queue, json!({"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "high"}}}));
     cluster.wait_running("urgent", 1);
     let unsaved = queues.workload("unsaved").unwrap();

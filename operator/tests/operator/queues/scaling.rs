@@ -1,4 +1,4 @@
-//! Other numbers of pods while a job is admitted.
+//! Tests of changed numbers of pods while a job is admitted.
 
 use serde_json::json;
 use stagecoach_cluster::until;
@@ -26,14 +26,14 @@ fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
     assert_eq!((&job["status"]["phase"], &job["status"]["attempt"]["number"]), (&json!("Running"), &json!(1)));
     assert!(has_condition(&job, "Admitted", "True", "Admitted"));
 
-    // there is quota for three
+    // the quota has room for three stages
     cluster.edit("elastic", json!({"stages": 3}));
     let job = cluster.wait_running("elastic", 2);
     assert_eq!(job["status"]["attempt"]["stages"], 3);
     let first = &queues.workloads("elastic")[0];
     assert!(has_condition(first, "Finished", "True", "WorkloadSliceReplaced"), "{:#}", first["status"]);
 
-    // fewer stages give their quota back in place, after the others have stopped
+    // fewer stages release their quota in place, after the surplus stages have stopped
     cluster.edit("elastic", json!({"stages": 1}));
     let job = cluster.wait_running("elastic", 3);
     assert_eq!(job["status"]["attempt"]["stages"], 1);
@@ -51,7 +51,7 @@ fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
 #[test]
 fn an_elastic_job_is_queued_again_whole_if_kueue_has_no_slices() {
     let (queues, cluster) = (without_slices(), &without_slices().cluster);
-    // a slice beside the first Workload would find no quota
+    // the quota has no room for a slice beside the first Workload
     let queue = queues.queue(3, json!({}));
     queues.create("whole", &queue, elastic());
     cluster.wait_running("whole", 1);
@@ -63,7 +63,7 @@ fn an_elastic_job_is_queued_again_whole_if_kueue_has_no_slices() {
         until("the event", || cluster.event_notes("whole").into_iter().find(|note| note.contains("is queued again")));
     assert!(said.contains("the feature gate ElasticJobsViaWorkloadSlices of Kueue is off"), "{said}");
 
-    // more than the quota: the condition says why no stage runs
+    // the job asks for more than the quota, and the condition shows why no stage runs
     cluster.edit("whole", json!({"stages": 4}));
     cluster.wait("whole", "waiting for four stages", |job| {
         job["status"]["phase"] == "Pending" && message(job, "Admitted").contains("insufficient")
@@ -119,7 +119,7 @@ fn a_job_that_allows_fewer_replicas_is_admitted_with_fewer() {
     );
     let pods = until("its pods", || Some(cluster.pods("partial")).filter(|pods| pods.len() == 4));
     assert_eq!(pods.len(), 4);
-    // the fifth pod of the quota makes no replica
+    // the job releases the fifth pod of the quota, which completes no replica
     until("the rest to be given back", || {
         let workload = queues.workload("partial")?;
         (workload["status"]["reclaimablePods"] == json!([{"name": "stages", "count": 1}])).then_some(())

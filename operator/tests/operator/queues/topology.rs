@@ -1,4 +1,4 @@
-//! Stages that are neighbours in a topology, on the nodes that Kueue chooses.
+//! Tests of stages that are neighbours in a topology, on the nodes that Kueue chooses.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn in_topology(annotations: Value, changes: Value) -> Value {
     with_cpus("100m", annotations, changes)
 }
 
-/// A job whose stages request so many CPUs. A node has 256.
+/// Returns a job whose stages request so many CPUs. A node has 256 CPUs.
 fn with_cpus(cpus: &str, annotations: Value, changes: Value) -> Value {
     let mut spec = changes;
     spec["template"] = json!({"metadata": {"annotations": annotations}, "spec": {
@@ -22,7 +22,7 @@ fn with_cpus(cpus: &str, annotations: Value, changes: Value) -> Value {
     json!({ "spec": spec })
 }
 
-/// The nodes of the job's pods, by rank.
+/// Returns the nodes of the job's pods, by rank.
 fn nodes(job: &str, count: usize) -> Vec<String> {
     until(&format!("the pods of {job} to be placed"), || {
         let mut pods = queued().cluster.pods(job);
@@ -48,7 +48,7 @@ fn stages_are_placed_where_their_annotations_ask() {
             local_queue("hosts", "hosts"),
         ],
     );
-    // all stages in one domain
+    // all stages are in one domain
     let required = json!({"kueue.x-k8s.io/podset-required-topology": HOST});
     queues.create("together", "hosts", in_topology(required, json!({"stages": 3})));
     cluster.wait_running("together", 1);
@@ -57,12 +57,12 @@ fn stages_are_placed_where_their_annotations_ask() {
     let request = &queues.workload("together").unwrap()["spec"]["podSets"][0]["topologyRequest"];
     assert_eq!(request, &json!({"required": HOST, "podIndexLabel": "stagecoach.dev/rank"}));
 
-    // a stage that is replaced gets the place of the former one
+    // a replaced stage runs in the same domain
     cluster.kubelet.pod("together-1-1").exit(1, "");
     cluster.wait_running("together", 2);
     assert_eq!(nodes("together", 3).into_iter().collect::<BTreeSet<_>>(), together);
 
-    // each replica in one domain
+    // each replica is in one domain
     let slices = json!({"kueue.x-k8s.io/podset-slice-required-topology": HOST, "kueue.x-k8s.io/podset-unconstrained-topology": "true"});
     let replicas = json!({"dataParallel": 2, "training": {"gradientBlocks": 2}});
     queues.create("replicas", "hosts", in_topology(slices, replicas));
@@ -93,7 +93,7 @@ fn a_preferred_domain_is_taken_if_the_stages_fit() {
     let request = &queues.workload("near").unwrap()["spec"]["podSets"][0]["topologyRequest"];
     assert_eq!(request, &json!({"preferred": HOST, "podIndexLabel": "stagecoach.dev/rank"}));
 
-    // two of these stages fit no node together
+    // two of these stages do not fit on one node
     queues.create("far", "preferred", with_cpus("150", preferred, json!({"stages": 2})));
     cluster.wait_running("far", 1);
     assert_eq!(nodes("far", 2).into_iter().collect::<BTreeSet<_>>().len(), 2);

@@ -1,8 +1,11 @@
-//! The real operator, with the chart's service account and permissions, and a real API server. The kubelet is
+//! Runs the real operator, with the chart's service account and permissions, and a real API server. The kubelet is
 //! simulated.
 
+mod objects;
+mod operator_process;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
@@ -10,58 +13,32 @@ use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
 use stagecoach_api::job::ProgressStatus;
 pub use stagecoach_cluster::condition_of;
-use stagecoach_cluster::{
-    ControlPlane, Process, Settings, TestKubelet, chart, merge, pipeline_job, until, until_or_tell,
-};
+use stagecoach_cluster::{ControlPlane, ControlPlaneSettings, Process, TestKubelet, chart, until, until_or_tell};
+
+pub use objects::{has_condition, job, jobs, last_failure, network_policy, path};
+use objects::{split, volume};
+pub use operator_process::OperatorProcess;
 
 /// The operator's namespace.
 const OPERATOR_NAMESPACE: &str = "stagecoach-system";
 
-/// A cluster with the operator in it.
+/// A cluster in which the operator runs.
 pub struct TestCluster {
     // the fields are dropped in this order
     operators: Mutex<Vec<OperatorProcess>>,
     pub kubelet: TestKubelet,
     pub plane: ControlPlane,
     kubeconfig: PathBuf,
-    /// Number of operators that were started so far, including the operators of callers.
+    /// The number of operators that were started so far, including the operators of callers.
     started: AtomicUsize,
 }
 
-/// An operator, and its log file. The operator is killed when dropped.
-pub struct OperatorProcess {
-    process: Process,
-    log: PathBuf,
-}
-
-impl OperatorProcess {
-    /// The contents of the operator's log.
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// The operator's log file.
-    pub fn log_file(&self) -> &Path {
-        &self.log
-    }
-
-    /// The operator's exit status, if it has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.process.ended()
-    }
-
-    /// Sends a signal to the operator.
-    pub fn signal(&self, signal: i32) {
-        self.process.signal(signal);
-    }
-}
-
-/// Namespaces of the operator in [`shared`].
+/// The namespaces of the operator in [`shared`].
 const SHARED_NAMESPACES: &str = "default,few,small,strict";
 
-/// The cluster of all tests that do not disturb nodes, API server or CRD. Its operator watches some namespaces. A test
-/// with its own operator runs that operator in its own namespace. The cluster is never dropped: its processes end with
-/// the test's process.
+/// Returns the cluster of all tests that do not disturb nodes, API server or CRD. Its operator watches some namespaces.
+/// A test with its own operator runs that operator in its own namespace. The cluster is never dropped: its processes
+/// end with the test's process.
 pub fn shared() -> &'static TestCluster {
     static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -71,8 +48,8 @@ pub fn shared() -> &'static TestCluster {
     })
 }
 
-/// The cluster of the tests that disturb nodes, API server or CRD, one test after the other. Waits until all its nodes
-/// are in order. Its operator watches all namespaces.
+/// Returns the cluster of the tests that disturb nodes, API server or CRD, one test after the other. Waits until all
+/// its nodes are in order. Its operator watches all namespaces.
 pub fn exclusive() -> MutexGuard<'static, TestCluster> {
     static CLUSTER: OnceLock<Mutex<TestCluster>> = OnceLock::new();
     let start = || {
@@ -80,7 +57,7 @@ pub fn exclusive() -> MutexGuard<'static, TestCluster> {
         cluster.run_operator(&[]);
         Mutex::new(cluster)
     };
-    // the remains of a failed test must not fail the next one
+    // ignore a poisoned lock, so that a failed test does not fail the next test
     let cluster = CLUSTER.get_or_init(start).lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     until("all nodes to be in order", || {
         let nodes = cluster.plane.client().list("/api/v1/nodes");
@@ -95,16 +72,16 @@ pub fn exclusive() -> MutexGuard<'static, TestCluster> {
 
 impl TestCluster {
     fn without_operator() -> TestCluster {
-        TestCluster::with_settings(Settings::default())
+        TestCluster::with_settings(ControlPlaneSettings::default())
     }
 
-    /// A cluster for one caller, without an operator. Its control plane has these settings.
-    pub fn with_settings(settings: Settings) -> TestCluster {
+    /// Starts a cluster for one caller, without an operator. Its control plane has these settings.
+    pub fn with_settings(settings: ControlPlaneSettings) -> TestCluster {
         TestCluster::with_values(settings, &Value::Null)
     }
 
     /// Like [`TestCluster::with_settings`]. The operator has the rights that the chart gives it with these values.
-    pub fn with_values(settings: Settings, values: &Value) -> TestCluster {
+    pub fn with_values(settings: ControlPlaneSettings, values: &Value) -> TestCluster {
         let plane = ControlPlane::start_with(settings);
         plane.create_namespace(OPERATOR_NAMESPACE);
         let needed =
@@ -131,7 +108,7 @@ impl TestCluster {
         self.operators.lock().unwrap().push(self.operator(&self.kubeconfig, env));
     }
 
-    /// An operator for one caller, with a kubeconfig and additional environment variables.
+    /// Starts an operator for one caller, with a kubeconfig and additional environment variables.
     pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> OperatorProcess {
         self.operator_of(Path::new(env!("CARGO_BIN_EXE_stagecoach-operator")), kubeconfig, env)
     }
@@ -151,7 +128,7 @@ impl TestCluster {
         OperatorProcess { process: Process::start(command, &log).unwrap(), log }
     }
 
-    /// The kubeconfig of the operator's service account, with the permissions that the chart grants.
+    /// Returns the kubeconfig of the operator's service account, with the permissions that the chart grants.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -166,7 +143,7 @@ impl TestCluster {
         self.operators.lock().unwrap().iter_mut().all(|operator| operator.ended().is_none())
     }
 
-    /// The last lines about a job in the logs of the operators.
+    /// Returns the last lines about a job in the logs of the operators.
     fn log_tail(&self, job: &str) -> String {
         let about = if split(job).0 == "default" { job } else { split(job).0 };
         let logs = (0..self.started.load(Ordering::Relaxed)).map(|number| self.log_file(number));
@@ -199,7 +176,7 @@ impl TestCluster {
         self.plane.client().patch(&path(name), &patch).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 
-    /// Merges changes into a job's spec, and waits until the operator has seen them.
+    /// Merges changes into a job's spec, and waits until the operator has observed them.
     #[track_caller]
     pub fn edit_and_wait(&self, name: &str, spec: Value) -> Value {
         self.edit(name, spec);
@@ -207,7 +184,7 @@ impl TestCluster {
         self.wait(name, "seen", |job| job["status"]["observedGeneration"] == generation)
     }
 
-    /// The job, if it exists.
+    /// Returns the job; `None` if the job does not exist.
     pub fn job(&self, name: &str) -> Option<Value> {
         self.plane.get(&path(name))
     }
@@ -269,7 +246,7 @@ impl TestCluster {
         });
     }
 
-    /// The pods of the job of this name.
+    /// Returns the pods of the job of this name.
     pub fn pods(&self, name: &str) -> Vec<Value> {
         let (namespace, name) = split(name);
         self.plane
@@ -277,12 +254,12 @@ impl TestCluster {
             .list(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector=stagecoach.dev/job={name}"))
     }
 
-    /// Reasons of the events about the job, oldest first.
+    /// Returns the reasons of the events about the job, oldest first.
     pub fn events(&self, name: &str) -> Vec<String> {
         self.of_events(name, "reason")
     }
 
-    /// The sentences of the events about the job, in order.
+    /// Returns the sentences of the events about the job, in order.
     pub fn event_notes(&self, name: &str) -> Vec<String> {
         self.of_events(name, "note")
     }
@@ -296,67 +273,4 @@ impl TestCluster {
         about.sort_by_key(|event| event["eventTime"].as_str().unwrap_or_default().to_owned());
         about.iter().map(|event| event[field].as_str().unwrap_or_default().to_owned()).collect()
     }
-}
-
-/// Creates the claim `training` in a namespace, and the volume to which it is bound.
-fn volume(plane: &ControlPlane, namespace: &str) {
-    let spec = json!({"accessModes": ["ReadWriteMany"], "storageClassName": ""});
-    let mut bound = spec.clone();
-    bound["volumeName"] = namespace.into();
-    bound["resources"] = json!({"requests": {"storage": "1Gi"}});
-    let mut volume = spec;
-    volume["capacity"] = json!({"storage": "1Gi"});
-    volume["hostPath"] = json!({"path": "/nonexistent"});
-    let items = json!([
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace}, "spec": volume},
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "training", "namespace": namespace}, "spec": bound},
-    ]);
-    plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
-}
-
-/// Splits `namespace/name`. A name alone is in `default`.
-fn split(name: &str) -> (&str, &str) {
-    name.split_once('/').unwrap_or(("default", name))
-}
-
-/// The path of the jobs of a namespace.
-pub fn jobs(namespace: &str) -> String {
-    format!("/apis/stagecoach.dev/v1alpha1/namespaces/{namespace}/pipelinejobs")
-}
-
-/// The path of a job.
-pub fn path(name: &str) -> String {
-    let (namespace, name) = split(name);
-    format!("{}/{name}", jobs(namespace))
-}
-
-/// The path of the NetworkPolicy of a job.
-pub fn network_policy(name: &str) -> String {
-    let (namespace, name) = split(name);
-    format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{name}")
-}
-
-/// A small job of two stages.
-pub fn job(name: &str, changes: Value) -> Value {
-    let (namespace, name) = split(name);
-    let quick = json!({
-        // the kubelet of these tests has no trainers that could form a group again: the tests of `replacement` simulate
-        // them
-        "restart": {"maxRestarts": 3, "reformTimeoutSeconds": 0, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
-        "template": {"spec": {"terminationGracePeriodSeconds": 5}},
-    });
-    let mut object = pipeline_job(name, quick);
-    object["metadata"]["namespace"] = namespace.into();
-    merge(&mut object["spec"], changes);
-    object
-}
-
-/// Whether a condition has this status and reason.
-pub fn has_condition(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
-    condition_of(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
-}
-
-/// The root cause in a job's status.
-pub fn last_failure(job: &Value) -> &Value {
-    &job["status"]["lastFailure"]
 }

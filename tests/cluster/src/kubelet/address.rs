@@ -6,15 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// The annotation that gives a pod this address, for example one of IPv6. While a pod of this machine has the address,
-/// the next pod waits for it.
+/// The annotation that sets a pod's address, for example an IPv6 address. If another pod on this machine has the
+/// address, the pod waits until the address is free.
 const ANNOTATION: &str = "stagecoach.test/address";
 
 /// The port whose listener owns the address. No stage uses this port.
 const CLAIM_PORT: u16 = 65535;
 
-/// An address of a pod or of another server of a test. While this value lives, nothing else on this machine that claims
-/// its address this way has it, whichever test it belongs to.
+/// The address of a pod or of another server of a test. While this value lives, no other [`Address`] on this machine,
+/// in any test, has the same IP address.
 #[derive(Debug)]
 pub(crate) struct Address {
     pub(crate) ip: String,
@@ -22,10 +22,10 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// The address in the pod's annotation, else a free one of 127.0.0.0/8.
+    /// Returns the address in the pod's annotation. Without an annotation, returns a free address of 127.0.0.0/8.
     ///
     /// # Panics
-    /// If the annotation is no address, or the address is not free within a minute.
+    /// If the annotation is not an address, or the address is not free within a minute.
     pub(super) async fn of(pod: &Pod) -> Address {
         let annotations = pod.metadata.annotations.as_ref();
         let Some(wanted) = annotations.and_then(|annotations| annotations.get(ANNOTATION)) else {
@@ -41,10 +41,10 @@ impl Address {
         panic!("{wanted} can't be claimed at port {CLAIM_PORT}")
     }
 
-    /// A free address of 127.0.0.0/8.
+    /// Returns a free address of 127.0.0.0/8.
     ///
     /// # Panics
-    /// If many addresses in a row are taken.
+    /// If 100 addresses in a row are taken.
     pub(crate) fn claim() -> Address {
         for attempt in 0..100u8 {
             let [a, b, c, ..] = RandomState::new().hash_one(attempt).to_le_bytes();

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// The annotation with a pod's behaviour, in the form of [`Behaviour::parse`].
 pub(super) const ANNOTATION: &str = "stagecoach.test/behaviour";
 
-/// The behaviour of a pod's trainer container. All but the last are scripts. Until a script ends, it serves `/healthz`,
-/// `/readyz` and `/status` on the pod's address, as a stage does.
+/// The behaviour of a pod's trainer container. All variants except `Command` are scripts. Until a script ends, it
+/// serves `/healthz`, `/readyz` and `/status` on the pod's address, as a stage does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Runs until SIGTERM, and exits with 143 after `drain`.
@@ -30,10 +30,10 @@ pub enum Behaviour {
     IgnoreSigterm,
     /// Runs, but answers no request and ignores SIGTERM.
     Hang,
-    /// The image can't be pulled: the container never starts.
+    /// Never starts, because the image can't be pulled.
     ImagePullError,
-    /// Runs a real program with the container's environment. Paths of mounts in the environment become folders of the
-    /// kubelet.
+    /// Runs a real program with the container's environment. In the environment, the kubelet replaces paths of mounts
+    /// by its folders for the volumes.
     Command(Vec<String>),
 }
 
@@ -44,7 +44,7 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
-    /// Reads an annotation: `run [DRAIN_MS]`, `exit CODE [AFTER_MS [MESSAGE]]`, `never-ready`, `ignore-sigterm`,
+    /// Parses an annotation: `run [DRAIN_MS]`, `exit CODE [AFTER_MS [MESSAGE]]`, `never-ready`, `ignore-sigterm`,
     /// `hang`, `image-pull-error`, `command PROGRAM [ARGUMENT]...`.
     ///
     /// # Panics
@@ -70,7 +70,7 @@ impl Behaviour {
     }
 }
 
-/// A pod as its kubelet sees it when the pod starts.
+/// The attributes of a pod when the pod starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodView {
     /// The namespace.
@@ -79,7 +79,7 @@ pub struct PodView {
     pub name: String,
     /// The UID.
     pub uid: String,
-    /// The node that the pod is bound to.
+    /// The name of the pod's node.
     pub node: String,
     /// The address, within 127.0.0.0/8.
     pub address: String,
@@ -89,7 +89,7 @@ pub struct PodView {
     pub annotations: BTreeMap<String, String>,
     /// The trainer container's image.
     pub image: String,
-    /// The trainer container's environment, resolved.
+    /// The trainer container's environment variables. References to other objects are replaced by their values.
     pub env: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! A container: a script that ends when the kubelet or a test ends it, or a process.
+//! A container: a process, or a script that ends by itself or on request of the kubelet or a test.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -12,26 +12,26 @@ use super::Behaviour;
 use super::handle::ContainerExit;
 use crate::process::Process;
 
-/// A container that runs, or has ended.
+/// A container that runs or has ended.
 pub(super) enum FakeContainer {
-    /// A script. `end` is the time and kind of its end; `None` if the script does not end by itself. `drain` is the
-    /// time from SIGTERM to the exit; `None` if the script ignores SIGTERM.
+    /// A script. `end` is the time and kind of its exit, or `None` if the script does not exit by itself. `drain` is
+    /// the time from SIGTERM to the exit, or `None` if the script ignores SIGTERM.
     Script { end: Option<(Instant, ContainerExit)>, drain: Option<Duration> },
     /// A real process, and the file of its termination message.
     Process(Process, PathBuf),
 }
 
 impl FakeContainer {
-    /// Starts a container with this behaviour. A process gets `env`, the test's PATH and no other variables. Its output
-    /// goes to `log`, and the content of `last_words` is its termination message.
+    /// Starts a container with this behaviour. The environment of a process is `env`, the test's PATH, and the path
+    /// `termination_message_path` for its termination message. The process writes its output to `log`.
     ///
     /// # Errors
-    /// If the command can't be started. The error is the exit of such a container.
+    /// If the command can't be started. The error is the exit that the container reports.
     pub(super) fn start(
         behaviour: &Behaviour,
         env: BTreeMap<String, String>,
         log: &Path,
-        last_words: PathBuf,
+        termination_message_path: PathBuf,
     ) -> Result<FakeContainer, ContainerExit> {
         let script = |end, drain| Ok(FakeContainer::Script { end, drain });
         match behaviour {
@@ -45,22 +45,24 @@ impl FakeContainer {
                 let (program, arguments) = words.split_first().expect("a command names its program");
                 let mut command = Command::new(program);
                 command.args(arguments).env_clear().envs(env).envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-                command.env("STAGECOACH_TERMINATION_LOG", &last_words);
+                command.env("STAGECOACH_TERMINATION_LOG", &termination_message_path);
                 let failed = |e| ContainerExit {
                     reason: "StartError".into(),
                     ..ContainerExit::new(128, &format!("{program}: {e}"))
                 };
-                Process::start(command, log).map(|process| FakeContainer::Process(process, last_words)).map_err(failed)
+                Process::start(command, log)
+                    .map(|process| FakeContainer::Process(process, termination_message_path))
+                    .map_err(failed)
             }
         }
     }
 
-    /// A sidecar, which runs until the kubelet asks it to stop.
+    /// Returns a sidecar, which runs until the kubelet stops it.
     pub(super) fn sidecar() -> FakeContainer {
         FakeContainer::Script { end: None, drain: Some(Duration::ZERO) }
     }
 
-    /// Waits for the container's end.
+    /// Waits for the container's exit, and returns it.
     pub(super) async fn ended(&mut self) -> ContainerExit {
         match self {
             FakeContainer::Script { end: Some((at, exit)), .. } => {
@@ -68,17 +70,20 @@ impl FakeContainer {
                 exit.clone()
             }
             FakeContainer::Script { end: None, .. } => std::future::pending().await,
-            FakeContainer::Process(process, last_words) => loop {
+            FakeContainer::Process(process, termination_message_path) => loop {
                 if let Some(status) = process.ended() {
                     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
-                    return ContainerExit::new(code, &std::fs::read_to_string(last_words).unwrap_or_default());
+                    return ContainerExit::new(
+                        code,
+                        &std::fs::read_to_string(termination_message_path).unwrap_or_default(),
+                    );
                 }
                 sleep(Duration::from_millis(20)).await;
             },
         }
     }
 
-    /// Ends the container with the exit that a test wants.
+    /// Ends the container with the exit that a test chooses.
     pub(super) fn end(&mut self, exit: ContainerExit) {
         *self = FakeContainer::Script { end: Some((Instant::now(), exit)), drain: None };
     }
@@ -88,7 +93,7 @@ impl FakeContainer {
         match self {
             FakeContainer::Script { end, drain: Some(drain) } => {
                 let at = Instant::now() + *drain;
-                // a container that would have exited sooner still does
+                // SIGTERM does not delay a container that would have exited sooner
                 if end.as_ref().is_none_or(|(sooner, _)| *sooner > at) {
                     *end = Some((at, ContainerExit::new(143, "")));
                 }

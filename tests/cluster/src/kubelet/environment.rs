@@ -1,4 +1,4 @@
-//! A container's environment and files, made as a kubelet makes them.
+//! A container's environment variables and files, made as a kubelet makes them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,11 @@ use kube::Api;
 use kube::api::ListParams;
 use tokio::time::sleep;
 
-/// ConfigMaps by name, each with its texts by key.
+/// ConfigMaps by name. The value is the ConfigMap's data.
 pub(super) type Maps = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The ConfigMaps of the pod's volumes and variables, by name. Waits until all of them exist, as a pod does.
+/// Returns the ConfigMaps of the pod's volumes and variables, by name. Waits until all of them exist, as a kubelet
+/// does.
 pub(super) async fn config_maps(client: &kube::Client, pod: &Pod) -> Maps {
     let spec = pod.spec.as_ref().unwrap();
     let volumes = spec.volumes.iter().flatten().filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()));
@@ -33,12 +34,12 @@ pub(super) async fn config_maps(client: &kube::Client, pod: &Pod) -> Maps {
     found
 }
 
-/// The names of the Secrets whose keys are variables of a container.
+/// Returns the names of the Secrets whose keys are variables of a container.
 pub(super) fn secrets(container: &Container) -> impl Iterator<Item = &str> {
     container.env_from.iter().flatten().filter_map(|source| Some(source.secret_ref.as_ref()?.name.as_str()))
 }
 
-/// The variables that a container has from Secrets; `None` if one of these Secrets does not exist.
+/// Returns the variables that a container has from Secrets, or `None` if one of these Secrets does not exist.
 pub(super) async fn from_secrets(
     client: &kube::Client,
     namespace: &str,
@@ -53,8 +54,8 @@ pub(super) async fn from_secrets(
     Some(found)
 }
 
-/// Writes the pod's ConfigMap volumes as files, and makes folders for its other volumes, under `folder`. Each volume
-/// has one folder. A claim has one folder for all pods of the namespace.
+/// Writes the pod's ConfigMap volumes as files under `folder`, and makes folders for the pod's other volumes. Each
+/// volume has one folder. All pods of a namespace share the folder of a claim.
 pub(super) fn mount(folder: &Path, pod: &Pod, maps: &Maps) {
     for volume in pod.spec.as_ref().unwrap().volumes.iter().flatten() {
         let at = volume_folder(folder, pod, volume);
@@ -75,7 +76,8 @@ fn volume_folder(folder: &Path, pod: &Pod, volume: &Volume) -> std::path::PathBu
     }
 }
 
-/// Replaces a path below one of the container's mounts by the path in the volume's folder.
+/// Replaces a path below one of the container's mounts by the path in the volume's folder. Returns any other text
+/// unchanged.
 pub(super) fn local(folder: &Path, pod: &Pod, container: &Container, text: &str) -> String {
     for mount in container.volume_mounts.iter().flatten() {
         let volumes = pod.spec.as_ref().unwrap().volumes.iter().flatten();
@@ -88,8 +90,8 @@ pub(super) fn local(folder: &Path, pod: &Pod, container: &Container, text: &str)
     text.to_owned()
 }
 
-/// The address of a pod behind the Service that `host` names, since tests have no DNS. Waits until such a pod has an
-/// address. `None` if there is no such Service.
+/// Returns the address of a pod that the Service `host` selects, since tests have no DNS. Waits until such a pod has an
+/// address. Returns `None` if the Service does not exist.
 pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host: &str) -> Option<String> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let selector = services.get_opt(host).await.ok()??.spec?.selector?;
@@ -106,7 +108,8 @@ pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host:
     }
 }
 
-/// The container's variables: those of `from_secrets`, and its own with their sources resolved and `$(NAME)` replaced.
+/// Returns the variables of `from_secrets`, and the container's variables with their sources resolved and `$(NAME)`
+/// replaced.
 pub(super) fn variables(
     pod: &Pod,
     container: &Container,

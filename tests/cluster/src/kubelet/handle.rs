@@ -55,7 +55,7 @@ pub(super) struct Started {
     pub(super) grace_seconds: Arc<Mutex<Option<i64>>>,
 }
 
-/// A pod by name. Each method waits until a pod of this name has started, and acts on the newest.
+/// A pod, by its name. Each method waits until a pod of this name has started, and acts on the newest such pod.
 pub struct PodHandle {
     shared: Arc<KubeletState>,
     namespace: String,
@@ -67,28 +67,29 @@ impl PodHandle {
         PodHandle { shared, namespace: namespace.into(), name: name.into() }
     }
 
-    /// The pod as it started.
+    /// Returns the pod's attributes at its start.
     ///
     /// # Panics
-    /// Like every method here, if no such pod starts within 30 s.
+    /// If no such pod starts within 30 s. Every method of this type panics in that case.
     #[track_caller]
     pub fn view(&self) -> PodView {
         self.started().view.clone()
     }
 
-    /// Ends the pod's container.
+    /// Ends the pod's container with this exit code and termination message.
     #[track_caller]
     pub fn exit(&self, code: i32, message: &str) {
         self.end(ContainerExit::new(code, message));
     }
 
-    /// Ends the pod's container as the kernel does for lack of memory: 137, `OOMKilled`.
+    /// Ends the pod's container as the kernel does when memory runs out: exit code 137, reason `OOMKilled`.
     #[track_caller]
     pub fn oom(&self) {
         self.end(ContainerExit { reason: "OOMKilled".into(), ..ContainerExit::new(137, "") });
     }
 
-    /// Evicts the pod under pressure: `Failed`, reason `Evicted`, condition `DisruptionTarget`.
+    /// Evicts the pod as a kubelet under resource pressure does: phase `Failed`, reason `Evicted`, condition
+    /// `DisruptionTarget`.
     #[track_caller]
     pub fn evict(&self) {
         self.end(ContainerExit { evicted: true, ..ContainerExit::new(137, "") });
@@ -100,8 +101,8 @@ impl PodHandle {
         self.started().responses.lock().unwrap().ready = ready;
     }
 
-    /// Sets the answer of `/status`. Where `status` leaves job, attempt, pod or stage empty, the values of the pod's
-    /// environment stay.
+    /// Sets the answer of `/status`. Where the job, attempt, pod or stage of `status` is empty, the answer has the
+    /// value of the pod's environment.
     #[track_caller]
     pub fn set_status(&self, status: StageStatus) {
         let started = self.started();
@@ -131,7 +132,7 @@ impl PodHandle {
         times.push(Timestamp::now());
     }
 
-    /// The grace period in seconds of the first request to delete the pod; `None` before that.
+    /// Returns the grace period in seconds of the first request to delete the pod, or `None` before that request.
     #[track_caller]
     pub fn grace_seconds(&self) -> Option<i64> {
         *self.started().grace_seconds.lock().unwrap()
@@ -150,7 +151,7 @@ impl PodHandle {
     }
 }
 
-/// The identity of a stage or a spare, from its environment.
+/// Returns the identity of a stage or a spare, from its environment.
 pub(super) fn identity(view: &PodView) -> StageStatus {
     let text = |name: &str| view.env.get(name).cloned().unwrap_or_default();
     let spare = text(env::SPARE).parse().ok();

@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1: a stage's answers and a probe's request. A connection has one request. Connections that clients
-//! close early are ignored.
+//! A minimal HTTP/1.1 for the answers of a stage and the requests of a probe. A connection has one request. The server
+//! ignores connections that clients close early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::KubeletState;
 use super::handle::Started;
 
-/// Answers as a stage does, until the future is dropped.
+/// Answers requests as a stage does, until the future is dropped.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<KubeletState>, pod: Arc<Started>) {
     let mut requests = tokio::task::JoinSet::new();
     loop {
@@ -52,7 +52,7 @@ async fn answer(stream: TcpStream, shared: Arc<KubeletState>, pod: Arc<Started>)
     }
 }
 
-/// Reads a request without a body. Returns its path with the query.
+/// Reads a request without a body. Returns its path, query included.
 pub(super) async fn request(stream: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<String> {
     let mut request = String::new();
     stream.read_line(&mut request).await?;

@@ -1,4 +1,4 @@
-//! Containers' logs for the API server: the kubelet's own port, with TLS.
+//! Serves containers' logs to the API server at the kubelet's port, with TLS.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use super::KubeletState;
 use super::http::{request, respond};
 
-/// A TLS acceptor with a self-made certificate: the API server has no authority for kubelets and accepts any
-/// certificate.
+/// Returns a TLS acceptor with a self-signed certificate. The API server of a test accepts any certificate, since it
+/// has no certificate authority for kubelets.
 pub(super) fn acceptor() -> TlsAcceptor {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["kubelet".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
@@ -24,7 +24,7 @@ pub(super) fn acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config.with_single_cert(vec![cert.der().clone()], key).unwrap()))
 }
 
-/// Answers `/containerLogs/NAMESPACE/POD/CONTAINER[?tailLines=N&timestamps=true]` for all nodes, for ever.
+/// Answers `/containerLogs/NAMESPACE/POD/CONTAINER[?tailLines=N&timestamps=true]` for all nodes. Never returns.
 pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<KubeletState>) {
     loop {
         if let Ok((stream, _)) = listener.accept().await {

@@ -1,6 +1,5 @@
-//! A kubelet without containers. It registers nodes, gives each pod that is bound to them an address of its own within
-//! 127.0.0.0/8, and writes pod status in the order of a kubelet. A pod's container is a [`Behaviour`]: a script or a
-//! real command.
+//! A kubelet without real containers. It registers nodes, gives each pod on them an address within 127.0.0.0/8, and
+//! writes pod status in the order of a kubelet. The [`Behaviour`] of a pod's container is a script or a real command.
 
 pub(crate) mod address;
 mod behaviour;
@@ -26,13 +25,13 @@ pub use handle::PodHandle;
 use crate::client::connect;
 use crate::{ControlPlane, until};
 
-/// A rule that decides a pod's behaviour, or returns `None` for the next rule to decide.
+/// A rule that decides a pod's behaviour. If a rule returns `None`, the next rule decides.
 type Rule = Box<dyn Fn(&PodView) -> Option<Behaviour> + Send>;
 
-/// The kubelet of all nodes of a test. Dropping it ends all its pods; their objects stay.
+/// The kubelet of all nodes of a test. Dropping this value ends all its pods. Their objects stay.
 ///
-/// It does not support images, restarts (every pod is treated as `restartPolicy: Never`), probes other than `httpGet`
-/// readiness, or events.
+/// This kubelet does not support images, restarts (it treats every pod as `restartPolicy: Never`), probes other than
+/// `httpGet` readiness, or events.
 pub struct TestKubelet {
     shared: Arc<KubeletState>,
     runtime: Option<Runtime>,
@@ -41,7 +40,7 @@ pub struct TestKubelet {
 /// The state that the tasks of a kubelet share.
 struct KubeletState {
     client: kube::Client,
-    /// The folder for the pods' files.
+    /// The folder with the pods' files.
     folder: PathBuf,
     /// Nodes by name. The value is true while a node is silent.
     nodes: BTreeMap<String, tokio::sync::watch::Sender<bool>>,
@@ -51,8 +50,8 @@ struct KubeletState {
 }
 
 impl TestKubelet {
-    /// Registers `nodes` nodes with the names `node-0` and so on, each with `gpus` of `nvidia.com/gpu`. Waits until
-    /// pods can be scheduled there.
+    /// Registers `nodes` nodes with the names `node-0` and so on, each with `gpus` of `nvidia.com/gpu`. Waits until the
+    /// scheduler can bind pods to them.
     pub fn start(plane: &ControlPlane, nodes: usize, gpus: u32) -> TestKubelet {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let names: Vec<String> = (0..nodes).map(|n| format!("node-{n}")).collect();
@@ -83,37 +82,38 @@ impl TestKubelet {
         TestKubelet { shared, runtime: Some(runtime) }
     }
 
-    /// Adds a rule for pods that start after this call. The newest rule with an answer wins, then the annotation
-    /// `stagecoach.test/behaviour` (see [`Behaviour::parse`]). Without either, a pod runs until the kubelet asks it to
-    /// stop.
+    /// Adds a rule for pods that start after this call. The newest rule that returns a behaviour decides. If no rule
+    /// does, the annotation `stagecoach.test/behaviour` decides (see [`Behaviour::parse`]). Without the annotation, a
+    /// pod runs until the kubelet stops it.
     pub fn behave(&self, rule: impl Fn(&PodView) -> Option<Behaviour> + Send + 'static) {
         self.shared.rules.lock().unwrap().push(Box::new(rule));
     }
 
-    /// The pod `name` or `namespace/name`; the namespace is `default` if it is missing. The pod need not exist yet.
+    /// Returns the handle of the pod `name` or `namespace/name`. The default namespace is `default`. The pod need not
+    /// exist yet.
     pub fn pod(&self, name: &str) -> PodHandle {
         let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
         PodHandle::new(self.shared.clone(), namespace, name)
     }
 
-    /// All pods that were ever started, oldest first.
+    /// Returns all pods that were ever started, oldest first.
     pub fn pods(&self) -> Vec<PodView> {
         self.shared.pods.lock().unwrap().iter().map(|pod| pod.view.clone()).collect()
     }
 
-    /// Silences a node: its containers continue, but the API server hears nothing of the node, and its pods answer no
+    /// Silences a node: its containers continue, but the node reports nothing to the API server, and its pods answer no
     /// requests.
     ///
     /// # Panics
-    /// If there is no such node.
+    /// If the node does not exist.
     pub fn stop_node(&self, name: &str) {
         self.shared.nodes[name].send_replace(true);
     }
 
-    /// Ends a node's silence: the node reports everything that has happened.
+    /// Ends a node's silence. The node then reports everything that has happened.
     ///
     /// # Panics
-    /// If there is no such node.
+    /// If the node does not exist.
     pub fn resume_node(&self, name: &str) {
         self.shared.nodes[name].send_replace(false);
     }
@@ -122,7 +122,7 @@ impl TestKubelet {
 impl Drop for TestKubelet {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // this waits for the tasks' next await, and ends their sockets and processes
+            // the runtime waits for the tasks' next await, and ends their sockets and processes
             runtime.shutdown_timeout(std::time::Duration::from_secs(5));
         }
     }
@@ -136,13 +136,13 @@ impl KubeletState {
         }
     }
 
-    /// The newest pod of this name that was started.
+    /// Returns the newest pod of this name that was started.
     fn started(&self, namespace: &str, name: &str) -> Option<Arc<handle::Started>> {
         let pods = self.pods.lock().unwrap();
         pods.iter().rev().find(|pod| pod.view.namespace == namespace && pod.view.name == name).cloned()
     }
 
-    /// The behaviour of a pod.
+    /// Returns the behaviour of `pod`: that of the newest rule that decides, that of the annotation, or the default.
     fn behaviour(&self, pod: &PodView) -> Behaviour {
         let rules = self.rules.lock().unwrap();
         let by_rule = rules.iter().rev().find_map(|rule| rule(pod));

@@ -1,4 +1,4 @@
-//! Registers the nodes once, and keeps them alive.
+//! Registers the nodes once, and sends their heartbeats.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::KubeletState;
 use super::status::now;
 
-/// Creates the nodes, each with room for many pods and with `gpus` GPUs. Their kubelet answers at `port`.
+/// Creates the nodes, each with capacity for many pods and with `gpus` GPUs. The nodes name `port` as their kubelet's
+/// port.
 pub(super) async fn register(shared: &KubeletState, gpus: u32, port: u16) {
     let api: Api<Node> = Api::all(shared.client.clone());
     for name in shared.nodes.keys() {
@@ -21,7 +22,8 @@ pub(super) async fn register(shared: &KubeletState, gpus: u32, port: u16) {
     }
 }
 
-/// Reports every second that all nodes except silent nodes are ready, for ever. The controller manager waits 50 s.
+/// Reports every second that every node is ready, except silent nodes. Never returns. The controller manager counts a
+/// node as lost after 50 s without a report.
 pub(super) async fn heartbeats(shared: Arc<KubeletState>) {
     let api: Api<Node> = Api::all(shared.client.clone());
     let mut clock = tokio::time::interval(Duration::from_secs(1));
@@ -30,7 +32,7 @@ pub(super) async fn heartbeats(shared: Arc<KubeletState>) {
         for (name, silent) in &shared.nodes {
             if !*silent.borrow() {
                 let patch = json!({"status": {"conditions": conditions()}});
-                // the next report follows soon after a failed one
+                // a failed report does no harm, since the next one follows a second later
                 let _ = api.patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
             }
         }

@@ -22,16 +22,17 @@ use super::address::Address;
 use super::container::FakeContainer;
 use super::handle::{ContainerExit, PodResponses, Started, identity};
 use super::http::{get_succeeds, serve};
-use super::status::{State, now, patch};
+use super::status::{ContainerState, now, patch};
 use super::{Behaviour, KubeletState, PodView, environment};
 
-/// Runs a pod. The future is dropped when the pod's object has been deleted, in any phase.
-pub(super) async fn live(shared: Arc<KubeletState>, object: watch::Receiver<Pod>) {
+/// Runs a pod. The caller drops the future when the pod's object has been deleted, in any phase.
+pub(super) async fn run_pod(shared: Arc<KubeletState>, object: watch::Receiver<Pod>) {
     let name = object.borrow().metadata.name.clone().unwrap_or_default();
     let namespace = object.borrow().metadata.namespace.clone().unwrap_or_default();
     let node = object.borrow().spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
     let api = Api::namespaced(shared.client.clone(), &namespace);
-    let mut life = Life { shared, api, object, namespace, name, node, started: now(), grace_seconds: Arc::default() };
+    let mut life =
+        PodRunner { shared, api, object, namespace, name, node, started: now(), grace_seconds: Arc::default() };
     life.run().await;
     life.deletion().await;
     life.delete().await;
@@ -39,7 +40,8 @@ pub(super) async fn live(shared: Arc<KubeletState>, object: watch::Receiver<Pod>
 
 /// The containers of a pod that has started.
 struct Running {
-    /// The index of the container with the behaviour: `trainer`, else the first.
+    /// The index of the container with the behaviour: the container `trainer`, or the first container if none has that
+    /// name.
     main: usize,
     /// The number of containers that are not init containers.
     count: usize,
@@ -47,12 +49,12 @@ struct Running {
     /// The containers, with the init containers last.
     containers: Vec<FakeContainer>,
     /// The state of the init containers.
-    init: Vec<State>,
-    /// The server of the main container, which ends with it.
+    init: Vec<ContainerState>,
+    /// The HTTP server of the main container. The server ends with the container.
     server: JoinSet<()>,
 }
 
-struct Life {
+struct PodRunner {
     shared: Arc<KubeletState>,
     api: Api<Pod>,
     object: watch::Receiver<Pod>,
@@ -64,8 +66,8 @@ struct Life {
     grace_seconds: Arc<Mutex<Option<i64>>>,
 }
 
-impl Life {
-    /// Runs until the pod has ended, or until its deletion is requested before it has started.
+impl PodRunner {
+    /// Runs until the pod has ended, or until a client requests its deletion before it has started.
     async fn run(&mut self) {
         let pod = self.object.borrow().clone();
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
@@ -74,7 +76,7 @@ impl Life {
         }
         let spec = pod.spec.as_ref().unwrap();
         let count = spec.containers.len();
-        self.publish(None, &vec![State::Waiting("ContainerCreating"); count]).await;
+        self.publish(None, &vec![ContainerState::Waiting("ContainerCreating"); count]).await;
         let client = self.shared.client.clone();
         let maps = tokio::select! {
             maps = environment::config_maps(&client, &pod) => maps,
@@ -87,14 +89,14 @@ impl Life {
         let variables = environment::variables(&pod, &spec.containers[main], &address.ip, &maps, secrets);
         let (mut view, behaviour) = self.view(&pod, &address.ip, main, variables);
         if behaviour == Behaviour::ImagePullError {
-            self.publish(Some(&address.ip), &vec![State::Waiting("ImagePullBackOff"); count]).await;
+            self.publish(Some(&address.ip), &vec![ContainerState::Waiting("ImagePullBackOff"); count]).await;
             return;
         }
         if matches!(behaviour, Behaviour::Command(_)) {
-            self.publish(Some(&address.ip), &vec![State::Waiting("ContainerCreating"); count]).await;
+            self.publish(Some(&address.ip), &vec![ContainerState::Waiting("ContainerCreating"); count]).await;
             let shared = self.shared.clone();
             tokio::select! {
-                () = localise(&shared, &pod, main, &mut view) => {}
+                () = map_environment_to_host(&shared, &pod, main, &mut view) => {}
                 () = self.deletion() => return,
             }
         }
@@ -107,7 +109,7 @@ impl Life {
             status: identity(&view),
         };
         let file = |suffix: &str| self.shared.folder.join(&view.uid).with_extension(suffix);
-        let (log, last_words, variables) = (file("log"), file("termination"), view.env.clone());
+        let (log, termination_message_path, variables) = (file("log"), file("termination"), view.env.clone());
         let started = Arc::new(Started {
             view,
             responses: Mutex::new(responses),
@@ -125,7 +127,7 @@ impl Life {
             server.spawn(serve(listener, self.shared.clone(), started.clone()));
         }
         let mut containers: Vec<FakeContainer> = (0..count).map(|_| FakeContainer::sidecar()).collect();
-        match FakeContainer::start(&behaviour, variables, &log, last_words) {
+        match FakeContainer::start(&behaviour, variables, &log, termination_message_path) {
             Ok(container) => containers[main] = container,
             Err(exit) => containers[main].end(exit),
         }
@@ -133,20 +135,20 @@ impl Life {
         containers.extend(sidecars);
         let mut running =
             Running { main, count, address: address.ip.clone(), containers, init: sidecar_states, server };
-        self.attend(&pod, &mut running, &mut ordered).await;
+        self.watch_containers(&pod, &mut running, &mut ordered).await;
     }
 
     /// Runs the init containers, one after the other. Sidecars among them continue. Returns `None` if the pod has ended
-    /// before its containers started. An init container's command is its behaviour in the form of [`Behaviour::parse`];
-    /// an init container without a command ends at once.
+    /// before its containers started. An init container's command is its behaviour in the form of [`Behaviour::parse`].
+    /// Without a command, an init container ends at once, and a sidecar runs until the kubelet stops it.
     async fn initialise(
         &mut self,
         init: &[Container],
         count: usize,
         address: &str,
-    ) -> Option<(Vec<FakeContainer>, Vec<State>)> {
+    ) -> Option<(Vec<FakeContainer>, Vec<ContainerState>)> {
         let (mut containers, mut states) = (Vec::new(), Vec::new());
-        let waiting = vec![State::Waiting("PodInitializing"); count];
+        let waiting = vec![ContainerState::Waiting("PodInitializing"); count];
         for container in init {
             let is_sidecar = container.restart_policy.as_deref() == Some("Always");
             let command = container.command.clone().unwrap_or_default().join(" ");
@@ -157,7 +159,7 @@ impl Life {
             let mut started = started.unwrap_or_else(|_| FakeContainer::sidecar());
             let since = now();
             if is_sidecar {
-                states.push(State::Running { since, ready: true });
+                states.push(ContainerState::Running { since, ready: true });
                 containers.push(started);
                 continue;
             }
@@ -166,14 +168,14 @@ impl Life {
                 () = self.deletion() => return None,
             };
             let failed = exit.code != 0;
-            states.push(State::Terminated { since, at: now(), exit });
+            states.push(ContainerState::Terminated { since, at: now(), exit });
             containers.push(started);
             if failed {
                 for (state, sidecar) in states.iter_mut().zip(&mut containers) {
-                    if let State::Running { since, .. } = state {
+                    if let ContainerState::Running { since, .. } = state {
                         sidecar.terminate();
                         let exit = sidecar.ended().await;
-                        *state = State::Terminated { since: since.clone(), at: now(), exit };
+                        *state = ContainerState::Terminated { since: since.clone(), at: now(), exit };
                     }
                 }
                 self.publish(Some(address), &[waiting, states].concat()).await;
@@ -183,9 +185,9 @@ impl Life {
         Some((containers, states))
     }
 
-    /// Follows the containers until all have ended. Carries out a test's orders for the `main` container, and the
-    /// deletion. Sidecars among the init containers end after the others.
-    async fn attend(
+    /// Runs the containers until all have ended. Applies the exits that a test sends for the `main` container, and the
+    /// pod's deletion. Sidecars among the init containers end after the pod's containers.
+    async fn watch_containers(
         &mut self,
         pod: &Pod,
         pod_runs: &mut Running,
@@ -195,22 +197,23 @@ impl Life {
         let (main, count, address) = (*main, *count, address.as_str());
         let since = now();
         let mut probe = Probe::of(pod, main);
-        let running = |ready| State::Running { since: since.clone(), ready };
-        let mut states: Vec<State> = (0..count).map(|n| running(n != main || probe.is_none())).collect();
+        let running = |ready| ContainerState::Running { since: since.clone(), ready };
+        let mut states: Vec<ContainerState> = (0..count).map(|n| running(n != main || probe.is_none())).collect();
         states.append(init);
         let mut sidecars_end = false;
         let mut killing: Option<Instant> = None;
         self.publish(Some(address), &states).await;
-        while states.iter().any(|state| matches!(state, State::Running { .. })) {
-            let live = containers.iter_mut().enumerate().filter(|(n, _)| matches!(states[*n], State::Running { .. }));
+        while states.iter().any(|state| matches!(state, ContainerState::Running { .. })) {
+            let alive =
+                containers.iter_mut().enumerate().filter(|(n, _)| matches!(states[*n], ContainerState::Running { .. }));
             let mut changed = true;
             tokio::select! {
-                (n, exit) = first(live) => {
-                    states[n] = State::Terminated { since: since.clone(), at: now(), exit };
+                (n, exit) = first(alive) => {
+                    states[n] = ContainerState::Terminated { since: since.clone(), at: now(), exit };
                     if n == main {
                         server.shutdown().await;
                     }
-                    if !sidecars_end && states[..count].iter().all(|state| matches!(state, State::Terminated { .. })) {
+                    if !sidecars_end && states[..count].iter().all(|state| matches!(state, ContainerState::Terminated { .. })) {
                         containers[count..].iter_mut().for_each(FakeContainer::terminate);
                         sidecars_end = true;
                     }
@@ -222,7 +225,7 @@ impl Life {
                     }
                     containers[main].end(exit);
                 }
-                ready = answer(&mut probe, address), if matches!(states[main], State::Running { .. }) => {
+                ready = answer(&mut probe, address), if matches!(states[main], ContainerState::Running { .. }) => {
                     changed = states[main] != running(ready);
                     states[main] = running(ready);
                 }
@@ -245,8 +248,8 @@ impl Life {
         }
     }
 
-    /// Waits until deletion is requested, or is requested with less grace than `known` leaves. Returns the time at
-    /// which the kubelet must kill the containers.
+    /// Waits until a client requests the deletion, or shortens the grace period so that the deadline is before `known`.
+    /// Returns the time at which the kubelet must kill the containers.
     async fn deadline(&mut self, known: Option<Instant>) -> Instant {
         loop {
             let grace = {
@@ -274,13 +277,13 @@ impl Life {
     }
 
     /// Writes the status, and retries until the API server accepts it.
-    async fn publish(&self, address: Option<&str>, states: &[State]) {
+    async fn publish(&self, address: Option<&str>, states: &[ContainerState]) {
         loop {
             self.shared.reachable(&self.node).await;
             let patch = patch(&self.object.borrow(), address, &self.started, states);
             match self.api.patch_status(&self.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
                 Ok(_) => return,
-                // the object was deleted or replaced: the watch will report that
+                // the object was deleted or replaced, which the watch will report
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => return,
                 Err(kube::Error::Api(status)) if status.code == 422 => panic!("status of {}: {status:?}", self.name),
                 Err(_) => sleep(Duration::from_millis(100)).await,
@@ -288,7 +291,7 @@ impl Life {
         }
     }
 
-    /// Deletes the object without grace, since no container runs any more.
+    /// Deletes the object without a grace period, since all containers have ended.
     async fn delete(&self) {
         let preconditions = Preconditions { uid: self.object.borrow().metadata.uid.clone(), resource_version: None };
         let now = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default().grace_period(0) };
@@ -302,14 +305,15 @@ impl Life {
         }
     }
 
-    /// The variables of the Secrets of a container. Waits until the Secrets exist. `None` if the pod is deleted before.
+    /// Returns the variables that a container has from Secrets. Waits until the Secrets exist. Returns `None` if a
+    /// client deletes the pod before that.
     async fn secrets(&mut self, container: &Container, count: usize) -> Option<BTreeMap<String, String>> {
         let (client, namespace) = (self.shared.client.clone(), self.namespace.clone());
         loop {
             if let Some(found) = environment::from_secrets(&client, &namespace, container).await {
                 return Some(found);
             }
-            self.publish(None, &vec![State::Waiting("CreateContainerConfigError"); count]).await;
+            self.publish(None, &vec![ContainerState::Waiting("CreateContainerConfigError"); count]).await;
             tokio::select! {
                 () = sleep(Duration::from_millis(100)) => {}
                 () = self.deletion() => return None,
@@ -317,7 +321,7 @@ impl Life {
         }
     }
 
-    /// The view of the pod, whose container `main` has the behaviour, and the behaviour.
+    /// Returns the attributes of the pod, with the environment of its container `main`, and the pod's behaviour.
     fn view(&self, pod: &Pod, address: &str, main: usize, env: BTreeMap<String, String>) -> (PodView, Behaviour) {
         let container = &pod.spec.as_ref().unwrap().containers[main];
         let view = PodView {
@@ -336,9 +340,9 @@ impl Life {
     }
 }
 
-/// Adapts the environment of a real process, which shares this machine's files and names: paths of mounts become their
-/// folders, and the master's Service becomes the address behind it.
-async fn localise(shared: &KubeletState, pod: &Pod, main: usize, view: &mut PodView) {
+/// Adapts the environment of a real process, which shares this machine's files and DNS names. Paths of mounts become
+/// the volumes' folders, and the name of the master's Service becomes the address of a pod that it selects.
+async fn map_environment_to_host(shared: &KubeletState, pod: &Pod, main: usize, view: &mut PodView) {
     let container = &pod.spec.as_ref().unwrap().containers[main];
     let local = |value: &mut String| *value = environment::local(&shared.folder, pod, container, value);
     view.env.values_mut().for_each(local);
@@ -348,13 +352,13 @@ async fn localise(shared: &KubeletState, pod: &Pod, main: usize, view: &mut PodV
     }
 }
 
-/// Waits for the first of several containers to end. Returns its index and exit.
+/// Waits until one of several containers ends. Returns its index and exit.
 async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut FakeContainer)>) -> (usize, ContainerExit) {
     let ends = containers.map(|(n, container)| Box::pin(async move { (n, container.ended().await) }));
     select_all(ends).await.0
 }
 
-/// A readiness probe by HTTP.
+/// A readiness probe over HTTP.
 struct Probe {
     port: u16,
     path: String,
@@ -363,7 +367,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// The container's probe; `None` if it has none that this kubelet knows. The period is a fifth of a second.
+    /// Returns the container's probe, or `None` without a probe that this kubelet supports. The period is 200 ms.
     fn of(pod: &Pod, container: usize) -> Option<Probe> {
         let container = &pod.spec.as_ref()?.containers[container];
         let probe = container.readiness_probe.as_ref()?;
@@ -383,7 +387,7 @@ impl Probe {
     }
 }
 
-/// The probe's next answer. Without a probe, this never returns.
+/// Waits for the probe's next result. Without a probe, this function never returns.
 async fn answer(probe: &mut Option<Probe>, address: &str) -> bool {
     let Some(probe) = probe else { return std::future::pending().await };
     sleep(probe.period).await;

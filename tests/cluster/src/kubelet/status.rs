@@ -1,4 +1,4 @@
-//! Pod status as a kubelet writes it. Pure, except for the clock.
+//! Builds pod status as a kubelet writes it. The results depend only on the arguments and on the current time.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,30 +9,30 @@ use super::handle::ContainerExit;
 
 /// The state of a container.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum State {
-    /// Not started, for this reason.
+pub(super) enum ContainerState {
+    /// The container has not started, for this reason.
     Waiting(&'static str),
-    /// The time of the start, and whether the container is ready.
+    /// The container runs: the time of its start, and whether it is ready.
     Running { since: Value, ready: bool },
-    /// The times of start and end, and the exit.
+    /// The container has ended: the times of its start and end, and its exit.
     Terminated { since: Value, at: Value, exit: ContainerExit },
 }
 
-/// The current time in the form of RFC 3339.
+/// Returns the current time in the form of RFC 3339.
 pub(super) fn now() -> Value {
     serde_json::to_value(Time(k8s_openapi::jiff::Timestamp::now())).unwrap()
 }
 
-/// The strategic merge patch for `/status`. `states` has the states of the pod's containers in order, and then the
-/// states of the init containers that have started.
-pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &[State]) -> Value {
+/// Returns the strategic merge patch for `/status`. `states` has the states of the pod's containers in order, and after
+/// them the states of the init containers that have started.
+pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &[ContainerState]) -> Value {
     let spec = pod.spec.as_ref().unwrap();
     let (main, init) = states.split_at(spec.containers.len());
     let containers: Vec<Value> = spec.containers.iter().zip(main).map(|(of, state)| container(of, state)).collect();
     let init_containers = spec.init_containers.iter().flatten().zip(init).map(|(of, state)| container(of, state));
-    let evicted = states.iter().any(|state| matches!(state, State::Terminated { exit, .. } if exit.evicted));
+    let evicted = states.iter().any(|state| matches!(state, ContainerState::Terminated { exit, .. } if exit.evicted));
     let phase = phase(main, init);
-    let ready = main.iter().all(|state| matches!(state, State::Running { ready: true, .. }));
+    let ready = main.iter().all(|state| matches!(state, ContainerState::Running { ready: true, .. }));
     let why = match phase {
         "Succeeded" => "PodCompleted",
         "Failed" => "PodFailed",
@@ -74,13 +74,14 @@ pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &
     json!({"metadata": {"uid": pod.metadata.uid}, "status": status})
 }
 
-fn phase(states: &[State], init: &[State]) -> &'static str {
-    let init_runs = init.iter().any(|state| matches!(state, State::Running { .. }));
-    let init_failed = init.iter().any(|state| matches!(state, State::Terminated { exit, .. } if exit.code != 0));
+fn phase(states: &[ContainerState], init: &[ContainerState]) -> &'static str {
+    let init_runs = init.iter().any(|state| matches!(state, ContainerState::Running { .. }));
+    let init_failed =
+        init.iter().any(|state| matches!(state, ContainerState::Terminated { exit, .. } if exit.code != 0));
     let ended: Vec<&ContainerExit> = states
         .iter()
         .filter_map(|state| match state {
-            State::Terminated { exit, .. } => Some(exit),
+            ContainerState::Terminated { exit, .. } => Some(exit),
             _ => None,
         })
         .collect();
@@ -88,14 +89,15 @@ fn phase(states: &[State], init: &[State]) -> &'static str {
         "Failed"
     } else if ended.len() == states.len() && !init_runs {
         if ended.iter().all(|exit| exit.code == 0) { "Succeeded" } else { "Failed" }
-    } else if states.iter().any(|state| matches!(state, State::Waiting(_))) {
+    } else if states.iter().any(|state| matches!(state, ContainerState::Waiting(_))) {
         if init_failed { "Failed" } else { "Pending" }
     } else {
         "Running"
     }
 }
 
-/// The time of the condition's last change: the object's time if the condition is unchanged, else now.
+/// Returns the time of the condition's last change: the time in the object if the condition is unchanged, or the
+/// current time.
 fn transition(pod: &Pod, kind: &str, holds: bool) -> Value {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let same = conditions.into_iter().find(|c| c.type_ == kind && (c.status == "True") == holds);
@@ -103,16 +105,16 @@ fn transition(pod: &Pod, kind: &str, holds: bool) -> Value {
         .map_or_else(now, |time| serde_json::to_value(time).unwrap())
 }
 
-fn container(of: &Container, state: &State) -> Value {
+fn container(of: &Container, state: &ContainerState) -> Value {
     let (ready, started) = match state {
-        State::Running { ready, .. } => (*ready, true),
+        ContainerState::Running { ready, .. } => (*ready, true),
         _ => (false, false),
     };
     let id = format!("test://{}", of.name);
     let shown = match state {
-        State::Waiting(reason) => json!({"waiting": {"reason": reason, "message": waiting(reason, of)}}),
-        State::Running { since, .. } => json!({"running": {"startedAt": since}}),
-        State::Terminated { since, at, exit } => json!({"terminated": {
+        ContainerState::Waiting(reason) => json!({"waiting": {"reason": reason, "message": waiting(reason, of)}}),
+        ContainerState::Running { since, .. } => json!({"running": {"startedAt": since}}),
+        ContainerState::Terminated { since, at, exit } => json!({"terminated": {
             "exitCode": exit.code, "reason": exit.reason, "message": exit.message,
             "startedAt": since, "finishedAt": at, "containerID": id,
         }}),
@@ -120,7 +122,7 @@ fn container(of: &Container, state: &State) -> Value {
     json!({
         "name": of.name, "image": of.image, "imageID": "", "restartCount": 0,
         "ready": ready, "started": started, "state": shown, "lastState": {},
-        "containerID": if matches!(state, State::Waiting(_)) { Value::Null } else { json!(id) },
+        "containerID": if matches!(state, ContainerState::Waiting(_)) { Value::Null } else { json!(id) },
     })
 }
 
@@ -138,20 +140,20 @@ fn waiting(reason: &str, of: &Container) -> String {
 mod tests {
     use super::*;
 
-    fn ended(code: i32) -> State {
-        State::Terminated { since: now(), at: now(), exit: ContainerExit::new(code, "") }
+    fn ended(code: i32) -> ContainerState {
+        ContainerState::Terminated { since: now(), at: now(), exit: ContainerExit::new(code, "") }
     }
 
     #[test]
     fn the_phase_follows_from_the_containers() {
-        let running = || State::Running { since: now(), ready: true };
-        let evicted = State::Terminated {
+        let running = || ContainerState::Running { since: now(), ready: true };
+        let evicted = ContainerState::Terminated {
             since: now(),
             at: now(),
             exit: ContainerExit { evicted: true, ..ContainerExit::new(137, "") },
         };
         for (states, expected) in [
-            (vec![State::Waiting("ContainerCreating")], "Pending"),
+            (vec![ContainerState::Waiting("ContainerCreating")], "Pending"),
             (vec![running()], "Running"),
             (vec![ended(1), running()], "Running"), // a sidecar still runs
             (vec![ended(0), ended(0)], "Succeeded"),
@@ -160,7 +162,7 @@ mod tests {
         ] {
             assert_eq!(phase(&states, &[]), expected, "{states:?}");
         }
-        let waiting = [State::Waiting("PodInitializing")];
+        let waiting = [ContainerState::Waiting("PodInitializing")];
         assert_eq!(phase(&[ended(0)], &[running()]), "Running", "a sidecar ends after the others");
         assert_eq!(phase(&[ended(0)], &[ended(143)]), "Succeeded", "how it ends means nothing");
         assert_eq!((phase(&waiting, &[running()]), phase(&waiting, &[ended(1)])), ("Pending", "Failed"));

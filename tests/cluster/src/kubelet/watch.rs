@@ -1,4 +1,4 @@
-//! Pods bound to the kubelet's nodes. Each pod has a task for as long as its object exists.
+//! Watches the pods that are bound to the kubelet's nodes. Each pod has a task for as long as its object exists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ struct Task {
     abort: tokio::task::AbortHandle,
 }
 
-/// Watches for ever. If a pod's object is deleted, the pod ends at once, with its processes.
+/// Watches all pods. Never returns while the watch works. When a pod's object is deleted, its task and processes end at
+/// once.
 pub(super) async fn pods(shared: Arc<KubeletState>) {
     let api: Api<Pod> = Api::all(shared.client.clone());
     let mut events = Box::pin(watcher(api, Config::default().fields("spec.nodeName!=")));
@@ -40,7 +41,7 @@ pub(super) async fn pods(shared: Arc<KubeletState>) {
                 gone.iter().for_each(|uid| end(&mut tasks, uid));
             }
             Ok(None) => return,
-            // the API server restarts or does not answer: the watch resumes at the same place
+            // the API server restarts or does not answer: the next call resumes the watch at the same resource version
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
@@ -50,7 +51,8 @@ fn uid(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }
 
-/// Handles a pod's new object. A namespace may also have pods of another kubelet's nodes.
+/// Handles a change of a pod's object. The watch also reports pods on nodes of other kubelets, which this function
+/// ignores.
 fn seen(shared: &Arc<KubeletState>, join: &mut JoinSet<()>, tasks: &mut HashMap<String, Task>, object: Pod) {
     let node = object.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     if !shared.nodes.contains_key(node) {
@@ -61,7 +63,7 @@ fn seen(shared: &Arc<KubeletState>, join: &mut JoinSet<()>, tasks: &mut HashMap<
         None => {
             let uid = uid(&object);
             let (sender, receiver) = watch::channel(object);
-            let abort = join.spawn(pod::live(shared.clone(), receiver));
+            let abort = join.spawn(pod::run_pod(shared.clone(), receiver));
             tasks.insert(uid, Task { object: sender, abort });
         }
     }

@@ -1,4 +1,4 @@
-//! The objects of `kubectl apply` of a release of Kueue, except for the Deployment and its rights.
+//! Installs the objects that `kubectl apply` of a release of Kueue creates, except for the Deployment and its rights.
 
 use std::path::Path;
 use std::process::Output;
@@ -8,26 +8,26 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use super::objects::{collection, resource_flavor};
-use super::{Host, WEBHOOKS};
+use super::{KueueCluster, WEBHOOKS};
 use crate::object::condition_of;
 use crate::{until, until_or_tell};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub(super) const NAMESPACE: &str = "kueue-system";
-/// The name that the account has in a release.
+/// The name of the controller's service account in a release.
 pub(super) const ACCOUNT: &str = "kueue-controller-manager";
 const SERVICE: &str = "kueue-webhook-service";
 const SECRET: &str = "kueue-webhook-server-cert";
 /// The CRDs whose versions the controller converts.
 const CONVERTED: [&str; 5] = ["clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads"];
 
-/// Installs the CRDs and webhooks that are beside `program`, for a controller that serves at `ip`.
-pub(super) fn install(host: &Host<'_>, program: &Path, ip: &str) {
+/// Installs the CRDs and webhooks from the files beside `program`, for a controller that serves at `ip`.
+pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
     let create = |path: &str, object: &Value| {
         host.client.create(path, object).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
     };
     let beside = |file: &str| format!("{}.{file}.yaml", program.display());
-    // the annotation of a client-side apply has no room for the CRD of workloads
+    // a client-side apply stores the object in an annotation, for which the CRD of workloads is too large
     // on a busy machine, the API server takes longer for such a CRD than a client waits
     let apply = || host.kubectl.run(&["apply", "--server-side", "-f", &beside("crds")], "");
     let stderr = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
@@ -48,8 +48,8 @@ pub(super) fn install(host: &Host<'_>, program: &Path, ip: &str) {
 
     create("/api/v1/namespaces", &json!({"metadata": {"name": NAMESPACE}}));
     create(&namespaced("secrets"), &json!({"metadata": {"name": SECRET}}));
-    // the API server connects to the name, which may be an address: so the webhooks and the name in their certificate
-    // are those of a real cluster, and no proxy is needed
+    // the API server connects to the external name, which may be an address; so the webhooks and the name in their
+    // certificate are those of a real cluster, and no proxy is needed
     let spec = json!({"type": "ExternalName", "externalName": ip});
     create(&namespaced("services"), &json!({"metadata": {"name": SERVICE}, "spec": spec}));
 
@@ -64,8 +64,8 @@ pub(super) fn install(host: &Host<'_>, program: &Path, ip: &str) {
     }
 }
 
-/// The controller's account. Its rights are wider than those of a release, but it has none on the objects of other
-/// projects: a project that Kueue does not know must give them.
+/// Returns the controller's account. Its rights are wider than those of a release, but do not include objects of other
+/// projects. A project that Kueue does not support itself must grant those rights.
 fn account() -> Value {
     let rbac = "rbac.authorization.k8s.io";
     let groups = [
@@ -96,8 +96,8 @@ fn account() -> Value {
     ]})
 }
 
-/// The files of the serving certificate, after the controller has made it.
-pub(super) fn certificates(host: &Host<'_>) -> Option<Vec<(&'static str, Vec<u8>)>> {
+/// Returns the files of the serving certificate, or `None` until the controller has made it.
+pub(super) fn certificates(host: &KueueCluster<'_>) -> Option<Vec<(&'static str, Vec<u8>)>> {
     let secret = host.client.get(&format!("{}/{SECRET}", namespaced("secrets")))?;
     let content = |file| {
         let text = secret["data"].get(file)?.clone();
@@ -106,8 +106,8 @@ pub(super) fn certificates(host: &Host<'_>) -> Option<Vec<(&'static str, Vec<u8>
     ["tls.key", "tls.crt"].into_iter().map(content).collect()
 }
 
-/// Whether the API server calls both kinds of webhooks. It begins to do so some time after their registration.
-pub(super) fn webhooks_are_asked(host: &Host<'_>) -> Option<()> {
+/// Whether the API server calls both kinds of webhooks. It starts to call them some time after their registration.
+pub(super) fn webhooks_are_asked(host: &KueueCluster<'_>) -> Option<()> {
     let path = format!("{}?dryRun=All", collection("ResourceFlavor", ""));
     let ask = |flavor: &Value| host.client.request(Method::POST, &path, Some(flavor));
     let changed = ask(&resource_flavor("probe", json!({}))).ok()?;
@@ -116,8 +116,8 @@ pub(super) fn webhooks_are_asked(host: &Host<'_>) -> Option<()> {
     refusal.message.contains("spec.nodeLabels").then_some(())
 }
 
-/// Makes the cluster independent of the controller, which can then end: no webhook is left. The objects stay.
-pub(super) fn detach(host: &Host<'_>) {
+/// Removes the webhooks, so that the cluster works after the controller has ended. Kueue's objects stay.
+pub(super) fn detach(host: &KueueCluster<'_>) {
     for kind in ["mutating", "validating"] {
         host.client.delete(&format!(
             "/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/kueue-{kind}-webhook-configuration"

@@ -1,4 +1,4 @@
-//! Kueue's own controller beside a control plane, as a process of the test and without root.
+//! Runs Kueue's controller beside a control plane, as a process of the test and without root.
 
 mod install;
 mod objects;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use crate::host::Host;
+pub use crate::host::KueueCluster;
 
 pub use self::objects::{
     API, cluster_queue, collection, create, local_queue, priority_class, resource_flavor, topology,
@@ -24,18 +24,18 @@ use crate::process::Process;
 use crate::tools::tool;
 use crate::until;
 
-/// The ports at the controller's own address. Another controller has another address.
+/// The ports at the controller's address. No two controllers share an address.
 const WEBHOOKS: u16 = 9443;
 const HEALTH: u16 = 8081;
 
-/// The number of lines that a failure shows of the log.
+/// The number of log lines that a failed test prints.
 const TAIL: usize = 30;
 
-/// Kueue's controller and its webhooks. Any number may run at the same time, one for each control plane. The process
-/// ends when this value is dropped, or when the test dies.
+/// Kueue's controller and its webhooks. Any number of controllers may run at the same time, one for each control plane.
+/// The process ends when this value is dropped, or when the test's process ends.
 ///
-/// The webhooks are those of an installation by `kubectl apply`. One of them is on pods and fails closed: while the
-/// controller is down, the API server refuses new pods outside `kube-system` and `kueue-system`.
+/// The webhooks are those of an installation by `kubectl apply`. The webhook on pods fails closed: while the controller
+/// is down, the API server refuses new pods outside `kube-system` and `kueue-system`.
 #[derive(Debug)]
 pub struct Kueue {
     process: Mutex<Option<Process>>,
@@ -48,18 +48,18 @@ pub struct Kueue {
 }
 
 impl Kueue {
-    /// Installs Kueue's CRDs and webhooks, starts the controller, and waits until the API server asks the webhooks.
-    /// `STAGECOACH_TEST_KUEUE` names the tool of another version of Kueue. `changes` are merged into the configuration,
-    /// such as `{"featureGates": {"PriorityBoost": true}}`.
+    /// Installs Kueue's CRDs and webhooks, starts the controller, and waits until the API server calls the webhooks.
+    /// `STAGECOACH_TEST_KUEUE` names the tool of another version of Kueue. This function merges `changes`, such as
+    /// `{"featureGates": {"PriorityBoost": true}}`, into the configuration.
     ///
     /// # Panics
-    /// If the controller does not start. The test's output has the tail of its log.
+    /// If the controller does not start. The test's output has the last lines of its log.
     pub fn start(plane: &ControlPlane, changes: Value) -> Kueue {
         let tool = std::env::var("STAGECOACH_TEST_KUEUE").unwrap_or_else(|_| "kueue".into());
         Kueue::start_version(&tool, plane, changes)
     }
 
-    /// Like [`Kueue::start`], with the version of Kueue that is the tool `name`, such as `kueue-0.18`.
+    /// Like [`Kueue::start`], with the version of Kueue of the tool `name`, such as `kueue-0.18`.
     ///
     /// # Panics
     /// If the controller does not start.
@@ -71,8 +71,8 @@ impl Kueue {
     ///
     /// # Panics
     /// If the controller does not start.
-    pub fn start_in(host: &Host<'_>, name: &str, changes: Value) -> Kueue {
-        // several control planes that take in Kueue's CRDs at the same time answer too late
+    pub fn start_in(host: &KueueCluster<'_>, name: &str, changes: Value) -> Kueue {
+        // API servers that store Kueue's CRDs at the same time answer too late
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let program = tool(name).canonicalize().unwrap();
@@ -88,7 +88,8 @@ impl Kueue {
         std::fs::write(kueue.folder.join("configuration.yaml"), configuration.to_string()).unwrap();
 
         kueue.spawn();
-        // a kubelet mounts the Secret that the controller fills with certificates of its own
+        // the controller writes its certificates to a Secret, which a kubelet would mount: here the test writes the
+        // files
         let certificates = kueue.wait_for("certificates", || install::certificates(host));
         for (file, content) in certificates {
             // the controller reads a file as soon as it exists
@@ -101,12 +102,13 @@ impl Kueue {
         kueue
     }
 
-    /// Ends the controller. The cluster no longer needs it, and keeps its objects.
-    pub fn end(self, host: &Host<'_>) {
+    /// Ends the controller. Before that, it removes the webhooks, so that the cluster works without the controller.
+    /// Kueue's objects stay.
+    pub fn end(self, host: &KueueCluster<'_>) {
         install::detach(host);
     }
 
-    /// Kills the controller. Objects stay as they are.
+    /// Kills the controller. Kueue's objects and webhooks stay.
     pub fn kill(&self) {
         drop(self.process.lock().unwrap().take());
     }
@@ -121,12 +123,12 @@ impl Kueue {
         self.wait_until_ready();
     }
 
-    /// The process id; `None` after [`Kueue::kill`].
+    /// Returns the process id, or `None` after [`Kueue::kill`].
     pub fn process_id(&self) -> Option<u32> {
         self.process.lock().unwrap().as_ref().map(Process::id)
     }
 
-    /// The last `lines` lines of the controller's log.
+    /// Returns the last `lines` lines of the controller's log.
     pub fn log_tail(&self, lines: usize) -> String {
         tail(&self.folder.join("kueue.log"), lines)
     }
@@ -140,9 +142,9 @@ impl Kueue {
             "metrics": {"bindAddress": "0"},
             "webhook": {"host": ip, "port": WEBHOOKS, "certDir": self.folder.join("certificates")},
             "leaderElection": {"leaderElect": false},
-            // with certificates of others, the controller also needs some in /etc/kueue
+            // if others made its certificates, the controller would also read some from /etc/kueue
             "internalCertManagement": {"enable": true},
-            // that server needs a folder of its own in /
+            // the server of this feature writes to a folder in /
             "featureGates": {"VisibilityOnDemand": false},
             "integrations": {"frameworks": ["batch/job", "pod"]},
         })
@@ -168,7 +170,7 @@ impl Kueue {
         });
     }
 
-    /// Waits for a condition, and fails as soon as the process ends.
+    /// Waits for a condition. Panics as soon as the process ends.
     fn wait_for<T>(&self, what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         until(&format!("Kueue: {what}"), || {
             if let Some(status) = self.process.lock().unwrap().as_mut().and_then(Process::ended) {

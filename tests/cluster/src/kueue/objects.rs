@@ -1,14 +1,16 @@
-//! Kueue's objects as plain JSON, in the namespace `default` if a kind has one.
+//! Builds Kueue's objects as plain JSON. Objects of a kind with namespaces are in the namespace `default`.
 
 use serde_json::{Map, Value, json};
 
 use crate::client::Client;
 use crate::object::merge;
 
-/// The API of all kinds here. `workloads` alone is ambiguous: Kubernetes has a kind of that name since 1.36.
+/// The API of all kinds in this file. The name `workloads` alone is ambiguous: Kubernetes has a kind of that name since
+/// 1.36.
 pub const API: &str = "kueue.x-k8s.io/v1beta2";
 
-/// The path of a kind's collection, such as that of `Workload`. A kind without namespaces ignores `namespace`.
+/// Returns the path of a kind's collection, such as that of `Workload`. `namespace` has no effect for a kind without
+/// namespaces.
 pub fn collection(kind: &str, namespace: &str) -> String {
     let kind = kind.to_lowercase();
     let plural = match kind.as_str() {
@@ -22,10 +24,10 @@ pub fn collection(kind: &str, namespace: &str) -> String {
     }
 }
 
-/// Creates objects of Kueue, in this order.
+/// Creates objects of Kueue in the order of `objects`.
 ///
 /// # Panics
-/// If the API server refuses one.
+/// If the API server refuses an object.
 #[track_caller]
 pub fn create(client: &Client, objects: &[Value]) {
     for object in objects {
@@ -35,21 +37,21 @@ pub fn create(client: &Client, objects: &[Value]) {
     }
 }
 
-/// A ResourceFlavor. `spec` is for example `{"nodeLabels": {"gpu": "h200"}, "topologyName": "racks"}`; it may also have
-/// `tolerations`.
+/// Returns a ResourceFlavor. `spec` is for example `{"nodeLabels": {"gpu": "h200"}, "topologyName": "racks"}`. It may
+/// also have `tolerations`.
 pub fn resource_flavor(name: &str, spec: Value) -> Value {
     object("ResourceFlavor", name, spec)
 }
 
-/// A Topology with these node labels as its levels, the widest first.
+/// Returns a Topology with these node labels as its levels, the widest first.
 pub fn topology(name: &str, levels: &[&str]) -> Value {
     let levels: Vec<Value> = levels.iter().map(|label| json!({"nodeLabel": label})).collect();
     object("Topology", name, json!({"levels": levels}))
 }
 
-/// A ClusterQueue for all namespaces. `flavors` are tried in this order, and each has a quota of the same resources, as
-/// in `("default", json!({"cpu": 3}))`. `spec` is merged into the spec, such as
-/// `{"preemption": {"withinClusterQueue": "LowerPriority"}}`.
+/// Returns a ClusterQueue for all namespaces. Kueue tries `flavors` in this order. Each flavor has a quota of the same
+/// resources, as in `("default", json!({"cpu": 3}))`. This function merges `spec`, such as `{"preemption":
+/// {"withinClusterQueue": "LowerPriority"}}`, into the spec.
 pub fn cluster_queue(name: &str, flavors: &[(&str, Value)], spec: Value) -> Value {
     let quota = |of: &Value| -> Vec<Value> {
         let quantities = of.as_object().into_iter().flatten();
@@ -67,12 +69,12 @@ pub fn cluster_queue(name: &str, flavors: &[(&str, Value)], spec: Value) -> Valu
     object("ClusterQueue", name, whole)
 }
 
-/// A LocalQueue of the namespace `default`.
+/// Returns a LocalQueue of the namespace `default`.
 pub fn local_queue(name: &str, cluster_queue: &str) -> Value {
     object("LocalQueue", name, json!({"clusterQueue": cluster_queue}))
 }
 
-/// A WorkloadPriorityClass.
+/// Returns a WorkloadPriorityClass.
 pub fn priority_class(name: &str, value: i32) -> Value {
     json!({"apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value})
 }

@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition on a real API server. The API server refuses the manifests and changes from the unit
-//! tests of `crates/api`, with the messages that those tests list.
+//! The CustomResourceDefinition on a real API server. The API server refuses the manifests and changes of the tables in
+//! `crates/api`, with the messages of those tables.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn the_api_server_takes_and_refuses_what_the_tables_say() {
     let plane = ControlPlane::start();
     let output = plane.kubectl(&["apply", "--validate=strict", "-f", CRD]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // the API server would warn of an unknown format or keyword
+    // the API server would warn of an unknown format or keyword on standard error
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     wait_until_served(plane.client());
 
@@ -37,7 +37,7 @@ fn the_api_server_takes_and_refuses_what_the_tables_say() {
     reading(&plane);
 }
 
-/// An object that another version stored without these rules and bounds can still be changed.
+/// The operator and a user can still change an object that an older CRD accepted without these rules and bounds.
 #[test]
 fn an_object_that_breaks_every_rule_can_be_reported_on() {
     let plane = ControlPlane::start();
@@ -56,7 +56,7 @@ fn an_object_that_breaks_every_rule_can_be_reported_on() {
 
     let path = format!("{CRDS}/pipelinejobs.stagecoach.dev");
     client.patch(&path, &json!({"spec": real["spec"]})).unwrap();
-    // the new rules are in force once another such job is refused
+    // the new rules are in force once the API server refuses another such job
     rows::put(&mut old, "metadata.name", Some(json!("newer")));
     until("the rules to be in force", || client.create(&format!("{JOBS}?dryRun=All"), &old).err());
 
@@ -87,7 +87,7 @@ fn assert_all(wrong: Vec<String>) {
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Compares an answer with a table's entry. Returns the difference; `None` if they agree.
+/// Compares an answer with a table's entry. Returns the difference, or `None` if they agree.
 fn difference(row: &str, expected: Option<&String>, answer: &Result<Value, ApiRefusal>) -> Option<String> {
     match (expected, answer) {
         (None, Ok(_)) => None,
@@ -98,7 +98,8 @@ fn difference(row: &str, expected: Option<&String>, answer: &Result<Value, ApiRe
     }
 }
 
-/// Creates every manifest in a dry run. A manifest with a status is written to the status of an existing job instead.
+/// Creates every manifest in a dry run. For a manifest with a status, writes the status to an existing job instead.
+/// Returns the differences.
 fn rows(client: &Client) -> Vec<String> {
     let mut existing = rows::job("minimal");
     existing["metadata"]["name"] = json!("existing");
@@ -115,7 +116,7 @@ fn rows(client: &Client) -> Vec<String> {
     all.into_iter().filter_map(check).collect()
 }
 
-/// Creates a job, writes its status, and changes the job.
+/// For each transition, creates a job, writes its status, and changes the job. Returns the differences.
 fn transitions(client: &Client) -> Vec<String> {
     let check = |(index, transition): (usize, rows::Transition)| {
         let name = format!("transition-{index}");
@@ -129,18 +130,18 @@ fn transitions(client: &Client) -> Vec<String> {
         }
         let mut changed = client.get(&path).unwrap();
         transition.set.iter().for_each(|(path, value)| rows::put(&mut changed, path, Some(value.clone())));
-        // a status that comes with the spec does not bypass rules that exempt status writes
+        // a status in a request for the spec does not bypass the rules that exempt writes of the status
         changed["status"] = json!({"phase": "Failed"});
         let answer = client.replace(&path, &changed);
         let wrong = difference(&format!("{:?}", transition.set), transition.refused.as_ref(), &answer);
-        // a status can be written whether or not the change was refused
+        // the operator can write a status whether or not the API server refused the change
         client.patch(&format!("{path}/status"), &json!({"status": {"phase": "Running"}})).unwrap();
         wrong
     };
     rows::transitions().into_iter().enumerate().filter_map(check).collect()
 }
 
-/// The API server accepts the sample jobs, also by kubectl's strict validation.
+/// Checks that the API server accepts the sample jobs, also with kubectl's strict validation.
 fn samples(plane: &ControlPlane) {
     let output = plane.kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", SAMPLES]);
     let created = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -167,7 +168,7 @@ fn scaling(plane: &ControlPlane) {
     assert_eq!(scale["status"], json!({"replicas": 5, "selector": "stagecoach.dev/job=existing"}));
 }
 
-/// Checks the output for people: the columns and the explanation.
+/// Checks kubectl's output for people: the columns and the explanation.
 fn reading(plane: &ControlPlane) {
     let status = json!({"status": {
         "phase": "Running", "readyStages": 4, "trainingReplicas": 1, "progress": {"step": 120, "loss": "3.2071"}, "checkpoint": {"step": 100}, "restarts": {"total": 1},

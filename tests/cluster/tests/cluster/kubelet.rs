@@ -1,15 +1,16 @@
-//! The test kubelet: it writes the status that a kubelet writes, in a kubelet's order.
+//! The test kubelet writes the status that a kubelet writes, in a kubelet's order.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::StageStatus;
-use stagecoach_cluster::{Behaviour, Component, ControlPlane, Settings, TestKubelet, condition_of, until};
+use stagecoach_cluster::{Behaviour, Component, ControlPlane, ControlPlaneSettings, TestKubelet, condition_of, until};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// One cluster for all tests here, with two nodes of two GPUs each. Tests use different names for their pods.
+/// Returns the cluster that all tests of this file share, with two nodes of two GPUs each. Tests use different names
+/// for their pods.
 fn cluster() -> &'static (ControlPlane, TestKubelet) {
     static CLUSTER: OnceLock<(ControlPlane, TestKubelet)> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -45,7 +46,7 @@ fn delete(name: &str) {
     cluster().0.client().delete(&format!("{PODS}/{name}"));
 }
 
-/// Waits until the pod fulfils `wanted`, and returns it.
+/// Waits until the pod satisfies `wanted`, and returns it.
 #[track_caller]
 fn wait(name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     until(&format!("{name} to be {what}"), || get(name).filter(&wanted))
@@ -111,7 +112,8 @@ fn exits_are_seen() {
     }
 }
 
-/// A pod with a finalizer. The finalizer keeps the object, with the last status, after the kubelet has deleted the pod.
+/// Returns a pod with a finalizer. The finalizer keeps the object, with its last status, after the kubelet has deleted
+/// the pod.
 fn held(name: &str, behaviour: &str, grace: u64) -> Value {
     let mut pod = pod(name, behaviour);
     pod["metadata"]["finalizers"] = json!(["stagecoach.test/hold"]);
@@ -175,7 +177,7 @@ fn readiness_and_status_are_asked_over_http() {
     delete("never");
 }
 
-/// The body of the answer.
+/// Sends a GET request. Returns the body of the answer.
 fn http_get(address: &str, path: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect((address, 9090)).unwrap();
@@ -268,10 +270,10 @@ fn logs_are_read_from_their_end() {
 
 #[test]
 fn a_silent_node_keeps_its_pods() {
-    // a separate control plane, whose node controller gives a node up after seconds
+    // a separate control plane, whose node controller counts a node as lost after 5 s
     let impatient = ["--node-monitor-period=1s", "--node-monitor-grace-period=5s"];
     let flags = impatient.map(|flag| (Component::ControllerManager, flag.to_owned())).to_vec();
-    let plane = ControlPlane::start_with(Settings { flags });
+    let plane = ControlPlane::start_with(ControlPlaneSettings { flags });
     let kubelet = TestKubelet::start(&plane, 2, 0);
     let path = |name: &str| format!("{PODS}/{name}");
     for (name, node) in [("lost", "node-0"), ("kept", "node-1")] {

@@ -1,4 +1,5 @@
-//! The cluster for tests, and the tests that need an API server but no operator: chart, CRD and network policies.
+//! The tests of the cluster for tests, and the tests that need an API server but no operator: chart, CRD, network
+//! policies and Kueue.
 
 mod chart;
 mod crd;

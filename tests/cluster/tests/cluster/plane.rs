@@ -1,4 +1,4 @@
-//! The control plane: it starts, several can run at once, and it leaves nothing behind.
+//! The control plane starts, runs beside others, and leaves no process or file behind.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use stagecoach_cluster::{Client, Component, ControlPlane, TestKubelet, until};
 
-/// Whether a process is gone, or dead and not yet waited for.
+/// Whether a process has ended, including a process that its parent has not yet waited for.
 fn is_gone(pid: u32) -> bool {
     state(pid).is_none_or(|state| state == 'Z')
 }
@@ -64,7 +64,7 @@ fn a_killed_test_leaves_nothing_behind() {
 #[test]
 #[ignore = "the other half of a_killed_test_leaves_nothing_behind"]
 fn holds_a_plane_until_killed() {
-    // the thread that starts the plane ends, and the plane must not end with it
+    // the control plane must outlive the thread that started it
     let plane = std::thread::spawn(ControlPlane::start).join().unwrap();
     assert!(plane.get("/readyz").is_some());
     let pids: Vec<String> = plane.process_ids().iter().map(u32::to_string).collect();
@@ -100,7 +100,7 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: team}]
     let refused = account.request(http::Method::GET, "/api/v1/namespaces/default/pods", None).unwrap_err();
     assert_eq!((refused.code, refused.reason.as_str()), (403, "Forbidden"));
 
-    // requests and kubectl are strict: both refuse a typo
+    // the client and kubectl validate strictly: both refuse a misspelled field
     let typo = json!({"metadata": {"name": "typo"}, "dota": {}});
     assert_eq!(plane.client().create("/api/v1/namespaces/team/configmaps", &typo).unwrap_err().code, 400);
     let error = plane.try_apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: typo}, dota: {}}").unwrap_err();

@@ -1,4 +1,4 @@
-//! A custom trainer: a program that knows torchrun's variables and nothing of Stagecoach.
+//! A custom trainer: a program that reads torchrun's variables and does not use Stagecoach.
 
 use serde_json::json;
 use stagecoach_e2e::{E2eJob, Product};
@@ -22,6 +22,6 @@ fn a_custom_trainer_fails_once_and_completes() {
     assert_eq!(done["status"]["restarts"]["counted"], 1);
     assert_eq!(done["status"]["lastFailure"]["stage"], 1, "{:#}", done["status"]);
     let log = product.kubectl(&["logs", &job.pod(0)]);
-    // ranks 0 to 2 send 1, 2 and 3 times the round
+    // in each round, ranks 0 to 2 send 1, 2 and 3 times the number of the round
     assert!(log.contains("18"), "{log}");
 }

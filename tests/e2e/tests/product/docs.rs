@@ -1,13 +1,13 @@
-//! The first job of the documentation, command by command, as a new user types it.
+//! Runs the commands of the documentation's first job, one after the other, as a new user types them.
 
 use std::path::Path;
 use std::process::Command;
 
 use stagecoach_e2e::{Product, texts};
 
-/// The variable with the folder of kubectl on this machine.
+/// The environment variable with the folder of kubectl on this machine.
 const TOOLS: &str = "STAGECOACH_CLUSTER_TOOLS";
-/// The time limit in seconds for the whole page.
+/// The time limit in seconds for all commands of the page.
 const SECONDS: &str = "900";
 const PAGE: &str = include_str!("../../../../docs/FIRST-JOB.md");
 
@@ -18,7 +18,8 @@ fn the_first_job_is_as_its_page_says() {
     let _namespace = Namespace(&product);
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let folder = product.node.folder().join("reader");
-    // the page's commands run in the repository's root; here they run in a folder beside it, with the plays fetched
+    // a user runs the page's commands in the root of the repository; the test runs them in another folder, with the
+    // plays
     let corpus = folder.join("workspace/corpus");
     std::fs::create_dir_all(&corpus).unwrap();
     let copied = Command::new("cp").arg("-r").arg(texts()).arg(&corpus).status().unwrap();
@@ -32,7 +33,7 @@ fn the_first_job_is_as_its_page_says() {
     let path = [TOOLS, "PATH"].map(|name| std::env::var(name).unwrap()).join(":");
     let mut reader = Command::new("timeout");
     reader.args(["--verbose", SECONDS, "bash", "page.sh"]).current_dir(&folder);
-    // the page's last command compares the result with that of the same job on this machine, undisturbed
+    // the page's last command compares the result with that of the same job, undisturbed, on this machine
     let output = reader
         .env("KUBECONFIG", folder.join("kubeconfig"))
         .env("KUBECACHEDIR", folder.join("kubectl"))
@@ -45,8 +46,8 @@ fn the_first_job_is_as_its_page_says() {
     assert!(said.contains("the same\n"), "{said}");
 }
 
-/// The page's commands in order. Instead of watching the output, the script waits for the change. The job is shorter,
-/// since nobody has to type while it trains.
+/// Returns the page's commands in order. Where the user watches the output, the script waits for the change. The job is
+/// shorter, since the script does not need the time that a user needs to type.
 fn commands(page: &str) -> String {
     let page = page.replace("steps: 1000", "steps: 300").replace("step-00001000", "step-00000300");
     let mut lines = String::new();
@@ -64,7 +65,7 @@ fn commands(page: &str) -> String {
     lines
 }
 
-/// The namespace that the page creates and does not remove. Dropping this removes it.
+/// The namespace that the page creates and does not remove. Dropping this value removes the namespace.
 struct Namespace<'p>(&'p Product);
 
 impl Drop for Namespace<'_> {

@@ -1,4 +1,4 @@
-//! `kubectl drain`: all stages save at one step and leave, and return to the node when it is uncordoned.
+//! `kubectl drain`: all stages save after the same step and exit, and the job continues when the node is uncordoned.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ fn a_drained_node_loses_no_step() {
     assert_eq!(job.get()["status"]["restarts"]["total"], 1);
 }
 
-/// A node that takes no pods until this is dropped. The drop also restores it for the next test if this one fails.
+/// A cordoned node. Dropping this value uncordons the node, also for the next test if this one fails.
 struct Cordoned<'p>(&'p Product);
 
 impl Drop for Cordoned<'_> {

@@ -1,14 +1,14 @@
-//! Stages die in every way that a cluster has, each at a random moment, with or without the operator.
+//! Jobs lose stages in every way that a cluster offers, each at a random moment, with or without the operator.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
-/// The bytes that a trainer may still allocate when its memory limit is lowered.
+/// The number of bytes that a trainer can still allocate after the test has lowered its memory limit.
 const SPARE: u64 = 1 << 20;
 
-/// The ways in which a stage is lost.
+/// The ways in which a job loses a stage.
 const FAULTS: [&str; 4] = ["delete", "delete --force", "kill -9", "out of memory"];
 
 #[test]
@@ -46,8 +46,8 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         let (attempt, restarts, pods) = (job.attempt(), job.restarts(), job.pod_uids());
         println!("{name}: {fault} of stage {stage} at step {}", job.step());
         if with_operator {
-            // the operator dies first: otherwise it might replace the stage and then die, and the job might complete
-            // before another operator leads
+            // the test kills the operator first: otherwise the operator might replace the stage and then die, and the
+            // job might complete before another operator leads
             product.kill_operators();
         }
         lose(&job, fault, stage);
@@ -55,7 +55,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
             job["status"]["restarts"]["total"].as_u64() > Some(restarts) && job["status"]["phase"] == "Running"
         });
         let after = match fault {
-            // the operator replaces the stage before the kubelet knows its exit
+            // the operator replaces the stage before the kubelet reports its exit
             "kill -9" | "out of memory" => {
                 job.wait("known to have ended", |job| job["status"]["lastFailure"]["exitCode"].is_number())
             }
@@ -64,12 +64,13 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         let failure = &after["status"]["lastFailure"];
         println!("{name}: {} {}", failure["reason"], failure["message"]);
         match fault {
-            // all stages save a checkpoint and leave together, so no stage is the cause, unless no operator observed it
+            // all stages save a checkpoint and exit together; so no stage is the cause, unless no operator observed the
+            // exits
             "delete" => assert!(failure["reason"] == "Drained" || with_operator, "{failure:#}"),
             "out of memory" => {
                 assert_eq!((&failure["reason"], &failure["stage"]), (&json!("OutOfMemory"), &json!(stage)))
             }
-            // the kubelet sends SIGTERM in this case too, so the other stages may leave together with this one
+            // the kubelet sends SIGTERM in this case too, so the other stages may save and exit together with this one
             "delete --force" => assert!(failure["stage"] == stage || failure["reason"] == "Drained", "{failure:#}"),
             _ => assert_eq!(failure["stage"], stage, "{failure:#}"),
         }
@@ -78,7 +79,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
             let (_, since) = log.rsplit_once("resuming after step").unwrap_or_else(|| panic!("{log}"));
             assert!(since.contains("which was in memory"), "{log}");
         }
-        // the lost pod is deleted once its exit is reported
+        // the operator deletes the lost pod after the kubelet has reported its exit
         let mut now = Vec::new();
         job.wait("of as many pods as before", |_| {
             now = job.pod_uids();
@@ -97,7 +98,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
 }
 
-/// Makes the job lose a stage by this fault.
+/// Applies `fault` to a stage of the job, so that the job loses the stage.
 fn lose(job: &E2eJob, fault: &str, stage: u32) {
     let pod = job.pod(stage);
     let mut starved = None;
@@ -113,7 +114,7 @@ fn lose(job: &E2eJob, fault: &str, stage: u32) {
     }
 }
 
-/// Random numbers from a seed that is printed. STAGECOACH_SEED sets the seed.
+/// Random numbers. STAGECOACH_SEED sets the seed, which the test prints.
 struct RandomFaults(u64);
 
 impl RandomFaults {
@@ -124,9 +125,9 @@ impl RandomFaults {
         RandomFaults(seed)
     }
 
-    /// The next number below `n`.
+    /// Returns the next number below `n`.
     fn below(&mut self, n: u64) -> u64 {
-        // the multiplier is Knuth's; its upper bits are the random ones
+        // the multiplier is Knuth's; of the state, only the upper bits are random enough
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }

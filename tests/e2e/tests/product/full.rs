@@ -1,4 +1,4 @@
-//! A volume without room: training continues, and status, events and logs report it.
+//! A full volume: training continues, and the status, the events and the logs report that saving fails.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,11 +31,11 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
 
     let healthy = |job: &Value| condition_of(job, "CheckpointsHealthy").unwrap_or_default();
     let reported = job.wait("reported as full", |job| {
-        // the loop also fills the room that pruning frees
+        // the loop also fills the space that pruning frees
         while file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_data()).is_ok() {}
         healthy(job)["reason"] == "SavingFails"
     });
-    drop(file); // an open file would keep its room after it is removed
+    drop(file); // the volume frees the space of a removed file when the file is closed
     assert!(healthy(&reported)["message"].as_str().unwrap().contains("No space left"), "{:#}", reported["status"]);
     let progress = |job: &Value| job["status"]["progress"]["step"].as_u64().unwrap_or_default();
     let step = progress(&reported);
@@ -45,7 +45,7 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
     let healed = job.wait("saved again", |job| healthy(job)["status"] == "True");
     assert_eq!(healed["status"]["attempt"]["number"], 1);
     assert!(healed["status"]["checkpoint"]["step"].as_u64() > Some(step), "{:#}", healed["status"]);
-    // events follow the status
+    // the operator writes events after the status
     job.wait("reported by events", |_| {
         let events = job.events();
         ["SavingFails", "SavingWorksAgain"].iter().all(|reason| events.iter().any(|event| event == reason))

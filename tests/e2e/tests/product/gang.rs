@@ -1,4 +1,4 @@
-//! Four stages that need a GPU each start when a fourth GPU exists, and not before.
+//! A job of four stages, each of which requests a GPU, starts only when the node has four GPUs.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::condition_of;

@@ -11,7 +11,7 @@ use super::plugin;
 #[ignore = "needs a node: make e2e"]
 fn a_job_trains_as_it_does_on_a_laptop() {
     let product = Product::take();
-    // a long job, so that the table changes
+    // a job long enough for the rows of the table to change
     let job = E2eJob::apply(&product, "hamlet", json!({"training": {"steps": 900}}));
     job.wait_running(1);
     let mut rows: BTreeSet<Vec<String>> = BTreeSet::new();
@@ -36,7 +36,7 @@ fn a_job_trains_as_it_does_on_a_laptop() {
             ]
         );
         let cells: Vec<String> = row.split_whitespace().map(str::to_owned).collect();
-        // a cell is empty before the first checkpoint
+        // the row has fewer cells before the first checkpoint
         if cells.len() == columns.len() && cells[1] == "Running" {
             rows.insert(cells[6..9].to_vec());
         }

@@ -1,4 +1,5 @@
-//! Tests of real pods with the real images, installed by the real chart on a real node, on real texts: `make e2e`.
+//! Tests of the whole product: real pods with the real images and a real corpus, installed by the real chart on a real
+//! node (`make e2e`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod custom;

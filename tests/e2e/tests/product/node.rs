@@ -1,11 +1,11 @@
-//! Parts of Kubernetes stop and return: training continues.
+//! Parts of Kubernetes stop and return, and training continues.
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
-/// The time for which the kubelet is away. It is longer than the time after which the node counts as unhealthy.
+/// The time without a kubelet. It is longer than the time after which the node counts as unhealthy.
 const AWAY: Duration = Duration::from_secs(60);
 
 #[test]
@@ -40,7 +40,7 @@ fn training_continues_without_kubelet_containerd_and_api_server() {
     assert_eq!(job.get()["status"]["restarts"]["total"], 0);
     drop(job);
 
-    // all disturbed parts work together again
+    // the kubelet, containerd and the API server work together again
     let job = E2eJob::apply(&product, "afterwards", json!({}));
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
 }

@@ -1,4 +1,4 @@
-//! The operator stops, returns, and is upgraded: jobs don't notice.
+//! The operator stops, starts again, and is upgraded, without an effect on jobs.
 
 use serde_json::{Value, json};
 use stagecoach_e2e::{E2eJob, Product};
@@ -16,11 +16,11 @@ fn an_upgrade_changes_no_job_that_runs() {
     product.helm_install(&json!({"trainerImage": other}));
     job.wait_step(job.step() + 20);
     assert_eq!((job.attempt(), job.pod_uids(), images(&job)), (1, pods, image.clone()));
-    // pods that are made later also have the image with which the job trains
+    // pods that the operator creates later also have the image with which the job trains
     job.trainer(1).kill();
     job.wait("whole again", |job| job["status"]["restarts"]["replaced"] == 1 && job["status"]["phase"] == "Running");
     assert_eq!(images(&job), image);
-    // the operator learns this with its next poll of stage 0
+    // the operator reads this in its next poll of stage 0
     let reported = job.wait("reported with its duration", |job| job["status"]["lastRecovery"].is_object());
     let recovery = &reported["status"]["lastRecovery"];
     println!("upgraded: {recovery}");
@@ -52,7 +52,7 @@ fn jobs_outlive_the_release_and_the_next_one_adopts_them() {
     assert_eq!(job.get()["status"]["restarts"]["total"], 0);
 }
 
-/// The images of the job's trainers.
+/// Returns the images of the job's trainers.
 fn images(job: &E2eJob) -> Vec<Value> {
     let mut images: Vec<Value> = job.pods().iter().map(|pod| pod["spec"]["containers"][0]["image"].clone()).collect();
     images.dedup();

@@ -1,4 +1,4 @@
-//! `kubectl stagecoach` and a job whose pods run: the parts of the plugin that need real pods.
+//! Checks the parts of `kubectl stagecoach` that need a job with real pods.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use stagecoach_cluster::tool;
 use stagecoach_e2e::{E2eJob, NAMESPACE, Product};
 
-/// `kubectl stagecoach ARGUMENTS`. kubectl finds the plugin on the PATH.
+/// Returns the command `kubectl stagecoach ARGUMENTS`. kubectl finds the plugin on the PATH.
 fn plugin(product: &Product, arguments: &[&str]) -> Command {
     let own = std::env::current_exe().unwrap();
     let built = own.ancestors().skip(1).take(2).find(|folder| folder.join("kubectl-stagecoach").is_file());
@@ -32,7 +32,7 @@ fn reported(product: &Product, arguments: &[&str]) -> String {
     said
 }
 
-/// A plugin that serves until Ctrl-C, and the kubectl that it started. Dropping this ends both as Ctrl-C does.
+/// A plugin that serves until Ctrl-C, and the kubectl that it started. Dropping this value ends both as Ctrl-C does.
 struct Serving(Child);
 
 impl Drop for Serving {
@@ -43,7 +43,7 @@ impl Drop for Serving {
     }
 }
 
-/// The response to `GET url`: head and body.
+/// Returns the response to `GET url`: head and body.
 fn get(url: &str) -> String {
     let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -54,7 +54,7 @@ fn get(url: &str) -> String {
     answer
 }
 
-/// Asserts that the plugin replays and audits steps of `job`, which is complete, in pods beside it.
+/// Checks that the plugin replays and audits steps of the complete job `job` in new pods.
 pub(crate) fn proves(product: &Product, job: &E2eJob) {
     let name = &*job.name;
     let replayed = reported(product, &["replay", name, "--", "--step", "7", "--until", "9", "--stages", "1"]);
@@ -68,7 +68,7 @@ pub(crate) fn proves(product: &Product, job: &E2eJob) {
     assert!(!left.contains(&format!("{name}-replay-")) && !left.contains(&format!("{name}-audit-")), "{left}");
 }
 
-/// Checks the plugin's output about `job`, which trains, has a checkpoint, and has trained at least ten steps.
+/// Checks the plugin's output about `job`. The job trains, has a checkpoint, and has trained at least ten steps.
 pub(crate) fn shows(product: &Product, job: &E2eJob) {
     let name = &*job.name;
     let checkpoints = reported(product, &["checkpoints", name]);
@@ -84,7 +84,7 @@ pub(crate) fn shows(product: &Product, job: &E2eJob) {
     BufReader::new(serving.0.stdout.take().unwrap()).read_line(&mut address).unwrap();
     let page = get(address.trim());
     assert!(page.starts_with("HTTP/1.1 200") && page.contains(name), "{address}{page}");
-    // a request without the token is refused
+    // the server refuses a request without the token
     let (host, _) = address.trim().strip_prefix("http://").unwrap().split_once('/').unwrap();
     let refused = get(&format!("http://{host}/"));
     assert!(!refused.starts_with("HTTP/1.1 200") && !refused.contains(name), "{refused}");

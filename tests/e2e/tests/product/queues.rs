@@ -1,11 +1,12 @@
-//! Two tenants share a quota in Kueue: the real trainer is preempted, saves, returns, and ends with the same bits.
+//! Two tenants share a quota in Kueue. Kueue preempts the job of one tenant: the job saves, continues later, and ends
+//! with the same bits.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::condition_of;
 use stagecoach_cluster::kueue::{self, Kueue, cluster_queue, local_queue, priority_class, resource_flavor};
 use stagecoach_e2e::{E2eJob, NAMESPACE, Product, on_this_machine};
 
-/// Kueue in the node's cluster. Dropping it makes the cluster independent of it, and the operator one without queues.
+/// Kueue in the node's cluster. Dropping this value removes Kueue, and upgrades the operator to values without queues.
 struct Queues<'p> {
     product: &'p Product,
     kueue: Option<Kueue>,
@@ -20,7 +21,7 @@ impl<'p> Queues<'p> {
             queue["metadata"]["namespace"] = NAMESPACE.into();
             queue
         };
-        // room for one job of three stages
+        // the quota suffices for one job of three stages
         let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
         let all = cluster_queue("all", &[("default", json!({"pods": 3, "cpu": 100, "memory": "1Ti"}))], preemption);
         let objects = [resource_flavor("default", json!({})), priority_class("high", 1000), all];

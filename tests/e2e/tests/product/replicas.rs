@@ -1,9 +1,9 @@
-//! A job that continues to train without a replica whose pod finds no node.
+//! A job continues to train without a replica whose pod the scheduler can't place.
 
 use serde_json::json;
 use stagecoach_e2e::{E2eJob, Product, run_on_this_machine};
 
-/// A node that takes no pods until this is dropped.
+/// A cordoned node. Dropping this value uncordons the node.
 struct Cordoned<'p>(&'p Product, String);
 
 impl Cordoned<'_> {
@@ -36,7 +36,7 @@ fn a_replica_that_finds_no_node_is_not_waited_for() {
     job.wait("trained by one replica", |job| {
         job["status"]["trainingReplicas"] == 1 && job["status"]["readyStages"] == 1
     });
-    // further than the step at which the replica was lost
+    // the job passes the step at which it lost the replica
     job.wait_step(job.step() + 40);
     let status = &job.get()["status"];
     assert_eq!((&status["phase"], &status["attempt"]["number"]), (&json!("Running"), &json!(1)), "{status:#}");

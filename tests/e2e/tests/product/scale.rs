@@ -1,4 +1,4 @@
-//! A running job gets more or fewer stages and replicas.
+//! A user changes the number of stages and replicas of a running job.
 
 use serde_json::json;
 use stagecoach_e2e::{E2eJob, Product, on_this_machine, run_on_this_machine};
@@ -30,15 +30,15 @@ fn scaled(product: &Product, name: &str, with_operator: bool) {
         let job_now = job.wait_running(attempt + 1);
         assert_eq!(job_now["status"]["attempt"]["stages"], stages);
         assert_eq!(job.pods().len(), stages);
-        // the stages were drained and did not fail, so no step is trained twice
+        // the operator drained the stages and none failed, so the job trains no step twice
         assert!(job.step() >= before + 15);
     }
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
     assert_eq!(job.get()["status"]["restarts"]["total"], 0);
 }
 
-/// A pod of the second replica is killed. Then the processes become two stages of one replica, and then one stage each
-/// of four replicas.
+/// The test kills a pod of the second replica. Then it scales the job to one replica of two stages, and then to four
+/// replicas of one stage.
 #[test]
 #[ignore = "needs a node: make e2e"]
 fn a_job_that_has_other_replicas_comes_to_the_same_end() {
@@ -62,7 +62,7 @@ fn a_job_that_has_other_replicas_comes_to_the_same_end() {
         job.edit(json!({"stages": stages, "dataParallel": data_parallel}));
         let status = &job.wait_running(attempt)["status"];
         assert_eq!(status["attempt"]["stages"], stages);
-        // the job runs as soon as the first replica is ready; the others are ready a moment later
+        // the job is Running when the first replica is ready; the other replicas are ready a moment later
         job.wait("ready", |job| job["status"]["readyStages"] == stages * data_parallel);
         assert_eq!(job.pods().len(), stages * data_parallel);
         assert!(job.step() >= before + 15);

@@ -1,4 +1,4 @@
-//! A waiting pod takes the place of a lost one.
+//! A spare replaces a lost stage.
 
 use serde_json::{Value, json};
 use stagecoach_e2e::{E2eJob, Product, on_this_machine};
@@ -15,7 +15,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     job.trainer(1).kill();
     reported_of(&job, 1);
     let second = job.wait_spare(std::slice::from_ref(&first));
-    // of the four pods, the lost one is deleted once its exit is known, and the spare is a stage
+    // of the four pods, the operator has deleted the lost one after its exit, and the spare is a stage
     job.wait("of three pods of before and the next spare", |_| {
         let now = job.pod_uids();
         let stayed: Vec<&String> = before.iter().filter(|uid| now.contains(uid)).collect();
@@ -26,7 +26,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     reported_of(&job, 2);
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
     assert_eq!(job.attempt(), 1);
-    // both former spares have trained to the end
+    // both former spares have trained until the end of the job
     job.wait("with both spares done", |_| {
         let pods = job.pods();
         let is_done = |uid: &String| {
@@ -37,7 +37,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     });
 }
 
-/// Waits until the job has this number of replacements, and prints the duration of the last one, as far as it is known.
+/// Waits until the job has this number of replacements, and prints the duration of the last one if the status has it.
 fn reported_of(job: &E2eJob, replaced: u64) {
     let reported =
         job.wait("reported as replaced", |job| job["status"]["restarts"]["replaced"].as_u64() == Some(replaced));

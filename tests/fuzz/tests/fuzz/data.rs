@@ -1,4 +1,4 @@
-//! Fuzzes readers of texts and tokenizers.
+//! Fuzzes the readers of texts and tokenizers.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::fuzz;
 mod examples;
 use examples::{compressed, example};
 
-/// A byte-level BPE with a few merges.
+/// Returns the file of a byte-level BPE tokenizer with a few merges.
 fn tokenizer() -> Vec<u8> {
     let tokens = ["[BOT]", "[EOT]", "[PAD]", "a", "b", "c", "ab", "abc"];
     let vocab: serde_json::Map<String, serde_json::Value> =

@@ -1,4 +1,4 @@
-//! Fuzzes readers of files that people write, and of files that a volume may have damaged.
+//! Fuzzes the readers of files that users write, and of files that a volume may have damaged.
 
 use std::fs;
 use std::path::Path;
@@ -57,8 +57,8 @@ fn job_files() {
     );
 }
 
-/// A checkpoint's manifest. The test corrects the digest at its beginning, since no reader would go beyond a wrong
-/// digest.
+/// Fuzzes the manifest of a checkpoint. The test corrects the digest at the beginning of the manifest, since a reader
+/// stops at a wrong digest.
 #[test]
 fn manifests() {
     let manifest = r#"{"format_version": 1, "step": 100, "fence": 7, "holder": "h", "attempt": 1, "created_at": "", "version": "",
@@ -104,7 +104,7 @@ fn safetensors_and_their_index() {
 }
 
 proptest! {
-    /// Names in `fences/`, as another program may have left them.
+    /// Fuzzes names in `fences/`, as another program may have left them.
     #[test]
     fn names_of_fences(changes in prop::collection::vec(mutations(), 1..4)) {
         let folder = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ proptest! {
         volume.make_dir("fences").unwrap();
         for (valid, changes) in ["0007", "0007.fenced", "0007.2.fenced"].iter().zip(&changes) {
             let name = text(&mutate(valid.as_bytes(), changes)).replace(['/', '\0'], "_");
-            // a name of dots exists already
+            // creation fails if the name consists of dots or exists already
             drop(volume.make_dir(&format!("fences/{name}")));
         }
         let (found, peak) = peak_bytes(|| newest_published(&volume, "rendezvous,"));

@@ -1,5 +1,5 @@
-//! All readers of bytes from outside, on bytes that were changed: each reader answers and takes no more memory than its
-//! bound, whatever lengths the bytes announce.
+//! Fuzzes all readers of bytes from outside the process. Each reader must return, and must not allocate more memory
+//! than its bound, whatever lengths the changed bytes announce.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod data;
@@ -10,11 +10,11 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use stagecoach_fuzz::{Mutation, mutate, mutations, peak_bytes};
 
-/// The bytes that any reader may allocate in addition to a multiple of its input.
+/// The number of bytes that any reader may allocate in addition to a multiple of its input's length.
 const FIXED_BYTES: u64 = 4 << 20;
 
-/// Reads each of `valid`, and `cases` changed inputs. A reader returns whether it accepts its input. It may allocate
-/// [`FIXED_BYTES`] and `times` the length of its input.
+/// Calls `read` with each input of `valid`, which `read` must accept, and then with `cases` changed inputs. `read`
+/// returns whether it accepts its input. It may allocate [`FIXED_BYTES`], and `times` the length of its input.
 fn fuzz(cases: u32, valid: &[Vec<u8>], times: u64, read: impl Fn(&[u8]) -> bool) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let strategy = (prop::sample::select(valid.to_vec()), mutations());

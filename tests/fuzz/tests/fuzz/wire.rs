@@ -1,4 +1,4 @@
-//! Fuzzes readers of messages from a network.
+//! Fuzzes the readers of messages from a network.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -49,7 +49,7 @@ fn sessions(secret: &GroupSecret) -> (Session, Session) {
 }
 
 proptest! {
-    /// A handshake fails for every change of a message, because a valid message needs the key.
+    /// A handshake fails for every change of a message, because only the key makes a message valid.
     #[test]
     fn handshakes(changes in mutations()) {
         let secret = GroupSecret::generate(7).unwrap();
@@ -66,7 +66,7 @@ proptest! {
         }
     }
 
-    /// A reader returns records as they were sent up to the changed record, and nothing of that record.
+    /// A reader returns the records before the changed record as they were sent, and nothing of the changed record.
     #[test]
     fn encrypted_records(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..4), changes in mutations()) {
         use std::io::Write;
@@ -84,7 +84,7 @@ proptest! {
         prop_assert!(peak <= 1 << 20, "{peak}");
     }
 
-    /// The key in the name that stage 0 publishes.
+    /// Fuzzes the key in the name that stage 0 publishes.
     #[test]
     fn keys_of_groups(changes in mutations(), epoch in any::<u64>()) {
         let secret = GroupSecret::generate(epoch).unwrap();

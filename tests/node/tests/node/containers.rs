@@ -1,4 +1,4 @@
-//! The node: it runs real containers under restricted security, and tests can disturb it. `make e2e` starts one.
+//! The node of `make e2e` runs real containers under restricted security, and tests can disturb it.
 
 use std::io::{ErrorKind, Write};
 
@@ -32,7 +32,7 @@ struct Smoke {
     node: TestNode,
 }
 
-/// A pod that complies with the restricted standard.
+/// Returns a pod that complies with the restricted standard.
 fn pod(name: &str, arguments: &[&str], container: Value, spec: Value) -> Value {
     let mut main = json!({
         "name": "main",
@@ -77,7 +77,7 @@ impl Smoke {
         self.node.get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).unwrap()
     }
 
-    /// The status of a pod's container, once it fulfils `accepted`.
+    /// Waits until the status of a pod's container satisfies `accepted`, and returns the status.
     fn container(&self, pod: &str, what: &str, accepted: impl Fn(&Value) -> bool) -> Value {
         until(&format!("{pod} to be {what}"), || {
             let status = self.get(pod)["status"]["containerStatuses"][0].clone();
@@ -89,7 +89,7 @@ impl Smoke {
         self.container(pod, "running", |status| !status["state"]["running"].is_null())
     }
 
-    /// The output of kubectl in the namespace.
+    /// Returns the output of kubectl in the namespace.
     fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.node.kubectl(&[&["--namespace", NAMESPACE], arguments].concat(), "");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -119,7 +119,7 @@ impl Smoke {
         self.running("visitor");
         let said = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "pages:80"]);
         assert!(said.contains("says 200 OK: web GET /"), "{said}");
-        // an operator uses the API server, which answers a request without TLS with an error
+        // the probe connects as an operator would; the API server answers a request without TLS with an error
         let said = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "kubernetes.default.svc:443"]);
         assert!(said.contains("[10.96.0.1]") && said.contains("HTTPS"), "{said}");
     }
@@ -134,7 +134,7 @@ impl Smoke {
         self.node.restart_containerd();
         self.node.restart_api_server();
         assert_eq!(self.node.container(uid, "main").process_id(), process);
-        // all restarted parts work together again
+        // the restarted kubelet, containerd and API server work together again
         self.create(&self::pod("later", &["sleep"], json!({}), json!({}))).unwrap();
         self.running("later");
         let now = self.get("web");
@@ -161,7 +161,7 @@ impl Smoke {
         drop(container.squeeze(MIB));
         assert_eq!(container.memory_limit(), before, "the limit was not restored");
 
-        // the container keeps its memory and allocates no more
+        // the kernel kills the container although it allocates no more memory
         let starved = container.starve(4 * MIB);
         let status = self.container("eater", "killed", |status| !status["state"]["terminated"].is_null());
         assert_eq!(status["state"]["terminated"]["reason"], "OOMKilled", "{status}");

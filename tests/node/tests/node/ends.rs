@@ -1,5 +1,4 @@
-//! A node leaves nothing on the machine, in whatever way it ends. `make e2e` runs this test after its own node has
-//! ended.
+//! A node leaves no trace on the machine, however it ends. `make e2e` runs this test after its node has ended.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use stagecoach_cluster::until;
 use stagecoach_node::{TestNode, images};
 
-/// The traces that a node leaves on a machine, one a line. None of them may remain.
+/// Returns the traces that a node can leave on a machine, one a line. No new trace may remain after the node's end.
 fn traces() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut add = |kind: &str, lines: Vec<String>| all.extend(lines.into_iter().map(|line| format!("{kind} {line}")));
@@ -67,7 +66,7 @@ impl Machine {
         assert!(output.status.success(), "{}", stderr(&output));
     }
 
-    /// Asserts that only logs are left, and that no process in `ids` lives.
+    /// Checks that only logs remain in the folder, and that no process in `ids` lives.
     #[track_caller]
     fn expect_nothing_left(&self, ids: &[i32]) {
         until("the links of pods to go", || {
@@ -84,7 +83,8 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// Ends the node, since after a failure the removal of the scratch folder must not delete the content of mounts.
+    /// Ends the node. Without this, after a failure, the removal of the scratch folder would delete the content of
+    /// mounts.
     fn drop(&mut self) {
         let _ = self.command(&["down", self.folder().to_str().unwrap()]).status();
     }
@@ -99,7 +99,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The ids of all processes in the node's control groups.
+/// Returns the ids of all processes in the node's control groups.
 fn processes() -> Vec<i32> {
     let all = "find /sys/fs/cgroup -path '*/stagecoach/*' -name cgroup.procs -exec cat {} +";
     let text = Command::new("sh").args(["-c", all]).output().unwrap().stdout;
@@ -108,7 +108,7 @@ fn processes() -> Vec<i32> {
 }
 
 fn signal(child: &Child, signal: i32) {
-    // SAFETY: a plain system call on a child that has not been waited for.
+    // SAFETY: a plain system call on a child; nothing has waited for the child.
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
@@ -119,7 +119,7 @@ fn nothing_is_left_however_a_node_ends() {
     let machine = Machine { before: traces(), scratch, images: images() };
     let folder = machine.folder();
 
-    // a node that is started and then ended after its most important processes have died
+    // end a node after its most important processes have died
     let output = machine.up(&folder).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let node = TestNode::attach(&folder);
@@ -143,11 +143,11 @@ fn nothing_is_left_however_a_node_ends() {
     }
     machine.down();
     machine.expect_nothing_left(&ids);
-    // `down` without a node succeeds, with and without a folder
+    // `down` without a node succeeds, with and without a folder argument
     machine.down();
     assert!(machine.command(&["down"]).status().unwrap().success());
 
-    // an interrupted `up` removes what it made; a killed one leaves that to `down`
+    // an interrupted `up` removes all that it has started; after a killed `up`, `down` removes it
     for (name, how) in [("etcd", libc::SIGINT), ("kubelet", libc::SIGKILL)] {
         let child = machine.up(&folder);
         let record = folder.join(format!("processes/{name}.json"));
@@ -165,9 +165,9 @@ fn nothing_is_left_however_a_node_ends() {
         machine.expect_nothing_left(&ids);
     }
 
-    // a part that fails
+    // start with an archive that lacks the image, so that a part fails
     let wrong =
         machine.command(&["up", folder.to_str().unwrap(), "--pause"]).arg(machine.images.join("probe.tar")).output();
-    assert!(stderr(&wrong.unwrap()).contains("holds no image localhost/pause:1"));
+    assert!(stderr(&wrong.unwrap()).contains("does not contain the image localhost/pause:1"));
     machine.expect_nothing_left(&[]);
 }

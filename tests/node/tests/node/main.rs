@@ -1,5 +1,5 @@
-//! Tests of the node itself, before the tests of `make e2e` use it. Both need root, and one needs a machine without a
-//! node.
+//! Tests of the node itself, which `make e2e` runs before and after its other tests. Both need root, and `ends` needs a
+//! machine without a node.
 
 mod containers;
 mod ends;

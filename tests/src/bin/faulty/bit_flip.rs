@@ -1,5 +1,6 @@
-//! A stage whose hardware computes wrongly: one bit of a kernel's result is flipped. The linker replaces two of the
-//! trainer's kernels by these functions (`--wrap`). Every decoder layer calls both kernels, forward and backward.
+//! A stage whose hardware computes wrong results: it flips one bit of a kernel's result. The linker replaces two of the
+//! trainer's kernels by these functions (`--wrap`). Every decoder layer calls both kernels, in the forward and the
+//! backward pass.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -68,7 +69,7 @@ unsafe extern "C" fn __wrap_sc_rms_norm_backward(
     }
 }
 
-/// Flips a bit of the first value of `tensor`, if this process has a fault for `result` in this call.
+/// Flips a bit of the first value of `tensor` if this process has a fault for `result` in this call.
 ///
 /// # Safety
 /// `tensor` is an fp32 or bf16 tensor in this process's memory that no other code uses.
@@ -89,7 +90,7 @@ unsafe fn flip_if_due(result: &str, tensor: *mut C_tensor) {
     // SAFETY: by the caller's contract the pointer is a tensor, whose first value has four or two bytes.
     unsafe {
         let bytes = if at_scalar_type(tensor) == BFLOAT16 { 2 } else { 4 };
-        // the bit belongs to the mantissa and is high enough to change a loss
+        // the bit is in the mantissa, and is high enough to change a loss
         *at_data_ptr(tensor).cast::<u8>().add(bytes - 2) ^= 1 << 2;
     }
 }

@@ -1,5 +1,5 @@
-//! The real trainer with two kinds of faults that the environment chooses: a volume that dies or fails (see
-//! `stagecoach_tests::faulty`), and a stage that computes wrongly (see `bit_flip`).
+//! The real trainer with two kinds of faults that environment variables select: a volume that fails or ends the process
+//! (see `stagecoach_tests::faulty`), and a stage that computes wrong results (see `bit_flip`).
 
 mod bit_flip;
 

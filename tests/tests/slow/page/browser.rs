@@ -1,4 +1,4 @@
-//! The page in a real browser.
+//! The live page in a real browser.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,8 @@ use stagecoach_tests::{Launched, TestJob, corpus, signal};
 
 use super::{Serving, job, long_run, printed};
 
-/// An expression for the elements that are wider than the window, or `page` if only the page itself is. It is empty if
-/// the page fits.
+/// An expression in the page for the elements that are wider than the window. The value is `page` if only the page
+/// itself is wider, and empty if the page fits.
 pub(super) const OVERFLOW: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth \
     ? [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1) \
         .map(e => e.tagName + '#' + e.id + '.' + e.className).join(' ') || 'page' : ''";
@@ -39,13 +39,13 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     let step = "Number(document.querySelector('#figures dd').innerText.replaceAll(',', ''))";
     let before = browser.value(step).as_u64().unwrap();
     browser.wait("later steps", &format!("{step} > {}", before + 20));
-    // the chart is as wide as the window allows
+    // the chart fills the width of the window
     browser.wait(
         "a chart of this width",
         "document.querySelector('#loss .chart').width.baseVal.value === document.querySelector('.plot').clientWidth",
     );
 
-    // with keys alone
+    // zoom with keys only
     browser.wait_for_focus("the chart", "document.activeElement.classList.contains('plot')");
     browser.press("+");
     browser.wait("half of the steps", &format!("location.search.includes('from=') && {} > 20", first_shown()));
@@ -58,7 +58,7 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     browser.press("0");
     browser.wait("all steps", &format!("location.search === '' && {} === 1", first_shown()));
     assert_eq!(browser.value("document.activeElement.classList.contains('plot')"), true, "updates keep the focus");
-    // with the mouse
+    // zoom with the mouse
     let place = browser.value(
         "(r => [r.left, r.top, r.width, r.height])(document.querySelector('#loss .chart').getBoundingClientRect())",
     );
@@ -71,7 +71,7 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
         "the part that was dragged over",
         &format!("/from=\\d+&to=\\d+/.test(location.search) && {} > 20", first_shown()),
     );
-    // with a link, which also works without a script
+    // zoom with a link, which also works without a script
     browser.value("document.querySelector('[data-zoom=all]').focus()");
     browser.press("Enter");
     browser.wait("all steps", &format!("location.search === '' && {} === 1", first_shown()));
@@ -101,13 +101,13 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     let requests = browser.requests();
     assert!(requests.len() > 5 && requests.iter().all(|url| url.starts_with(&page.url())), "{requests:#?}");
 
-    // the browser blocks what the policy forbids
+    // the content security policy blocks inline scripts, other hosts and inline styles
     let inline = "(s => { s.textContent = 'window.inline = 1'; document.body.append(s); return window.inline ?? 0; })(document.createElement('script'))";
     assert_eq!(browser.value(inline), 0);
     assert_eq!(browser.value("fetch('http://127.0.0.2:1/').then(() => 'sent', error => error.name)"), "TypeError");
     let style = "(d => { d.innerHTML = '<p style=\"color: rgb(1, 2, 3)\">x</p>'; document.body.append(d); return getComputedStyle(d.firstChild).color; })(document.createElement('div'))";
     assert_ne!(browser.value(style), "rgb(1, 2, 3)");
-    // the run ends, and the page says that its content is old
+    // the run ends, and the page reports that it has lost the connection
     launched.interrupt(workspace.path());
     browser.wait("the lost connection", "document.querySelector('#connection').innerText.startsWith('Not connected')");
 }

@@ -1,4 +1,4 @@
-//! The planner's page: it shows the output of `stagecoach plan`, and a real browser changes the plan.
+//! The planner's page shows the output of `stagecoach plan`. A real browser changes the plan.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use super::browser::OVERFLOW;
 
 const LIMIT: [&str; 2] = ["--set", "pipeline.memoryLimit=512Mi"];
 
-/// `stagecoach plan` of the sample job with these arguments.
+/// Returns the command `stagecoach plan` for the sample job with these arguments.
 fn plan(workspace: &Path, arguments: &[&str]) -> Command {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/samples/shakespeare.yaml");
     let mut command = Command::new(stagecoach());
@@ -22,14 +22,14 @@ fn plan(workspace: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// The output of `stagecoach plan`.
+/// Returns the output of `stagecoach plan`.
 fn said(workspace: &Path, arguments: &[&str]) -> String {
     let output = plan(workspace, arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The bubble of a plan, as in `bubble 12.3%`.
+/// Returns the bubble of a plan from its output, such as `12.3%`.
 fn bubble(said: &str) -> String {
     let (_, rest) = said.split_once(", bubble ").unwrap();
     rest.lines().next().unwrap().to_owned()
@@ -63,7 +63,7 @@ fn planner_shows_what_the_command_says() {
             assert!(body.contains(note), "{query}: no {note} in {body}");
         }
     }
-    // a field that is given twice still yields a page with a plan
+    // the page still shows a plan if a field occurs twice in the address
     assert!(page.get(&format!("{}?stages=2&stages=3", page.path)).0.starts_with("HTTP/1.1 200"));
     assert!(page.get("/plan").0.starts_with("HTTP/1.1 404"));
 }
@@ -94,13 +94,13 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
     browser.open(&page.url());
     browser.wait("the plan of the job", &format!("{STAGES} === 3"));
 
-    // one stage less, and the lines to write into the job
+    // decrease the number of stages, and compare the lines for the job file
     browser.wait_for_focus("the stages", &field("stages"));
     browser.press("ArrowDown");
     browser.wait("two stages", &format!("{STAGES} === 2"));
     browser.wait("the lines", "document.querySelector('#yaml').innerText.trim() === 'spec:\\n  stages: 2'");
     assert_eq!(browser.value(&field("stages")), json!(true), "what changes keeps the focus");
-    // another schedule, which is impossible with one chunk a stage and possible with two
+    // choose another schedule, which is impossible with one chunk a stage and possible with two
     browser.wait_for_focus("the schedule", &field("schedule"));
     let schedule = "document.querySelector('[name=schedule]').value";
     for _ in 0..5 {
@@ -120,15 +120,15 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
     let expected = bubble(&said(workspace.path(), &set));
     let shown = "[...document.querySelectorAll('#plan dt')].find(e => e.innerText === 'bubble').nextSibling.innerText";
     assert_eq!(browser.value(shown), json!(expected));
-    // the choice of Auto follows, with the current schedule marked
+    // the table of `Auto` is updated, with the current schedule marked
     browser.wait("what Auto takes", "document.querySelector('#auto').ariaBusy === null && document.querySelector('#auto [aria-current]')?.innerText.startsWith('ZBVZeroBubble')");
-    // a slow stage and slow links
+    // a slow stage makes the step longer
     browser.wait_for_focus("the speed", &field("speed"));
     browser.value("document.activeElement.select()");
     "0.5".chars().for_each(|key| browser.press(&key.to_string()));
     let longer = "document.querySelector('#plan dd.note').innerText.includes('longer than the job')";
     browser.wait("a longer step", &format!("location.search.includes('speed=0.5') && {longer}"));
-    // a reload or a link of the address shows the same plan again
+    // loading the address again shows the same plan
     let address = browser.value("location.href");
     let step = browser.value("document.querySelector('#plan dd').innerText");
     browser.open(address.as_str().unwrap());

@@ -1,4 +1,4 @@
-//! Commands of the docs with their output in a terminal.
+//! Pictures of the documentation's commands and their output in a terminal.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ fn commands_print_what_their_pictures_show() {
     let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
-    // the folder has the name that the commands use in the docs
+    // the folder has the name that the documentation's commands use
     let workspace = folder.path().join("workspace");
     std::fs::create_dir(&workspace).unwrap();
     corpus::write(&workspace);
@@ -60,7 +60,7 @@ fn commands_print_what_their_pictures_show() {
     }
 }
 
-/// The whole output of `stagecoach COMMAND`.
+/// Returns the whole output of `stagecoach COMMAND`.
 fn said(folder: &Path, command: &str) -> String {
     let output = Command::new(stagecoach()).args(command.split(' ')).current_dir(folder).output().unwrap();
     [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat()

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use stagecoach_data::{DocumentName, PartText, document_numbers};
 use stagecoach_replay::blame::{
-    RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, document_gradients, find_spikes,
+    BlamedJob, RankBy, Spike, SpikeRule, StepBlame, TENSORS, document_gradients, find_spikes,
 };
 use stagecoach_replay::{
     RecordedCheckpoint, ReplayConfig, ReplayDifference, Replayed, RunRecord, compare_steps, replay,
@@ -114,7 +114,7 @@ impl BlameCommand {
         };
         let mut blames = Vec::new();
         if !requested.is_empty() {
-            let mut subject = Subject::open(&record, &config.workspace)?;
+            let mut subject = BlamedJob::open(&record, &config.workspace)?;
             if !self.without.is_empty() {
                 let steps: Vec<u64> = requested.iter().map(|requested| requested.step).collect();
                 return self.train_without(&record, &mut subject, &config, &steps);
@@ -172,7 +172,7 @@ impl BlameCommand {
     fn blame(
         &self,
         record: &RunRecord,
-        subject: &mut Subject,
+        subject: &mut BlamedJob,
         base: Option<&RecordedCheckpoint>,
         requested: &[RequestedStep],
         config: &ReplayConfig,

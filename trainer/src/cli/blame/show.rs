@@ -39,7 +39,7 @@ pub(super) fn step(blame: &StepBlame) -> String {
         ["document", "offset", "targets", "loss", "raises it by", "of the loss", "of the norm", "own norm", "text"];
     format!(
         "step {step}: loss {loss}, gradient norm {norm}, {targets} targets of {document_count} documents\n{}\n\
-         the documents' losses come to {:.7}, their shares of the norm to {:.6}; shown are {} of {document_count}",
+         sum of the documents' losses {:.7}, sum of their shares of the norm {:.6}; {} of {document_count} documents shown",
         table(Some(&header), &[1, 3, 4, 5, 6, 7], rows),
         blame.sum_of_losses,
         blame.sum_of_norm_shares,

@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use stagecoach_data::DocumentName;
 use stagecoach_display::table;
-use stagecoach_replay::blame::Subject;
+use stagecoach_replay::blame::BlamedJob;
 use stagecoach_replay::{ReplayConfig, RunRecord, compare_steps, replay};
 use stagecoach_telemetry::{ProgressDisplay, StepRecord, curve};
 
@@ -54,7 +54,7 @@ impl BlameCommand {
     pub(super) fn train_without(
         &self,
         record: &RunRecord,
-        subject: &mut Subject,
+        subject: &mut BlamedJob,
         config: &ReplayConfig,
         steps: &[u64],
     ) -> anyhow::Result<()> {
@@ -112,7 +112,7 @@ impl BlameCommand {
 /// # Errors
 /// If a step contains only the named documents.
 fn presence(
-    subject: &mut Subject,
+    subject: &mut BlamedJob,
     (names, indices): (&[DocumentName], &[u64]),
     steps: RangeInclusive<u64>,
 ) -> anyhow::Result<Vec<Presence>> {

@@ -8,7 +8,7 @@ use indicatif::HumanBytes;
 use serde_json::json;
 use stagecoach_checkpoint::paths::ADAPTER_CONFIG_FILE;
 use stagecoach_checkpoint::{
-    CheckpointReader, ExportFormat, ExportOptions, ExportSummary, ExportType, ExportedWeights, FileSystemVolume,
+    CheckpointReader, ExportDtype, ExportFormat, ExportOptions, ExportSummary, ExportedWeights, FileSystemVolume,
     export_weights, open,
 };
 use stagecoach_engine::state_dict::FrozenWeights;
@@ -94,8 +94,8 @@ impl ExportOutput {
         let values = weights.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum::<u64>();
         let bar = byte_progress_bar(4 * values);
         let dtype = match self.dtype {
-            ExportTypeArg::Fp32 => ExportType::Float32,
-            ExportTypeArg::Bf16 => ExportType::BFloat16,
+            ExportTypeArg::Fp32 => ExportDtype::Float32,
+            ExportTypeArg::Bf16 => ExportDtype::BFloat16,
         };
         let options = ExportOptions { format, weights: dtype, max_shard_bytes: self.max_shard_size };
         let volume = FileSystemVolume::new(parent);

@@ -119,8 +119,8 @@ impl InitCommand {
     }
 }
 
-/// Finds the texts in the workspace's folder `corpus`. If there are none, finds all texts in the workspace that no job
-/// created and that are not files of the `model`.
+/// Finds the texts in the workspace's folder `corpus`, or in the whole workspace if that folder has none. Skips token
+/// caches, jobs' folders and the `model`.
 fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> {
     let remedy = format!("put {} below {}", text_formats(), workspace.join(CORPUS).display());
     if !workspace.is_dir() {

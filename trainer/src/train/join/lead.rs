@@ -1,5 +1,5 @@
-//! The choice of the next group's leader, and the leader's work before the others join: it acquires the fence,
-//! publishes its address, and plans.
+//! The choice of the next group's leader, and the leader's work before the other stages join: the leader acquires the
+//! fence, publishes its address, and plans.
 
 use std::time::{Duration, Instant};
 
@@ -26,16 +26,16 @@ pub(in crate::train) struct LeaderSession {
     pub(in crate::train) coordinator: Coordinator,
     /// The rendezvous of the group.
     pub(in crate::train) at: Rendezvous,
-    /// Damaged checkpoints.
+    /// The damaged checkpoints that planning found.
     pub(in crate::train) damage: Vec<Damage>,
-    /// Messages from planning.
+    /// The messages from planning.
     pub(in crate::train) notes: Vec<String>,
 }
 
 /// The right to begin the next group, unless another stage takes the fence first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::train) struct LeadClaim {
-    /// The newest fence that this stage has seen; `None` where no other stage may lead.
+    /// The newest fence that this stage has seen; `None` if no other stage may lead.
     after: Option<u64>,
 }
 
@@ -49,9 +49,9 @@ enum LeadDecision {
 }
 
 /// Decides whether this stage leads the next group. Rank 0 leads if the job needs all replicas. If a replica may be
-/// missing, the leader of the last group also leads the next one, even after its process restarted, unless another
-/// stage has succeeded it. Stage 0 of the second replica succeeds the leader if it observes the end of the leader's
-/// process. The volume records the last leader; a stage that can't read it does not lead.
+/// missing, the leader of the last group also leads the next one, even after a restart of the leader's process, unless
+/// another stage has succeeded this leader. Stage 0 of the second replica succeeds the leader if it observes that the
+/// leader's process has ended. The volume records the last leader. A stage that can't read this record does not lead.
 ///
 /// # Errors
 /// If a newer attempt has begun, or the volume can't be read.
@@ -62,12 +62,12 @@ pub(in crate::train) fn claim_lead(
     timeout: Duration,
 ) -> Result<Option<LeadClaim>, LeaveReason> {
     let rank = context.env.rank;
-    let leaderless = last_group.leaderless_group.take();
+    let leaderless = last_group.group_to_succeed.take();
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
         return Ok((rank == 0).then_some(LeadClaim { after: None }));
     }
-    // a member of the last group that did not lead it leaves the decision to others: after a suspension, a replacement
-    // may have taken its place
+    // A stage that was a member, but not the leader, of the last group claims nothing: after a suspension of its
+    // process, a replacement may have taken its rank.
     if last_group.epoch.is_some() && last_group.fence.is_none() && leaderless.is_none() {
         return Ok(None);
     }
@@ -93,8 +93,8 @@ pub(in crate::train) fn claim_lead(
     }
 }
 
-/// The decision of stage `rank`, a stage 0 that succeeds the leader of group `leaderless`, if any, after it has waited
-/// for `waited`.
+/// Decides for the stage `rank`, which is stage 0 of a replica and has waited for `waited`. This stage succeeds the
+/// leader of the group `leaderless`, if there is one.
 ///
 /// # Errors
 /// If the last leader is not known.
@@ -109,8 +109,8 @@ fn decide(
     if decision != LeadDecision::Wait || waited < PUBLISH_TIMEOUT {
         return Ok(decision);
     }
-    // a stage that acquires a fence publishes soon afterwards that it leads, or has ended; in the latter case the
-    // previous leader leads
+    // A stage that acquires a fence publishes soon afterwards that it leads. A stage that has not published in time has
+    // ended: the previous leader leads.
     let before = finder.leader_before().unwrap_or(0);
     let claim = LeadClaim { after: last.map(|last| last.epoch) };
     Ok(if before == rank { LeadDecision::Lead(claim) } else { LeadDecision::Join })
@@ -127,8 +127,8 @@ fn decide_after(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) ->
     }
 }
 
-/// Begins the next group, as its leader; `None` if another stage 0 has done so meanwhile, where several stages may
-/// lead.
+/// Begins the next group as its leader. If several stages may lead, returns `None` when another stage has begun the
+/// group.
 ///
 /// # Errors
 /// If the group can't be planned, or too few stages join in time.
@@ -140,7 +140,7 @@ pub(in crate::train) fn lead(
     timeouts: GroupTimeouts,
 ) -> Result<Option<LeaderSession>, LeaveReason> {
     match begin(context, carry_over, claim, hello, timeouts) {
-        // the members of this group, if there are any, look for the newer group when they lose this one
+        // the members of this group, if there are any, lose the group and search for the newer one
         Err(LeaveReason::GroupLost(error)) if context.may_lack_replicas() => {
             tracing::warn!("{error}: another stage leads");
             Ok(None)
@@ -220,121 +220,4 @@ fn plan_for_members(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use proptest::prelude::*;
-    use stagecoach_api::contract::StageEnv;
-    use stagecoach_checkpoint::Volume;
-    use stagecoach_test_volumes::{FaultyVolume, MemoryVolume, VolumeFault};
-
-    use super::*;
-
-    #[test]
-    fn the_last_leader_leads_or_its_successor() {
-        let lead_after = |after| LeadDecision::Lead(LeadClaim { after });
-        let named = |rank| Some(LastLeader { epoch: 7, rank });
-        for (rank, leaderless, last, expected) in [
-            (0, None, None, lead_after(None)),
-            (2, None, None, LeadDecision::Join),
-            (2, None, named(Some(2)), lead_after(Some(7))),
-            (0, None, named(Some(2)), LeadDecision::Join),
-            (2, Some(7), named(Some(0)), lead_after(Some(7))),
-            (2, Some(6), named(Some(0)), LeadDecision::Join),
-            (2, Some(6), named(None), LeadDecision::Wait),
-            (0, None, named(None), LeadDecision::Wait),
-        ] {
-            assert_eq!(decide_after(rank, leaderless, last), expected, "stage {rank}, {leaderless:?}, {last:?}");
-        }
-    }
-
-    /// The successor may end at any call: the restarted process of the leader then leads, or joins.
-    #[test]
-    fn the_process_that_takes_the_fence_may_end_at_any_call() {
-        let env = |rank: u32| {
-            let vars = [
-                ("WORLD_SIZE", "2"),
-                ("STAGECOACH_STAGES", "1"),
-                ("STAGECOACH_DATA_PARALLEL", "2"),
-                ("STAGECOACH_JOB", "a"),
-            ];
-            let more = [("STAGECOACH_JOB_UID", "u"), ("STAGECOACH_ATTEMPT", "1"), ("MASTER_ADDR", "a")];
-            let own = [("POD_IP", "127.0.0.1"), ("POD_UID", "p"), ("RANK", if rank == 0 { "0" } else { "1" })];
-            StageEnv::from_vars(vars.into_iter().chain(more).chain(own)).unwrap()
-        };
-        let lead = |volume: &dyn Volume, rank, after: Option<u64>| {
-            let fence = acquire_fence(volume, &FenceOwner::new("a", "u"), None, after)?;
-            let secret = GroupSecret::generate(fence.number()).unwrap();
-            let at = Rendezvous::new("10.0.0.7:1".into(), secret);
-            fence.publish(volume, &encode_endpoint(&env(rank), &at))?;
-            Ok::<u64, LeaveReason>(fence.number())
-        };
-        let prepared = || {
-            let volume = MemoryVolume::new();
-            let lost = lead(&volume, 0, None).unwrap();
-            (volume, lost)
-        };
-        let (volume, lost) = prepared();
-        let handle = FaultyVolume::counting(Arc::new(volume));
-        lead(&handle, 1, Some(lost)).unwrap();
-        let calls = handle.trace().len();
-        let (mut led, mut joined) = (0, 0);
-        for (at, fault) in (0..calls).flat_map(|at| [(at, VolumeFault::CrashBefore), (at, VolumeFault::CrashAfter)]) {
-            let (volume, lost) = prepared();
-            let handle = FaultyVolume::failing(Arc::new(volume.clone()), at, fault);
-            let succeeded = lead(&handle, 1, Some(lost)).is_ok();
-            let (first, second) = (env(0), env(1));
-            let finder = RendezvousWatcher::new(&volume, &first, None, None);
-            match decide(0, None, &finder, PUBLISH_TIMEOUT).unwrap() {
-                LeadDecision::Lead(claim) => {
-                    assert!(!succeeded, "call {at}: two lead");
-                    assert_eq!(
-                        claim.after.map(|after| lead(&volume, 0, Some(after)).unwrap()),
-                        claim.after.map(|n| n + 1)
-                    );
-                    led += 1;
-                }
-                LeadDecision::Join => {
-                    // the successor had published that it leads: after a restart, it leads the next group
-                    let finder = RendezvousWatcher::new(&volume, &second, None, None);
-                    let again = decide(1, None, &finder, Duration::ZERO).unwrap();
-                    assert_eq!(again, LeadDecision::Lead(LeadClaim { after: Some(lost + 1) }), "call {at}, {fault:?}");
-                    joined += 1;
-                }
-                LeadDecision::Wait => panic!("call {at}, {fault:?}: nobody leads"),
-            }
-        }
-        assert!(led > 10 && joined > 0, "{led} led, {joined} joined");
-    }
-
-    proptest! {
-        /// Two restarts of the leader's process, and the stage that succeeds it: for every interleaving of looking and
-        /// acquiring the fence, one of them leads, and a stage that looks later joins it.
-        #[test]
-        fn one_stage_leads(order in prop::collection::vec(0usize..3, 0..12)) {
-            let volume = MemoryVolume::new();
-            let lost = Fence::acquire(&volume).unwrap().number();
-            let claimants = [(0, None), (0, None), (2, Some(lost))];
-            let mut last = LastLeader { epoch: lost, rank: Some(0) };
-            let (mut decisions, mut led) = ([None; 3], Vec::new());
-            for claimant in order.into_iter().chain([0, 1, 2, 0, 1, 2]) {
-                let (rank, leaderless) = claimants[claimant];
-                match decisions[claimant] {
-                    None => decisions[claimant] = Some(decide_after(rank, leaderless, Some(last))),
-                    Some(LeadDecision::Lead(claim)) => {
-                        decisions[claimant] = Some(LeadDecision::Join);
-                        if let Ok(fence) = acquire_fence(&volume, &FenceOwner::new("a", "u"), None, claim.after) {
-                            led.push((claimant, fence.number()));
-                            last = LastLeader { epoch: fence.number(), rank: Some(rank) };
-                        }
-                    }
-                    Some(LeadDecision::Join | LeadDecision::Wait) => {}
-                }
-            }
-            // the same rank leads again if it restarts once more after it has led
-            let again = led.iter().filter(|(claimant, _)| *claimant < 2).count();
-            prop_assert!(led.len() == 1 || again == led.len(), "{led:?}");
-            prop_assert!(led.iter().enumerate().all(|(nth, (_, epoch))| *epoch == lost + 1 + nth as u64), "{led:?}");
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,9 @@
-//! Joins the group: its leader prepares and plans, the other stages wait for the plan, and every stage verifies it.
+//! Joins the group. The leader prepares and plans, the other stages wait for the plan, and every stage verifies the
+//! plan.
 
+mod initial_model;
 pub(in crate::train) mod lead;
+mod notes;
 pub(in crate::train) mod prepare;
 pub(in crate::train) mod rendezvous;
 pub(in crate::train) mod stale_fences;
@@ -29,22 +32,22 @@ pub(in crate::train) struct JoinedGroup {
     /// The leader's coordinator, which must outlive the members.
     pub(in crate::train) coordinator: Option<Coordinator>,
     pub(in crate::train) assignment: Assignment,
-    /// Messages from planning.
+    /// The messages from planning.
     pub(in crate::train) notes: Vec<String>,
 }
 
-/// The plan, the roster, and the resources that the stage needs to follow them.
+/// The plan, the roster, and the resources with which the stage carries out the plan.
 pub(in crate::train) struct Assignment {
     pub(in crate::train) roster: Roster,
     pub(in crate::train) plan: Plan,
     pub(in crate::train) verified: VerifiedPlan,
-    /// The listener for the links of other stages.
+    /// The listener to which other stages connect their links.
     pub(in crate::train) listener: TcpListener,
-    /// Damaged checkpoints; only on the leader.
+    /// The damaged checkpoints; empty except on the leader.
     pub(in crate::train) damage: Vec<Damage>,
 }
 
-/// The group's timeouts, from the job.
+/// Returns the group's timeouts, from the job.
 pub(in crate::train) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
     let restart = &config.job.spec.restart;
     GroupTimeouts {
@@ -55,8 +58,8 @@ pub(in crate::train) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
     }
 }
 
-/// Joins the next group, which its leader begins. `None` if that leader's process has ended and this stage leads the
-/// following group. `on_failure` is called once if the group fails later.
+/// Joins the next group, which its leader begins. Returns `None` if the leader's process has ended and this stage leads
+/// the following group. The member calls `on_failure` once if the group fails later.
 ///
 /// # Errors
 /// If no group is released in time, or the group refuses this stage.
@@ -86,7 +89,7 @@ pub(in crate::train) fn join_group(
         }
     };
     monitor.set_activity("joining the group");
-    // the leader knows its own address, even if a newer group has begun
+    // the leader uses its address without a search, even if a newer group has begun
     let find = || own.clone().map_or_else(|| finder.find(), Ok);
     let mut last = String::new();
     let on_preparing = |what: &str| {
@@ -99,8 +102,8 @@ pub(in crate::train) fn join_group(
         Err(error @ GroupError::LeaderEnded { group, is_member, .. }) => {
             tracing::warn!("{error}");
             let last_group = &mut carry_over.last_group;
-            (last_group.epoch, last_group.leaderless_group) = (Some(group), Some(group));
-            // for a group without this stage, the hellos of the others show the lost ranks
+            (last_group.epoch, last_group.group_to_succeed) = (Some(group), Some(group));
+            // for a group without this stage, the hellos of the members report the lost ranks
             last_group.lost_ranks = last_group.lost_ranks.take().filter(|_| is_member);
             if let (Some(lost), Some(leader)) = (&mut last_group.lost_ranks, last_group.leads_after) {
                 lost.push(leader as usize);
@@ -118,7 +121,7 @@ pub(in crate::train) fn join_group(
     Ok(Some(JoinedGroup { member, coordinator, assignment, notes }))
 }
 
-/// A listener on a free port of `host`, and its address.
+/// Opens a listener on a free port of `host`, and returns it with its address.
 pub(in crate::train) fn listen(host: &str) -> Result<(TcpListener, String), StageError> {
     let with_address = |listener: TcpListener| listener.local_addr().map(|address| (listener, address.to_string()));
     TcpListener::bind((host, 0))
@@ -128,7 +131,7 @@ pub(in crate::train) fn listen(host: &str) -> Result<(TcpListener, String), Stag
 
 pub(in crate::train) fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {
     let mut agreement = config.agreement();
-    // with the device Auto each stage takes the device that it finds, and all must find the same
+    // with the device Auto, each stage takes the device that it finds, and all stages must find the same kind
     agreement.insert("device".into(), if device.is_cuda() { "Cuda" } else { "Cpu" }.into());
     Hello {
         job_uid: env.job_uid.clone(),

@@ -1,6 +1,6 @@
-//! The rendezvous of an attempt's stages. The leader publishes its address and the group's key in its fence, whose
-//! folder only its owner can read. A process may join if it runs as that user and can read the job's folder; no other
-//! process can.
+//! The rendezvous of an attempt's stages. The leader publishes its address and the group's key in the folder of its
+//! fence, which only the folder's user can read. Only a process that runs as this user and can read the job's folder
+//! can join.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -17,8 +17,9 @@ pub(in crate::train) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The prefix of the published name.
 const PREFIX: &str = "rendezvous,";
 
-/// The name that the leader publishes, with comma-separated fields: version of the control protocol, the job (a hash of
-/// its UID), attempt, rank, address (`:` as `_`, which every file system accepts) and key.
+/// Returns the name that the leader publishes. Its fields are separated by commas: the version of the control protocol,
+/// a hash of the job's UID, the attempt, the rank, the address and the key. In the address, `_` replaces `:`, because
+/// every file system accepts `_`.
 pub(in crate::train) fn encode_endpoint(env: &StageEnv, at: &Rendezvous) -> String {
     let Rendezvous { address, protocol_version, secret, .. } = at;
     let (job, address) = (job_hash(env), address.replace(':', "_"));
@@ -29,8 +30,9 @@ fn job_hash(env: &StageEnv) -> String {
     blake3::hash(env.job_uid.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// The job whose group holds the newest fence, if its name is not `own` and its leader answers. A job of the same name
-/// with another UID was deleted and created again: its group is about to end, and is fenced off.
+/// Returns the owner of the newest fence if it is a job with another name than `own` and its leader answers. A job with
+/// the same name and another UID does not count: a user has deleted that job and created it again, so its group is
+/// about to end and loses the fence.
 ///
 /// # Errors
 /// If the volume fails.
@@ -48,7 +50,7 @@ pub(in crate::train) fn living_other_job(
 pub(in crate::train) struct LastLeader {
     /// The number of the newest fence.
     pub(in crate::train) epoch: u64,
-    /// The rank of its holder; `None` if the holder has not published it.
+    /// The rank of the fence's holder; `None` if the holder has not published its rank.
     pub(in crate::train) rank: Option<u32>,
 }
 
@@ -56,9 +58,9 @@ pub(in crate::train) struct LastLeader {
 pub(in crate::train) struct RendezvousWatcher<'a> {
     volume: &'a dyn Volume,
     env: &'a StageEnv,
-    /// The last group of this stage, which is over.
+    /// The last group of this stage, which has ended.
     over: Option<u64>,
-    /// The rank that this stage succeeds if its process ends.
+    /// The rank that this stage succeeds as leader if the process of that rank ends.
     succeeds: Option<u32>,
     /// The newest group that existed before this stage started to wait.
     first_epoch: Option<u64>,
@@ -67,8 +69,8 @@ pub(in crate::train) struct RendezvousWatcher<'a> {
 }
 
 impl<'a> RendezvousWatcher<'a> {
-    /// A finder for a newer group than `over`, the last group of this stage. `succeeds` is the rank that this stage
-    /// succeeds if its process ends.
+    /// Creates a finder for a newer group than `over`, the last group of this stage. `succeeds` is the rank that this
+    /// stage succeeds as leader if the process of that rank ends.
     pub(in crate::train) fn new(
         volume: &'a dyn Volume,
         env: &'a StageEnv,
@@ -78,7 +80,7 @@ impl<'a> RendezvousWatcher<'a> {
         RendezvousWatcher { volume, env, over, succeeds, first_epoch: over, unpublished: None }
     }
 
-    /// Finds the leader of the last group of this attempt; `None` if there was no group.
+    /// Finds the leader of the last group of this attempt. Returns `None` if there was no group.
     ///
     /// # Errors
     /// If the leader can't be determined, or a newer attempt has begun.
@@ -94,15 +96,16 @@ impl<'a> RendezvousWatcher<'a> {
         }
     }
 
-    /// The leader before the newest fence was acquired, in this attempt, if the volume still records it.
+    /// Returns the leader before the newest fence was acquired, if the volume still records it and it belongs to this
+    /// attempt.
     pub(in crate::train) fn leader_before(&self) -> Option<u32> {
         let (epoch, name) = last_published(self.volume, PREFIX).ok().flatten()?;
         let Published { job, attempt, rank, .. } = Published::parse(epoch, &name)?;
         (job == job_hash(self.env) && attempt == self.env.attempt).then_some(rank)
     }
 
-    /// Whether this stage leads instead of a stage that has acquired a fence without publishing its address. Only the
-    /// successor of the last leader leads in that case, because no other stage does by then.
+    /// Whether this stage leads because the holder of fence `epoch` has not published its address in time. Only the
+    /// successor of the last leader leads in this case.
     fn is_leaderless(&mut self, epoch: u64, now: Instant) -> bool {
         let is_newer = self.over.is_none_or(|over| epoch > over);
         let (_, since) = *match &mut self.unpublished {
@@ -115,7 +118,7 @@ impl<'a> RendezvousWatcher<'a> {
     /// Finds the leader of the next group.
     ///
     /// # Errors
-    /// If there is no leader yet; the error says whether a leader may still appear.
+    /// If there is no leader yet. The kind of the error shows whether a leader may still appear.
     pub(in crate::train) fn find(&mut self) -> Result<Rendezvous, NotFound> {
         let RendezvousWatcher { volume, env, over, succeeds, .. } = *self;
         let folder = volume.display(paths::FENCES_DIR);
@@ -149,14 +152,14 @@ impl<'a> RendezvousWatcher<'a> {
     }
 }
 
-/// The newest fence, and the name that its group has published.
+/// Returns the newest fence, and the name that its group has published.
 fn newest(volume: &dyn Volume) -> Result<Option<(u64, Option<String>)>, NotFound> {
     newest_published(volume, PREFIX).map_err(|error| NotFound::NotReady(error.to_string()))
 }
 
-/// The published fields of a group.
+/// The fields that a group publishes.
 struct Published {
-    /// The job's hash, see [`job_hash`].
+    /// The hash of the job, see [`job_hash`].
     job: String,
     attempt: u64,
     /// The leader's rank.
@@ -165,7 +168,7 @@ struct Published {
 }
 
 impl Published {
-    /// Parses the name that [`encode_endpoint`] wrote in fence `epoch`; `None` for any other content.
+    /// Parses the name that [`encode_endpoint`] wrote in fence `epoch`. Returns `None` for any other content.
     fn parse(epoch: u64, name: &str) -> Option<Published> {
         let fields: Vec<&str> = name.strip_prefix(PREFIX)?.split(',').collect();
         let [version, job, attempt, rank, address, key] = fields[..] else { return None };
@@ -208,7 +211,7 @@ mod tests {
         let mut published = Vec::new();
         for (attempt, address) in [(3, "10.0.0.7:1234"), (4, "[fd00::7]:1234")] {
             let fence = Fence::acquire(&volume).unwrap();
-            // the older group can't be found any more
+            // the finder does not find the older group
             not_yet("a", 3, "no group has begun in");
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new(address.into(), secret);
@@ -236,7 +239,7 @@ mod tests {
         assert!(error.contains("a newer group took fence 2") && !error.contains("rendezvous"), "{error}");
         Fence::acquire(&volume).unwrap().publish(&volume, "rendezvous,4,of,another,version").unwrap();
         not_yet("a", 4, "group 3 is of another version");
-        // a group that did not exist at the first look has begun since
+        // this group has begun since the first search
         Fence::acquire(&volume).unwrap().publish(&volume, &published[1].1).unwrap();
         assert_eq!(other_job.find(), Err(NotFound::Superseded("another job of this name".to_owned())));
     }

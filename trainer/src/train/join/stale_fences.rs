@@ -1,5 +1,5 @@
-//! Removes the files that fenced-off groups left on the volume, concurrently with training: they may be many gigabytes,
-//! and nothing depends on the removal.
+//! The removal of the files that fenced-off groups left on the volume. It runs concurrently with training, because the
+//! files may have many gigabytes and nothing depends on their removal.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -9,8 +9,8 @@ use stagecoach_checkpoint::{Volume, remove_stale_fences};
 
 use crate::train::context::StageContext;
 
-/// The removal, for all groups in which a stage 0 takes part. A process that must leave does not wait for it: the next
-/// process removes the rest.
+/// The removals of a stage 0 in all its groups. A process that must exit does not wait for them, because the next
+/// process removes the remaining files.
 pub(in crate::train) struct StaleFenceRemoval {
     volume: Arc<dyn Volume>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -21,13 +21,13 @@ impl StaleFenceRemoval {
         StaleFenceRemoval { volume: Arc::clone(volume), thread: Mutex::default() }
     }
 
-    /// Starts to remove the files that exist now, after the removals of earlier calls. With `checkpoint.mode: Sync`
-    /// training waits for it, as for all other work on the volume.
+    /// Starts to remove the stale files, after the removals of earlier calls. With `checkpoint.mode: Sync`, training
+    /// waits for the removal, as for all work on the volume.
     pub(in crate::train) fn begin(&self, context: &StageContext) {
         let (volume, monitor) = (Arc::clone(&self.volume), context.monitor.clone());
         let remove = move || {
             if let Err(error) = remove_stale_fences(&*volume) {
-                monitor.note(format!("could not remove what older groups left: {error}"));
+                monitor.note(format!("could not remove the files of older groups: {error}"));
             }
         };
         if context.config.job.spec.checkpoint.mode == CheckpointMode::Sync {
@@ -44,7 +44,7 @@ impl StaleFenceRemoval {
         match Builder::new().name("stale-fences".into()).spawn(work) {
             Ok(spawned) => *thread = Some(spawned),
             Err(error) => {
-                let message = format!("what older groups left stays for now: no thread to remove it ({error})");
+                let message = format!("the files of older groups stay for now: no thread to remove them ({error})");
                 context.monitor.note(message);
             }
         }

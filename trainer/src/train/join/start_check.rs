@@ -1,5 +1,5 @@
 //! The checks by which stage 0 refuses a job before it trains, except the checks that read texts. The launcher runs
-//! them before it removes anything. Stage 0 calls the same functions.
+//! these checks before it removes anything. Stage 0 calls the same functions.
 
 use stagecoach_data::check_sources;
 use stagecoach_engine::StageError;
@@ -7,14 +7,13 @@ use stagecoach_model::{Architecture, ParameterSpec};
 use stagecoach_pipeline::RankSpeeds;
 use stagecoach_planner::{JobConfig, plan_pipeline};
 
-use crate::train::join::prepare::resolve_initial_weights;
+use crate::train::join::initial_model::resolve_initial_weights;
 
-/// Bytes of a parameter in a checkpoint: its weight and both moments, as F32.
+/// The bytes of a parameter in a checkpoint: its weight and both moments, as F32.
 const BYTES_PER_PARAMETER: u64 = 12;
 
 /// Checks the paths of the corpus, the tokenizer and the initial weights, the plan, and that a checkpoint fits into the
-/// `available_bytes` of the volume. The vocabulary of a tokenizer that is still to be trained is not known, and counts
-/// as empty.
+/// `available_bytes` of the volume. A tokenizer that is not trained yet counts as a vocabulary of one token.
 ///
 /// # Errors
 /// The first reason for which stage 0 would refuse the job.
@@ -32,17 +31,18 @@ pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> R
     };
     let architecture = config.architecture(vocab_size.unwrap_or(1), tch::Device::Cpu);
     if let Err(refusal) = plan(vocab_size.unwrap_or(1)) {
-        // the refusal's figures are for a vocabulary of one token; stage 0 reports the figures of the largest one
+        // The refusal has figures for a vocabulary of one token. Stage 0 reports the figures for the largest
+        // vocabulary.
         return plan(config.planned_vocab_size()?).and(Err(refusal));
     }
     resolve_initial_weights(config, vocab_size, tokenizer.as_deref(), &mut Vec::new())?;
     check_space(config, architecture.as_ref(), || available_bytes)
 }
 
-/// Checks that the volume has room for one checkpoint. Without that room, the end of training would lose all results.
+/// Checks that the volume has room for one checkpoint. Without that room, training could not save its results.
 ///
 /// # Errors
-/// If the volume has no room, with both figures.
+/// If the volume has too little room. The error has the needed and the available bytes.
 pub(in crate::train) fn check_space(
     config: &JobConfig,
     architecture: &dyn Architecture,

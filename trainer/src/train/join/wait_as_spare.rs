@@ -1,4 +1,5 @@
-//! A spare: a process without a stage. The spare has done the slow part of loading, and waits to replace a lost stage.
+//! The wait of a spare, which is a process without a stage. A spare does the slow part of loading in advance, and waits
+//! to replace a lost stage.
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Volume;
@@ -13,8 +14,8 @@ use crate::train::StageMonitor;
 use crate::train::join::rendezvous::RendezvousWatcher;
 use crate::train::join::{group_timeouts, hello};
 
-/// Waits as the spare with this number. Returns the environment of the stage that it replaces. Exits when all stages
-/// have left.
+/// Waits as the spare `number`. Returns the environment of the stage that the spare replaces. Exits the process when
+/// all stages have left.
 ///
 /// # Errors
 /// If the process can't be a spare of this group, or its attempt is over.
@@ -52,8 +53,8 @@ fn warm_up(device: Device) {
     let _ = one.matmul(&one).double_value(&[0, 0]);
 }
 
-/// Opens the tokens, so that the volume caches the first data. A failure here recurs, and is reported, when a stage
-/// opens them.
+/// Opens the tokens, so that the volume caches the first data. This function ignores a failure, because a stage that
+/// opens the tokens reports the same failure.
 fn open_tokens(config: &JobConfig, plan: &[u8]) {
     if let Ok((plan, _)) = Plan::from_bytes(plan, 0)
         && let Ok(config) = config.resuming(&plan.identity)

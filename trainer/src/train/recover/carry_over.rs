@@ -1,5 +1,5 @@
-//! The state that a stage keeps from one group to the next, so that a surviving stage reads and builds as little as
-//! possible again.
+//! The state that a stage keeps from one group to the next, so that a surviving stage repeats as little reading and
+//! building as possible.
 
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_checkpoint::Fence;
@@ -11,7 +11,7 @@ use stagecoach_planner::{JobConfig, Plan, VerifiedPlan};
 
 use crate::train::save::memory::StateCopies;
 
-/// The kept state of a stage.
+/// The state of a stage between two groups.
 #[derive(Debug, Default)]
 pub(in crate::train) struct CarryOver {
     pub(in crate::train) last_group: LastGroup,
@@ -22,7 +22,7 @@ pub(in crate::train) struct CarryOver {
     pub(in crate::train) reported_missing_transports: bool,
 }
 
-/// The facts of the stage's last group that the next one depends on.
+/// The facts about the stage's last group on which the next group depends.
 #[derive(Debug, Default)]
 pub(in crate::train) struct LastGroup {
     /// The number of the group's fence.
@@ -34,44 +34,44 @@ pub(in crate::train) struct LastGroup {
     pub(in crate::train) lost_ranks: Option<Vec<usize>>,
     /// The leader of the group, if this stage succeeds the leader when the leader's process ends.
     pub(in crate::train) leads_after: Option<u32>,
-    /// A group whose leader's process has ended, so that this stage leads instead.
-    pub(in crate::train) leaderless_group: Option<u64>,
+    /// The group whose leader's process has ended. This stage leads the next group instead.
+    pub(in crate::train) group_to_succeed: Option<u64>,
 }
 
-/// The tensors of the last group that the next one may use.
+/// The tensors of the last group that the next group may use.
 #[derive(Debug, Default)]
 pub(in crate::train) struct CarriedTensors {
-    /// The layout of the other fields.
-    layout: Option<Layout>,
-    /// The last group's stage, with arbitrary values.
+    /// The layout of the tensors in the other fields.
+    layout: Option<TensorLayout>,
+    /// The last group's stage. The values of its tensors are unspecified.
     pub(in crate::train) stage: Option<Stage>,
     pub(in crate::train) snapshot: Option<LastSnapshot>,
     pub(in crate::train) copies: StateCopies,
 }
 
-/// A copy of the state that this stage saved, or was about to save, after a step. The copy is a function of job and
-/// step alone, and equals the content of that step's checkpoint, independent of its writer.
+/// A copy of the state that this stage saved, or was about to save, after a step. The copy depends only on the job and
+/// the step, and equals the content of the step's checkpoint, whichever group writes that checkpoint.
 #[derive(Debug)]
 pub(in crate::train) struct LastSnapshot {
-    /// Number of finished steps.
+    /// The number of finished steps.
     pub(in crate::train) step: u64,
     pub(in crate::train) snapshot: Snapshot,
 }
 
 /// The settings that determine which tensors a stage has.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::train) struct Layout {
+pub(in crate::train) struct TensorLayout {
     placement: Placement,
     partition: Partition,
     recompute: Recompute,
     precision: Precision,
-    /// Each replica owns other parameters.
+    /// The replica, because each replica owns different parameters.
     replica: Replica,
 }
 
-impl Layout {
-    pub(in crate::train) fn of(config: &JobConfig, plan: &Plan, verified: &VerifiedPlan) -> Layout {
-        Layout {
+impl TensorLayout {
+    pub(in crate::train) fn of(config: &JobConfig, plan: &Plan, verified: &VerifiedPlan) -> TensorLayout {
+        TensorLayout {
             placement: verified.training.placement.clone(),
             partition: verified.partition.clone(),
             recompute: plan.recompute,
@@ -80,31 +80,31 @@ impl Layout {
         }
     }
 
-    /// The layers of each stage, in their order, and the stages of embedding and head. Both determine the parameters in
-    /// copies.
+    /// Returns the layers of each stage, in their order, and the stages of the embedding and the head. They determine
+    /// the parameters in memory checkpoints.
     fn layers(&self) -> (Vec<Vec<usize>>, [usize; 2]) {
-        let Layout { placement, partition, .. } = self;
+        let TensorLayout { placement, partition, .. } = self;
         let stage_layers = |stage| placement.chunks_of(stage).flat_map(|chunk| partition.range(chunk)).collect();
         ((0..placement.ranks()).map(stage_layers).collect(), [placement.first_rank(), placement.last_rank()])
     }
 }
 
 impl CarriedTensors {
-    /// Begins a group with this layout, and drops state of another layout.
-    pub(in crate::train) fn set_layout(&mut self, layout: Layout) {
+    /// Begins a group with this layout. Drops the tensors of another layout.
+    pub(in crate::train) fn set_layout(&mut self, layout: TensorLayout) {
         let before = self.layout.replace(layout.clone());
         if before.as_ref() == Some(&layout) {
             return;
         }
         (self.stage, self.snapshot) = Default::default();
-        // copies record their own group's replicas, and the division of a stage's layers into chunks does not affect
-        // them
+        // The copies stay usable if every stage keeps its layers. Each copy records the replicas of its group, and the
+        // division of a stage's layers into chunks does not affect a copy.
         if before.is_none_or(|before| before.layers() != layout.layers()) {
             self.copies = StateCopies::default();
         }
     }
 
-    /// The last group's stage: its memory, with arbitrary values.
+    /// Takes the last group's stage for its memory. The values of its tensors are unspecified.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn copies_are_of_the_same_parameters_however_a_stage_is_divided() {
-        let layout = |placement: &[usize], layers: &[usize], count| Layout {
+        let layout = |placement: &[usize], layers: &[usize], count| TensorLayout {
             placement: Placement::new(placement.to_vec()).unwrap(),
             partition: Partition { layers: layers.to_vec() },
             recompute: Recompute::None,

@@ -1,4 +1,4 @@
-//! The way from a lost group to the next one.
+//! The recovery of a stage from the loss of its group.
 
 pub(in crate::train) mod carry_over;
 pub(in crate::train) mod on_failure;
@@ -14,7 +14,8 @@ use crate::train::leave::LeaveReason;
 /// The time to wait, after a link breaks, until the group reports the root cause.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The error of a broken link: the group knows the root cause a moment later.
+/// Returns the reason for leaving after a broken link: the root cause, which the group reports after a moment, or else
+/// the broken link.
 pub(in crate::train) fn link_failure(member: &Member, error: LinkError) -> LeaveReason {
     match error {
         LinkError::Broken(_) | LinkError::Unreachable(_) => match member.wait_for_failure(ROOT_CAUSE_TIMEOUT) {

@@ -20,18 +20,18 @@ pub(in crate::train) struct FailureHandler {
     interrupt: Interrupt,
     /// The time for which the stages wait for the next group; `None` if the loss of one stage ends all stages.
     reform_timeout: Option<Duration>,
-    /// The incarnation of each rank, once they are known.
+    /// The incarnation of each rank, once the roster is known.
     incarnations: OnceLock<Vec<Option<u32>>>,
     /// The failure that ended the group.
     failure: OnceLock<GroupFailure>,
-    /// Whether the stage is leaving the group on its own.
+    /// Whether the stage is leaving the group, so that a failure of the group does not affect it.
     is_leaving: AtomicBool,
-    /// Disconnected as soon as the stage has returned to the rendezvous.
+    /// The channel that disconnects as soon as the stage has returned to the rendezvous.
     unwound: Mutex<Option<Receiver<()>>>,
 }
 
 impl FailureHandler {
-    /// The handler, and a guard to drop when the stage has returned to the rendezvous.
+    /// Creates the handler, and a guard that the caller drops when the stage has returned to the rendezvous.
     pub(in crate::train) fn new(context: &StageContext, interrupt: Interrupt) -> (FailureHandler, Sender<()>) {
         let (in_group, unwound) = channel();
         let handler = FailureHandler {
@@ -46,23 +46,23 @@ impl FailureHandler {
         (handler, in_group)
     }
 
-    /// Records the roster when the group has joined.
+    /// Records the roster when the stage has joined the group.
     pub(in crate::train) fn set_roster(&self, roster: &Roster) {
         let _ = self.incarnations.set(roster.incarnations());
     }
 
-    /// Records that the stage leaves: the end of the group does not affect it any more.
+    /// Records that the stage leaves. From then on, a failure of the group does not affect the stage.
     pub(in crate::train) fn leave(&self) {
         self.is_leaving.store(true, Ordering::Relaxed);
     }
 
-    /// The failure that ended the group, if it failed before this stage left.
+    /// Returns the failure that ended the group, if the group failed before this stage left.
     pub(in crate::train) fn failure(&self) -> Option<&GroupFailure> {
         self.failure.get()
     }
 
-    /// Interrupts the stage, so that it returns to the rendezvous. Exits if the stage is the cause, or if there will be
-    /// no next group.
+    /// Interrupts the stage, so that it returns to the rendezvous. Exits if this stage is the cause of the failure, or
+    /// if there will be no next group.
     pub(in crate::train) fn handle(&self, failure: GroupFailure) {
         if self.is_leaving.load(Ordering::Relaxed) {
             return;

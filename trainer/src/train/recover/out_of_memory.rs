@@ -2,11 +2,11 @@
 
 use indicatif::HumanBytes;
 
-/// The sentence for a thread that ended with `message`, if it was out of memory: the request, the plan's memory for
-/// this stage, and the remedy.
+/// Explains the end of a thread that panicked with `message` because memory ran out: the request, the plan's memory for
+/// this stage, and the remedy. Returns `None` for any other message.
 pub(in crate::train) fn explain(message: &str, planned_bytes: Option<u64>) -> Option<String> {
     let found = message.find("out of memory")?;
-    // from the beginning of libtorch's message, without its source location and trace
+    // the text begins with libtorch's message and ends before the source location and the trace
     let began = message[..found].rfind(['"', '\n']).map_or(0, |at| at + 1);
     let ends = ["\\n", "\n", "\""].iter().filter_map(|end| message[found..].find(end));
     let what = &message[began..ends.min().map_or(message.len(), |length| found + length)];

@@ -1,36 +1,37 @@
-//! Decides whether a step can finish after a stop request, from the durations of steps and saves.
+//! The decision whether a step can finish after a stop request, from the durations of steps and saves.
 
 use std::time::{Duration, Instant};
 
 use stagecoach_engine::execute::StopRequest;
 
-/// The part of the grace period within which the checkpoint must be saved; the rest is for leaving.
+/// The share of the grace period within which the stage must save the checkpoint. In the remaining time, the stage
+/// exits.
 const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
 
 /// The data that decides whether a step can finish in time.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::train) struct DrainEstimate {
-    /// The time after the request within which the checkpoint must be saved.
+    /// The time after the request within which the stage must save the checkpoint.
     pub(in crate::train) timeout: Duration,
     /// The time at which the step began.
     pub(in crate::train) step_started: Instant,
-    /// The duration of the last step; `None` before the first.
+    /// The duration of the last step; `None` before the first step.
     pub(in crate::train) step: Option<Duration>,
-    /// The duration of the last save; `None` before the first.
+    /// The duration of the last save; `None` before the first save.
     pub(in crate::train) save: Option<Duration>,
     /// Whether a save is in progress, which must finish before the next one.
     pub(in crate::train) is_saving: bool,
 }
 
-/// The time after the request within which the checkpoint must be saved, with a grace period of `grace`.
+/// Returns the time after the request within which the stage must save the checkpoint, with a grace period of `grace`.
 pub(in crate::train) fn drain_timeout(grace: Duration) -> Duration {
     grace.mul_f64(SAVE_FRACTION_OF_GRACE)
 }
 
 impl DrainEstimate {
-    /// The stop request for the step at `now`, if the stage received a request to stop. Without a measurement, the
-    /// estimate is a quarter of the time for a save, and zero for the rest of a step. The step is therefore abandoned
-    /// when only the save's time is left.
+    /// Returns how the step ends, as seen at `now`. Without a measurement, the estimate is a quarter of the timeout for
+    /// a save, and zero for the remaining part of a step. The step is therefore abandoned when only the time for the
+    /// save is left.
     pub(in crate::train) fn stop(&self, requested_at: Option<Instant>, now: Instant) -> StopRequest {
         let Some(requested_at) = requested_at else { return StopRequest::None };
         let rest = self.step.map_or(Duration::ZERO, |step| step.saturating_sub(now - self.step_started));
@@ -63,10 +64,10 @@ mod tests {
         assert_eq!(stop(DrainEstimate { is_saving: true, ..estimate }, 0, 0), StopRequest::Immediately);
         assert_eq!(stop(DrainEstimate { step: Some(seconds(40)), ..estimate }, 2, 2), StopRequest::Immediately);
         assert_eq!(stop(DrainEstimate { step: Some(seconds(40)), ..estimate }, 30, 30), StopRequest::AfterStep);
-        // slower than the previous step
+        // this step is slower than the previous one
         assert_eq!(stop(estimate, 10, 31), StopRequest::AfterStep);
         assert_eq!(stop(estimate, 10, 32), StopRequest::Immediately);
-        // without measurements
+        // no step and no save has been measured
         let first = DrainEstimate { step: None, save: None, ..estimate };
         assert_eq!((stop(first, 1, 19), stop(first, 1, 20)), (StopRequest::AfterStep, StopRequest::Immediately));
     }

@@ -40,7 +40,7 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
             for message in notes.unwrap_or_default() {
                 running.note(message);
             }
-            // no step reads the windows any more; a window that can't be removed only takes space
+            // No step reads the windows after training. A window that can't be removed only uses space.
             running.data_loader = None;
             let windows = running.context.config.folder().join(WINDOWS);
             let _ = std::fs::remove_dir_all(windows.join(&running.plan.prepared.folder));
@@ -52,7 +52,7 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
     Ok(())
 }
 
-/// The reason that training ended before its last step.
+/// Returns the reason why training ended before its last step, if it did.
 fn ended_early(running: &RunningStage, state: &TrainerState) -> Option<String> {
     let best = state.best_evaluation.filter(|_| state.step < running.plan.steps)?;
     let plural = if best.evaluations_since == 1 { "" } else { "s" };

@@ -1,4 +1,4 @@
-//! Saving checkpoints during training: when to save, how all stages save together, and the background thread.
+//! Checkpoints during training: the schedule of saves, a save by all stages, and the checkpoint thread.
 
 pub(in crate::train) mod drain;
 pub(in crate::train) mod finish;

@@ -1,5 +1,6 @@
-//! When to save: asynchronously at a step boundary, or synchronously. At most one save is in progress; a save that
-//! becomes due meanwhile is deferred to the first boundary at which no stage is writing.
+//! The schedule of saves. A save happens asynchronously at a step boundary, or synchronously. At most one save is in
+//! progress. A save that becomes due during another save is deferred to the first boundary at which no stage is
+//! writing.
 
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use stagecoach_engine::StageError;
 use stagecoach_engine::execute::Stage;
 use stagecoach_engine::state_dict::Snapshot;
 use stagecoach_group::Verdict;
-use stagecoach_lifecycle::Policy;
+use stagecoach_lifecycle::FailurePolicy;
 use stagecoach_planner::{JobConfig, TrainerState};
 use stagecoach_telemetry::SaveRecord;
 
@@ -35,22 +36,22 @@ pub(in crate::train) struct SaveSchedule<'s> {
     writer: &'s CheckpointWriter<'s>,
     monitor: &'s StageMonitor,
     every: u64,
-    /// The time after a stop request within which its checkpoint must be saved.
+    /// The time after a stop request within which the stage must save the checkpoint.
     drain_timeout: Duration,
-    /// Retry limit of the save at the end of training.
+    /// The time limit for retries of the save at the end of training.
     final_save_timeout: Duration,
-    /// The thread that writes in the background, if the job is configured so.
+    /// The checkpoint thread, if the job saves asynchronously.
     thread: Option<CheckpointThread>,
     /// The step of a deferred save.
     deferred_step: Option<u64>,
-    /// Result of the last save, until recorded in the metrics.
+    /// The result of the last save, until the metrics record it.
     record: Option<SaveRecord>,
     /// The duration of the last save.
     last_save: Option<Duration>,
 }
 
 impl<'s> SaveSchedule<'s> {
-    /// The schedule of `stage`; a thread of `scope` writes asynchronous saves.
+    /// Creates the schedule of `stage`. A thread of `scope` writes asynchronous saves.
     pub(in crate::train) fn start<'scope>(
         scope: &'scope Scope<'scope, 's>,
         writer: &'s CheckpointWriter<'s>,
@@ -65,7 +66,7 @@ impl<'s> SaveSchedule<'s> {
             CheckpointMode::Async if every > 0 => Some(CheckpointThread::start(scope, writer, stage, held)?),
             _ => None,
         };
-        let drain_timeout = drain_timeout(Duration::from_secs(Policy::for_processes(spec).grace_seconds));
+        let drain_timeout = drain_timeout(Duration::from_secs(FailurePolicy::for_processes(spec).grace_seconds));
         let final_save_timeout = Duration::from_secs(spec.restart.stall_timeout_seconds.into());
         Ok(SaveSchedule {
             writer,
@@ -80,10 +81,11 @@ impl<'s> SaveSchedule<'s> {
         })
     }
 
-    /// Whether a save is due after `step`, and whether this rank is still writing one, for the step vote.
+    /// Returns this rank's vote: whether a save is due after `step`, and whether this rank is still writing the
+    /// previous checkpoint.
     ///
     /// # Errors
-    /// An error of a background save that must end the stage.
+    /// If a background save has failed with an error that must end the stage.
     pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, LeaveReason> {
         let in_progress = match &mut self.thread {
             Some(thread) => {
@@ -98,8 +100,8 @@ impl<'s> SaveSchedule<'s> {
         Ok(SaveVote { due: self.due_step(step).is_some(), in_progress })
     }
 
-    /// The estimate that decides whether a step that began at `step_started` is finished or abandoned after a stop
-    /// request. The step before it took `step`.
+    /// Returns the estimate that decides whether a step that began at `step_started` is finished or abandoned after a
+    /// stop request. The step before it took `step`.
     pub(in crate::train) fn drain_estimate(&self, step_started: Instant, step: Option<Duration>) -> DrainEstimate {
         let is_saving = self.thread.as_ref().is_some_and(CheckpointThread::is_writing);
         DrainEstimate { timeout: self.drain_timeout, step_started, step, save: self.last_save, is_saving }
@@ -110,8 +112,8 @@ impl<'s> SaveSchedule<'s> {
         self.record.take()
     }
 
-    /// Saves after step `state.step`, or starts a background save, if the group has decided to save. With `keep`, the
-    /// step is saved in any case, after the save in progress; all ranks pass the same `keep`.
+    /// Saves after step `state.step`, or starts a background save, if the group has decided to save. With `keep`,
+    /// always saves the step, after the save in progress. All ranks pass the same `keep`.
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.
@@ -152,11 +154,11 @@ impl<'s> SaveSchedule<'s> {
         Ok(())
     }
 
-    /// Saves at the end of this group's training, retrying until the deadline. `drained` means that the stage was
+    /// Saves at the end of this group's training, and retries until the deadline. `drained` is whether the stage was
     /// requested to stop.
     ///
     /// # Errors
-    /// Like [`SaveSchedule::on_step_boundary`], and if the save did not succeed in time.
+    /// Like [`SaveSchedule::on_step_boundary`]. Also if the save did not succeed in time.
     pub(in crate::train) fn save_final(
         &mut self,
         stage: &Stage,
@@ -174,7 +176,7 @@ impl<'s> SaveSchedule<'s> {
         let on_activity = |what: &str| self.monitor.set_activity(what);
         let of_stage;
         let snapshot = match &mut self.thread {
-            // the host's memory has room for one copy of what a GPU holds
+            // the staging buffer is reused, because the host's memory has room for only one copy of a GPU's state
             Some(thread) if stage.gpu.is_some() => thread.stage_now(stage, state.step)?,
             _ => {
                 of_stage = Snapshot::of(stage);
@@ -197,7 +199,7 @@ impl<'s> SaveSchedule<'s> {
         self.thread?.into_held()
     }
 
-    /// The step at which the save after `step` became due, if a save is due.
+    /// Returns the step at which the save after `step` became due, if a save is due.
     fn due_step(&self, step: u64) -> Option<u64> {
         self.deferred_step.or((self.every > 0 && step.is_multiple_of(self.every)).then_some(step))
     }

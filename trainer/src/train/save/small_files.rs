@@ -1,4 +1,4 @@
-//! Hugging Face's files beside the weights of a checkpoint.
+//! The Hugging Face files beside the weights of a checkpoint.
 
 use serde_json::{Map, Value};
 use stagecoach_checkpoint::paths::ADAPTER_CONFIG_FILE;
@@ -11,7 +11,7 @@ use stagecoach_planner::GENERATION_CONFIG_FILE;
 use crate::train::context::RunningStage;
 use crate::train::leave::LeaveReason;
 
-/// The names and contents of the files. `saved` is the job's last checkpoint.
+/// Returns the names and contents of the files. `saved` is the job's last checkpoint.
 pub(super) fn small_files(
     running: &RunningStage,
     architecture: &dyn Architecture,
@@ -23,7 +23,7 @@ pub(super) fn small_files(
     let mut files = stagecoach_data::tokenizer_files(&data, prepared)?;
     let generation = match config.generation_config()? {
         Some(of_source) => Some(of_source),
-        // the source may be gone since the job began
+        // the source model may have been deleted since the job began
         None => saved_file(running, saved, GENERATION_CONFIG_FILE)?,
     };
     if let Some(bytes) = generation {
@@ -34,7 +34,7 @@ pub(super) fn small_files(
     files.push(("config.json".to_owned(), format!("{fields:#}\n").into_bytes()));
     if let Some(lora) = &config.training.lora {
         let base = config.initial_weights_source().unwrap_or_default();
-        // PEFT knows models of the hub by their plain names
+        // PEFT names models of the hub without the prefix and the commit
         let base = base.strip_prefix("hf://").map_or(base, |name| name.split('@').next().unwrap_or(name));
         let adapter = adapter_config(lora, architecture, base);
         files.push((ADAPTER_CONFIG_FILE.to_owned(), format!("{adapter:#}\n").into_bytes()));
@@ -42,7 +42,7 @@ pub(super) fn small_files(
     Ok(files)
 }
 
-/// The contents of a small file of the checkpoint `saved`, if it has such a file.
+/// Returns the contents of a small file of the checkpoint `saved`, if it has such a file.
 fn saved_file(running: &RunningStage, saved: Option<&Manifest>, name: &str) -> Result<Option<Vec<u8>>, LeaveReason> {
     let Some(saved) = saved.filter(|saved| saved.files.iter().any(|file| file.name == name)) else { return Ok(None) };
     Ok(open(running.context.volume, saved.step)?.read_small_file(name)?)
@@ -56,8 +56,8 @@ struct TokenFields<'a> {
 }
 
 impl TokenFields<'_> {
-    /// Adds the ids that `config.json` does not state, and replaces those of tokens that the job names. Tools that
-    /// generate text read them from this file.
+    /// Adds the ids that `config.json` lacks, and replaces the ids of tokens that the job names. Tools that generate
+    /// text read the ids from this file.
     fn add_to_config(&self, config: &mut Value) {
         for (name, id) in self.ids.for_config() {
             let field = &mut config[format!("{name}_id")];
@@ -67,7 +67,7 @@ impl TokenFields<'_> {
         }
     }
 
-    /// The contents of `generation_config.json` with the ids of the tokens that the job names.
+    /// Returns the contents of `generation_config.json` with the ids of the tokens that the job names.
     fn in_generation_config(&self, bytes: Vec<u8>) -> Result<Vec<u8>, StageError> {
         if self.named.by_name().next().is_none() {
             return Ok(bytes);

@@ -1,4 +1,4 @@
-//! The background checkpoint thread and its staging buffer.
+//! The checkpoint thread and its staging buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,19 +19,19 @@ use crate::train::leave::LeaveReason;
 use crate::train::monitor::StageMonitor;
 use crate::train::recover::carry_over::LastSnapshot;
 
-/// The thread that writes checkpoints in the background, seen from the main thread.
+/// The main thread's handle of the checkpoint thread.
 pub(in crate::train) struct CheckpointThread {
     requests: Sender<SaveRequest>,
     done: Receiver<SaveDone>,
     /// Incremented with each activity of the thread.
     activity_count: Arc<AtomicU64>,
-    /// The staging buffer to copy into; `None` while the thread writes from it.
+    /// The staging buffer for the next copy; `None` while the thread writes from it.
     staging: Option<Snapshot>,
     /// The step after which the staging buffer was last filled.
     held_step: Option<u64>,
 }
 
-/// A staged copy to be written.
+/// The request to write a staged copy.
 struct SaveRequest {
     snapshot: Snapshot,
     state: TrainerState,
@@ -46,8 +46,8 @@ struct SaveDone {
 }
 
 impl CheckpointThread {
-    /// Starts the thread in `scope`, with a staging buffer for the tensors of `stage`: the buffer of `held`, from an
-    /// earlier thread of this stage, if there is one.
+    /// Starts the thread in `scope`, with a staging buffer for the tensors of `stage`. If `held` has the buffer of an
+    /// earlier thread of this stage, the thread reuses it.
     pub(in crate::train) fn start<'scope, 's>(
         scope: &'scope Scope<'scope, 's>,
         writer: &'s CheckpointWriter<'s>,
@@ -84,7 +84,7 @@ impl CheckpointThread {
         Ok(CheckpointThread { requests, done, activity_count, staging, held_step })
     }
 
-    /// Whether the last copy is still being written, as far as [`CheckpointThread::poll`] knows.
+    /// Whether the thread is still writing the last copy, by the last call of [`CheckpointThread::poll`].
     pub(in crate::train) fn is_writing(&self) -> bool {
         self.staging.is_none()
     }
@@ -97,7 +97,7 @@ impl CheckpointThread {
         mut record: SaveRecord,
         started: Instant,
     ) -> Result<(), LeaveReason> {
-        // the group decides to save only if no stage is writing
+        // the group decides to save only if no stage is writing, so the buffer is free
         let Some(mut snapshot) = self.staging.take() else { return Err(thread_ended_error()) };
         snapshot.copy_from(stage)?;
         self.held_step = Some(state.step);
@@ -107,10 +107,10 @@ impl CheckpointThread {
             .map_err(|_| thread_ended_error())
     }
 
-    /// The result of the save in progress, if it has finished.
+    /// Returns the result of the save in progress, if it has finished.
     ///
     /// # Errors
-    /// An error of the save that must end the stage.
+    /// If the save has failed with an error that must end the stage.
     pub(in crate::train) fn poll(&mut self) -> Result<Option<SaveRecord>, LeaveReason> {
         match self.done.try_recv() {
             Ok(done) => self.receive_done(done).map(Some),
@@ -141,8 +141,8 @@ impl CheckpointThread {
         Ok(())
     }
 
-    /// Fills the staging buffer with the tensors of `stage` after `step`, and returns it once the copy is complete. The
-    /// thread writes nothing meanwhile.
+    /// Fills the staging buffer with the tensors of `stage` after `step`, and returns the buffer once the copy is
+    /// complete. The thread must not be writing.
     ///
     /// # Errors
     /// If the GPU's driver fails.

@@ -1,5 +1,5 @@
-//! One save: every stage writes its shards, stage 0 commits by one rename. All stages run the same code, on the main
-//! thread or in the background, and all stages receive the result.
+//! A save of a checkpoint. Every stage writes its shards, and stage 0 commits the checkpoint by one rename. All stages
+//! run the same code, on the main thread or in the background, and all stages receive the result.
 
 use std::io;
 use std::iter::Sum;
@@ -23,18 +23,18 @@ use crate::train::context::{RunningStage, StageContext};
 use crate::train::leave::LeaveReason;
 use crate::train::save::small_files::small_files;
 
-/// Longest delay between retries of the final save.
+/// The longest delay between retries of the final save.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Result of one stage; the error is its message.
+/// The result of one stage. The error is a message.
 pub(in crate::train) type StageResult<T> = Result<T, String>;
 
-/// Cost of a save; zero if the checkpoint was already there.
+/// The cost of a save; zero if the checkpoint already existed.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(in crate::train) struct SaveCost {
-    /// Bytes of the whole checkpoint.
+    /// The number of bytes of the whole checkpoint.
     bytes: u64,
-    /// CPU seconds of all stages.
+    /// The CPU seconds of all stages.
     cpu_seconds: f64,
 }
 
@@ -47,14 +47,14 @@ impl Sum for SaveCost {
     }
 }
 
-/// Saves checkpoints of one stage.
+/// Saves the checkpoints of one stage.
 pub(in crate::train) struct CheckpointWriter<'a> {
     context: StageContext<'a>,
     plan: &'a Plan,
     member: &'a Member,
-    /// Name and content of the small files beside the weights; only on stage 0.
+    /// The names and contents of the small files beside the weights; empty except on stage 0.
     small_files: Vec<(String, Vec<u8>)>,
-    /// The checkpoint before the next one, of this attempt or an earlier one; only on stage 0.
+    /// The last checkpoint, of this attempt or an earlier one; `None` except on stage 0.
     previous: Mutex<Option<CheckpointLink>>,
 }
 
@@ -113,8 +113,8 @@ impl<'a> CheckpointWriter<'a> {
         record
     }
 
-    /// Saves `snapshot` as the checkpoint of `state`; `on_activity` receives the current operation. `Ok(Err(why))` is a
-    /// failed save; earlier checkpoints are unaffected.
+    /// Saves `snapshot` as the checkpoint of `state`. `on_activity` receives the current operation. `Ok(Err(why))` is a
+    /// failed save, which does not affect earlier checkpoints.
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.
@@ -135,8 +135,8 @@ impl<'a> CheckpointWriter<'a> {
             Err(why) => return Ok(Err(why)),
         }
         let (weights, moments) = (tracked(&snapshot.weights, on_activity), tracked(&snapshot.moments, on_activity));
-        // a save that is unfinished at the group's end is abandoned, because no stage waits for it before the next
-        // group
+        // A stage abandons an unfinished save when the group ends, because no stage waits for the save before the next
+        // group.
         let check_cancelled = || match self.member.wait_for_failure(Duration::ZERO) {
             Some(_) => Err(io::Error::other("the group is over")),
             None => Ok(()),
@@ -167,7 +167,7 @@ impl<'a> CheckpointWriter<'a> {
         Ok(saved)
     }
 
-    /// Saves, retrying until it succeeds or `deadline` has passed.
+    /// Saves, and retries until the save succeeds or `deadline` has passed.
     ///
     /// # Errors
     /// Like [`CheckpointWriter::try_save`].
@@ -193,7 +193,7 @@ impl<'a> CheckpointWriter<'a> {
                     let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
                     self.note(message);
                 }
-                std::thread::sleep(delay); // the others wait for stage 0
+                std::thread::sleep(delay); // the other stages wait for stage 0
             }
             delay = (2 * delay).min(MAX_RETRY_DELAY);
         }
@@ -217,7 +217,7 @@ impl<'a> CheckpointWriter<'a> {
         let fence = &self.plan.fence;
         let JobConfig { job, training, .. } = self.context.config;
         let spec = &job.spec.checkpoint;
-        // the newest checkpoint may turn out to be wrong
+        // an audit may later find that the newest checkpoint is wrong
         let is_set_aside = training.audit.is_some_and(|audit| audit.on_difference == OnDifference::Restart);
         let keep_last = if is_set_aside { spec.keep_last.max(2) } else { spec.keep_last } as usize;
         let best = best.filter(|_| self.context.config.keeps_best()).map(|best| best.step);
@@ -238,7 +238,8 @@ impl<'a> CheckpointWriter<'a> {
         Ok(())
     }
 
-    /// Gathers the result of every stage, by rank. A lost fence ends the stage: a newer group works on this job.
+    /// Gathers the result of every stage, by rank. A lost fence ends the stage, because a newer group works on this
+    /// job.
     fn gather_results<T: Serialize + DeserializeOwned>(
         &self,
         own: Result<T, CheckpointError>,
@@ -268,25 +269,25 @@ impl<'a> CheckpointWriter<'a> {
     }
 }
 
-/// CPU time of this thread; writeback is not included.
+/// Returns the CPU time of this thread, without writeback.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Result of stage 0.
+/// Returns the result of stage 0.
 fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
     parts.into_iter().next().unwrap_or_else(|| Err("stage 0 sent no result".into()))
 }
 
-/// A tensor that reports its index when it is written.
+/// A tensor that reports an activity when the checkpoint's writer reads its bytes.
 struct TrackedTensor<'a> {
     tensor: &'a NamedTensor,
     activity: String,
     on_activity: &'a dyn Fn(&str),
 }
 
-/// The tensors by name, in the form that `stagecoach_checkpoint` accepts.
+/// Returns the tensors by name, in the form that `stagecoach_checkpoint` accepts.
 fn tracked<'a>(tensors: &'a [NamedTensor], on_activity: &'a dyn Fn(&str)) -> Vec<(String, TrackedTensor<'a>)> {
     let all = tensors.len();
     let activity = |at: usize| format!("write {} of {all}", at + 1);

@@ -1,4 +1,5 @@
-//! Compares the environments of checkpoint and stages: the facts besides the job that determine the last bits.
+//! The comparison of the environments of checkpoints and stages. An environment is the facts, besides the job, on which
+//! the last bits of results depend.
 
 use serde_json::Value;
 use stagecoach_group::Member;
@@ -8,7 +9,7 @@ use crate::train::collective::{all_gather, topic};
 use crate::train::leave::LeaveReason;
 
 /// Compares the environment of a checkpoint with this one, and records a difference in `state`, the checkpoint's state.
-/// Returns a sentence for users.
+/// Returns a message for the user.
 pub(in crate::train) fn compare_with_checkpoint(
     state: &mut TrainerState,
     before: &Value,
@@ -25,8 +26,8 @@ pub(in crate::train) fn compare_with_checkpoint(
     sentence
 }
 
-/// Compares the environments of all stages, whose names are `names`, with the first stage's. All stages record the same
-/// difference in `state`. Returns a sentence for users, and the environment of each stage.
+/// Compares the environment of every stage with the environment of the first one. `names` are the names of the stages.
+/// All stages record the same difference in `state`. Returns a message for the user, and the environment of each stage.
 ///
 /// # Errors
 /// If the group has failed.

@@ -1,4 +1,5 @@
-//! Loads the weights with which a job begins, and frozen weights at every start.
+//! The loading of weights from a model directory: the initial weights when a job begins, and the frozen weights at
+//! every start.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,11 +29,11 @@ pub(in crate::train) fn load_initial_weights<T>(
     })
 }
 
-/// Loads the frozen weights of `stage`, unless the stage has them from an earlier group. The trainer state records
-/// their hash, equally on all stages.
+/// Loads the frozen weights of `stage`, unless the stage has them from an earlier group. All stages record the same
+/// hash of the frozen weights in the trainer state.
 ///
 /// # Errors
-/// If a weight can't be read, or the weights are not those with which the job began.
+/// If a weight can't be read, or if the weights differ from those with which the job began.
 pub(in crate::train) fn load_frozen_weights(
     context: &StageContext,
     member: &Member,
@@ -69,8 +70,8 @@ pub(in crate::train) fn load_frozen_weights(
     Ok(())
 }
 
-/// The progress of loading. Every tensor is a separate activity, so that a large stage on a slow volume is not mistaken
-/// for a hang.
+/// The progress of loading. Every tensor is a separate activity, so that the group does not mistake a large stage on a
+/// slow volume for a hang.
 pub(in crate::train) struct LoadProgress<'a> {
     context: &'a StageContext<'a>,
     tensors: (usize, usize),
@@ -78,22 +79,22 @@ pub(in crate::train) struct LoadProgress<'a> {
 }
 
 impl<'a> LoadProgress<'a> {
-    /// The progress of loading `stage`, with or without its moments.
+    /// Creates the progress of loading `stage`, with or without its moments.
     pub(in crate::train) fn new(context: &'a StageContext, stage: &Stage, with_moments: bool) -> LoadProgress<'a> {
         let each = if with_moments { 3 } else { 1 };
         let parameters = || stage.parameters.iter().enumerate();
         let owned = || {
-            // adapters are in no model directory
+            // a model directory has no adapters
             parameters().filter(|(index, parameter)| match with_moments {
                 true => stage.owns(*index),
-                false => parameter.spec.is_of_model(),
+                false => parameter.spec.is_model_weight(),
             })
         };
         let bytes: u64 = owned().map(|(_, parameter)| 4 * parameter.spec.numel()).sum();
         LoadProgress { context, tensors: (0, each * owned().count()), bytes: (0, each as u64 * bytes) }
     }
 
-    /// The progress of loading the frozen weights of `stage`.
+    /// Creates the progress of loading the frozen weights of `stage`.
     fn of_frozen(context: &'a StageContext, stage: &Stage) -> LoadProgress<'a> {
         let frozen = stage.parameters.frozen();
         let bytes = frozen.iter().map(|weight| 4 * weight.spec.numel()).sum();

@@ -39,8 +39,8 @@ pub(in crate::train) struct GroupSetup<'a> {
 }
 
 impl<'a> GroupSetup<'a> {
-    /// Agrees with the other stages on the newest checkpoint in memory. If there is one, training resumes from its
-    /// state. `None` if the job has no checkpoints in memory.
+    /// Agrees with the other stages on the newest memory checkpoint. If there is one, training resumes from its state.
+    /// Returns `None` if the job has no memory checkpoints.
     pub(in crate::train) fn agree_on_memory_checkpoint(
         &self,
         plan: &mut Plan,
@@ -59,10 +59,10 @@ impl<'a> GroupSetup<'a> {
         Ok(Some(held))
     }
 
-    /// The configuration from which the stage is built.
+    /// Returns the configuration from which the stage is built.
     pub(in crate::train) fn stage_config(&self, plan: &Plan) -> StageConfig<'a> {
         let StageContext { config, device, .. } = *self.context;
-        // a fallback from a damaged checkpoint is an older one, never a fresh start
+        // if a checkpoint is damaged, the stages load an older checkpoint, and never fresh weights
         let is_fresh =
             plan.trainer_state.step == 0 && (plan.initial_weights.is_none() || config.training.lora.is_some());
         StageConfig {
@@ -78,8 +78,8 @@ impl<'a> GroupSetup<'a> {
         }
     }
 
-    /// Builds the stage, and its dump if a replay has one. Reuses the memory of the last group's stage if that had the
-    /// same tensors and all of them are loaded again.
+    /// Builds the stage, and the dump of a replay that has one. Reuses the memory of the last group's stage if that
+    /// stage had the same tensors and this group loads all of them.
     pub(in crate::train) fn build_stage(
         &self,
         config: &StageConfig,
@@ -94,7 +94,7 @@ impl<'a> GroupSetup<'a> {
         Ok((stage, dump))
     }
 
-    /// Opens the links to other stages, including those for copies and audits if the job has them.
+    /// Opens the links to the other stages, including the links for state copies and audits if the job has them.
     pub(in crate::train) fn open_links(
         &self,
         listener: TcpListener,
@@ -135,7 +135,7 @@ impl<'a> GroupSetup<'a> {
         opened.map_err(|error| link_failure(self.member, error))
     }
 
-    /// Reports once, on the leader, the faster carriers that links lack.
+    /// Reports the faster carriers that links lack. Only the leader reports them, and only once.
     pub(in crate::train) fn report_missing_transports(
         &self,
         links: &Links,
@@ -153,14 +153,14 @@ impl<'a> GroupSetup<'a> {
         Ok(())
     }
 
-    /// The audits of this stage, if the job has them.
+    /// Begins the audits of this stage, if the job has audits.
     pub(in crate::train) fn begin_audits(&self, config: &'a StageConfig<'a>, links: &mut Links) -> Option<Audits<'a>> {
         let StageContext { config: job, group_rank, .. } = *self.context;
         let seed = job.training.seed;
         Audits::begin(job.job.spec.audit()?, seed, (group_rank, self.roster), self.verified, config, links)
     }
 
-    /// Begins checkpoints in memory, and loads `stage` from the agreed one.
+    /// Begins the memory checkpoints, and loads `stage` from the checkpoint on which the stages agreed.
     pub(in crate::train) fn begin_memory_checkpoints<'c>(
         &self,
         held: Option<PeerCheckpoints>,
@@ -178,7 +178,7 @@ impl<'a> GroupSetup<'a> {
         begun.map_err(|error| link_failure(self.member, error))
     }
 
-    /// Gathers the loaded weights: each replica has loaded the parameters that it owns.
+    /// Gathers the loaded weights, because each replica has loaded only the parameters that it owns.
     pub(in crate::train) fn gather_loaded_weights(
         &self,
         plan: &Plan,
@@ -210,7 +210,7 @@ impl<'a> GroupSetup<'a> {
         Ok(environments)
     }
 
-    /// Reports on the leader that training starts, or that there is nothing left to train.
+    /// Reports on the leader that training starts, or that no step is left to train.
     pub(in crate::train) fn report_start(&self, plan: &Plan) {
         if !self.context.is_leader() {
             return;
@@ -230,7 +230,7 @@ impl<'a> GroupSetup<'a> {
         messages.into_iter().for_each(|message| self.context.monitor.note(message));
     }
 
-    /// The stage's number in its replica.
+    /// Returns the stage's number in its replica.
     pub(in crate::train) fn stage_index(&self) -> usize {
         self.context.group_rank % self.stages()
     }
@@ -239,12 +239,12 @@ impl<'a> GroupSetup<'a> {
         self.verified.training.placement.ranks()
     }
 
-    /// The assignment of the holders of state copies.
+    /// Returns the ring that determines the holder of each rank's state copies.
     fn copy_ring(&self) -> PeerRing {
         PeerRing { stages: self.stages(), replicas: self.verified.replica.count }
     }
 
-    /// The last step in the metrics; 0 if there is none.
+    /// Returns the last step in the metrics, or 0 if there is none.
     fn last_recorded_step(&self) -> u64 {
         let records = read_metrics(&self.context.config.folder().join(METRICS)).unwrap_or_default();
         records.last().map_or(0, |record| record.step)

@@ -29,14 +29,15 @@ use crate::train::setup::initial_weights::{LoadProgress, load_initial_weights};
 #[derive(Debug)]
 pub(in crate::train) struct ResumePoint {
     pub(in crate::train) trainer_state: TrainerState,
-    /// Newer checkpoints that can't be used. Such checkpoints are set aside once another one has been loaded.
+    /// The newer checkpoints that can't be used. Stage 0 sets them aside after the stages have loaded another
+    /// checkpoint.
     pub(in crate::train) damage: Vec<Damage>,
-    /// Messages for the user.
+    /// The messages for the user.
     pub(in crate::train) notes: Vec<String>,
 }
 
-/// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the group that this stage has led:
-/// if another stage has acquired a newer fence, that stage has replaced this one. With `after`, the call fails if
+/// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the last group that this stage led.
+/// If there is a newer fence, another stage has replaced this one, and the call fails. With `after`, the call fails if
 /// another stage has acquired a fence after number `after`.
 ///
 /// # Errors
@@ -51,13 +52,14 @@ pub(in crate::train) fn acquire_fence(
     Ok(Fence::acquire_for(volume, owner, after)?)
 }
 
-/// Refuses a folder of another job before acquiring its fence, which would end the other job's group. The check fails
-/// if the leader of another job's group answers, or if the newest checkpoint has another identity, as far as the
-/// identity is known before the corpus has been read. Returns the newest fence that the check saw: a stage that
-/// acquires exactly the next fence has checked the current content.
+/// Refuses a folder of another job before this stage acquires its fence, which would end the other job's group. The
+/// check fails if the leader of another job's group answers, or if the newest checkpoint has another identity. The
+/// comparison skips the parts of the identity that depend on the corpus, because the corpus is not read yet. Returns
+/// the newest fence at the time of the check. A stage that acquires exactly the next fence has checked the current
+/// content.
 ///
 /// # Errors
-/// `InvalidConfig` names the other job, or the fields that differ; or if the volume fails.
+/// `InvalidConfig`, with the other job or the fields that differ. Also if the volume fails.
 pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -> Result<u64, LeaveReason> {
     let StageContext { config, volume, .. } = *context;
     let seen = newest_fence(volume)?;
@@ -69,7 +71,7 @@ pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -
         .into());
     }
     let newest = list(volume)?.steps.first().copied();
-    // damage of the checkpoint is reported when it is chosen
+    // `choose_checkpoint` reports a damaged checkpoint
     if let Some(Ok(manifest)) = newest.map(|step| read_manifest(volume, step)) {
         let recorded = &manifest.metadata.identity;
         let identity = config.resuming(recorded)?.identity_over_corpus_of(recorded);
@@ -78,12 +80,12 @@ pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -
     Ok(seen)
 }
 
-/// Chooses the newest checkpoint without `known` damage, for training up to step `steps`. The content is verified when
-/// it is loaded.
+/// Chooses the newest checkpoint without `known` damage, for training up to step `steps`. The stages verify the content
+/// when they load it.
 ///
 /// # Errors
-/// If there are checkpoints and none can be used, or the newest one is of another job or another model, or its learning
-/// rate can't continue as the job specifies; or if the volume fails.
+/// If there are checkpoints but none can be used, if the newest one is of another job or another model, if its learning
+/// rate can't continue as the job specifies, or if the volume fails.
 pub(in crate::train) fn choose_checkpoint(
     context: &StageContext,
     identity: &Value,
@@ -127,8 +129,8 @@ fn same_job(
     refuse_other_job(volume, different)
 }
 
-/// The fields in which a job's identity differs from the `recorded` one. An extension may have another decay, which
-/// `fix_decay` checks.
+/// Returns the fields in which a job's identity differs from the `recorded` one. Skips the decay of the learning rate,
+/// which may differ in a job with more steps and which `fix_decay` checks.
 fn other_fields(identity: &Value, recorded: &Value) -> Vec<String> {
     let different = differences(identity, recorded).into_iter();
     let different = different.filter(|difference| change_effect(&difference.path) != Some(ChangeEffect::Extension));
@@ -143,12 +145,12 @@ fn refuse_other_job(volume: &dyn Volume, different: Vec<String>) -> Result<(), S
         "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder{}",
         volume.display("").display(),
         different.join(", "),
-        // a pod has no such argument
+        // a pod has no argument `--fresh`
         if has_launcher() { ", or start over with --fresh" } else { "" }
     )))
 }
 
-/// The identity of the newest checkpoint, if the job has one that can be read.
+/// Returns the identity of the newest checkpoint, if the job has one that can be read.
 pub(in crate::train) fn recorded_identity(volume: &dyn Volume) -> Option<Value> {
     let newest = open_newest(volume, VerifyLevel::Sizes, &[]).ok()?;
     Some(newest.checkpoint?.manifest().metadata.identity.clone())
@@ -179,8 +181,8 @@ pub(in crate::train) fn quarantine_from(
     Ok(quarantined.iter().map(ToString::to_string).collect())
 }
 
-/// The error with which stage 0 would refuse the learning rate of this job, which has begun on `volume`. The launcher
-/// calls this before it changes anything. Stage 0 reports all other problems of the volume.
+/// Checks, as stage 0 does, whether the learning rate of this job can continue on `volume`. The launcher calls this
+/// before it changes anything. This function ignores all other problems of the volume, because stage 0 reports them.
 ///
 /// # Errors
 /// If the learning rate can't continue as the job specifies.
@@ -188,7 +190,7 @@ pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result
     let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
         return Ok(());
     };
-    // a streamed job has no such number, and its length is in steps
+    // the identity of a streamed job has no such number, and the job's length is in steps
     let sequences = checkpoint.manifest().metadata.identity["data"]["trainingSequences"].as_u64();
     match read_trainer_state(&checkpoint) {
         Ok(mut trainer_state) => config.fix_decay(&mut trainer_state, config.steps(sequences)).map(drop),
@@ -196,8 +198,8 @@ pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result
     }
 }
 
-/// Finishes the loading of a checkpoint in memory that began at `started`: sets damaged checkpoints on the volume
-/// aside. Returns messages for the user.
+/// Finishes the loading of a memory checkpoint, which began at `started`. The leader sets aside the damaged checkpoints
+/// on the volume. Returns messages for the user.
 ///
 /// # Errors
 /// If the volume fails.
@@ -216,12 +218,12 @@ pub(in crate::train) fn finish_in_memory(
     Ok(std::iter::once(loaded).chain(quarantined.iter().map(ToString::to_string)).collect())
 }
 
-/// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged.
-/// In the latter case `plan.trainer_state` changes, equally on all stages. Tensors of that checkpoint in `held` are not
-/// read again. Returns messages for the user.
+/// Loads `stage` from the checkpoint that stage 0 has chosen. If any stage finds this checkpoint damaged, all stages
+/// load an older one, and all make the same change to `plan.trainer_state`. Does not read the tensors of the checkpoint
+/// that are in `held`. Returns messages for the user.
 ///
 /// # Errors
-/// If no intact checkpoint is left, the group fails, or the volume fails.
+/// If no intact checkpoint is left, if the group fails, or if the volume fails.
 pub(in crate::train) fn load_weights(
     context: &StageContext,
     member: &Member,
@@ -245,7 +247,7 @@ pub(in crate::train) fn load_weights(
             step => {
                 let held = held.filter(|held| held.step == step).map(|held| &held.snapshot);
                 let names = checkpoint_tensors(stage, held);
-                // a stage whose tensors are all held needs no file
+                // a stage with all its tensors in `held` needs no file
                 let checkpoint = (!names.is_empty()).then(|| open_tensors(volume, step, &names)).transpose();
                 checkpoint.and_then(|checkpoint| {
                     load_checkpoint(checkpoint.as_ref(), held, stage, plan.trainer_state.updates, &mut on_read)

@@ -1,5 +1,5 @@
-//! Reports that stages pass their tensors more slowly than possible, because a resource is missing: shared memory on a
-//! host, or NCCL on a GPU.
+//! The report that links are slower than possible because a carrier is missing: shared memory within a host, or NCCL
+//! between GPUs.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{Member, Roster};
@@ -9,14 +9,14 @@ use crate::train::collective::{all_gather, topic};
 use crate::train::context::StageContext;
 use crate::train::leave::LeaveReason;
 
-/// The reasons that a stage lacks a carrier.
+/// The reasons why a stage lacks a carrier.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Lacking {
+struct MissingCarriers {
     shared_memory: Option<String>,
     nccl: Option<String>,
 }
 
-/// Sentences for users, one for each carrier that any stage lacks. All stages call this together.
+/// Returns a message for the user about each carrier that any stage lacks. All stages call this together.
 ///
 /// # Errors
 /// If the group has failed.
@@ -28,14 +28,14 @@ pub(in crate::train) fn missing(
 ) -> Result<Vec<String>, LeaveReason> {
     let rank = context.group_rank;
     let host = |rank: usize| roster.members.get(rank).map(|hello| &hello.host);
-    // a ring to another host is impossible, so it does not count as missing
+    // a ring can't connect two hosts, so it is not missing between them
     let ring = links.without_ring.iter().find(|(link, _)| host(link.to) == host(rank)).map(|(_, why)| why.clone());
-    let own = Lacking { shared_memory: ring, nccl: links.without_nccl.clone() };
+    let own = MissingCarriers { shared_memory: ring, nccl: links.without_nccl.clone() };
     Ok(sentences(&all_gather(member, topic::CARRIERS, &own)?))
 }
 
-fn sentences(of_stages: &[Lacking]) -> Vec<String> {
-    let lacking = |carrier: fn(&Lacking) -> &Option<String>| {
+fn sentences(of_stages: &[MissingCarriers]) -> Vec<String> {
+    let lacking = |carrier: fn(&MissingCarriers) -> &Option<String>| {
         let lacking: Vec<(usize, &String)> = of_stages
             .iter()
             .enumerate()
@@ -65,18 +65,18 @@ mod tests {
 
     #[test]
     fn one_sentence_for_each_carrier_names_all_stages_without_it() {
-        let full = || Lacking { shared_memory: Some("No space left on device".to_owned()), nccl: None };
-        let no_nccl = || Lacking { shared_memory: None, nccl: Some("libnccl.so.2 can't be loaded".to_owned()) };
-        assert_eq!(sentences(&[Lacking::default(), Lacking::default()]), [""; 0]);
+        let full = || MissingCarriers { shared_memory: Some("No space left on device".to_owned()), nccl: None };
+        let no_nccl = || MissingCarriers { shared_memory: None, nccl: Some("libnccl.so.2 can't be loaded".to_owned()) };
+        assert_eq!(sentences(&[MissingCarriers::default(), MissingCarriers::default()]), [""; 0]);
         assert_eq!(
-            sentences(&[full(), Lacking::default(), full()]),
+            sentences(&[full(), MissingCarriers::default(), full()]),
             [
                 "stages send over TCP to others on their host (0, 2), since no shared memory could be made in /dev/shm (No space left \
               on device): enlarge it, or set spec.pipeline.transport to Tcp"
             ]
         );
         assert_eq!(
-            sentences(&[Lacking::default(), no_nccl()]),
+            sentences(&[MissingCarriers::default(), no_nccl()]),
             [
                 "stages with GPUs send through the memory of the host (1), since NCCL can't be used: libnccl.so.2 can't be loaded; to have \
               it so, set spec.pipeline.transport to Tcp"

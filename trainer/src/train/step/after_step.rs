@@ -34,7 +34,7 @@ impl TrainingLoop<'_, '_, '_> {
         Ok(record)
     }
 
-    /// Begins the audit of a finished step, which the next step computes.
+    /// Begins the audit of a finished step. The auditor recomputes the work item during the next step.
     pub(in crate::train) fn begin_audit(&mut self, begun: &StepStart) -> Result<(), LeaveReason> {
         let Some(audits) = &mut self.audits else { return Ok(()) };
         let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
@@ -42,8 +42,8 @@ impl TrainingLoop<'_, '_, '_> {
         sent.map_err(|error| link_failure(self.running.member, error))
     }
 
-    /// The record of a finished step, with the measurements since the last one. The next step's times count from the
-    /// verdict.
+    /// Returns the record of a finished step, with the measurements since the last record. The times of the next step
+    /// count from the verdict.
     pub(in crate::train) fn record(&mut self, begun: &StepStart, verdict: &Verdict, decided_at: Instant) -> StepRecord {
         let memory_checkpoint = self.memory.as_mut().map(|memory| {
             memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
@@ -69,8 +69,8 @@ impl TrainingLoop<'_, '_, '_> {
         }
     }
 
-    /// The evaluation, if it is due and no stop is requested. If it is due and was not computed, `evaluation_due` stays
-    /// set.
+    /// Evaluates the held-out sequences, if the evaluation is due and no stop is requested. If an evaluation is due and
+    /// was not computed, `evaluation_due` stays set.
     pub(in crate::train) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<EvaluationRecord>, LeaveReason> {
         let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
         let has_held_out = !self.running.verified.evaluation.is_empty();
@@ -84,8 +84,9 @@ impl TrainingLoop<'_, '_, '_> {
         Ok(losses.map(|losses| self.state.record_evaluation(losses)))
     }
 
-    /// Takes a memory checkpoint if this step `has_checkpoint`. The step's record is written once all stages hold the
-    /// copies: now if it is the last step, otherwise after the next one. Without a checkpoint it is written now.
+    /// Takes a memory checkpoint if this step `has_checkpoint`. The record of the step waits until all stages hold the
+    /// copies. After the last step, this call waits for the copies and writes the record. After any other step, the
+    /// next step writes it. Without a checkpoint, this call writes the record.
     pub(in crate::train) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), LeaveReason> {
         self.is_copying = has_checkpoint;
         let running = &*self.running;
@@ -111,10 +112,11 @@ impl TrainingLoop<'_, '_, '_> {
         }
     }
 
-    /// Abandons the current step. If the group stops, saves the last boundary instead, unless it is saved already.
+    /// Abandons the current step. If the group stops, saves the state of the last step boundary, unless a checkpoint
+    /// has it already.
     ///
     /// # Errors
-    /// Always if the group does not stop: a link is broken.
+    /// If the group does not stop. In this case a link is broken.
     pub(in crate::train) fn drop_step(
         &mut self,
         begun: &StepStart,

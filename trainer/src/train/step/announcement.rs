@@ -16,9 +16,9 @@ use crate::train::leave::LeaveReason;
 #[derive(Serialize, Deserialize)]
 pub(in crate::train) struct StepAnnouncement {
     pub(in crate::train) layouts: Vec<MicrobatchLayout>,
-    /// Targets that count towards the loss.
+    /// The number of targets that count towards the loss.
     pub(in crate::train) tokens: u64,
-    /// Whether there is a checkpoint in memory after the step.
+    /// Whether the stages take a memory checkpoint after the step.
     pub(in crate::train) memory_checkpoint: bool,
     /// The positions of the sources of a streamed corpus after the step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -27,7 +27,8 @@ pub(in crate::train) struct StepAnnouncement {
 
 /// The outcome of [`StepAnnouncement::send`] on stage 0.
 pub(in crate::train) enum Announced {
-    /// The step is announced, after a wait for its data if the corpus is streamed; or there is no such step.
+    /// Stage 0 has announced the step, or there is no such step. The value is the time of the wait for the data of a
+    /// streamed corpus.
     Sent(Option<Duration>),
     /// A stop was requested before the data was available.
     Stopping,
@@ -36,8 +37,8 @@ pub(in crate::train) enum Announced {
 }
 
 impl StepAnnouncement {
-    /// On stage 0, broadcasts the announcement of step `index` (from 0), if there is such a step, once its data is
-    /// available.
+    /// Broadcasts the announcement of step `index` (from 0) as soon as the step's data is available. Only stage 0
+    /// sends, and only if there is such a step.
     ///
     /// # Errors
     /// If the group has failed.
@@ -82,7 +83,7 @@ impl StepAnnouncement {
         }
     }
 
-    /// The announcement of the next step.
+    /// Receives the announcement of the next step.
     ///
     /// # Errors
     /// If the group has failed, or stage 0 runs another version.

@@ -1,4 +1,5 @@
-//! Builds input and target tensors: token ids on the first stage, targets on the last, none elsewhere.
+//! Builds the input and target tensors: token ids on the first stage, targets on the last stage, and nothing on the
+//! stages between them.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tch::{Device, Tensor};
 use crate::train::context::StageContext;
 use crate::train::leave::LeaveReason;
 
-/// Data loader of this rank.
+/// The data loader of this rank.
 pub(in crate::train) struct DataLoader {
     dataset: Dataset,
     has_embedding: bool,
@@ -25,7 +26,7 @@ pub(in crate::train) struct DataLoader {
     device: Device,
 }
 
-/// Tensors of one step, or of one window of an evaluation.
+/// The tensors of one step, or of one window of an evaluation.
 #[derive(Debug, Default)]
 pub(in crate::train) struct BatchTensors {
     pub(in crate::train) token_ids: Vec<Tensor>,
@@ -67,11 +68,11 @@ impl DataLoader {
         }))
     }
 
-    /// Waits for the data of step `index` (from 0), as long as `keep_waiting` returns true for a number that grows
-    /// while the sources are read. Returns the time of the wait; `None` if the corpus is not streamed.
+    /// Waits for the data of step `index` (from 0) while `keep_waiting` returns true. Its argument is a number that
+    /// grows while the sources are read. Returns the duration of the wait, or `None` if the corpus is not streamed.
     ///
     /// # Errors
-    /// If the data can't be read, or with `WaitEnded`.
+    /// If the data can't be read, or `WaitEnded` if `keep_waiting` returns false.
     pub(in crate::train) fn wait_for_step(
         &self,
         index: u64,
@@ -80,7 +81,7 @@ impl DataLoader {
         self.dataset.wait_for_step(self.position(index), self.global_batch_size, keep_waiting)
     }
 
-    /// The batch of step `index` (from 0): a function of seed and position only.
+    /// Returns the batch of step `index` (from 0). The batch is a function of seed and position only.
     ///
     /// # Errors
     /// If the data can't be read.
@@ -88,13 +89,13 @@ impl DataLoader {
         self.dataset.step_plan(self.seed, self.position(index), self.global_batch_size, self.microbatches)
     }
 
-    /// The positions of the sources after step `index` (from 0); empty if the corpus is not streamed.
+    /// Returns the positions of the sources after step `index` (from 0), or no positions if the corpus is not streamed.
     pub(in crate::train) fn streams_after(&self, index: u64) -> Vec<StreamPosition> {
         self.dataset.stream_positions(self.position(index + 1))
     }
 
-    /// Sentences about the documents of a streamed corpus that were read for the first `steps` steps; empty if this
-    /// process has trained none of them, or if the corpus is not streamed.
+    /// Returns messages about the documents of a streamed corpus that were read for the first `steps` steps. Returns no
+    /// messages if this process has trained none of these steps, or if the corpus is not streamed.
     pub(in crate::train) fn stream_notes(&self, steps: u64) -> Vec<String> {
         self.dataset.stream_notes(self.position(steps))
     }
@@ -103,12 +104,12 @@ impl DataLoader {
         index * self.global_batch_size as u64
     }
 
-    /// The held-out sets.
+    /// Returns the held-out sets.
     pub(in crate::train) fn evaluation_sets(&self) -> Vec<HeldOutSet> {
         self.dataset.evaluation_sets(self.rows)
     }
 
-    /// The tensors of these microbatches of `plan` that this rank needs.
+    /// Returns the tensors of these microbatches of `plan` that this rank needs.
     pub(in crate::train) fn tensors(&self, plan: &BatchPlan, microbatches: Range<usize>) -> BatchTensors {
         let mut tensors = BatchTensors::default();
         for index in microbatches {
@@ -126,7 +127,7 @@ impl DataLoader {
     }
 }
 
-/// Reports waits for remote sources as notes.
+/// Returns a receiver that reports waits for remote sources as notes.
 fn noted_waits(event_writer: EventWriter) -> OnWait {
     OnWait::without_repetitions(move |sentence| {
         event_writer.emit(&TrainingEvent::Note { message: sentence.to_owned() });

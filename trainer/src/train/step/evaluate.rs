@@ -1,5 +1,5 @@
-//! The held-out losses, set by set and window by window, so that only one window's tensors, and its activations between
-//! chunks, exist at the same time.
+//! The evaluation of the held-out sequences, set by set and window by window. Only the tensors of one window, and its
+//! activations between chunks, exist at the same time.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -15,11 +15,11 @@ use crate::train::collective::{all_gather, topic};
 use crate::train::context::RunningStage;
 use crate::train::leave::LeaveReason;
 use crate::train::step::data_loader::BatchTensors;
-use crate::train::step::run_programs;
+use crate::train::step::running_step::run_programs;
 
-/// The held-out losses, in nats per token, known to every rank; NaN if there are no held-out sequences. The
-/// microbatches' losses are added in their order, so that the size of a window changes no bit. `None` if a stage was
-/// requested to stop: all stages end the evaluation at the same window.
+/// Returns the held-out losses, in nats per token, on every rank. The loss is NaN if there are no held-out sequences.
+/// The losses of the microbatches are added in their order, so that the size of a window changes no bit. Returns `None`
+/// if a stage was requested to stop. In that case, all stages end the evaluation at the same window.
 pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<HeldOutLosses>, LeaveReason> {
     let Some(whole) = running.verified.evaluation.first() else {
         return Ok(Some(HeldOutLosses { loss: f64::NAN, by_set: BTreeMap::new() }));
@@ -40,7 +40,7 @@ pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<
     Ok(Some(held_out_losses(&running.plan.evaluation_sets, &sums)))
 }
 
-/// The losses from the sums of the cross-entropies of each set.
+/// Computes the losses from the sums of the cross-entropies of each set.
 fn held_out_losses(sets: &[PlannedSet], sums: &[f64]) -> HeldOutLosses {
     let mean = |sets: &[(&PlannedSet, f64)]| {
         let targets: u64 = sets.iter().map(|(set, _)| set.target_count).sum();
@@ -52,8 +52,8 @@ fn held_out_losses(sets: &[PlannedSet], sums: &[f64]) -> HeldOutLosses {
     HeldOutLosses { loss: mean(&counting), by_set: named.map(|set| (set.0.name.clone(), mean(&[*set]))).collect() }
 }
 
-/// The sum of the cross-entropies of a set, on the rank that has the head; 0 on other ranks. `None` if a stage was
-/// requested to stop.
+/// Returns the sum of the cross-entropies of a set on the rank that has the head, and 0 on other ranks. Returns `None`
+/// if a stage was requested to stop.
 fn evaluate_set(
     running: &mut RunningStage,
     set: &PlannedSet,
@@ -83,7 +83,8 @@ fn evaluate_set(
     Ok(Some(loss))
 }
 
-/// The sum of the cross-entropies up to and including a window that starts with microbatch `first` of `batch`.
+/// Adds the cross-entropies of a window to `loss_so_far`, and returns the sum. The window starts with microbatch
+/// `first` of `batch`.
 fn evaluate_window(
     running: &mut RunningStage,
     programs: &Programs,

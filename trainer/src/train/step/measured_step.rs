@@ -1,4 +1,4 @@
-//! Combines the measurements of a step of all stages, on stage 0.
+//! Stage 0's combination of the measurements of all stages in a step.
 
 use stagecoach_engine::execute::StepMeasurements;
 use stagecoach_group::Verdict;
@@ -6,12 +6,12 @@ use stagecoach_pipeline::{Action, ActionSpan, Programs, RankBreakdown, Timeline,
 
 /// A step as all stages measured it.
 pub(in crate::train) struct MeasuredStep {
-    /// The actions of each stage with their times, from the first computation on, or from the first gather for which a
+    /// The actions of each stage with their times. Time zero is the first computation, or the first gather for which a
     /// computation waited.
     pub(in crate::train) timeline: Timeline,
     /// The parts of each stage's time.
     pub(in crate::train) breakdown: Vec<RankBreakdown>,
-    /// Payload bytes sent by all stages since their links were opened.
+    /// The number of payload bytes that all stages have sent since they opened their links.
     pub(in crate::train) bytes_sent: u64,
     /// The peak resident bytes of each stage.
     pub(in crate::train) peak_bytes: Vec<u64>,
@@ -46,19 +46,19 @@ impl MeasuredStep {
         }
     }
 
-    /// A share of the step for each stage, 0 to 1, to four digits.
+    /// Returns a share of the step for each stage, from 0 to 1, rounded to four digits.
     pub(in crate::train) fn shares(&self, seconds: fn(&RankBreakdown) -> f64) -> Vec<f64> {
         let makespan = self.timeline.makespan.max(f64::MIN_POSITIVE);
         self.breakdown.iter().map(|rank| rounded(seconds(rank) / makespan)).collect()
     }
 
-    /// Each stage's computation time relative to the mean of all stages, to four digits.
+    /// Returns each stage's computation time relative to the mean of all stages, rounded to four digits.
     pub(in crate::train) fn imbalance(&self) -> Vec<f64> {
         self.breakdown.iter().map(|rank| rounded(rank.imbalance)).collect()
     }
 }
 
-/// The mean loss of each source over the stages that have the head, in the order of their ranks.
+/// Returns the mean loss of each source over the stages that have the head, added in the order of their ranks.
 fn source_losses(stages: &[StepMeasurements]) -> Vec<Option<f64>> {
     let mut sums: Vec<(f64, f64)> = Vec::new();
     for stage in stages {

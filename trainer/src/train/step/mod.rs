@@ -1,4 +1,4 @@
-//! The training loop: a step's data, its program, its record.
+//! The training loop: the data, the program and the record of each step.
 
 pub(in crate::train) mod after_step;
 pub(in crate::train) mod announcement;
@@ -6,28 +6,23 @@ pub(in crate::train) mod audit;
 pub(in crate::train) mod data_loader;
 pub(in crate::train) mod evaluate;
 pub(in crate::train) mod measured_step;
+mod running_step;
 pub(in crate::train) mod step_recorder;
 
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_engine::StageError;
-use stagecoach_engine::execute::{
-    Executor, StepControl, StepError, StepInputs, StepOutput, StepProbe, StopRequest, finish_gathers, longest_wait,
-};
+use stagecoach_engine::execute::{StepInputs, StepOutput, StepProbe, finish_gathers, longest_wait};
 use stagecoach_group::{StepOutcome, StepVote};
 use stagecoach_model::Architecture;
-use stagecoach_pipeline::Programs;
 use stagecoach_planner::TrainerState;
 use stagecoach_replay::write_dump;
-use stagecoach_transport::LinkError;
 
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::RunningStage;
 use crate::train::leave::LeaveReason;
-use crate::train::monitor::StageMonitor;
 use crate::train::recover::link_failure;
-use crate::train::save::drain::DrainEstimate;
 use crate::train::save::memory::MemoryCheckpoints;
 use crate::train::save::{CheckpointWriter, SaveSchedule};
 use crate::train::setup::resume::quarantine_from;
@@ -35,10 +30,12 @@ use crate::train::step::announcement::{Announced, StepAnnouncement};
 use crate::train::step::audit::Audits;
 use crate::train::step::data_loader::BatchTensors;
 use crate::train::step::evaluate::evaluate_held_out;
+use crate::train::step::running_step::{RunningStep, run_programs};
 use crate::train::step::step_recorder::StepRecorder;
 
-/// Trains to the end, or until the step after which the group drains. In the latter case `state.step` is less than the
-/// plan's, or the last held-out loss is due. Also returns whether the group drained to form again.
+/// Trains to the end, or until the step after which the group drains. If the group drains, the returned `state.step` is
+/// less than the plan's number of steps, or the last held-out loss is due. Also returns whether the group drained in
+/// order to form again.
 pub(in crate::train) fn train<'g>(
     running: &mut RunningStage<'g>,
     architecture: &dyn Architecture,
@@ -99,15 +96,17 @@ pub(in crate::train) fn train<'g>(
     })
 }
 
-/// Sets aside the checkpoints with the wrong result of `step`, on the leader. All stages wait until it is done. An
-/// error does not hide the reason for the stage's end.
+/// Sets aside, on the leader, the checkpoints with the wrong result of `step`. All stages wait for the leader. An error
+/// of this function does not replace the reason for the stage's end.
 fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
     if running.context.is_leader() {
-        let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
+        let failed = |error| {
+            vec![format!("the checkpoints after step {step} could not be moved to damaged/, and may be wrong: {error}")]
+        };
         let messages = quarantine_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
         messages.into_iter().for_each(|message| running.note(message));
     }
-    // no stage leaves before that: a group that falls apart may end the leader
+    // no stage leaves before the leader has finished, because the loss of a stage may end the leader
     let _ = all_gather(running.member, topic::AUDIT, &());
 }
 
@@ -116,11 +115,11 @@ pub(in crate::train) struct TrainingLoop<'t, 'g, 's> {
     pub(in crate::train) running: &'t mut RunningStage<'g>,
     pub(in crate::train) state: TrainerState,
     pub(in crate::train) save_schedule: SaveSchedule<'s>,
-    /// Set on the leader.
+    /// The recorder; `None` except on the leader.
     pub(in crate::train) recorder: Option<StepRecorder>,
-    /// Set if the job has memory checkpoints.
+    /// The memory checkpoints, if the job has them.
     pub(in crate::train) memory: Option<&'t mut MemoryCheckpoints<'g>>,
-    /// Set if the job has audits.
+    /// The audits, if the job has them.
     pub(in crate::train) audits: Option<Audits<'g>>,
     /// The action before which this stage waited longest in the last step.
     pub(in crate::train) idle_before: Option<usize>,
@@ -130,7 +129,7 @@ pub(in crate::train) struct TrainingLoop<'t, 'g, 's> {
     pub(in crate::train) last_step: Option<Duration>,
     /// Whether copies of the state are in transit during the step.
     pub(in crate::train) is_copying: bool,
-    /// The differences for the first record.
+    /// The environment differences, which the first record reports.
     pub(in crate::train) environment_differences: Vec<String>,
     /// Whether the group ends to form again with a replica that has returned.
     pub(in crate::train) regroups: bool,
@@ -139,7 +138,8 @@ pub(in crate::train) struct TrainingLoop<'t, 'g, 's> {
     /// The time for which the step has waited for the data of the next one, on the leader of a job that streams its
     /// corpus.
     pub(in crate::train) data_wait: Duration,
-    /// The reason for which the data ends, on the leader: the group drains, and then the leader fails.
+    /// The error because of which there is no more data, on the leader. The group drains, and then the leader fails
+    /// with this error.
     pub(in crate::train) no_data: Option<StageError>,
 }
 
@@ -155,14 +155,14 @@ impl TrainingLoop<'_, '_, '_> {
     /// Trains step by step to the end, or until the group drains.
     fn run(&mut self) -> Result<(), LeaveReason> {
         if self.running.has_trained(&self.state) && self.state.step > self.running.saved_step {
-            // only the checkpoint in memory had the last step
+            // the volume lacks the last step, which only the memory checkpoint had
             self.save_schedule.save_final(&self.running.stage, &self.state, false)?;
         }
         if !self.announce(self.state.step)? {
-            let message = "stopped before the data of the first step was there";
+            let message = "stopped before the data of the first step was available";
             return Err(StageError::new(FailureKind::Drained, message).into());
         }
-        self.data_wait = Duration::ZERO; // the start is no part of a step
+        self.data_wait = Duration::ZERO; // this wait belongs to no step
         let mut is_over = self.no_data.is_some();
         while !self.running.has_trained(&self.state) && !is_over {
             is_over = self.step()?;
@@ -237,8 +237,8 @@ impl TrainingLoop<'_, '_, '_> {
         Ok(StepStart { step: index + 1, at, learning_rate, announced })
     }
 
-    /// Announces step `index` (from 0) on the leader, one step before the others need it. Returns false if a stop was
-    /// requested before the step's data was there.
+    /// Announces step `index` (from 0) on the leader, one step before the stages need the announcement. Returns false
+    /// if a stop was requested before the step's data was available.
     fn announce(&mut self, index: u64) -> Result<bool, LeaveReason> {
         let Self { running, memory, .. } = self;
         let is_due = |step| memory.as_mut().is_some_and(|memory| memory.is_due(step));
@@ -254,7 +254,7 @@ impl TrainingLoop<'_, '_, '_> {
         Ok(true)
     }
 
-    /// Loads the step's batch and executes its program; audits and dumps begin and end with it.
+    /// Loads the step's batch and executes its program, with the audit and the dump of the step.
     fn execute(&mut self, begun: &StepStart) -> Result<StepOutput, LeaveReason> {
         let Self { running, state, save_schedule, memory, audits, .. } = self;
         let monitor = running.context.monitor;
@@ -318,57 +318,4 @@ impl TrainingLoop<'_, '_, '_> {
         }
         Ok(output)
     }
-}
-
-/// Controls the program of a step.
-struct RunningStep<'t, 'g> {
-    monitor: &'t StageMonitor,
-    drain: DrainEstimate,
-    /// Whether this is the last step for which there is data.
-    has_no_data: bool,
-    memory: Option<&'t mut MemoryCheckpoints<'g>>,
-    audits: Option<&'t mut Audits<'g>>,
-    idle_before: Option<usize>,
-}
-
-impl StepControl for RunningStep<'_, '_> {
-    fn stop(&self) -> StopRequest {
-        match self.drain.stop(self.monitor.stop_requested_at(), Instant::now()) {
-            StopRequest::None if self.has_no_data => StopRequest::AfterStep,
-            request => request,
-        }
-    }
-
-    /// The vote promises that the audit is computed, and that this stage has its peer's copy.
-    fn before_vote(&mut self) -> Result<(), LinkError> {
-        self.when_idle()?;
-        self.memory.as_mut().map_or(Ok(()), |memory| memory.wait())
-    }
-
-    fn idle_before(&self) -> Option<usize> {
-        self.idle_before
-    }
-
-    fn when_idle(&mut self) -> Result<(), LinkError> {
-        self.audits.as_mut().map_or(Ok(()), |audits| audits.compute())
-    }
-}
-
-/// Executes this stage's program on `inputs`.
-pub(in crate::train) fn run_programs(
-    running: &mut RunningStage,
-    programs: &Programs,
-    inputs: &StepInputs,
-    control: &mut dyn StepControl,
-    probes: Vec<&mut dyn StepProbe>,
-) -> Result<StepOutput, LeaveReason> {
-    let program = &programs.ranks[running.stage.index];
-    let activity = &running.member.activity();
-    let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);
-    let mut executor = Executor { stage, links, member: running.member, activity, placement, control, probes };
-    let ran = executor.run(program, inputs);
-    ran.map_err(|error| match error {
-        StepError::Link(error) => link_failure(running.member, error),
-        other => other.into(),
-    })
 }

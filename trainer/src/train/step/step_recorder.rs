@@ -1,4 +1,4 @@
-//! Writes each step's record, on stage 0: a line of `metrics.jsonl`, and an event.
+//! Stage 0's writer of step records. A record becomes a line of `metrics.jsonl` and an event.
 
 use stagecoach_api::job::Recompute;
 use stagecoach_group::Verdict;
@@ -14,11 +14,11 @@ use crate::train::context::RunningStage;
 use crate::train::leave::LeaveReason;
 use crate::train::step::measured_step::MeasuredStep;
 
-/// The metrics file, and the state that a record takes from earlier steps.
+/// The metrics file, and the state of earlier steps on which a record depends.
 pub(in crate::train) struct StepRecorder {
     metrics: MetricsFile,
     model_cost: ModelCost,
-    /// Set on GPUs whose peak is known.
+    /// The peak of the GPUs, if it is known.
     utilization: Option<FlopsUtilization>,
     timeline_interval: u64,
     /// Payload bytes that all stages had sent at the last record.
@@ -26,12 +26,13 @@ pub(in crate::train) struct StepRecorder {
 }
 
 impl StepRecorder {
-    /// Opens the recorder under the fence: a group that has lost its fence must not modify the files of a newer one.
-    /// `evaluation` is the evaluation after the last step, if the group that trained that step had no time to evaluate.
+    /// Opens the recorder under the fence, because a group that has lost its fence must not modify the files of a newer
+    /// group. `evaluation` is the evaluation after the last step, if the group that trained that step had no time to
+    /// evaluate.
     ///
     /// # Errors
-    /// If the metrics of earlier steps can't be read or kept. A full volume is no error: lines wait until there is
-    /// space.
+    /// If the metrics of earlier steps can't be read or kept. A full volume is not an error: the recorder keeps the
+    /// lines until there is space.
     pub(in crate::train) fn open(
         running: &RunningStage,
         architecture: &dyn Architecture,
@@ -108,8 +109,9 @@ impl StepRecorder {
     }
 }
 
-/// The peak of the group's GPUs in a step, if each rank has its own GPU. `None` if a peak is unknown, as on processors,
-/// and for sequences that are not packed or hold whole conversations, because their lengths differ.
+/// Returns the peak of the group's GPUs in a step, if each rank has a separate GPU. Returns `None` if a peak is
+/// unknown, as on CPUs. Also returns `None` for sequences that are not packed or hold whole conversations, because
+/// their lengths differ.
 fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
     let config = running.context.config;
     if !config.data.packing || config.data.has_conversations() {
@@ -121,15 +123,15 @@ fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Optio
     Some(FlopsUtilization { step_flops: f64::from(config.training.microbatches) * microbatch_flops, peak_flops })
 }
 
-/// The interval of steps whose whole timeline is recorded: every tenth step, and for large pipelines so rarely that at
-/// most a hundred actions are written per step.
+/// Returns the interval of the steps whose whole timeline is recorded. The interval is ten steps. For large pipelines
+/// it is longer, so that on average at most a hundred actions are written per step.
 fn timeline_interval(programs: &Programs) -> u64 {
     let actions: usize = programs.ranks.iter().map(Vec::len).sum();
     (actions as u64 / 100).max(10)
 }
 
-/// Reports that metrics could not be written. A full volume does not stop training: lines are buffered and one message
-/// is printed.
+/// Reports that metrics could not be written. A full volume does not stop training: the recorder buffers the lines, and
+/// prints one message.
 fn report_metrics_error(running: &RunningStage, error: &MetricsError) {
     running.note(format!("{error}; training continues"));
 }

@@ -1,16 +1,13 @@
 //! Tests of links over real sockets and real shared memory, with both ends in this process.
 
 mod nccl;
+mod shared_memory;
 mod strangers;
 
-use std::fs::File;
-use std::io::Read;
 use std::net::TcpListener;
-use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use stagecoach_api::job::{Encryption, Transport};
 use stagecoach_group::GroupSecret;
 use stagecoach_pipeline::{Placement, SENDS_IN_FLIGHT};
@@ -20,7 +17,7 @@ use tch::{Device, Kind, Tensor};
 const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
 const BACKWARD: LinkId = LinkId { from: 1, to: 0, payload: LinkPayload::Backward { boundary: 0 } };
 
-/// Opens a group of `ranks`; `boundary_bytes` determines the size of the rings.
+/// Opens a group of `ranks`. `boundary_bytes` determines the size of the rings.
 fn group(ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
     let tied_bytes = boundary_bytes;
     group_of(ranks, tied, |config| LinksConfig { transport, boundary_bytes, tied_bytes, ..config })
@@ -103,7 +100,7 @@ fn tensors_of_changing_shape_arrive_as_they_were_sent() {
             assert_eq!(got, tensor(m as i64, rows, length));
             second.senders[&BACKWARD].send(m, got + 1.0).unwrap();
         }
-        // requested in another order than that of arrival
+        // the test requests the tensors in another order than that of their arrival
         for m in (0..100).rev() {
             let (rows, length) = shape(m);
             let got = first.receivers.get_mut(&BACKWARD).unwrap().wait(m).unwrap();
@@ -162,7 +159,7 @@ fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {
     let receiver = second.receivers.get_mut(&FORWARD).unwrap();
     (0..SENDS_IN_FLIGHT).for_each(|m| assert_eq!(returned.recv(), Ok(m)));
     for posted in 0..8 {
-        // as many sends as allowed have returned; a further one returns only if the bound is too high
+        // as many sends as allowed have returned; one more returns only if the bound is too high
         assert!(returned.try_recv().is_err(), "too many sends returned after {posted} receives");
         receiver.post(posted, &[1, LENGTH, 8], Kind::Float);
         assert_eq!(receiver.wait(posted).unwrap().size(), [1, LENGTH, 8]);
@@ -185,7 +182,7 @@ fn what_replicas_exchange_never_blocks() {
         (0..8).for_each(|m| sender.send(m, flat(m)).unwrap());
         let receiver = second.receivers.get_mut(&LINK).unwrap();
         (0..8).for_each(|m| receiver.post(m, &[LENGTH * 8], Kind::Float));
-        // requested in another order
+        // the test requests the tensors in another order
         (0..8).rev().for_each(|m| assert_eq!(receiver.wait(m).unwrap(), flat(m)));
     }
 }
@@ -193,7 +190,7 @@ fn what_replicas_exchange_never_blocks() {
 /// The peer disconnects while the sender blocks in a send.
 #[test]
 fn a_send_that_blocks_ends_with_its_peer() {
-    // tensors larger than TCP's buffers, and tensors of which a ring holds only a few
+    // the tensors exceed TCP's buffers, or a ring holds only a few of them
     for (transport, length) in [(Transport::Tcp, 1 << 20), (Transport::Shm, 128)] {
         let mut links = group(2, transport, 4096, false);
         let second = links.pop().unwrap();
@@ -246,7 +243,7 @@ fn every_edge_between_stages_has_a_link_of_its_own() {
             "the tied embedding's gradient from stage 1 to stage 0",
         ]
     );
-    // the turn of a V is on one stage, and so are its ends
+    // both chunks at the turn of a V are on one stage, and so are the first and the last chunk
     assert_eq!(
         names(&Placement::v_shaped(2), true),
         [
@@ -281,78 +278,4 @@ fn a_dead_neighbour_is_an_error_and_not_a_hang() {
         receiver.post(0, &[1, 1, 8], Kind::Float);
         assert!(receiver.wait(0).unwrap_err().to_string().contains("activations of chunk 0 from stage 0 to stage 1"));
     }
-}
-
-#[test]
-fn no_name_is_left_in_shared_memory() {
-    let name = format!("names/{}", std::process::id());
-    let _links = group_of(2, false, |config| LinksConfig { group: name.clone(), transport: Transport::Shm, ..config });
-    assert_eq!(names_in_shared_memory(&name), 0);
-}
-
-/// The stage was killed before its peer had mapped the ring.
-#[test]
-fn the_ring_of_a_killed_stage_is_removed_by_the_next_one() {
-    let group_name = format!("killed/{}", std::process::id());
-    let hash = blake3::hash(group_name.as_bytes()).to_hex();
-    let locked = |what: &str| {
-        let path = Path::new("/dev/shm").join(format!("stagecoach-{}-{what}", &hash[..16]));
-        loop {
-            let file = File::create_new(&path).unwrap();
-            flock(&file, FlockOperation::LockExclusive).unwrap();
-            // another test may have removed the ring before it was locked
-            if path.exists() {
-                return (path, file);
-            }
-        }
-    };
-    let ((dead, lock), (alive, _lock)) = (locked("dead"), locked("alive"));
-    drop(lock); // as the kernel does for a process that has ended
-    drop(group(2, Transport::Auto, 4096, false));
-    let found = [&dead, &alive].map(|path| path.exists());
-    std::fs::remove_file(alive).unwrap();
-    assert_eq!(found, [false, true]);
-}
-
-/// The number of rings of a group that have a name.
-fn names_in_shared_memory(group: &str) -> usize {
-    let its = format!("stagecoach-{}-", &blake3::hash(group.as_bytes()).to_hex()[..16]);
-    let names = std::fs::read_dir("/dev/shm").unwrap().flatten();
-    names.filter(|entry| entry.file_name().to_string_lossy().starts_with(&its)).count()
-}
-
-/// A ring of 128 TiB exceeds any folder of shared memory.
-#[test]
-fn links_without_room_in_shared_memory_are_named_and_work() {
-    let mut links = group(2, Transport::Auto, 1 << 45, false);
-    assert_eq!(links[0].without_ring.keys().collect::<Vec<_>>(), [&FORWARD]);
-    assert_eq!(links[1].without_ring.keys().collect::<Vec<_>>(), [&BACKWARD]);
-    links[0].senders[&FORWARD].send(0, tensor(3, 2, 3)).unwrap();
-    let receiver = links[1].receivers.get_mut(&FORWARD).unwrap();
-    receiver.post(0, &[2, 3, 8], Kind::Float);
-    assert_eq!(receiver.wait(0).unwrap(), tensor(3, 2, 3));
-    assert!(group(2, Transport::Auto, 4096, false).iter().all(|links| links.without_ring.is_empty()));
-}
-
-#[test]
-fn a_greeting_that_fails_leaves_no_name_in_shared_memory() {
-    let name = format!("greets/{}", std::process::id());
-    let link_ids = [FORWARD];
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
-    let [own, others] = listeners;
-    std::thread::scope(|scope| {
-        let config = LinksConfig { group: name.clone(), ..config(0, own, &addresses, &link_ids, Transport::Shm) };
-        let opening = scope.spawn(|| open_links(config));
-        let (mut greeting, _) = others.accept().unwrap();
-        // the first bytes of the greeting arrive once the ring exists
-        greeting.read_exact(&mut [0]).unwrap();
-        // other stages remove abandoned rings, but not this one
-        drop(group(2, Transport::Auto, 4096, false));
-        assert_eq!(names_in_shared_memory(&name), 1);
-        drop(greeting);
-        let error = opening.join().unwrap().unwrap_err().to_string();
-        assert!(error.contains("no answer from stage 1"), "{error}");
-    });
-    assert_eq!(names_in_shared_memory(&name), 0);
 }

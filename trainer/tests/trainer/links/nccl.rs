@@ -1,4 +1,4 @@
-//! Tests of links over NCCL's stand-in (`tests/nccl`): both ends are in a process whose loader finds it.
+//! Tests of links over NCCL's stand-in (`tests/nccl`). Both ends are in a process whose loader finds the stand-in.
 
 use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use tch::{Device, Kind, Tensor};
 
 use super::{BACKWARD, FORWARD, group, group_of, tensor};
 
-/// The links of two stages over NCCL.
+/// Returns the links of two stages over NCCL.
 fn pair() -> [Links; 2] {
     let mut links = group(2, Transport::Nccl, 4096, true);
     let second = links.pop().unwrap();
     [links.pop().unwrap(), second]
 }
 
-/// Many rounds: delays and memory differ each time.
+/// The test repeats the messages, because delays and memory differ each time.
 #[test]
 fn tensors_arrive_as_they_were_sent_without_a_waiting_receiver() {
     if !is_here("links::nccl::tensors_arrive_as_they_were_sent_without_a_waiting_receiver") {
@@ -29,7 +29,7 @@ fn tensors_arrive_as_they_were_sent_without_a_waiting_receiver() {
     for round in 0..4 {
         for m in 0..100 {
             let (rows, length) = shape(m);
-            // all tensors are sent before any is received, and dropped here: the link keeps them
+            // the test sends all tensors before it receives one, and drops them here: the link keeps them
             first.senders[&FORWARD].send(m, tensor(round + m as i64, rows, length)).unwrap();
             first.receivers.get_mut(&BACKWARD).unwrap().post(m, &[rows, length, 8], Kind::Float);
             second.receivers.get_mut(&FORWARD).unwrap().post(m, &[rows, length, 8], Kind::Float);
@@ -40,7 +40,7 @@ fn tensors_arrive_as_they_were_sent_without_a_waiting_receiver() {
             assert_eq!(got, tensor(round + m as i64, rows, length));
             second.senders[&BACKWARD].send(m, got + 1.0).unwrap();
         }
-        // requested in another order than that of arrival
+        // the test requests the tensors in another order than that of their arrival
         for m in (0..100).rev() {
             let (rows, length) = shape(m);
             let got = first.receivers.get_mut(&BACKWARD).unwrap().wait(m).unwrap();
@@ -97,7 +97,7 @@ fn what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong() {
     let receiver = second.receivers.get_mut(&FORWARD).unwrap();
     receiver.post(0, &[1, 4, 8], Kind::Float);
     drop(first);
-    // the device continues with whatever is in memory; the stage learns of the failure before it votes
+    // the device continues with the values in memory, and the stage detects the failure before it votes
     let waited = receiver.wait(0);
     if let Ok(tensor) = &waited {
         assert!(tensor.isnan().all().int64_value(&[]) == 1 || *tensor != place);
@@ -109,7 +109,7 @@ fn what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong() {
     assert!(error.contains("stage 0 has closed its connection") || error.contains("network error"), "{error}");
 }
 
-/// Sends do not wait for their receives. A stage that ends, or whose group has ended, waits for none of them.
+/// Sends do not wait for their receives. A stage that ends, or whose group has ended, does not wait for its sends.
 #[test]
 fn a_sender_ends_with_its_peer_and_with_the_group() {
     if !is_here("links::nccl::a_sender_ends_with_its_peer_and_with_the_group") {
@@ -124,7 +124,7 @@ fn a_sender_ends_with_its_peer_and_with_the_group() {
         });
         let (second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
         let sender = first.senders.remove(&FORWARD).unwrap();
-        // more than the stand-in's buffers hold
+        // these sends exceed the stand-in's buffers
         (0..4).for_each(|m| sender.send(m, tensor(0, 1, 1 << 18)).unwrap());
         let (ended, end) = mpsc::channel();
         if by_interrupt {
@@ -153,7 +153,7 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
     let [sending, receiving] = &mut links[..] else { unreachable!() };
     let (sender, receiver) = (&sending.senders[&COPY], receiving.receivers.get_mut(&COPY).unwrap());
-    // from empty tensors to tensors of two parts, in an order in which the memory has to grow
+    // the lengths range from empty tensors to tensors of two parts, in an order that makes the memory grow
     let lengths = [3, 0, 1 << 17, 5, 1 << 15, 0, 1 << 17, 1 << 17, 1 << 16, 9, 1 << 17];
     let sent = |m: usize| tensor(m as i64, 1, lengths[m % lengths.len()]).view([-1]);
     for begin in (0..66).step_by(3) {
@@ -162,7 +162,7 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
             receiver.post(m, &sent(m).size(), Kind::Float);
         }
         for m in begin..begin + 3 {
-            // read at once: values that are not copied yet are NaN
+            // the test reads at once, because values that are not copied yet are NaN
             let received = receiver.wait(m).unwrap().copy();
             assert_eq!(received, sent(m), "{m}");
         }
@@ -174,7 +174,7 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     assert!(error.contains("stage 1 expected f32[40] of microbatch 99 from stage 0"), "{error}");
 }
 
-/// Both ends learn of the failure, although no more sends follow.
+/// Both ends detect the failure, although no more sends follow.
 #[test]
 fn a_failed_sender_leaves_no_receiver_waiting() {
     let folder = tempfile::tempdir().unwrap();
@@ -186,7 +186,7 @@ fn a_failed_sender_leaves_no_receiver_waiting() {
     const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::PeerCopy };
     let ids = &[FORWARD, COPY];
     let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
-    // the sender's thread holds the first tensor and fails; the later ones wait until then
+    // the sender's thread holds the first tensor and fails; the later sends wait until then
     let error = (0..).find_map(|m| links[0].senders[&COPY].send(m, tensor(0, 1, 4)).err()).unwrap().to_string();
     assert!(
         error.contains("cuMemHostRegister: ") && error.contains("4096 bytes of the host can't be pinned"),

@@ -1,4 +1,4 @@
-//! Tests of connections that are no link of the group.
+//! Tests of connections that do not belong to a link of the group.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -32,7 +32,7 @@ fn greet(address: &str, link: LinkId, ring: Option<(&str, usize)>) -> (TcpStream
     (stream, session)
 }
 
-/// All bytes that arrive until the connection is closed.
+/// Returns all bytes that arrive until the connection is closed.
 fn answer((stream, session): (TcpStream, Session)) -> Vec<u8> {
     read_all(session.reader(stream))
 }
@@ -44,8 +44,8 @@ fn read_all(mut stream: impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Opens the links of two stages. When `strangers` gets the second stage's address and its number of rejected
-/// connections, the second stage listens already, and the first has not started.
+/// Opens the links of two stages. `strangers` gets the second stage's address and its number of rejected connections.
+/// At that time, the second stage already listens, and the first stage has not started.
 fn among_strangers(transport: Transport, timeout: u64, strangers: impl FnOnce(&str, &AtomicUsize)) -> [Links; 2] {
     let rejected = AtomicUsize::new(0);
     let count = || {
@@ -150,7 +150,7 @@ fn a_link_that_is_connected_is_not_connected_again() {
         session.reader(&mine).read_exact(&mut accepted).unwrap();
         assert_eq!(accepted, [0]);
         assert_eq!(answer(greet(&addresses[1], FORWARD, None)), [0; 0]);
-        // the rest of the group, so that the group opens
+        // the other links of the group, so that the group opens
         let _last = greet(&addresses[1], back, None);
         let outgoing = [first, third].map(|listener| {
             let (mut stream, _) = listener.accept().unwrap();
@@ -163,7 +163,7 @@ fn a_link_that_is_connected_is_not_connected_again() {
         });
         let mut links = middle.join().unwrap();
         drop(outgoing);
-        // the first stage's bytes arrive unchanged: they are no header
+        // the first stage's bytes arrive unchanged, and are not a header
         mine.write_all(&[1; 64]).unwrap();
         let receiver = links.receivers.get_mut(&FORWARD).unwrap();
         receiver.post(0, &[1, 1, 8], Kind::Float);

@@ -18,7 +18,7 @@ use tch::{Device, Tensor};
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) config: Arc<dyn ModelConfig>,
-    /// Layers of each chunk.
+    /// The number of layers of each chunk.
     pub(crate) layers: Vec<usize>,
     /// Returns the schedule for a number of chunks and microbatches.
     pub(crate) schedule: fn(usize, usize) -> Schedule,
@@ -28,9 +28,9 @@ pub(crate) struct Setup {
     pub(crate) precision: Precision,
     pub(crate) optimizer: AdamWSpec,
     pub(crate) clip: Option<f64>,
-    /// Blocks in which gradients are added.
+    /// The number of blocks in which gradients are added.
     pub(crate) gradient_blocks: usize,
-    /// Initial weights; randomly initialised if `None`.
+    /// The initial weights; `None` for random weights.
     pub(crate) weights: Option<Weights>,
     /// The adapters that training updates.
     pub(crate) lora: Option<LoraSpec>,
@@ -39,7 +39,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// The model with the weights that training updates.
+    /// Returns the model with the weights that training updates.
     pub(crate) fn architecture(&self) -> Box<dyn Architecture> {
         fine_tuned(self.config.architecture(Device::Cpu), self.lora.as_ref(), &self.freeze)
     }
@@ -54,12 +54,12 @@ impl Setup {
 pub(crate) struct StepData {
     pub(crate) microbatches: Vec<MicrobatchData>,
     pub(crate) learning_rate: f64,
-    /// Targets of the step of which these microbatches are a part; `None` if they are the whole step.
+    /// The number of targets of the whole step; `None` if these microbatches are the whole step.
     pub(crate) target_count: Option<u64>,
 }
 
 impl StepData {
-    /// The number of these microbatches' targets that count towards the loss.
+    /// Returns the number of these microbatches' targets that count towards the loss.
     pub(crate) fn own_targets(&self) -> u64 {
         self.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64
     }
@@ -81,9 +81,9 @@ pub(crate) type Weights = BTreeMap<String, Vec<f32>>;
 pub(crate) struct Trained {
     pub(crate) losses: Vec<f32>,
     pub(crate) norms: Vec<f64>,
-    /// Gradients of the first step, before clipping.
+    /// The gradients of the first step, before clipping.
     pub(crate) gradients: Weights,
-    /// Weights after the last step.
+    /// The weights after the last step.
     pub(crate) weights: Weights,
 }
 
@@ -138,7 +138,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
         let blocks = GradientBlocks::new(setup.gradient_blocks, step.microbatches.len()).unwrap();
         let programs = lower(&schedule, architecture.adds_tied_gradients()).unwrap();
         if index == 0 {
-            // UPDATE clips in place: to read the gradients, the first step also runs without it
+            // UPDATE clips in place, so the first step also runs without UPDATE to read the gradients
             let no_update = without_update(&programs);
             run(&mut stage, &mut links, member, &no_update, (step, blocks), index);
             trained.gradients = values(&stage, |p| &p.gradient);

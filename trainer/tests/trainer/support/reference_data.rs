@@ -59,7 +59,7 @@ pub(crate) struct ReferenceCase {
     batches: Vec<Vec<ReferenceRow>>,
 }
 
-/// Relative errors: of the worst loss, and of all gradients and final weights as one vector.
+/// Relative errors: of the worst loss, of all gradients as one vector, and of all final weights as one vector.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct BFloat16Errors {
     pub(crate) loss_error: f64,
@@ -75,7 +75,7 @@ struct ReferenceRow {
     documents: Vec<u32>,
 }
 
-/// Reads the configuration of a Llama, unless it has another `model_type`.
+/// Reads the configuration of a model. Without a `model_type`, the model is a Llama.
 fn source_config<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SourceConfig, D::Error> {
     let mut fields = Map::deserialize(deserializer)?;
     fields.entry("model_type").or_insert_with(|| "llama".into());
@@ -87,7 +87,7 @@ fn folder() -> PathBuf {
 }
 
 impl ReferenceCase {
-    /// Number of layers of the model.
+    /// Returns the number of layers of the model.
     pub(crate) fn layers(&self) -> usize {
         self.source.config.architecture(Device::Cpu).num_layers()
     }
@@ -98,12 +98,12 @@ impl Reference {
         serde_json::from_slice(&std::fs::read(folder().join("reference.json")).unwrap()).unwrap()
     }
 
-    /// The cases of twenty steps: whole models, parts of them, and adapters of PEFT.
+    /// Reads the cases of twenty steps: whole models, parts of them, and adapters of PEFT.
     pub(crate) fn of_peft() -> Reference {
         serde_json::from_slice(&std::fs::read(folder().join("fine_tuning.json")).unwrap()).unwrap()
     }
 
-    /// The names of all cases.
+    /// Returns the names of all cases.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.cases.keys().map(String::as_str)
     }
@@ -125,7 +125,7 @@ impl Reference {
         LearningRate { spec, decay_steps }
     }
 
-    /// The data of `case`, with its rows distributed over `microbatches` in order.
+    /// Returns the data of `case`, with its rows distributed over `microbatches` in order.
     pub(crate) fn steps(&self, case: &ReferenceCase, microbatches: usize) -> Vec<StepData> {
         let rate = self.learning_rate();
         let split = |rows: &[ReferenceRow]| rows.chunks(rows.len() / microbatches).map(microbatch).collect();
@@ -138,7 +138,7 @@ impl Reference {
     }
 }
 
-/// Pads to the longest row of the microbatch, as `Dataset` does: lengths differ between microbatches.
+/// Pads each row to the longest row of the microbatch, as `Dataset` does. Lengths differ between microbatches.
 fn microbatch(rows: &[ReferenceRow]) -> MicrobatchData {
     let length = rows.iter().map(|row| row.inputs.len()).max().unwrap_or(0).max(1);
     let pad =
@@ -154,7 +154,7 @@ fn microbatch(rows: &[ReferenceRow]) -> MicrobatchData {
     }
 }
 
-/// The initial weights of case `name`, and the expected result.
+/// Returns the initial weights of case `name`, and the expected result.
 pub(crate) fn tensors(name: &str, case: &ReferenceCase) -> (Weights, Trained) {
     let bytes = std::fs::read(folder().join(format!("{name}.safetensors"))).unwrap();
     let all = SafeTensors::deserialize(&bytes).unwrap();

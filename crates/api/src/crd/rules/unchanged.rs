@@ -1,20 +1,21 @@
-//! The rule that a job keeps the fields which determine its results, once training began.
+//! The rule that the fields which determine a job's results can't change once training began.
 
-use super::Rule;
+use super::ValidationRule;
 use crate::job::{ChangeEffect, paths_with};
 
 /// The rule that fields which determine the results stay unchanged once an attempt exists, because a job resumes only a
 /// checkpoint of the same identity. A job that was suspended from the start has no attempt.
 ///
-/// All these fields share one rule. A rule at the root runs on every write of the status, and its reads of a large
-/// schema are most of the cost of such a write. A write that changes the status changes nothing else, so the rule then
-/// ends early.
-pub(super) fn unchanged() -> Rule {
+/// All these fields share one rule, because the API server runs a rule at the root on every write of the status. Most
+/// of the cost of such a write is reading the object for the rule. A write that changes the status can't change the
+/// spec, so the rule ends early for it.
+pub(super) fn unchanged() -> ValidationRule {
     const STATUS: &str = "has(self.status) && has(oldSelf.status) && self.status != oldSelf.status";
     const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
     let identity = paths_with(ChangeEffect::Identity);
     let mut fixed: Vec<(&str, String)> = identity.iter().map(|path| (path.as_str(), same(path))).collect();
-    // an evaluation without fields holds out the default fraction
+    // The presence of `data.evaluation` matters by itself, because an evaluation without fields holds out the default
+    // fraction.
     let evaluation = ["self", "oldSelf"].map(|object| format!("({})", is_given(object, EVALUATION)));
     fixed.push((EVALUATION, evaluation.join(" == ")));
     let none_changed: Vec<&str> = fixed.iter().map(|(_, is_same)| is_same.as_str()).collect();
@@ -23,9 +24,9 @@ pub(super) fn unchanged() -> Rule {
         .rfold("'spec'".to_owned(), |otherwise, (path, is_same)| format!("!({is_same}) ? 'spec.{path}' : {otherwise}"));
     let same_decay: Vec<String> = paths_with(ChangeEffect::Extension).iter().map(|path| same(path)).collect();
     let decay_fits = format!("({} || {LONGER})", same_decay.join(" && "));
-    let rate_left = format!("(!({LONGER}) || {RATE_LEFT})");
-    let blocks_left = format!("({BLOCKS_LEFT})");
-    Rule {
+    let rate_left = format!("(!({LONGER}) || {ADDED_STEPS_HAVE_RATE})");
+    let blocks_left = format!("({BLOCKS_ARE_ENOUGH})");
+    ValidationRule {
         at: "",
         field: ".spec".into(),
         rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left} && {blocks_left}", none_changed.join(" && ")).into(),
@@ -37,18 +38,19 @@ pub(super) fn unchanged() -> Rule {
     }
 }
 
-/// The object whose mere presence affects the results.
+/// The path of the object whose presence alone affects the results.
 const EVALUATION: &str = "data.evaluation";
 
-/// More steps or more epochs than before. Steps and epochs can't be compared without the corpus.
+/// The condition that the new spec has more steps or more epochs than the old spec. The API server can't compare steps
+/// with epochs, because it does not have the corpus.
 const LONGER: &str = "has(self.spec.training) && has(oldSelf.spec.training) && (has(self.spec.training.steps) && has(oldSelf.spec.training.steps) && self.spec.training.steps > oldSelf.spec.training.steps || has(self.spec.training.epochs) && has(oldSelf.spec.training.epochs) && self.spec.training.epochs > oldSelf.spec.training.epochs)";
 
-/// The added steps have a learning rate above 0, or the job itself sets the end of the decay.
-const RATE_LEFT: &str = "has(self.spec.training.learningRate.decaySteps) || self.spec.training.learningRate.floor > 0.0 || self.spec.training.learningRate.schedule == 'Constant'";
+/// The condition that the added steps have a learning rate above 0, or that the job itself sets the end of the decay.
+const ADDED_STEPS_HAVE_RATE: &str = "has(self.spec.training.learningRate.decaySteps) || self.spec.training.learningRate.floor > 0.0 || self.spec.training.learningRate.schedule == 'Constant'";
 
-/// No more replicas than before, or the job sets `gradientBlocks`. A job without this field has as many blocks as its
-/// first attempt needed.
-const BLOCKS_LEFT: &str = "(has(self.spec.elastic) ? self.spec.elastic.maxDataParallel : self.spec.dataParallel) <= (has(oldSelf.spec.elastic) ? oldSelf.spec.elastic.maxDataParallel : oldSelf.spec.dataParallel) || !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
+/// The condition that the job gets no more replicas than before, or sets `gradientBlocks`. A job without this field
+/// keeps the number of blocks that its first attempt needed.
+const BLOCKS_ARE_ENOUGH: &str = "(has(self.spec.elastic) ? self.spec.elastic.maxDataParallel : self.spec.dataParallel) <= (has(oldSelf.spec.elastic) ? oldSelf.spec.elastic.maxDataParallel : oldSelf.spec.dataParallel) || !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
 
 const MORE_REPLICAS: &str = "spec can't be changed to more replicas (dataParallel or elastic.maxDataParallel) once training began, since spec.training.gradientBlocks is not given: the job has as many blocks as its first attempt needed; make a new job with more (its checkpoint.initFrom can take this one's weights along)";
 
@@ -56,16 +58,16 @@ const OTHER_DECAY: &str = "spec.training.learningRate.decaySteps can't be change
 
 const RATE_ZERO: &str = "spec.training can't be changed to more steps or epochs without learningRate.decaySteps: the decay ends where the job ended before, and with a floor of 0 the added steps would be trained at a learning rate of 0";
 
-const KEPT: &str = "can't be changed once training began, since it decides the numbers: make a new job (its checkpoint.initFrom can take this one's weights along)";
+const KEPT: &str = "can't be changed once training began, because it determines the results: create a new job, whose checkpoint.initFrom can name this job's folder";
 
-/// The condition that a field of the spec, which may be absent, has not changed. CEL's optional values would be
+/// Returns the condition that a field of the spec, which may be absent, has not changed. CEL's optional values would be
 /// shorter, but the API server can't compute the cost of comparing them.
 fn same(path: &str) -> String {
     let (now, before) = (is_given("self", path), is_given("oldSelf", path));
     format!("({now}) == ({before}) && (!({now}) || self.spec.{path} == oldSelf.spec.{path})")
 }
 
-/// The condition that an object has a field of the spec, and all objects around it.
+/// Returns the condition that `object` has the field `path` of the spec and all objects around the field.
 fn is_given(object: &str, path: &str) -> String {
     let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
     ends.map(|end| format!("has({object}.spec.{})", &path[..end])).collect::<Vec<_>>().join(" && ")

@@ -1,4 +1,4 @@
-//! The table of the effects of a changed field has a row for every field, and the documentation says the same.
+//! Tests that the table `CHANGES` has a row for every field of the spec, and that docs/REFERENCE.md agrees with it.
 
 use std::collections::BTreeSet;
 

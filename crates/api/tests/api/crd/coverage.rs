@@ -1,5 +1,5 @@
-//! Every demand of the CRD has a row that breaks it: each bound, enum and required field, each level at which a field
-//! can be mistyped, each list with keys, and each rule in CEL.
+//! Tests that every constraint of the CRD has a row that breaks it: each bound, enum and required field, each object in
+//! which a field's name can be mistyped, each list with keys, and each rule in CEL.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ fn every_demand_of_the_schema_has_a_row() {
     assert!(written.len() > 200, "{}", written.len());
     for row in written.iter().chain(&generated).filter(|row| row.server.is_some()) {
         let found: BTreeSet<_> = broken(&root, &row.manifest).into_iter().chain(row.breaks.clone()).collect();
-        // A row that breaks two demands would prove neither.
+        // A row that breaks two constraints would not show which of them refuses it.
         assert!(found.len() <= 1, "{:?} breaks {found:?}", row.changed);
         lacking.retain(|demand| !found.contains(demand));
     }
     assert_eq!(lacking, BTreeSet::new(), "no row breaks these");
 }
 
-/// A rule: the field that its refusal names, its sentence, and whether it applies to a change.
+/// A validation rule: the field that its refusal names, its message, and whether it compares the job with the old job.
 struct CrdRule {
     field: String,
     message: String,
@@ -44,8 +44,8 @@ fn rules() -> Vec<CrdRule> {
     rules
 }
 
-/// The sentences that a rule may give. An expression chooses one of its "sentences", or one of its 'spec.names', to
-/// which it adds "the rest".
+/// Returns the messages that a rule may give. In a message expression, each text in double quotes is a message, except
+/// the last one. The expression appends this last text to the name of a field, which is in single quotes.
 fn messages(message: &str, expression: &str) -> Vec<String> {
     let mut sentences: Vec<String> = expression.split('"').skip(1).step_by(2).map(str::to_owned).collect();
     let Some(rest) = sentences.pop() else { return vec![message.to_owned()] };
@@ -58,7 +58,7 @@ fn messages(message: &str, expression: &str) -> Vec<String> {
 /// Whether a refusal such as `spec.data: Invalid value: … is missing` belongs to the rule.
 fn is_of(words: &str, rule: &CrdRule) -> bool {
     let Some((field, message)) = words.split_once(": Invalid value: … ") else { return false };
-    // positions in lists become empty brackets
+    // the refusal has the indices of list items, and the rule has empty brackets
     let field: String = field.chars().filter(|letter| !letter.is_ascii_digit()).collect();
     field == rule.field && rule.message.contains(message)
 }
@@ -76,7 +76,7 @@ fn every_rule_has_a_row() {
     }
 }
 
-/// A row that breaks nothing in the schema must break a rule, or must have the API server's own words.
+/// A row breaks a constraint of the schema or a rule, or it expects a message that only the API server writes.
 #[test]
 fn every_row_is_about_something_in_the_crd() {
     let (root, rules) = (root(), rules());

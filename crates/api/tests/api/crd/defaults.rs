@@ -48,8 +48,8 @@ fn filling_in_changes_no_job() {
     }
 }
 
-/// Only the keys of lists have defaults, because a list can't be merged without them. Nothing else of the template or
-/// the status is filled in.
+/// In the template and the status, only the keys of lists have defaults, because the API server can't merge a list
+/// without them.
 #[test]
 fn nothing_is_filled_in_where_kubernetes_or_the_operator_decides() {
     let mut found = Vec::new();

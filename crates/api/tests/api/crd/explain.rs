@@ -128,6 +128,9 @@ fn a_field_of_kubernetes_is_described_by_kubernetes() {
         ("spec.template.metadata.labels", "pod.metadata.labels"),
         ("spec.template.stages.metadata.labels", "pod.metadata.labels"),
     ] {
-        assert_eq!(find(path).description, format!("Kubernetes' own: `kubectl explain {of_pod}` describes it."));
+        assert_eq!(
+            find(path).description,
+            format!("A field of Kubernetes' pod template: `kubectl explain {of_pod}` describes it.")
+        );
     }
 }

@@ -21,7 +21,7 @@ fn the_manifest_is_what_is_generated() {
     );
     let read: Value = serde_saphyr::from_str(&generated).unwrap();
     assert_eq!(read, custom_resource_definition());
-    // as `kubectl apply` writes it into an annotation
+    // `kubectl apply` writes the CRD into an annotation in this form
     let applied = serde_json::to_string(&read).unwrap();
     assert!(applied.len() < 256 << 10, "the CRD has {} bytes, too many for an annotation", applied.len());
 }
@@ -39,7 +39,7 @@ fn the_schema_is_structural() {
             assert!(!has(key), "{path} has {key}");
         }
         match schema["type"].as_str() {
-            // fields of a pod that are merged into the template's
+            // the operator merges these fields into the pod spec of the template
             Some("object") if path == "spec.template.stages[].spec" => {
                 assert_eq!(schema["x-kubernetes-preserve-unknown-fields"], true)
             }
@@ -180,7 +180,7 @@ fn every_word_is_spelled_as_in_the_types() {
     assert_eq!(found, expected);
 }
 
-/// The full job has every field, so that no field of the types is missing in the schema, nor the reverse.
+/// `full.yaml` has every field of the types, so this test finds a field that only the types or only the schema have.
 #[test]
 fn the_types_and_the_schema_have_the_same_fields() {
     // Rust's own serializer writes the names that the types give their fields.
@@ -188,7 +188,7 @@ fn the_types_and_the_schema_have_the_same_fields() {
     let full = serde_json::to_value(&full).unwrap();
     let mut missing = Vec::new();
     lacking(&root(), &full, "", &mut missing);
-    // the first rule is one for exit codes
+    // the first rule in this list is a rule for exit codes
     let rule = "spec.restart.podFailurePolicy.rules[]";
     let (conditions, reasons) = (format!("{rule}.onPodConditions"), format!("{rule}.onReasons"));
     let not_chosen = [
@@ -212,7 +212,7 @@ fn the_types_and_the_schema_have_the_same_fields() {
     assert_eq!(super::schema::broken(&root(), &job("full")), []);
 }
 
-/// The fields of a schema that a value does not have.
+/// Adds the fields of a schema that a value does not have to `missing`.
 fn lacking(schema: &Value, value: &Value, path: &str, missing: &mut Vec<String>) {
     for (name, below) in properties(schema) {
         let at = under(path, name);

@@ -1,5 +1,5 @@
-//! Rows for the uniform parts of the schema, one for each of their demands: the pod template, which comes from
-//! Kubernetes; the status, which only the operator writes; and the bounds of the rest of the spec.
+//! Rows for the uniform parts of the schema, one for each constraint. These parts are the pod template, which comes
+//! from Kubernetes, the status, which only the operator writes, and the bounds of all other fields of the spec.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::rows::{Row, job, put};
 use super::schema::{self, BOUNDS, Demand};
 
-/// One row for every demand below `spec.template` and `status`, and for every bound of the rest of the spec.
+/// Returns one row for every constraint below `spec.template` and `status`, and for every bound of the other fields.
 pub(super) fn rows() -> Vec<Row> {
     let root = schema::root();
     let mut rows = bounds();
@@ -30,7 +30,7 @@ fn row(manifest: Value, changed: &str, breaks: Demand, server: String) -> Row {
     Row { manifest, changed, parse: None, validate: None, server, why: None, breaks }
 }
 
-/// One row for every bound of the spec outside the template: a value just outside of it.
+/// Returns one row for every bound of the spec outside the template. Its manifest has a value just outside the bound.
 pub(super) fn bounds() -> Vec<Row> {
     let root = schema::root();
     let mut pretrained = job("minimal");
@@ -55,7 +55,7 @@ pub(super) fn bounds() -> Vec<Row> {
     rows
 }
 
-/// A value just outside a bound, made from the value `inside`, and the API server's words about it.
+/// Returns a value just outside a bound, made from the value `inside`, and the API server's message about it.
 fn outside(schema: &Value, key: &str, inside: &Value) -> (Value, String) {
     let bound = &schema[key];
     let size = || bound.as_u64().unwrap() as usize;
@@ -80,14 +80,14 @@ fn outside(schema: &Value, key: &str, inside: &Value) -> (Value, String) {
     }
 }
 
-/// Breaks one demand at a time. Calls `broken` with the value of the whole part and the expected words of its refusal.
+/// Breaks one constraint at a time, and calls `broken` with the resulting value and the expected refusal.
 struct Breaker<F> {
     broken: F,
 }
 
 impl<F: FnMut(Value, Demand, String)> Breaker<F> {
-    /// Breaks every demand of `schema`, one at a time. `path` is the schema's path, `at` is the value's path, and
-    /// `within` puts a value of this schema into the whole part.
+    /// Breaks every constraint of `schema`, one at a time. `path` is the schema's path, and `at` is the value's path.
+    /// `within` puts a value of this schema into the whole value.
     fn everything_in(&mut self, schema: &Value, path: &str, at: &str, within: &dyn Fn(Value) -> Value) {
         for (_, demand) in schema::demands(schema).into_iter().filter(|(path, _)| path.is_empty()) {
             let (value, words) = broken(schema, &demand, at);
@@ -113,7 +113,7 @@ impl<F: FnMut(Value, Demand, String)> Breaker<F> {
     }
 }
 
-/// A value that breaks this demand and no other, and the API server's words about it.
+/// Returns a value that breaks this constraint and no other one, and the API server's message about it.
 fn broken(schema: &Value, demand: &str, at: &str) -> (Value, String) {
     let mut sample = schema::sample(schema);
     match demand.split_once(' ').unwrap_or((demand, "")) {

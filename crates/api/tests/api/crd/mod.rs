@@ -1,5 +1,5 @@
 //! Tests of the CustomResourceDefinition without a cluster: its form, its defaults, and a manifest that breaks each of
-//! its demands. The tests of the cluster apply the same manifests to a real API server.
+//! its constraints. The tests of the cluster apply the same manifests to a real API server.
 
 mod changes;
 mod coverage;

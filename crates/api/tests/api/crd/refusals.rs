@@ -1,4 +1,5 @@
-//! Compares every row with Rust: reading or `validate` refuses the row, or the row has the reason why neither does.
+//! Tests that Rust refuses every row, when it reads the job or in `validate`, unless the row states why Rust accepts
+//! it.
 
 use serde_json::Value;
 use stagecoach_api::{Problem, parse};
@@ -46,7 +47,7 @@ fn every_bound_of_the_spec_holds_in_rust() {
     }
 }
 
-/// No part of this crate checks a keyword beyond these: only an API server would.
+/// This crate checks only these keywords. Only an API server would enforce another keyword.
 #[test]
 fn the_spec_has_no_other_keywords() {
     const BY_READING: [&str; 10] = [

@@ -1,24 +1,24 @@
-//! The tables in `../data`: manifests and changes of manifests, with the words of their refusals.
+//! The tables in `../data`: manifests and changes of manifests, with parts of the messages that refuse them.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A manifest and the words of its refusals.
+/// A manifest, and parts of the messages that refuse it.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     /// The whole object.
     pub(super) manifest: Value,
     /// The fields that the row changes.
     pub(super) changed: Vec<String>,
-    /// Words of the error when the manifest is read.
+    /// A part of the error when the manifest is read.
     pub(super) parse: Option<String>,
-    /// Words of the error of `validate`.
+    /// A part of the error of `validate`.
     pub(super) validate: Option<String>,
-    /// Words of the API server's refusal.
+    /// A part of the API server's message.
     pub(super) server: Option<String>,
-    /// The reason why only one side refuses the manifest.
+    /// The reason why only Rust or only the API server refuses the manifest.
     pub(super) why: Option<String>,
-    /// For a generated row: the place and the kind of the demand of the schema that it breaks.
+    /// The path and the kind of the constraint that a generated row breaks.
     pub(super) breaks: Option<(String, String)>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Transition {
     pub(super) status: Option<Value>,
     /// Fields that change.
     pub(super) set: Map<String, Value>,
-    /// Words of the refusal; `None` if the change is accepted.
+    /// A part of the message of the refusal. `None` if the change is accepted.
     pub(super) refused: Option<String>,
 }
 
@@ -51,7 +51,7 @@ struct Written {
     why: Option<String>,
 }
 
-/// The rows of all three tables, one for every field of an `each`.
+/// Returns the rows of all three tables. An entry with `each` has one row for each of its fields.
 pub(super) fn rows() -> Vec<Row> {
     let tables = [
         include_str!("../../data/refused-by-schema.yaml"),
@@ -67,7 +67,7 @@ pub(super) fn transitions() -> Vec<Transition> {
     serde_saphyr::from_str(include_str!("../../data/transitions.yaml")).unwrap()
 }
 
-/// A job of `../jobs` as a user creates it, without the fields that only an API server writes.
+/// Returns a job of `../jobs` as a user creates it, without the fields that only an API server writes.
 pub(super) fn job(name: &str) -> Value {
     let text = match name {
         "minimal" => include_str!("../../jobs/minimal.yaml"),
@@ -131,7 +131,7 @@ pub(super) fn put(root: &mut Value, path: &str, value: Option<Value>) {
     }
 }
 
-/// Whether the parts of `words` around an ellipsis follow each other in `text`.
+/// Whether `text` contains the parts of `words` between ellipses, in their order.
 pub(super) fn says(text: &str, words: &str) -> bool {
     let mut rest = text;
     words.split('…').map(str::trim).all(|part| match rest.find(part) {

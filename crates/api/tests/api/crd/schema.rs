@@ -1,15 +1,15 @@
-//! Reads a structural schema: its demands, the demands that a value breaks, and the smallest accepted value.
+//! Reads a structural schema: its constraints, the constraints that a value breaks, and the smallest accepted value.
 
 use serde_json::{Value, json};
 
-/// One demand of a schema: its place (`spec.data.paths[]`) and its kind (`minimum`, `required path`, `typo`).
+/// One constraint of a schema: its path (`spec.data.paths[]`) and its kind (`minimum`, `required path`, `typo`).
 pub(super) type Demand = (String, String);
 
 /// The keywords that bound a number, a text or a list.
 pub(super) const BOUNDS: [&str; 7] =
     ["minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern"];
 
-/// The schema of the CRD.
+/// Returns the schema of the CRD.
 pub(super) fn root() -> Value {
     let crd = stagecoach_api::crd::custom_resource_definition();
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
@@ -46,12 +46,12 @@ pub(super) fn walk_value<'a>(
     }
 }
 
-/// The fields of an object's schema.
+/// Returns the fields of an object's schema.
 pub(super) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-/// The path of a field.
+/// Returns the path of a field.
 pub(super) fn under(path: &str, name: &str) -> String {
     if path.is_empty() { name.into() } else { format!("{path}.{name}") }
 }
@@ -64,7 +64,7 @@ fn strings(schema: &Value, key: &str) -> Vec<String> {
     schema[key].as_array().into_iter().flatten().map(|name| name.as_str().unwrap().to_owned()).collect()
 }
 
-/// All demands of a schema beyond types and rules.
+/// Returns all constraints of a schema except types and rules.
 pub(super) fn demands(schema: &Value) -> Vec<Demand> {
     let mut found = Vec::new();
     walk(schema, "", &mut |path, schema| {
@@ -84,7 +84,7 @@ pub(super) fn demands(schema: &Value) -> Vec<Demand> {
     found
 }
 
-/// The demands that a value breaks, except bounds; `type` if the value has another type.
+/// Returns the constraints that a value breaks, except bounds. A value of another type breaks `type`.
 pub(super) fn broken(schema: &Value, value: &Value) -> Vec<Demand> {
     let mut found = Vec::new();
     check(schema, value, "", &mut found);
@@ -126,7 +126,7 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
             demand("duplicate");
         }
     }
-    // the rest of metadata belongs to the API server
+    // the API server itself checks labels and annotations, which the schema does not list
     let is_listed = |name: &str| path == "metadata" && ["labels", "annotations"].contains(&name);
     for (name, below) in value.as_object().into_iter().flatten() {
         match (schema["properties"].get(name), schema.get("additionalProperties")) {
@@ -141,7 +141,7 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
     }
 }
 
-/// The API server's defaulting: an absent field gets its default first, and then its own fields get their defaults.
+/// Sets defaults like the API server: an absent field gets its default, and then the fields of this default get theirs.
 pub(super) fn fill_in(schema: &Value, value: &mut Value) {
     for (name, below) in properties(schema) {
         if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))
@@ -158,7 +158,7 @@ pub(super) fn fill_in(schema: &Value, value: &mut Value) {
     }
 }
 
-/// The smallest value that a schema accepts.
+/// Returns the smallest value that a schema accepts.
 pub(super) fn sample(schema: &Value) -> Value {
     if let Some(words) = schema.get("enum") {
         return words[0].clone();

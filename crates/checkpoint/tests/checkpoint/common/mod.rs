@@ -1,5 +1,5 @@
-//! A trainer of three stages, reduced to its calls on the volume. The state at a step follows from the previous state,
-//! so that a run that resumes from wrong bytes also ends with wrong bytes.
+//! Simulates a trainer of three stages by its calls on the volume. The state at a step is a function of the previous
+//! state, so that a run that resumes from wrong bytes also ends with wrong bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use stagecoach_test_volumes::MemoryVolume;
 pub const STAGES: usize = 3;
 pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0, best: None };
 
-/// Tensors of all stages, by name.
+/// The tensors of all stages, by name.
 pub type TrainerState = BTreeMap<String, Vec<u8>>;
 
 pub fn identity() -> Value {
@@ -22,7 +22,7 @@ pub fn metadata() -> CheckpointMetadata {
     CheckpointMetadata { attempt: 1, identity: identity(), ..CheckpointMetadata::default() }
 }
 
-/// The state at `step` of a run without faults.
+/// Returns the state at `step` of a run without faults.
 pub fn state_at(step: u64) -> TrainerState {
     let weights = (0..STAGES).flat_map(|rank| [(format!("layers.{rank}.w"), 64), (format!("layers.{rank}.norm"), 8)]);
     let all = weights.flat_map(|(name, size)| [(format!("exp_avg.{name}"), size), (name, size)]);
@@ -44,7 +44,7 @@ pub fn belongs_to(name: &str, rank: usize) -> bool {
     name.contains(&format!("layers.{rank}."))
 }
 
-/// The tensors of a stage: weights and moments.
+/// Returns the weights and the moments of a stage.
 #[allow(clippy::type_complexity)]
 pub fn views(state: &TrainerState, rank: usize) -> (Vec<(String, TensorView<'_>)>, Vec<(String, TensorView<'_>)>) {
     let view = |bytes| TensorView::new(Dtype::F32, vec![2, (<[u8]>::len(bytes)) / 8], bytes).unwrap();
@@ -59,7 +59,7 @@ pub fn views(state: &TrainerState, rank: usize) -> (Vec<(String, TensorView<'_>)
 #[derive(Clone, Copy, Debug)]
 pub enum Mount {
     Local,
-    /// Every stage mounts the volume over NFS, on its own node.
+    /// Every stage mounts the volume over NFS, on a separate node.
     Nfs,
 }
 
@@ -79,13 +79,13 @@ impl Mount {
     }
 }
 
-/// One attempt of the group. Each stage has its own handle on the volume.
+/// A group of one attempt. Each stage has a separate handle on the volume.
 pub struct TestGroup {
     pub volumes: [Arc<dyn Volume>; STAGES],
     /// Whether the group continues after failed saves and prunes.
     pub tolerant: bool,
     pub fence: Option<Fence>,
-    /// The newest step whose commit was acknowledged.
+    /// The newest step whose save succeeded.
     pub acknowledged: u64,
     pub failures: Vec<CheckpointError>,
     pub warnings: Vec<Warning>,
@@ -110,7 +110,7 @@ impl TestGroup {
         }
     }
 
-    /// Starts, resumes, and trains to `until`, saving at each step. Returns the final state.
+    /// Starts the group, resumes, and trains to step `until` with a save after each step. Returns the final state.
     pub fn run(&mut self, until: u64) -> Result<TrainerState, CheckpointError> {
         let volume = self.volumes[0].clone();
         let fence = Fence::acquire(&*volume)?;
@@ -131,8 +131,8 @@ impl TestGroup {
         Ok(state)
     }
 
-    /// Loads the newest intact checkpoint, with each stage reading its own tensors. Damaged checkpoints are skipped,
-    /// and set aside once all stages have loaded.
+    /// Loads the newest intact checkpoint. Each stage reads its tensors. After all stages have loaded, the group sets
+    /// the damaged checkpoints aside.
     pub fn resume(&mut self, fence: &Fence) -> Result<TrainerState, CheckpointError> {
         let mut known = Vec::new();
         loop {
@@ -190,7 +190,7 @@ pub fn check(volume: &dyn Volume) -> Vec<u64> {
     listing.steps
 }
 
-/// All files below `path`, with their contents.
+/// Returns all files below `path`, with their contents.
 pub fn snapshot(volume: &MemoryVolume, path: &str) -> BTreeMap<String, Vec<u8>> {
     let content = |path: &String| {
         let file = volume.open(path).unwrap();

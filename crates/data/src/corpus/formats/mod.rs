@@ -1,4 +1,4 @@
-//! The formats of corpus files. A row of the table [`FORMATS`] has all facts of a format.
+//! The formats of corpus files. Each element of the table [`FORMATS`] describes one format.
 
 mod json;
 mod parquet;
@@ -8,12 +8,12 @@ mod token_ids;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::pieces::Split;
+use super::pieces::SplitPoints;
 use super::{Compression, CorpusFile, Cursor, FilePart, PieceHandler};
 use crate::config::{DocumentFormat, OnBadRecord};
 use crate::error::DataError;
 
-/// All formats.
+/// All formats of corpus files.
 pub static FORMATS: [Format; 6] =
     [text::TEXT, json::JSON_LINES, json::JSON_ARRAY, self::parquet::PARQUET, token_ids::IDS_32, token_ids::IDS_16];
 
@@ -22,7 +22,7 @@ pub static FORMATS: [Format; 6] =
 pub struct Format {
     /// The extension of the files, without the dot.
     pub extension: &'static str,
-    /// The contents of a file, for users.
+    /// A description of a file's contents for users.
     pub description: &'static str,
     /// The unit in which documents are numbered, such as "line".
     pub unit: &'static str,
@@ -30,9 +30,9 @@ pub struct Format {
     pub first_unit: u64,
     /// Whether the files may be compressed.
     pub may_be_compressed: bool,
-    /// Whether a part of a file can be read without the rest.
+    /// Whether a part of a file can be read without reading the whole file.
     pub(crate) can_be_divided: bool,
-    /// The name in corpus hashes, which checkpoints record. It never changes once the format is released.
+    /// The name in corpus hashes. Checkpoints record corpus hashes, so the name of a released format never changes.
     pub(crate) hashed_name: &'static str,
     pub(crate) contents: Contents,
     pub(super) read: Read,
@@ -43,8 +43,8 @@ pub struct Format {
 pub(crate) enum Contents {
     /// The whole file is the text of a document.
     PlainText,
-    /// Documents are in a named field, and the corpus hash contains that name. `stagecoach init` finds the fields with
-    /// this function.
+    /// Documents are in a named field, and the corpus hash contains the field's name. `stagecoach init` finds the
+    /// fields of a file with the function.
     Fields(FindFields),
     /// Token ids, which need the tokenizer that made them.
     TokenIds,
@@ -59,42 +59,42 @@ pub(crate) struct FieldBytes {
     pub(crate) conversations: BTreeMap<String, u64>,
 }
 
-/// The fields of a file.
+/// Finds the fields of a file.
 ///
 /// # Errors
 /// Fails if the file can't be read or holds no records.
 pub(crate) type FindFields = fn(&CorpusFile) -> Result<FieldBytes, DataError>;
 
-/// Fields of a message that data sets use for its text.
+/// The names of fields in which data sets store the text of a message.
 const MESSAGE_TEXTS: [&str; 2] = ["content", "value"];
 
-/// The reader of a file's documents.
+/// The options of reading a file's documents.
 pub(super) struct ReadOptions<'a> {
     pub(super) documents: DocumentFormat,
-    /// The field or column with the text.
+    /// The field or column that holds the text.
     pub(super) text_field: &'a str,
     /// The positions at which a long text may be split.
-    pub(super) split: Split,
+    pub(super) split: SplitPoints,
     pub(super) on_bad_record: OnBadRecord,
-    /// The part to read; the whole file in a format that can't be divided.
+    /// The part of the file to read. For a format that can't be divided, this is the whole file.
     pub(super) part: FilePart,
 }
 
-/// Reads the documents of a file from a cursor on. The last argument receives the pieces, bad records among them. A
-/// reader holds one record in memory, never the whole file.
+/// Reads the documents of a file from a cursor on. The last argument receives the pieces and the bad records. The
+/// function holds one record in memory, never the whole file.
 ///
 /// # Errors
-/// Fails if the file can't be read or is damaged, or if the receiver fails.
+/// Fails if the file can't be read or is damaged, or if the last argument fails.
 type Read = fn(&CorpusFile, &ReadOptions, Cursor, &mut PieceHandler) -> Result<(), DataError>;
 
 impl Format {
-    /// The format and the compression of the files that have the extensions of `path`, such as `.jsonl.gz`.
+    /// Returns the format and the compression of files with the extensions of `path`, such as `.jsonl.gz`.
     pub(crate) fn of(path: &Path) -> Option<(&'static Format, Option<Compression>)> {
         let (format, compression) = Format::named_by(path)?;
         (compression.is_none() || format.may_be_compressed).then_some((format, compression))
     }
 
-    /// Like [`Format::of`], but with compressions that the format does not allow.
+    /// Like [`Format::of`], but accepts compressions that the format does not allow.
     fn named_by(path: &Path) -> Option<(&'static Format, Option<Compression>)> {
         let extension = path.extension()?;
         let compression = Compression::ALL.into_iter().find(|compression| extension == compression.extension());
@@ -116,7 +116,7 @@ impl Format {
     }
 }
 
-/// `name`, followed by the extension of the compression if there is one.
+/// Returns `name`, followed by the extension of the compression if there is one.
 pub(crate) fn with_compression(name: &str, compression: Option<Compression>) -> String {
     match compression {
         Some(compression) => format!("{name}.{}", compression.extension()),
@@ -124,7 +124,7 @@ pub(crate) fn with_compression(name: &str, compression: Option<Compression>) -> 
     }
 }
 
-/// The error for a file whose extensions are those of no corpus file.
+/// Returns the error for a file whose extensions belong to no format.
 pub(super) fn unknown_format(path: &Path) -> DataError {
     match Format::named_by(path) {
         Some((format, Some(compression))) => DataError::NotCompressible {
@@ -141,39 +141,39 @@ pub(super) fn unknown_format(path: &Path) -> DataError {
     }
 }
 
-/// The extensions of `formats`, such as ".txt or .jsonl".
+/// Returns the extensions of `formats`, such as ".txt or .jsonl".
 fn extensions<'a>(formats: impl Iterator<Item = &'a Format>) -> String {
     list(formats.map(|format| format!(".{}", format.extension)))
 }
 
-/// The extensions of the formats with records, such as ".jsonl or .parquet".
+/// Returns the extensions of the formats with records, such as ".jsonl or .parquet".
 pub(super) fn with_records() -> String {
     extensions(FORMATS.iter().filter(|format| format.has_records()))
 }
 
-/// The compressed formats, such as ".txt or .jsonl also with .gz or .zst".
+/// Returns the formats that may be compressed, such as ".txt or .jsonl also with .gz or .zst".
 fn compressible() -> String {
     let compressions = list(Compression::ALL.map(|compression| format!(".{}", compression.extension())).into_iter());
     format!("{} also with {compressions}", extensions(FORMATS.iter().filter(|format| format.may_be_compressed)))
 }
 
-/// The formats of text, such as ".txt files (one document) or .parquet files (a document in each row), .txt also with
-/// .gz or .zst".
+/// Returns the formats of text, such as ".txt files (one document) or .parquet files (a document in each row), .txt
+/// also with .gz or .zst".
 pub fn text_formats() -> String {
     let formats = FORMATS.iter().filter(|format| format.is_text());
     let formats = list(formats.map(|format| format!(".{} files ({})", format.extension, format.description)));
     format!("{formats}, {},", compressible())
 }
 
-/// The meaning of the number in a document's name, such as "the line of a .jsonl file (from 1) or the row of a .parquet
-/// file (from 0)".
+/// Returns the meaning of the number in a document's name, such as "the line of a .jsonl file (from 1) or the row of a
+/// .parquet file (from 0)".
 pub fn document_numbers() -> String {
     let number =
         |format: &Format| format!("the {} of a .{} file (from {})", format.unit, format.extension, format.first_unit);
     list(FORMATS.iter().map(number))
 }
 
-/// `a, b or c`.
+/// Joins the items, as in `a, b or c`.
 fn list(items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
     match items.split_last() {

@@ -1,10 +1,10 @@
-//! `.txt`: a file is one document, kept byte for byte, with its line ends and without a byte order mark.
+//! `.txt`: a file is one document. All bytes are kept, including line ends, except for a byte order mark.
 
 use std::io::Read;
 
 use super::{Contents, Format, ReadOptions};
 use crate::config::OnBadRecord;
-use crate::corpus::pieces::{self, MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
+use crate::corpus::pieces::{self, MAX_PIECE_BYTES, PIECE_BYTES, SplitPoints, check_length, last_split};
 use crate::corpus::{BadRecordReason, Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
@@ -29,7 +29,7 @@ fn read(
     let split = options.split;
     let next_file = Cursor { file: from.file + 1, ..Cursor::default() };
     let not_utf8 = |offset| DataError::NotUtf8 { path: corpus_file.path.clone(), offset };
-    // `Skip` leaves out the whole file, so the first piece needs the check of the whole file
+    // `Skip` leaves out the whole file, so the whole file is checked before its first piece
     if options.on_bad_record == OnBadRecord::Skip
         && from.offset == 0
         && let Some(offset) = find_invalid(corpus_file)?
@@ -41,11 +41,11 @@ fn read(
     let mut offset = reader.offset();
     let mut buffer = Vec::new();
     loop {
-        // The buffer is filled up to one piece, so that the splits depend on the offset alone and not on where reading
-        // began. The buffer doubles while it has no position to split at, so that a text is scanned a few times and not
-        // once per piece.
+        // Each read fills the buffer up to one piece, so that the splits depend only on the offset, not on where
+        // reading began. While the buffer has no position for a split, each read doubles it, so that a text is scanned
+        // a few times, not once per piece.
         let wanted = match (split, PIECE_BYTES.saturating_sub(buffer.len())) {
-            (Split::Never, _) => MAX_PIECE_BYTES as u64 + 1,
+            (SplitPoints::Never, _) => MAX_PIECE_BYTES as u64 + 1,
             (_, 0) => buffer.len() as u64,
             (_, missing) => missing as u64,
         };
@@ -71,7 +71,7 @@ fn read(
             }
         };
         offset += piece.len() as u64;
-        // After the last piece, reading resumes with the next file, not with an empty remainder of this one.
+        // After the last piece, reading resumes with the next file, not with an empty piece of this file.
         let resume_at = if is_last { next_file } else { Cursor { offset, ..from } };
         let content = Content::Text(piece);
         let bytes_read = reader.file_bytes(offset);
@@ -84,7 +84,7 @@ fn read(
     }
 }
 
-/// The position of the first byte of a file that is not UTF-8.
+/// Returns the position of the first byte of a file that is not UTF-8, or `None` if all bytes are UTF-8.
 fn find_invalid(corpus_file: &CorpusFile) -> Result<Option<u64>, DataError> {
     let mut reader = corpus_file.open_text(0)?;
     let mut offset = reader.offset();

@@ -1,4 +1,4 @@
-//! The pieces of a text have the ids of the whole text.
+//! Tests that the pieces of a text have the ids of the whole text.
 
 use super::*;
 use crate::tokenizer::Tokenizer;
@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use std::sync::LazyLock;
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::of_bytes(&trained()));
-/// A tokenizer with the normalizer and pre-tokenizers of Qwen 2. Its pattern differs from the pattern of Llama 3
-/// only for digits.
+/// A tokenizer with the normalizer and pre-tokenizers of Qwen 2. Its pattern differs from the pattern of Llama 3 only
+/// in the treatment of digits.
 static LLAMA_3: LazyLock<Tokenizer> = LazyLock::new(|| {
     let mut json: serde_json::Value = serde_json::from_slice(&trained()).unwrap();
     json["normalizer"] = serde_json::json!({"type": "NFC"});
@@ -36,28 +36,28 @@ fn no_split_where_an_added_token_takes_white_space() {
         token["special"] = false.into();
         json["added_tokens"].as_array_mut().unwrap().truncate(3);
         json["added_tokens"].as_array_mut().unwrap().push(token.clone());
-        assert_eq!(split(&json), Split::BeforeWhitespace);
+        assert_eq!(split(&json), SplitPoints::BeforeWhitespace);
         token[key] = true.into();
         json["added_tokens"][3] = token;
-        assert_eq!(split(&json), Split::Never, "{key}");
+        assert_eq!(split(&json), SplitPoints::Never, "{key}");
     }
 }
 
 #[test]
 fn splits_before_the_last_white_space_that_follows_something() {
-    let last = |text| last_split(text, Split::BeforeWhitespace);
+    let last = |text| last_split(text, SplitPoints::BeforeWhitespace);
     assert_eq!(last("one two  three"), Some(7));
     assert_eq!(last("one two  "), Some(7));
     assert_eq!(last("é\u{3000}x"), Some(2));
     assert_eq!(last("  one"), None);
     assert_eq!(last("one"), None);
     assert_eq!(last(""), None);
-    let last = |text| last_split(text, Split::BeforeSpaces);
+    let last = |text| last_split(text, SplitPoints::BeforeSpaces);
     assert_eq!(last("one two.\n three"), Some(3));
     assert_eq!(last("one \ntwo"), Some(3));
     assert_eq!(last("one\r\ntwo"), None);
-    assert_eq!(last_split("one two", Split::Never), None);
-    let last = |text| last_split(text, Split::BeforeSpace);
+    assert_eq!(last_split("one two", SplitPoints::Never), None);
+    let last = |text| last_split(text, SplitPoints::BeforeSpace);
     assert_eq!(last("one two  three"), Some(7));
     assert_eq!(last("one two\tthree\n four\u{3000}"), Some(3));
     assert_eq!(last("one two\u{2581} three"), Some(3));
@@ -108,7 +108,7 @@ static SENTENCE_PIECE: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
     let spaces = serde_json::json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
     let mut changes = vec![
         serde_json::json!({"/normalizer": {"type": "NFC"}}),
-        // Gemma
+        // the form of Gemma
         serde_json::json!({"/normalizer": spaces, "/pre_tokenizer":
             {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false}}),
         serde_json::json!({"/normalizer": spaces, "/pre_tokenizer": null}),
@@ -127,7 +127,7 @@ static SENTENCE_PIECE: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
 #[test]
 fn texts_of_sentence_piece_are_split_where_no_token_crosses_a_space() {
     let split = |changes| Tokenizer::of_bytes(of_sentence_piece(changes).to_string().as_bytes()).split();
-    assert_eq!(split(serde_json::json!({})), Split::BeforeSpace);
+    assert_eq!(split(serde_json::json!({})), SplitPoints::BeforeSpace);
     let token = serde_json::json!({"id": 1000, "content": "a\u{2581}b", "single_word": false, "lstrip": false,
         "rstrip": false, "normalized": false, "special": false});
     let crossing = serde_json::json!([["t", "h"], ["\u{2581}", "\u{2581}"], ["s", "\u{2581}"]]);
@@ -142,20 +142,20 @@ fn texts_of_sentence_piece_are_split_where_no_token_crosses_a_space() {
         serde_json::json!({"/normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u{2581}"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}]}, "/pre_tokenizer": null}),
     ] {
-        assert_eq!(split(changes.clone()), Split::Never, "{changes}");
+        assert_eq!(split(changes.clone()), SplitPoints::Never, "{changes}");
     }
-    // words are separate whatever the tokens are
+    // the pre-tokenizer separates words, so no token crosses a space
     let changes = serde_json::json!({"/model/vocab": vocab, "/model/merges": crossing, "/pre_tokenizer/split": true});
-    assert_eq!(split(changes), Split::BeforeSpace);
+    assert_eq!(split(changes), SplitPoints::BeforeSpace);
 }
 
 proptest! {
     #[test]
     fn pieces_have_the_ids_of_the_whole(text in "([a-z']|the|cat's|12|é|[ \n\r\t\u{3000}\u{a0}]){0,40}") {
         let ids = |text: &str| TOKENIZER.encode(text).unwrap();
-        prop_assert_eq!(TOKENIZER.split(), Split::BeforeWhitespace);
+        prop_assert_eq!(TOKENIZER.split(), SplitPoints::BeforeWhitespace);
         for (end, _) in text.char_indices() {
-            if let Some(at) = last_split(&text[..end], Split::BeforeWhitespace) {
+            if let Some(at) = last_split(&text[..end], SplitPoints::BeforeWhitespace) {
                 prop_assert_eq!([ids(&text[..at]), ids(&text[at..])].concat(), ids(&text));
             }
         }
@@ -166,9 +166,9 @@ proptest! {
         text in "([a-z']|the|cat's|12|é|e\u{301}|[.,!] |[ \n\r\t\u{3000}\u{a0}.!]){0,40}"
     ) {
         let ids = |text: &str| LLAMA_3.encode(text).unwrap();
-        prop_assert_eq!(LLAMA_3.split(), Split::BeforeSpaces);
+        prop_assert_eq!(LLAMA_3.split(), SplitPoints::BeforeSpaces);
         for (end, _) in text.char_indices() {
-            if let Some(at) = last_split(&text[..end], Split::BeforeSpaces) {
+            if let Some(at) = last_split(&text[..end], SplitPoints::BeforeSpaces) {
                 prop_assert_eq!([ids(&text[..at]), ids(&text[at..])].concat(), ids(&text));
             }
         }
@@ -184,9 +184,9 @@ proptest! {
     ) {
         for tokenizer in &*SENTENCE_PIECE {
             let ids = |text: &str| tokenizer.encode(text).unwrap();
-            prop_assert_eq!(tokenizer.split(), Split::BeforeSpace);
+            prop_assert_eq!(tokenizer.split(), SplitPoints::BeforeSpace);
             for (end, _) in text.char_indices() {
-                if let Some(at) = last_split(&text[..end], Split::BeforeSpace) {
+                if let Some(at) = last_split(&text[..end], SplitPoints::BeforeSpace) {
                     prop_assert_eq!([ids(&text[..at]), ids(&text[at..])].concat(), ids(&text));
                 }
             }

@@ -1,4 +1,4 @@
-//! An example of every format. The tests that iterate over the formats take their files from here.
+//! An example of every format, for the tests that iterate over the formats.
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, dead_code)] // each crate of tests uses a part
 
 use std::io::Write;
@@ -11,7 +11,8 @@ pub struct Example {
     extension: &'static str,
     /// The name in the corpus hashes of checkpoints. It never changes.
     pub hashed_name: &'static str,
-    /// Contents of the files that have these texts as their documents, in the field `text` if the format has fields.
+    /// Returns the contents of files with the given texts as their documents, in the field `text` if the format has
+    /// fields.
     pub files: fn(&[&str]) -> Vec<Vec<u8>>,
 }
 
@@ -47,18 +48,18 @@ const EXAMPLES: [Example; 6] = [
     Example { extension: "u16", hashed_name: "Ids16", files: |texts| vec![little_endian(&letter_ids(texts), 2)] },
 ];
 
-/// The example of the format with this extension.
+/// Returns the example of the format with the extension `extension`.
 pub fn example(extension: &str) -> &'static Example {
     let found = EXAMPLES.iter().find(|example| example.extension == extension);
     found.unwrap_or_else(|| panic!("there is no example of .{extension}"))
 }
 
-/// Bytes of little-endian ids, `width` bytes each.
+/// Returns the bytes of little-endian ids of `width` bytes each.
 pub fn little_endian(ids: &[u32], width: usize) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect()
 }
 
-/// A compressed file with one gzip member or Zstandard frame for each of `streams`.
+/// Returns a compressed file with one gzip member or Zstandard frame for each of `streams`.
 pub fn compressed(streams: &[&[u8]], extension: &str) -> Vec<u8> {
     let stream = |text: &&[u8]| match extension {
         "gz" => {
@@ -76,8 +77,8 @@ pub fn compressed(streams: &[&[u8]], extension: &str) -> Vec<u8> {
     streams.iter().flat_map(stream).collect()
 }
 
-/// A Parquet file with a column of text and a column of numbers, and with two rows per row group. A text of `None` is
-/// null.
+/// Returns a Parquet file with a column of text and a column of numbers, and with two rows per row group. A text of
+/// `None` is null.
 pub fn parquet(column: &str, texts: &[Option<&str>]) -> Vec<u8> {
     let schema = format!("message rows {{ required int64 number; optional binary {column} (utf8); }}");
     let schema = parquet::schema::parser::parse_message_type(&schema).unwrap();
@@ -97,8 +98,8 @@ pub fn parquet(column: &str, texts: &[Option<&str>]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// A Parquet file with columns of text. Each value has its definition level, and values below the highest level of
-/// their column are null.
+/// Returns a Parquet file with columns of text. Each value has its definition level, and values below the highest level
+/// of their column are null.
 pub fn parquet_columns(schema: &str, columns: &[&[(&str, i16)]]) -> Vec<u8> {
     let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();
@@ -117,7 +118,7 @@ pub fn parquet_columns(schema: &str, columns: &[&[(&str, i16)]]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// The ids of the texts' letters, 4 for `a`, and an end of text (1) after each text.
+/// Returns the ids of the texts' letters, 4 for `a`, and an end of text (1) after each text.
 fn letter_ids(texts: &[&str]) -> Vec<u32> {
     let id = |byte: u8| match byte {
         b'\n' => Some(1),

@@ -27,8 +27,8 @@ pub struct TestVolume {
 }
 
 impl TestVolume {
-    /// A volume with `files` (name, contents) as its corpus. Sequences have 4 tokens and are packed, nothing is held
-    /// out, and the tokenizer comes from [`letters`].
+    /// Returns a volume with `files` (name, contents) as its corpus. Sequences have 4 tokens and are packed. Nothing is
+    /// held out, and the tokenizer comes from [`letters`].
     pub fn new(files: &[(&str, &[u8])]) -> TestVolume {
         let folder = TempDir::new().unwrap();
         let tokenizer = TokenizerSource::File { path: "letters/tokenizer.json".into() };
@@ -41,7 +41,8 @@ impl TestVolume {
         volume
     }
 
-    /// A volume whose corpus is files of one format, named `0.txt`, `1.txt` and so on, with `texts` as its documents.
+    /// Returns a volume whose corpus is files of one format, named `0.txt`, `1.txt` and so on, with `texts` as the
+    /// documents.
     pub fn of_format(extension: &str, texts: &[&str]) -> TestVolume {
         let volume = TestVolume::new(&[]);
         for (index, contents) in (example(extension).files)(texts).iter().enumerate() {
@@ -66,12 +67,12 @@ impl TestVolume {
         stagecoach_data::prepare(&self.config, &mut |_| {})
     }
 
-    /// The tokenizer of the corpus, as the cache holds it.
+    /// Returns the tokenizer of the corpus from the cache.
     pub fn tokenizer(&self) -> Tokenizer {
         Tokenizer::load(&self.prepare().unwrap().tokenizer_file(&self.config)).unwrap()
     }
 
-    /// The tokenizer's files that a checkpoint gets.
+    /// Returns the tokenizer's files that a checkpoint contains.
     pub fn tokenizer_files(&self) -> BTreeMap<String, Vec<u8>> {
         stagecoach_data::tokenizer_files(&self.config, &self.prepare().unwrap()).unwrap().into_iter().collect()
     }
@@ -80,7 +81,7 @@ impl TestVolume {
         Dataset::open(&self.config, &self.prepare().unwrap()).unwrap()
     }
 
-    /// All ids in the cache, in order.
+    /// Returns all ids in the cache, in order.
     pub fn ids(&self) -> Vec<u32> {
         let prepared = self.prepare().unwrap();
         let bytes = fs::read(self.config.cache_root.join(prepared.folder).join("ids.bin")).unwrap();
@@ -88,7 +89,7 @@ impl TestVolume {
         bytes.chunks(prepared.id_bytes).map(id).collect()
     }
 
-    /// The error message of `prepare`, with the volume's path as `VOLUME`.
+    /// Returns the error message of `prepare`. `VOLUME` replaces the volume's path.
     pub fn error_message(&self) -> String {
         let error = self.prepare().map(|prepared| format!("{prepared:?}")).unwrap_err();
         assert!(!error.is_storage());
@@ -96,14 +97,20 @@ impl TestVolume {
     }
 }
 
-/// The plan of the only held-out set; one without microbatches if nothing is held out.
+/// Returns the plan of the only held-out set, or a plan without microbatches if nothing is held out.
 pub fn evaluation_plan(dataset: &Dataset, rows: usize) -> BatchPlan {
     let sets = dataset.evaluation_sets(rows);
     assert!(sets.len() <= 1);
     sets.into_iter().next().map_or_else(|| dataset.step_plan(0, 0, 0, 0).unwrap(), |set| set.plan)
 }
 
-/// An entry of `added_tokens`.
+/// Returns the ids of BOS, EOS and PAD.
+pub fn special(tokenizer: &Tokenizer) -> (Option<u32>, Vec<u32>, Option<u32>) {
+    let special = tokenizer.special_tokens();
+    (special.bos, special.eos.clone(), special.pad)
+}
+
+/// Returns an entry of `added_tokens`.
 pub fn special_token(name: &str, id: usize) -> Value {
     json!({
         "id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
@@ -111,7 +118,7 @@ pub fn special_token(name: &str, id: usize) -> Value {
     })
 }
 
-/// A tokenizer definition in which white space separates words. The vocabulary has the letters a to h.
+/// Returns a tokenizer definition in which white space separates words. The vocabulary has the letters a to h.
 pub fn letters() -> Value {
     let names = ["[BOT]", "[EOT]", "[PAD]", "[UNK]", "a", "b", "c", "d", "e", "f", "g", "h"];
     let vocabulary: serde_json::Map<String, Value> =

@@ -1,4 +1,4 @@
-//! Conversations as documents: their formats, their cache, and their parts.
+//! Tests conversations as documents: their formats, their cache, and their parts.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn all_formats_with_records_give_the_same_tokens() {
     for other in &others {
         assert_eq!((other.ids(), bitmap(other)), (of_lines.ids(), bitmap(&of_lines)));
     }
-    // rows of one block, and a resumed reading within a row group
+    // a stream of the rows reads no conversation twice in an epoch
     let mut streamed = of("a.parquet", &nested(&records, true));
     stream(&mut streamed.config, 1);
     let chat = chat(&streamed);
@@ -60,12 +60,12 @@ fn another_template_and_another_special_token_are_distinguished() {
     };
     volume.write("letters/tokenizer_config.json", br#"{"unk_token": "a"}"#);
     let token = refused();
-    assert!(token.contains("the chat template gets another special token than the one"), "{token}");
+    assert!(token.contains("a special token of the chat template is not the one"), "{token}");
     assert!(token.ends_with(r#"(its unk_token is "a", and was "[UNK]")"#), "{token}");
     volume.write("letters/tokenizer_config.json", br#"{"unk_token": "[UNK]"}"#);
     volume.write("letters/chat_template.jinja", TEMPLATE.replace(" [EOT] ", " [EOT]").as_bytes());
     let template = refused();
-    assert!(template.contains("its chat template is another than the one"), "{template}");
+    assert!(template.contains("its chat template is not the one"), "{template}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn parts_of_conversations_are_found_again() {
     }
 }
 
-/// The documents with their names, ids, and texts of the tokens that are trained on.
+/// Returns the documents with their names, ids, and texts of the tokens that are trained on.
 fn shown(config: &DataConfig, first: u64) -> Vec<(String, Vec<u32>, String)> {
     let mut all = Vec::new();
     stagecoach_data::show_documents(config, first, &mut |document| {
@@ -122,7 +122,7 @@ fn documents_are_shown_as_training_reads_them() {
     }
     assert_eq!(documents[2].2, "d a a a [EOT]");
     assert_eq!(shown(&volume.config, 3), documents[2..]);
-    // texts, and the ids of another tool
+    // a corpus of texts, and of ids from another tool
     let ids = little_endian(&[BOS, A, EOS, B, C, EOS], 4);
     let texts =
         TestVolume::new(&[("a.txt", b"a b"), ("b.jsonl", b"{\"text\": \" \"}\n{\"text\": \"c\"}"), ("c.tokens", &ids)]);

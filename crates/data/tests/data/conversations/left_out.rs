@@ -1,8 +1,8 @@
-//! Conversations that are cut, left out or refused.
+//! Tests conversations that are cut, left out or refused.
 
 use super::*;
 
-/// Conversations of 10, 20 and 40 tokens, of which the last does not fit into 24.
+/// Returns a volume with conversations of 10, 20 and 40 tokens. The last conversation does not fit into 24 tokens.
 fn long(on_long: OnLongConversation) -> TestVolume {
     let records = [conversation(0, 1, 1), conversation(1, 2, 1), conversation(2, 4, 1)];
     let mut volume = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&records))]);
@@ -25,7 +25,7 @@ fn long_conversations_are_refused_cut_or_left_out() {
     let cut = long(OnLongConversation::Truncate).prepare().unwrap();
     assert_eq!((cut.documents, cut.tokens), (3, 30 + 25));
     assert_eq!(cut.notes, ["1 conversation is cut at the end of a turn, since it is longer than data.sequenceLength"]);
-    // nothing of the assistant is left
+    // a sequence of 9 tokens holds one answer, and a sequence of 8 tokens holds none
     let mut short = long(OnLongConversation::Truncate);
     short.config.sequence_length = 9;
     let prepared = short.prepare().unwrap();
@@ -34,11 +34,12 @@ fn long_conversations_are_refused_cut_or_left_out() {
     assert!(short.error_message().contains("3 are left out, most of them longer than data.sequenceLength"));
 }
 
-/// The tokens are counted before the proof of the mask, which costs most for conversations with many turns.
+/// The encoder counts the tokens before it proves the mask, because a proof is expensive for conversations with many
+/// turns.
 #[test]
 fn a_long_conversation_that_is_left_out_needs_no_proof() {
     let mut volume = long(OnLongConversation::Skip);
-    // without a header for add_generation_prompt no mask is proven
+    // this template has no header for add_generation_prompt, so no mask can be proven
     let unproven = "{% for m in messages %}[BOT] {{ m.role[:1] }} {{ m.content }} [EOT] {% endfor %}";
     volume.write("letters/chat_template.jinja", unproven.as_bytes());
     volume.config.on_bad_record = OnBadRecord::Skip;
@@ -49,7 +50,7 @@ fn a_long_conversation_that_is_left_out_needs_no_proof() {
     assert!(nothing.contains("3 are left out, most of them longer than data.sequenceLength"), "{nothing}");
 }
 
-/// Losses of texts are noted for conversations too, except in the part that is cut off.
+/// Losses of characters in conversations are noted, except in the part that is cut off.
 #[test]
 fn losses_of_a_conversation_are_counted() {
     let of = |contents: [&str; 4]| {
@@ -71,7 +72,7 @@ fn losses_of_a_conversation_are_counted() {
     let noted = dataset.stream_notes(1);
     assert!(noted.iter().any(|note| note.contains("unknown tokens stand")), "{noted:?}");
 
-    // characters without a token and without a token for such characters
+    // a tokenizer that lacks characters and has no unknown token
     let mut letters = of(["a é", "漢 b", "c", "é"]);
     let mut tokenizer = crate::common::letters();
     tokenizer["model"] = json!({"type": "BPE", "vocab": {"a": 4, "b": 5, "c": 6, "g": 10, "h": 11}, "merges": []});
@@ -135,7 +136,7 @@ fn bad_input_is_refused_in_a_sentence() {
     assert!(trained.starts_with("data.tokenizer is trained on the corpus"), "{trained}");
 }
 
-/// Faults of the job are refused even if bad records are left out.
+/// A fault of the job is refused even if bad records are left out.
 #[test]
 fn a_template_that_no_conversation_can_use_is_a_fault_of_the_job() {
     let mut volume = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&[conversation(0, 1, 0)]))]);
@@ -179,7 +180,7 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
     let note = "4 bad records are left out: 1 without a conversation, 1 refused by the chat template, 2 without a message \
                 of the role assistant; in corpus/a.jsonl (4)";
     assert_eq!(left_out(&records).prepare().unwrap().notes, [note]);
-    // a conversation without an assistant is left out in any case
+    // a conversation without an assistant is left out even if bad records are refused
     let mut fails = left_out(&records[3..]);
     fails.write("corpus/b.jsonl", &lines(&records[1..2]));
     fails.config.on_bad_record = OnBadRecord::Fail;
@@ -194,7 +195,8 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
     assert_eq!(all.error_message(), nothing);
 }
 
-/// Such a message is context: a misspelt role would keep answers out of the loss in silence.
+/// A message with an unknown role is not trained on. Without a note, a misspelt role would silently remove answers from
+/// the loss.
 #[test]
 fn messages_of_unknown_roles_are_noted() {
     let message = |role: &str| json!({"role": role, "content": "the road"});

@@ -1,4 +1,4 @@
-//! Rows of whole conversations, in epochs, streams, held-out sets and mixtures.
+//! Tests rows of whole conversations, in epochs, streams, held-out sets and mixtures.
 
 use super::*;
 
@@ -38,7 +38,7 @@ proptest! {
         let undisturbed = open(&volume.config, &[]);
         let rows = all_rows(&undisturbed, seed, 20 * window);
         let counts = count(&rows, &expected);
-        // one after another, epoch after epoch
+        // epochs follow each other, so the counts differ by at most one
         let read: Vec<usize> = counts.iter().copied().filter(|&count| count > 0).collect();
         prop_assert!(read.iter().max().unwrap() - read.iter().min().unwrap() <= 1, "{counts:?}");
         prop_assert!(held_out || read.len() == counts.len() || read.iter().all(|&count| count == 1), "{counts:?}");
@@ -58,7 +58,7 @@ proptest! {
     }
 }
 
-/// Another corpus, of prompts with completions as texts: the completion and the end-of-text token are trained on.
+/// If prompts and completions are texts, the completion and the end-of-text token are trained on.
 #[test]
 fn the_completion_of_a_prompt_is_trained_on_up_to_its_end() {
     let record = json!({"prompt": "a b", "completion": " c d"});
@@ -94,7 +94,7 @@ fn held_out_conversations_stay_whole() {
     }
 }
 
-/// A source of texts in a mixture has the rows that it has alone.
+/// A source of texts has the same rows in a mixture as in a corpus without other sources.
 #[test]
 fn formats_of_sources_and_sets_mix() {
     let records = records(&[(1, 0), (2, 0), (1, 3)]);
@@ -120,7 +120,7 @@ fn formats_of_sources_and_sets_mix() {
     let chat = chat(&mixed);
     let expected: Vec<_> = records.iter().map(|record| alone(&chat, record)).collect();
     assert!(count(&rows(&dataset.microbatch(&plan, 1)), &expected).iter().sum::<usize>() > 0);
-    // a corpus of texts with a held-out set of conversations
+    // a corpus of texts may have a held-out set of conversations
     let set = HeldOutFiles {
         name: "chat".into(),
         paths: vec!["corpus/chat.jsonl".into()],

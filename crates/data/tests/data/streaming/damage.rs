@@ -1,4 +1,4 @@
-//! Bytes that are damaged on their way from a hub. A range of a Parquet file has no digest.
+//! Tests bytes that are damaged on their way from a hub. The hub has no digest for a range of a Parquet file.
 
 use std::io::Read;
 
@@ -8,11 +8,11 @@ use stagecoach_test_hub::{File, Hub};
 use super::{document, documents, open, rows, stream, train};
 use crate::common::TestVolume;
 
-/// A file whose pages have checksums, as pyarrow writes it with `write_page_checksum`. A column of zeros makes it
-/// larger than what a reader gets with the footer.
+/// A file whose pages have checksums, as pyarrow writes it with `write_page_checksum`. A column of zeros makes the file
+/// larger than the bytes that a reader requests with the footer.
 const WITH_CHECKSUMS: &[u8] = include_bytes!("../files/checksums.parquet.gz");
 
-/// A job that streams the file from a hub.
+/// Returns a hub with the file `contents`, and a volume whose job streams this file.
 fn job(contents: &[u8]) -> (Hub, TestVolume) {
     let hub = Hub::start();
     hub.put("datasets/org/plays", "main", [("0.parquet", File::large(contents.to_vec()))]);
@@ -25,14 +25,14 @@ fn job(contents: &[u8]) -> (Hub, TestVolume) {
     (hub, volume)
 }
 
-/// The job on a volume without windows.
+/// Returns the configuration of the job on a volume without windows.
 fn without_windows(volume: &TestVolume) -> DataConfig {
     let mut config = volume.config.clone();
     config.streaming.as_mut().unwrap().folder = volume.folder.path().join("other-windows");
     config
 }
 
-/// The error of the first step after `positions`.
+/// Returns the error of step `step`. The windows are made from `positions` on.
 fn refused(config: &DataConfig, positions: &[StreamPosition], step: u64) -> DataError {
     open(config, positions).wait_for_step(3 * step, 3, &|_| true).unwrap_err()
 }
@@ -57,7 +57,7 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
     let other = without_windows(&volume);
     assert_eq!(train(&open(&other, positions), 0, 5..9), steps[5..]);
 
-    // the fifth step reads three of the four sequences of the window at its end
+    // the fifth step ends in a window of four sequences, of which it reads three
     let prepared = volume.prepare().unwrap();
     let texts = part_texts(&volume.config, &prepared, &steps[4].2, &mut |_| {}).unwrap();
     let differs = |at: usize| {
@@ -66,7 +66,7 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
         let step = open(&other, positions).wait_for_step(15, 3, &|_| true);
         matches!(step, Err(DataError::WindowDiffers { window: 3 }))
     };
-    // positions of a letter that the flipped bit turns into the next letter; the text may also be in the page
+    // the positions of letters that the flipped bit turns into the next letter; a position may be in the page
     // statistics
     let letters = texts.iter().flat_map(|text| {
         let text = document(512 + text.name.number as usize).into_bytes();

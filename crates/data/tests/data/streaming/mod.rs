@@ -1,4 +1,4 @@
-//! Streamed corpora: the same batches wherever reading began, and whatever the volume keeps.
+//! Tests streamed corpora: the batches do not depend on where reading began, or on the windows that the volume keeps.
 
 mod damage;
 mod volume;
@@ -16,7 +16,7 @@ use crate::common::{A, EOS, TestVolume, little_endian, parquet};
 
 const BATCH: usize = 3;
 
-/// Documents with these numbers as their contents, in digits of base 8 as letters.
+/// Returns the document that consists of `number`, in digits of base 8 as letters.
 fn document(number: usize) -> String {
     format!("{number:o}").bytes().map(|digit| format!("{} ", char::from(b'a' + digit - b'0'))).collect()
 }
@@ -33,7 +33,7 @@ fn rows(texts: &[String]) -> Vec<u8> {
     parquet("text", &texts.iter().map(|text| Some(text.as_str())).collect::<Vec<_>>())
 }
 
-/// A volume with documents in files of several formats, one of which is divided into blocks.
+/// Returns a volume with documents in files of several formats, one of which is divided into blocks.
 fn volume(documents_per_file: usize) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
     let of_file = |file: usize| documents(file * documents_per_file..(file + 1) * documents_per_file);
@@ -58,7 +58,7 @@ fn open(config: &DataConfig, positions: &[StreamPosition]) -> Dataset {
     dataset
 }
 
-/// The batches of `steps`, the positions after each of them, and the parts of documents in it.
+/// The batches of a step, the positions after the step, and the parts of documents in the step.
 type Step = (Vec<Microbatch>, Vec<StreamPosition>, Vec<DocumentPart>);
 
 fn train(dataset: &Dataset, seed: u64, steps: std::ops::Range<u64>) -> Vec<Step> {
@@ -72,7 +72,7 @@ fn train(dataset: &Dataset, seed: u64, steps: std::ops::Range<u64>) -> Vec<Step>
     steps.map(step).collect()
 }
 
-/// The tokens of a document by its number.
+/// Returns the tokens of a document by its number.
 fn tokens(number: usize) -> Vec<i64> {
     let letters = format!("{number:o}").into_bytes();
     letters.iter().map(|digit| i64::from(A) + i64::from(digit - b'0')).collect()
@@ -90,7 +90,7 @@ proptest! {
         volume.config.seed = seed;
         volume.config.held_out = held_out.map_or(HeldOut::Nothing, HeldOut::Documents);
         stream(&mut volume, window);
-        // a small share of few documents may be empty
+        // a small share of few documents may hold out no document
         let prepared = stagecoach_data::prepare(&volume.config, &mut |_| {});
         prop_assume!(!matches!(prepared, Err(DataError::NothingDrawn { .. })));
         let undisturbed = train(&open(&volume.config, &[]), seed, 0..24);
@@ -140,7 +140,7 @@ fn an_epoch_has_every_document_once_in_an_order_of_its_own() {
     }
 }
 
-/// Parts are found by the file and the record of their document, wherever reading began.
+/// The file and the record identify the document of a part, wherever reading began.
 #[test]
 fn the_documents_of_a_step_are_known_by_name() {
     let mut volume = volume(20);
@@ -166,7 +166,7 @@ fn the_documents_of_a_step_are_known_by_name() {
                 _ => 80 + number - 1,
             };
             let expected = tokens(number);
-            // begin, letters, end
+            // the begin token, the letters, and the end token
             assert_eq!(text.document_tokens, expected.len() as u64 + 2, "{text:?}");
             let inputs = part.inputs.iter().filter(|id| expected.contains(id)).copied();
             let from = (part.tokens.start as usize).saturating_sub(1);
@@ -307,7 +307,7 @@ fn all_documents_are_counted_over_resumes() {
         "the texts spell special tokens, which are trained on as the characters they are written with: [EOT] (2 times); \
          set data.specialTokens to Parse to make them tokens",
         "the tokenizer lacks characters of the corpus: 4 unknown tokens stand for them",
-        "the texts have 2 halves of surrogate pairs whose other half is missing: U+FFFD stands for each",
+        "the texts have 2 halves of surrogate pairs without the second half: U+FFFD replaces each",
         "4 bad records are left out: 2 with null for text, 2 in invalid JSON; in corpus/a.jsonl (4)",
     ];
     assert!(undisturbed.iter().any(|(_, notes)| *notes == expected), "{undisturbed:#?}");

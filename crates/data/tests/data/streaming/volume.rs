@@ -1,4 +1,4 @@
-//! Windows on the volume, the thread that makes them, and sources that change or fail meanwhile.
+//! Tests windows on the volume, the thread that makes windows, and sources that change or fail during training.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn a_source_that_fails_is_one_sentence_after_the_windows_before_it() {
     ];
     assert_eq!(dataset.stream_notes(28 * BATCH as u64), expected);
 
-    // a file that grows while it is read
+    // the file grows while it is read
     let changed = volume.write("corpus/a.jsonl", good.as_bytes());
     let dataset = open(&volume.config, &[]);
     train(&dataset, 0, 0..1);
@@ -70,7 +70,7 @@ fn parts_of_windows_are_never_taken_for_windows() {
     let undisturbed = train(&open(&config, &[]), 0, 0..12);
     let prepared = stagecoach_data::prepare(&config, &mut |_| {}).unwrap();
     let windows = config.streaming.as_ref().unwrap().folder.join(&prepared.folder).join("0");
-    // a window that was being removed, one that lost its end, and one that was being written
+    // one window is partly removed, one is truncated, and one is unfinished
     fs::remove_file(windows.join("0000000000/ids.bin")).unwrap();
     let damaged = windows.join("0000000001/ids.bin");
     fs::File::options().write(true).open(&damaged).unwrap().set_len(1).unwrap();
@@ -92,7 +92,7 @@ fn windows_are_made_of_the_files_that_were_prepared() {
     assert!(error.to_string().starts_with("the corpus has other files, or files with other contents"), "{error}");
 }
 
-/// A file of one block is overwritten or cut off while it is read: no window has a part of both contents.
+/// If a file of one block is overwritten or cut off while it is read, no window contains parts of both contents.
 #[test]
 fn a_file_that_changes_within_a_block_ends_the_stream() {
     let texts = documents(64..512);
@@ -118,7 +118,7 @@ fn a_file_that_changes_within_a_block_ends_the_stream() {
     }
 }
 
-/// The names of this process's threads.
+/// Returns the names of this process's threads.
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     tasks.filter_map(|task| Some(fs::read_to_string(task.path().join("comm")).ok()?.trim().to_owned())).collect()

@@ -39,7 +39,7 @@ impl fmt::Debug for GroupSecret {
 }
 
 impl GroupSecret {
-    /// A new key for the group of `epoch`.
+    /// Generates a new key for the group of `epoch`.
     ///
     /// # Errors
     /// If the operating system has no random numbers.
@@ -49,17 +49,17 @@ impl GroupSecret {
         Ok(GroupSecret { epoch, key })
     }
 
-    /// The number of the group.
+    /// Returns the number of the group's fence.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The key as hexadecimal digits.
+    /// Returns the key as hexadecimal digits.
     pub fn key_hex(&self) -> String {
         self.key.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The secret with a key in the form of `key_hex`; `None` if `hex` is not such a key.
+    /// Returns the secret whose key has the hexadecimal digits `hex`; `None` if `hex` is not such a key.
     pub fn from_key_hex(epoch: u64, hex: &str) -> Option<GroupSecret> {
         let mut key = [0; KEY_BYTES];
         if hex.len() != 2 * KEY_BYTES || !hex.is_ascii() {
@@ -75,8 +75,8 @@ impl GroupSecret {
         Builder::new(PROTOCOL.parse()?).psk(0, &self.key)?.prologue(prologue)
     }
 
-    /// The prologue on which both sides must agree. The prologue makes the handshake fail if the peer uses another kind
-    /// of connection or another group.
+    /// Returns the prologue on which both sides must agree. The handshake fails if the peer uses another kind of
+    /// connection or another group.
     fn prologue(&self, purpose: &str) -> Vec<u8> {
         [purpose.as_bytes(), &self.epoch.to_le_bytes()].concat()
     }
@@ -106,7 +106,7 @@ impl Handshake {
         Session::new(self.0)
     }
 
-    /// The responder's side of a handshake: returns the session, and the answer to the initiator's message.
+    /// Answers a handshake as the responder. Returns the session, and the answer to the initiator's message.
     ///
     /// # Errors
     /// `InvalidData` if the initiator does not hold the key.

@@ -1,4 +1,4 @@
-//! The stream after a handshake: a sequence of records, each a size and an encrypted payload.
+//! The stream after a handshake: a sequence of records, each with a size and an encrypted payload.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Session {
         state.into_stateless_transport_mode().map(|state| Session(Arc::new(state))).map_err(failed)
     }
 
-    /// A reader that decrypts the data from `stream`.
+    /// Returns a reader that decrypts the data from `stream`.
     pub fn reader<S: Read>(&self, stream: S) -> SecureReader<S> {
         SecureReader {
             stream,
@@ -37,7 +37,7 @@ impl Session {
         }
     }
 
-    /// A writer that encrypts the data for `stream`.
+    /// Returns a writer that encrypts the data for `stream`.
     pub fn writer<S: Write>(&self, stream: S) -> SecureWriter<S> {
         SecureWriter { stream, session: self.clone(), nonce: 0, record: Vec::new() }
     }

@@ -6,12 +6,13 @@ use proptest::prelude::*;
 
 use super::stream::{MAX_PAYLOAD_BYTES, PREFIX_BYTES, TAG_BYTES};
 use super::*;
+use crate::wire::frame::tests::SlowStream;
 
 fn secret(epoch: u64) -> GroupSecret {
     GroupSecret { epoch, key: [7; KEY_BYTES] }
 }
 
-/// The sessions of both sides.
+/// Returns the sessions of both sides.
 fn sessions() -> [Session; 2] {
     let (handshake, message) = Handshake::begin(&secret(1), "test").unwrap();
     let (peer, answer) = Handshake::respond(&secret(1), "test", &message).unwrap();
@@ -99,19 +100,9 @@ proptest! {
     /// The stream returns one byte per read, and `WouldBlock` before each byte.
     #[test]
     fn records_round_trip_through_a_stream_that_would_block(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..99), 0..9)) {
-        struct Slow<'a>(&'a [u8], bool);
-        impl Read for Slow<'_> {
-            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-                self.1 = !self.1;
-                match self.1 {
-                    true => Err(ErrorKind::WouldBlock.into()),
-                    false => self.0.read(&mut buffer[..1]),
-                }
-            }
-        }
         let [ours, peer] = sessions();
         let bytes = sent(&ours, &parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let mut reader = peer.reader(Slow(&bytes, false));
+        let mut reader = peer.reader(SlowStream { bytes: &bytes, blocked: false });
         let (mut read, mut buffer) = (Vec::new(), [0; 7]);
         loop {
             match reader.read(&mut buffer) {

@@ -24,7 +24,7 @@ fn votes_broadcasts_and_gathers_keep_their_order_over_many_steps() {
         broadcast(1);
         let mut verdicts = Vec::new();
         for step in 1..=STEPS {
-            // one step ahead
+            // the leader broadcasts one step ahead
             broadcast(step + 1);
             assert_eq!(member.receive_broadcast(LAYOUTS).unwrap(), step.to_le_bytes());
             let vote = StepVote {
@@ -71,10 +71,10 @@ fn only_the_leader_broadcasts_and_frames_are_bounded() {
     let (coordinator, stages) = formed_group(2, timeouts(), StepRules::default());
     let message = stages[1].member.broadcast(LAYOUTS, vec![1]).unwrap_err();
     assert!(matches!(message, GroupError::NotLeader { .. }), "{message}");
-    assert_eq!(message.to_string(), "stage 1 tried to broadcast: only stage 0 may, which leads the group");
+    assert_eq!(message.to_string(), "stage 1 tried to broadcast: only the leader, stage 0, may broadcast");
     let large = stages[1].member.all_gather(OTHER, vec![0; 65 << 20]).unwrap_err();
     assert!(large.to_string().contains("at most 67108864"), "{large}");
-    // neither message harmed the group
+    // the group continues after both errors
     on_all(&stages, |_, member| member.all_gather(OTHER, vec![0; 1 << 20]).unwrap());
     assert!(leave(stages, 0).into_iter().all(|left| left.is_ok()));
     assert_eq!(coordinator.failure(), None);

@@ -1,6 +1,7 @@
-//! Any stage's death ends the whole group, and each survivor gets one report.
+//! Any stage's death ends the whole group, and each survivor gets one report. Hang detection: all stages are alive, but
+//! none makes progress.
 
-use stagecoach_group::{GroupTimeouts, StepRules};
+use stagecoach_group::{GroupTimeouts, StepRules, StepVote};
 
 use super::support::{
     SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, coordinator, formed_group, formed_group_through_proxy, hello, join,
@@ -49,7 +50,7 @@ fn a_closed_connection_is_a_failure_for_both_ends() {
     let (_coordinator, mut stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
     proxy.disconnect();
     let failure = stages.remove(2).only_failure();
-    // A member can't distinguish its own network failure from stage 0's death.
+    // A member can't distinguish a failure of its network from the death of stage 0.
     assert_eq!(failure.root_cause_rank, Some(0));
     assert!(failure.to_string().starts_with("stage 0 closed its control connection"), "{failure}");
     assert_all_report(stages, 2, "stage 2");
@@ -63,7 +64,7 @@ fn a_frozen_member_times_out() {
     proxy.freeze();
     let frozen = stages.remove(1);
     assert_all_report(stages, 1, "stage 1 has sent no heartbeat for 2");
-    // the frozen stage receives nothing either, and times out on its own
+    // the frozen stage also receives nothing, so it reports that stage 0 has timed out
     let failure = frozen.only_failure();
     assert_eq!(failure.root_cause_rank, Some(0));
     assert!(failure.to_string().starts_with("stage 0 has sent no heartbeat for 2"), "{failure}");
@@ -74,7 +75,7 @@ fn a_member_that_does_not_read_does_not_block_the_others() {
     const MESSAGES: usize = 60;
     let (_coordinator, stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
     proxy.freeze();
-    // far more than the socket buffers hold
+    // the data exceeds the socket buffers by far
     let sent = vec![7; 1 << 20];
     (0..MESSAGES).for_each(|_| stages[0].member.broadcast(1, sent.clone()).unwrap());
     (0..MESSAGES).for_each(|_| assert!(stages[1].member.receive_broadcast(1).unwrap() == sent));
@@ -123,4 +124,44 @@ fn a_plan_above_the_frame_limit_ends_the_group() {
     coordinator.release(vec![0; 65 << 20], StepRules::default());
     let error = join(&address, hello(0, 1), GroupTimeouts { startup_timeout: TEST_TIMEOUT, ..timeouts() }).unwrap_err();
     assert!(error.to_string().contains("too large for the control connection"), "{error}");
+}
+
+fn short_stall_timeout() -> GroupTimeouts {
+    GroupTimeouts { stall_timeout: SHORT_TIMEOUT, ..timeouts() }
+}
+
+#[test]
+fn a_hang_is_traced_to_its_root_cause() {
+    let (_coordinator, stages) = formed_group(3, short_stall_timeout(), StepRules::default());
+    stages[0].member.activity().set("RECV_B of microbatch 4", Some(1));
+    stages[1].member.activity().set("RECV_B of microbatch 3", Some(2));
+    stages[2].member.activity().set("F 5", None);
+    for stage in stages {
+        let failure = stage.only_failure();
+        assert_eq!(failure.root_cause_rank, Some(2));
+        assert!(failure.to_string().starts_with("nothing has moved for "), "{failure}");
+        let chain = "stage 0 waits for RECV_B of microbatch 4 from stage 1, which waits for RECV_B of microbatch 3 \
+                     from stage 2, which has been in F 5 for ";
+        assert!(failure.to_string().contains(chain), "{failure}");
+        assert_eq!(failure.is_root_cause(), failure.rank == 2);
+    }
+}
+
+#[test]
+fn a_missing_vote_is_traced_to_its_rank() {
+    let (_coordinator, mut stages) = formed_group(3, short_stall_timeout(), StepRules::default());
+    stages[1].member.activity().set("B 2", None);
+    let hung = stages.remove(1);
+    std::thread::scope(|scope| {
+        for stage in &stages {
+            let member = &stage.member;
+            scope.spawn(move || {
+                member.activity().set("EXCHANGE", None);
+                let error = member.vote(StepVote { step: 9, ..StepVote::default() }).unwrap_err();
+                let chain = "stage 0 waits for the vote on step 9 from stage 1, which has been in B 2 for ";
+                assert!(error.to_string().contains(chain), "{error}");
+            });
+        }
+    });
+    assert!(hung.only_failure().is_root_cause());
 }

@@ -16,7 +16,7 @@ use stagecoach_group::{
 
 use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, find, form, hello, join_at, secret, timeouts};
 
-/// The prologues to which the two sides' handshakes are bound.
+/// The prologue of both sides' handshakes.
 const PURPOSE: &str = "stagecoach control";
 
 /// A formed group that counts the connections it rejects.
@@ -28,7 +28,8 @@ struct CountingGroup {
 }
 
 impl CountingGroup {
-    /// Opens other connections to the address with `others`, then forms the group while those connections continue.
+    /// Calls `others`, which opens other connections to the address, and forms the group while these connections are
+    /// open.
     fn form<T>(timeouts: GroupTimeouts, others: impl FnOnce(&str) -> T) -> (CountingGroup, T) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -45,7 +46,7 @@ impl CountingGroup {
         (CountingGroup { coordinator, address, stages, rejected }, others)
     }
 
-    /// Waits until `count` connections have been rejected, and checks that nothing else has happened.
+    /// Waits until `count` connections have been rejected, and checks that the group has not failed.
     fn assert_rejected(&self, count: usize) {
         let deadline = Instant::now() + TEST_TIMEOUT;
         while self.rejected.load(Ordering::SeqCst) < count {
@@ -68,7 +69,7 @@ fn read_all(stream: &mut TcpStream) -> Vec<u8> {
             Ok(count @ 1..) => answer.extend_from_slice(&buffer[..count]),
             Ok(_) => return answer,
             Err(error) => {
-                // unread bytes on the other side turn a close into a reset
+                // a peer that closes a connection with unread bytes sends a reset
                 assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
                 return answer;
             }
@@ -76,7 +77,7 @@ fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// The answer of the port to `bytes`, up to the end of the connection.
+/// Returns the answer of the port to `bytes`, up to the end of the connection.
 fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(bytes).unwrap();
@@ -143,7 +144,7 @@ fn a_recorded_connection_can_not_be_replayed() {
             near.read_exact(&mut recorded).unwrap();
             far.write_all(&recorded).unwrap();
             answers.join().unwrap();
-            // the stage's hello never arrives, so the same stage can join again below
+            // the proxy does not forward the hello, so the same stage can join again below
             let mut hello = [0; 64];
             near.read_exact(&mut hello).unwrap();
             recorded.extend(hello);
@@ -165,19 +166,19 @@ fn a_flood_of_half_open_connections_keeps_no_stage_out() {
     let (group, flood) = CountingGroup::form(timeouts(), |address| {
         (0..600).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>()
     });
-    // the oldest connections were closed to make room, and the others are rejected when they end
+    // the coordinator has closed the oldest connections to make room, and rejects each remaining one when it ends
     drop(flood);
     group.assert_rejected(600);
 }
 
-/// The error of joining a server that sends `bytes`.
+/// Returns the error of a stage that tries to join a server that sends `bytes`.
 fn join_a_server_that_sends(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(&bytes).unwrap();
-        // the socket stays open until the member has read the bytes: a reset could overtake them
+        // the socket stays open until the member has read the bytes, because a reset could discard them
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let once = GroupTimeouts { startup_timeout: Duration::ZERO, ..timeouts() };
@@ -205,8 +206,8 @@ fn another_version_is_reported_before_anything_is_sent() {
     let find = || Ok(Rendezvous { protocol_version: PROTOCOL_VERSION + 1, ..find("127.0.0.1:9")().unwrap() });
     let error = Member::join(find, hello(1, 2), Mesh::pipeline(2), timeouts(), |_| {}, |_| {}).unwrap_err();
     let expected = format!(
-        "stage 1 speaks version {PROTOCOL_VERSION} of the control protocol and the leader version {}: all stages must run \
-         one image",
+        "stage 1 uses version {PROTOCOL_VERSION} of the control protocol, and the leader uses version {}: run the same \
+         image on all stages",
         PROTOCOL_VERSION + 1
     );
     assert_eq!(error.to_string(), expected);
@@ -228,5 +229,5 @@ fn a_coordinator_that_is_not_found_or_reached_is_reported_after_the_timeout() {
     assert!(error.to_string().contains("(no group has begun in /jobs/a)"), "{error}");
     let superseded = || Err(NotFound::Superseded("attempt 4".to_owned()));
     let error = Member::join(superseded, hello(1, 2), Mesh::pipeline(2), timeouts(), |_| {}, |_| {}).unwrap_err();
-    assert_eq!(error.to_string(), "stage 1 is of a group that is over: attempt 4 has begun");
+    assert_eq!(error.to_string(), "stage 1 belongs to a group that has ended: attempt 4 has begun");
 }

@@ -1,4 +1,4 @@
-//! From the first hello to a formed group.
+//! Tests of the formation of a group, from the first hello on.
 
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
@@ -205,7 +205,7 @@ fn one_that_was_replaced_is_kept_out() {
     coordinator.release(Vec::new(), StepRules::default());
     let zero = join(&address, hello(0, 2), timeouts()).unwrap();
     let (second, ..) = second.join().unwrap().unwrap();
-    // the group has been released, so a third process of the stage ends the group, which has to form again
+    // the group has been released, so a third process of the stage ends the group
     let third = joining(2);
     let failure = |member: &Member| member.wait_for_failure(TEST_TIMEOUT).unwrap();
     assert!(failure(&second).is_root_cause());

@@ -1,4 +1,4 @@
-//! Leaving together, and leaving others behind.
+//! Tests of leaving: all members leave together, or some leave while other members continue.
 
 use std::thread;
 

@@ -5,7 +5,6 @@ mod collectives;
 mod failures;
 mod foreign_peers;
 mod formation;
-mod hangs;
 mod leaving;
 mod refusals;
 mod replicas;

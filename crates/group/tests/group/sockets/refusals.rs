@@ -1,4 +1,4 @@
-//! Refused stages, and their messages.
+//! Tests of refused stages, and of the messages that they report.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -14,7 +14,7 @@ fn refused(change: impl FnOnce(&mut Hello)) -> String {
     change(&mut joining);
     let error = join(&address, joining, timeouts()).unwrap_err();
     assert!(matches!(error, GroupError::Refused { .. }), "{error}");
-    // the group is unaffected
+    // the refusal does not affect the group
     coordinator.release(Vec::new(), StepRules::default());
     let one = thread::spawn({
         let address = address.clone();
@@ -86,7 +86,7 @@ fn a_second_pod_for_a_rank_ends_the_group() {
         assert!(message.contains(expected), "{message}");
     }
     assert_eq!(coordinator.failure().unwrap().root_cause_rank, Some(1));
-    // stage 0 gets the failure when it joins, which it does once it has prepared
+    // stage 0 joins after it has prepared, and then receives the failure
     let zero = join(&address, hello(0, 2), timeouts()).unwrap_err();
     assert!(matches!(zero, GroupError::GroupFailed(_)), "{zero}");
 }

@@ -26,7 +26,7 @@ fn coordinator(timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String)
     coordinator_of(0, timeouts, lost)
 }
 
-/// The coordinator in the process of rank `leader`, whose last group lost the ranks `lost`.
+/// Starts the coordinator of rank `leader`, whose last group lost the ranks `lost`.
 fn coordinator_of(leader: usize, timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -34,7 +34,7 @@ fn coordinator_of(leader: usize, timeouts: GroupTimeouts, lost: &[usize]) -> (Co
     (Coordinator::start(listener, hello, timeouts, secret(), Quorum::new(MESH, 1), || {}).unwrap(), address)
 }
 
-/// Lets the other ranks join, then rank 0 once the members are decided.
+/// Lets the ranks `others` join, and rank 0 once the members are decided.
 fn join_ranks(coordinator: &Coordinator, address: &str, others: &[usize]) -> Vec<TestStage> {
     join_leader(0, coordinator, address, others)
 }
@@ -64,7 +64,7 @@ fn patient_timeouts() -> GroupTimeouts {
     GroupTimeouts { startup_timeout: Duration::from_secs(8), ..timeouts() }
 }
 
-/// Timeouts with which a stage soon gives up if it finds no group.
+/// Timeouts that expire soon if a stage finds no group.
 fn short_timeouts() -> GroupTimeouts {
     GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() }
 }
@@ -82,7 +82,7 @@ fn a_group_continues_without_a_lost_replica_and_readmits_it() {
     let (coordinator, address) = coordinator(timeouts(), &[3]);
     let wait = |rank| join(&address, hello(rank, WORLD_SIZE), short_timeouts());
     thread::scope(|scope| {
-        // a survivor of the lost replica is present, and waits
+        // rank 2 has lost the other stage of its replica, and waits
         let third = scope.spawn(move || wait(2));
         let stages = join_ranks(&coordinator, &address, &[1]);
         assert!(stages.iter().all(|stage| ranks(stage) == [0, 1]), "{:?}", stages[0].roster);
@@ -129,7 +129,7 @@ fn stages_of_two_replicas_train_led_by_the_second_stage_0() {
     let refused = stages[1].member.broadcast(3, vec![5]).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "stage 1 of replica 0 tried to broadcast: only stage 0 of replica 1 may, which leads the group"
+        "stage 1 of replica 0 tried to broadcast: only the leader, stage 0 of replica 1, may broadcast"
     );
     assert!(vote(&stages, 1).iter().all(|verdict| !verdict.regroup));
     // the leader's process ends
@@ -217,7 +217,7 @@ fn too_few_replicas_are_no_group() {
     assert_eq!(error.to_string(), "stages 1 of replica 0, 0 of replica 1, 1 of replica 1 did not join within 2.0 s");
 }
 
-/// A stage that waits beside a group of one replica leads the next group, unless the leader itself begins it.
+/// A stage that waits outside a group of one replica leads the next group if the leader's process has ended.
 #[test]
 fn a_stage_that_waits_beside_the_only_replica_succeeds_its_leader() {
     let (coordinator, address) = coordinator(timeouts(), &[3]);
@@ -229,7 +229,7 @@ fn a_stage_that_waits_beside_the_only_replica_succeeds_its_leader() {
         let third = wait(2);
         let stages = join_ranks(&coordinator, &address, &[1]);
         form(&stages);
-        // starts to wait only after the group has formed without it
+        // rank 3 starts to wait after the group has formed
         let fourth = wait(3);
         while coordinator.waiting_ranks() != [2, 3] {
             thread::yield_now();
@@ -243,7 +243,7 @@ fn a_stage_that_waits_beside_the_only_replica_succeeds_its_leader() {
     });
 }
 
-/// A leader that closes the connection to a stage, for example to a silent one, is alive. The stage joins again.
+/// A leader that closes the connection to a silent stage still lives, so the stage joins again.
 #[test]
 fn a_leader_that_hangs_up_is_not_succeeded() {
     let (coordinator, address) = coordinator(timeouts(), &[]);
@@ -268,12 +268,12 @@ fn a_leader_that_hangs_up_is_not_succeeded() {
     });
 }
 
-/// The stage that succeeds a leader also notices its end while that leader's group is joining. Other stages look for
+/// The stage that succeeds a leader also notices the leader's end before the group is released. Other stages look for
 /// the next group.
 #[test]
 fn a_leader_that_ends_before_its_group_is_released_is_succeeded() {
     let (coordinator, address) = coordinator(timeouts(), &[]);
-    // if no group let the stage join, the group may already be over
+    // a stage that no group has accepted waits for some seconds before it concludes that the leader has ended
     let succeed = || {
         let find = || Ok(Rendezvous { succeeds_leader: true, ..rendezvous(&address) });
         join_found(find, hello(2, WORLD_SIZE), MESH, patient_timeouts())

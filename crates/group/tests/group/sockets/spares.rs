@@ -1,4 +1,4 @@
-//! Spares: which spare takes which place when a process ends, and which spares take none.
+//! Tests of spares: which spare takes the place of a stage whose process has ended.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
@@ -9,7 +9,7 @@ use super::support::{
     ControlProxy, TEST_TIMEOUT, TestStage, coordinator, form, hello, join_at, leave, rendezvous, timeouts,
 };
 
-/// A spare on a thread, which finds only one group.
+/// A spare on a thread. The spare finds only one group.
 struct Spare {
     thread: JoinHandle<Result<SpareOutcome, GroupError>>,
     plans: Receiver<Vec<u8>>,
@@ -52,7 +52,7 @@ fn group() -> (Coordinator, Vec<TestStage>, [Spare; 2]) {
     coordinator.release(b"the plan".to_vec(), StepRules::default());
     let stages = join_at(&vec![address.clone(); 3], timeouts());
     form(&stages);
-    // started one after the other, so that their order is known
+    // the spares start one after the other, so that their order is known
     let spares = [0, 1].map(|nth| Spare::start(&address, number(nth)).standing_by());
     (coordinator, stages, spares)
 }
@@ -76,7 +76,7 @@ fn the_first_spare_takes_the_place_of_stage_0() {
     coordinator.release(b"the plan".to_vec(), StepRules::default());
     let stages = join_at(&[address], timeouts());
     let spare = Spare::start(&proxy.address, Hello { world_size: 1, ..number(0) }).standing_by();
-    // closes the connection, as the death of stage 0's process does
+    // the proxy closes the connection, as the death of stage 0's process does
     proxy.disconnect();
     assert_eq!(spare.end().unwrap(), SpareOutcome::Promoted { rank: 0, incarnation: 1 });
     assert_eq!(coordinator.failure(), None, "a spare is no member");

@@ -39,13 +39,12 @@ pub(crate) fn hello(rank: usize, world_size: usize) -> Hello {
         attempt: 3,
         rank,
         world_size,
-        lost_ranks: None,
-        incarnation: 0,
         pod_uid: format!("pod-{rank}"),
         version: "0.1.0".to_owned(),
         config: BTreeMap::from([("seed".to_owned(), "42".to_owned()), ("model".to_owned(), "Llama".to_owned())]),
         data_address: format!("127.0.0.1:{}", 40_000 + rank),
         host: format!("host-{rank}"),
+        ..Hello::default()
     }
 }
 
@@ -69,7 +68,7 @@ impl TestStage {
     }
 }
 
-/// The secret of all groups in these tests.
+/// Returns the secret of all groups in these tests.
 pub(crate) fn secret() -> GroupSecret {
     GroupSecret::from_key_hex(5, &"07".repeat(32)).unwrap()
 }
@@ -84,7 +83,7 @@ pub(crate) fn rendezvous(address: &str) -> Rendezvous {
     Rendezvous::new(address.to_owned(), secret())
 }
 
-/// A coordinator on a free port, for `world_size` stages.
+/// Starts a coordinator on a free port, for `world_size` stages.
 pub(crate) fn coordinator(world_size: usize, timeouts: GroupTimeouts) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -113,7 +112,7 @@ pub(crate) fn join_found(
     Ok(TestStage { member, roster, plan, failures })
 }
 
-/// Joins every stage at its address, each on its own thread. Returns the stages by rank.
+/// Lets every stage join at its address, each on a separate thread. Returns the stages by rank.
 pub(crate) fn join_at(addresses: &[String], timeouts: GroupTimeouts) -> Vec<TestStage> {
     let world_size = addresses.len();
     thread::scope(|scope| {
@@ -124,7 +123,7 @@ pub(crate) fn join_at(addresses: &[String], timeouts: GroupTimeouts) -> Vec<Test
     })
 }
 
-/// A formed group.
+/// Returns a formed group.
 pub(crate) fn formed_group(
     world_size: usize,
     timeouts: GroupTimeouts,
@@ -137,7 +136,7 @@ pub(crate) fn formed_group(
     (coordinator, stages)
 }
 
-/// A formed group whose stage `through` connects through a proxy.
+/// Returns a formed group whose stage `through` connects through a proxy.
 pub(crate) fn formed_group_through_proxy(
     world_size: usize,
     through: usize,
@@ -157,7 +156,7 @@ pub(crate) fn form(stages: &[TestStage]) {
     on_all(stages, |_, member| member.form().unwrap());
 }
 
-/// Does `work` on every stage at once. Returns the results by rank.
+/// Calls `work` for every stage at the same time. Returns the results by rank.
 pub(crate) fn on_all<T: Send>(stages: &[TestStage], work: impl Fn(usize, &Member) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let work = &work;
@@ -167,7 +166,7 @@ pub(crate) fn on_all<T: Send>(stages: &[TestStage], work: impl Fn(usize, &Member
     })
 }
 
-/// Lets all stages leave with `code`. Returns the result of each.
+/// Lets all stages leave with `code`. Returns one result for each stage.
 pub(crate) fn leave(stages: Vec<TestStage>, code: i32) -> Vec<Result<(), GroupError>> {
     let leaving: Vec<_> = stages.into_iter().map(|stage| thread::spawn(move || stage.member.leave(code))).collect();
     leaving.into_iter().map(|leaving| leaving.join().unwrap()).collect()
@@ -182,7 +181,7 @@ pub(crate) struct ControlProxy {
 
 #[derive(Debug, Default)]
 struct ProxyState {
-    /// Whether the proxy forwards nothing more. The proxy then keeps all connections open.
+    /// Whether the proxy has stopped forwarding. A frozen proxy keeps all connections open.
     frozen: AtomicBool,
     closed: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,

@@ -4,15 +4,16 @@
 use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::*;
 
+use super::model_pod::ModelPod;
 use super::properties::BrokenInvariant;
 
-/// The current time is constant. Advancing time ages everything else, so that states that differ only by a time shift
-/// are equal.
+/// The current time, which is constant. When time advances, all other times become older instead, so that states that
+/// differ only by a time shift are equal.
 pub(crate) const NOW: UnixMillis = UnixMillis::from_seconds(10_000);
 /// Ages above this number of seconds are equal. The number exceeds every timeout.
 pub(crate) const HORIZON_SECONDS: u64 = 40;
 
-/// The rank in the name of a pod that was created as a spare. The name then has the spare's number instead of an
+/// The rank in the name of a pod that was created as a spare. Such a name has the spare's number instead of an
 /// incarnation.
 pub(crate) const SPARE: u32 = u32::MAX;
 
@@ -20,26 +21,26 @@ pub(crate) const SPARE: u32 = u32::MAX;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterState {
     pub(crate) job: JobObject,
-    /// The pods by attempt and stage. A name occurs at most once, as in the API server.
+    /// The pods, sorted by attempt and stage. No two pods have the same name, as in the API server.
     pub(crate) pods: Vec<ModelPod>,
     pub(crate) volume: ModelVolume,
     pub(crate) operator: ModelOperator,
-    /// The result of another read from a stale cache.
+    /// The older result that the next read from a stale cache returns.
     pub(crate) stale_cache: Option<StaleCache>,
     /// Whether lost stages are replaced while the other stages survive.
     pub(crate) replaces_stages: bool,
     /// The number of spares beside the stages.
     pub(crate) spares: u32,
-    /// The minimal number of replicas with which a group may train.
+    /// The smallest number of replicas with which a group may train.
     pub(crate) min_data_parallel: u32,
     /// The groups that have formed, in order. The list is kept only if there are spares or if replicas may be missing.
     /// An older group stays in the list only while a process is still in it.
     pub(crate) groups: Vec<ModelGroup>,
     /// The queue of the job.
     pub(crate) queue: ModelQueue,
-    /// The number of replicas that the queue admits; `None` for all.
+    /// The number of replicas that the queue admits. `None` if the queue admits all.
     pub(crate) admitted_replicas: Option<u32>,
-    /// Faults that may still happen.
+    /// The faults that may still happen.
     pub(crate) remaining_faults: Faults,
     pub(crate) history: History,
 }
@@ -50,7 +51,7 @@ pub(crate) enum ModelQueue {
     /// The job has no queue.
     #[default]
     None,
-    /// The job waits after this number of admissions.
+    /// The job waits, and was admitted this number of times before.
     Waiting(u64),
     /// The job is admitted for the n-th time.
     Admitted(u64),
@@ -72,7 +73,7 @@ impl ModelQueue {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelGroup {
     pub(crate) attempt: u64,
-    /// For each rank, the incarnation that the group knows; `None` for a stage of a replica that the group lacks.
+    /// The incarnation of each rank in the group. `None` for a stage of a replica that the group lacks.
     pub(crate) incarnations: Vec<Option<u32>>,
     /// Whether an earlier group of the attempt lacked a replica that this group has.
     pub(crate) took_back: bool,
@@ -94,8 +95,8 @@ impl ModelGroup {
     }
 }
 
-/// The job object. `ModelOperator::job_is_current` stands for its resourceVersion, because the only thing that matters
-/// is whether another client has written since.
+/// The job object. The model has no resourceVersion. `ModelOperator::job_is_current` is enough, because only later
+/// writes of other clients matter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct JobObject {
     pub(crate) desired: Desired,
@@ -110,54 +111,12 @@ pub(crate) struct Name {
     pub(crate) incarnation: u32,
 }
 
-/// A pod: the object and its process.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ModelPod {
-    pub(crate) name: Name,
-    /// The stages and replicas of the pod's attempt.
-    pub(crate) mesh: Mesh,
-    pub(crate) process: ModelProcess,
-    /// The stage whose place a spare has taken, and its incarnation there.
-    pub(crate) promoted_to: Option<(u32, u32)>,
-    /// Whether the API shows the promotion.
-    pub(crate) promotion_shows: bool,
-    /// The time since which the API shows the pod's state.
-    pub(crate) at: UnixMillis,
-    /// Whether this stage 0 has taken a fence for its next group.
-    pub(crate) fenced: bool,
-    /// Whether the process has lost a group and waits for the next.
-    pub(crate) is_survivor: bool,
-    /// The time of the deletion request. The node terminates the process, unless the node is partitioned.
-    pub(crate) deleted_at: Option<UnixMillis>,
-    /// The state that the API shows permanently if the node is partitioned, while the process continues to run.
-    pub(crate) partitioned: Option<ModelProcess>,
-    /// The state that the API shows if the process has ended and the other stages report it, but the node has not
-    /// noticed.
-    pub(crate) unnoticed: Option<ModelProcess>,
-}
-
-/// The state of a pod in the API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
-    Stage(StageInstance),
-    Spare(SpareInstance),
-}
-
-/// The state of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ModelProcess {
-    Pending,
-    Starting,
-    Ready,
-    Ended(i32),
-}
-
 /// The shared volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelVolume {
-    /// The stage 0 that took the newest fence, as long as it lives.
+    /// The stage 0 that took the newest fence, while its process is alive.
     pub(crate) holder: Option<Name>,
-    /// The attempt and rank that took the newest fence; used only if replicas may be missing.
+    /// The attempt and rank that took the newest fence. Used only if replicas may be missing.
     pub(crate) leader: Option<(u64, u32)>,
     /// The number of steps in the newest checkpoint.
     pub(crate) checkpoint: u64,
@@ -184,7 +143,7 @@ pub(crate) enum Write {
         name: Name,
         mesh: Mesh,
     },
-    /// Gives the reservation of an evicted job back.
+    /// Returns the reservation of an evicted job to the queue.
     Release,
     /// Deletes by UID, so that a later pod of the same name is never deleted.
     Delete(Name),
@@ -196,9 +155,9 @@ pub(crate) struct Record {
     pub(crate) state: JobState,
     pub(crate) starts_attempt: bool,
     pub(crate) resets_budget: bool,
-    pub(crate) gives_back: bool,
+    pub(crate) returns_restart_to_budget: bool,
     pub(crate) counted: bool,
-    /// Whether the first replica was done; used only if replicas may be missing.
+    /// Whether the first replica was done. Used only if replicas may be missing.
     pub(crate) is_done: bool,
 }
 
@@ -228,7 +187,7 @@ pub(crate) struct Faults {
     pub(crate) evictions: u8,
 }
 
-/// The past, as far as the invariants depend on it.
+/// The past events on which the invariants depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct History {
     /// The highest attempt number that was recorded.
@@ -244,12 +203,12 @@ pub(crate) struct History {
 }
 
 impl ClusterState {
-    /// The last group that formed.
+    /// Returns the last group that formed.
     pub(crate) fn group(&self) -> Option<&ModelGroup> {
         self.groups.last()
     }
 
-    /// The group that a process is in, or was in last.
+    /// Returns the group that a process is in, or was in last.
     pub(crate) fn group_of(&self, pod: &ModelPod) -> Option<&ModelGroup> {
         self.groups.iter().rfind(|group| group.has(pod))
     }
@@ -278,59 +237,5 @@ impl ClusterState {
 
     pub(crate) fn report_violation(&mut self, invariant: BrokenInvariant) {
         self.history.broken.get_or_insert(invariant);
-    }
-}
-
-impl ModelPod {
-    /// The stage of the pod's process, and its incarnation; `None` for a waiting spare.
-    pub(crate) fn place(&self) -> Option<(u32, u32)> {
-        let Name { rank, incarnation, .. } = self.name;
-        if rank == SPARE { self.promoted_to } else { Some((rank, incarnation)) }
-    }
-
-    pub(crate) fn is_of(&self, rank: u32) -> bool {
-        self.place().is_some_and(|(of, _)| of == rank)
-    }
-
-    /// The instance or the spare as the API shows it.
-    pub(crate) fn shown(&self) -> Shown {
-        let (state, since) = match (self.partitioned.or(self.unnoticed).unwrap_or(self.process), self.deleted_at) {
-            (ModelProcess::Ended(code), _) => (InstanceState::Exited(Exit::with_code(code)), self.at),
-            (_, Some(since)) => (InstanceState::Terminating, since),
-            (ModelProcess::Pending, None) => (InstanceState::Pending, self.at),
-            (ModelProcess::Starting, None) => (InstanceState::Starting, self.at),
-            (ModelProcess::Ready, None) => (InstanceState::Ready, self.at),
-        };
-        let Name { attempt, rank, incarnation } = self.name;
-        let spare = (rank == SPARE).then_some(incarnation);
-        match (self.place().filter(|_| spare.is_none() || self.promotion_shows), spare) {
-            (Some((rank, incarnation)), spare) => {
-                let pod_conditions = Vec::new();
-                Shown::Stage(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
-            }
-            // until the API shows the promotion, the spare still seems to wait
-            (None, _)
-                if self.promoted_to.is_some() && matches!(state, InstanceState::Starting | InstanceState::Ready) =>
-            {
-                let since = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);
-                Shown::Spare(SpareInstance { number: incarnation, attempt, state: InstanceState::Ready, since })
-            }
-            (None, _) => Shown::Spare(SpareInstance { number: incarnation, attempt, state, since }),
-        }
-    }
-
-    pub(crate) fn is_alive(&self) -> bool {
-        !matches!(self.process, ModelProcess::Ended(_))
-    }
-
-    pub(crate) fn is_reachable(&self) -> bool {
-        self.partitioned.is_none()
-    }
-
-    pub(crate) fn enter(&mut self, process: ModelProcess) {
-        self.process = process;
-        if self.is_reachable() {
-            self.at = NOW;
-        }
     }
 }

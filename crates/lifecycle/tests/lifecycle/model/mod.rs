@@ -1,4 +1,5 @@
-//! Model checking: the state machine and its caller under every interleaving of a small cluster, exhaustively.
+//! Model checking: the tests explore every interleaving of events in a small cluster with the state machine and its
+//! caller.
 //!
 //! The model contains the job object with its resourceVersion; pods with unique names, deleted by UID; nodes that
 //! start, kill and remove the pods; groups that form, commit, drain and lose peers; the volume's fence; and the
@@ -14,11 +15,11 @@
 //! may take the fence from a newer attempt, which then fails and restarts. Two attempts still never commit at the same
 //! time.
 //!
-//! With replacement of stages, a stage that has lost its group may wait for the next group or give up at any time. A
-//! group takes in the newest living process of each stage. A stage 0 that has lost a group takes the next fence only if
-//! it holds the last one.
+//! With replacement of stages, a stage that has lost its group may wait for the next group or exit at any time. A group
+//! consists of the newest living process of each stage. A stage 0 that has lost a group takes the next fence only if it
+//! holds the last fence.
 //!
-//! The other stages may report that a process has ended before the process's node notices.
+//! The other stages may report that a process has ended before the node of the process reports it.
 //!
 //! With spares, a group promotes a spare to a stage that has ended, or by mistake to a stage 0 that is alive. The
 //! promotion may happen at any time until another process of that stage has started, and the API may show it at any
@@ -26,10 +27,10 @@
 //!
 //! With missing replicas, a group forms with every replica that the present stages can form. The group may form earlier
 //! or later than in reality, and no time passes for the other processes. A process that waits beside a group never ends
-//! a member of the group. When the waiting processes can form another replica, the leader leaves for the next group,
-//! which takes them in, and the other members follow. When the leader's process ends, the next leader is stage 0 of the
-//! second replica, or the process that is started in the leader's place, which the volume names. An older group may
-//! live on beside a newer one.
+//! a member of the group. When the waiting processes can form another replica, the leader leaves its group for the next
+//! group, which includes these processes. The other members follow. When the leader's process ends, the next leader is
+//! stage 0 of the second replica, or the process that replaces the leader, which the volume names. An older group may
+//! train beside a newer group.
 //!
 //! The model leaves out reports of lost stages that may be alive; a process's computations, reports and published
 //! progress (a job needs one checkpoint); a second operator beside the first; time between two writes of a plan, or
@@ -47,6 +48,10 @@ use stagecoach_api::contract::Mesh;
 use stateright::{Checker, HasDiscoveries, Model};
 
 mod cluster_state;
+mod clusters;
+mod faults;
+mod model_pod;
+mod needed;
 mod operator;
 mod pods;
 mod properties;
@@ -54,50 +59,10 @@ mod steps;
 mod time;
 
 use cluster_state::{ClusterState, Faults};
+use clusters::{NONE, elastic, one_of_two_replicas, queued, replacing, two_stages, with_spare};
 use operator::Guard;
 use properties::*;
 use steps::ClusterModel;
-
-const NONE: Faults =
-    Faults { crashes: 0, stale_reads: 0, failures: 0, partitions: 0, spec_changes: 0, status_losses: 0, evictions: 0 };
-
-const fn two_stages(faults: Faults) -> ClusterModel {
-    ClusterModel {
-        mesh: Mesh::pipeline(2),
-        replaces_stages: false,
-        spares: 0,
-        min_data_parallel: u32::MAX,
-        is_queued: false,
-        is_elastic: false,
-        faults,
-        disabled_guard: None,
-    }
-}
-
-/// The same cluster with replacement of lost stages.
-const fn replacing(faults: Faults) -> ClusterModel {
-    ClusterModel { replaces_stages: true, ..two_stages(faults) }
-}
-
-/// The same cluster with a spare beside the stages.
-const fn with_spare(faults: Faults) -> ClusterModel {
-    ClusterModel { spares: 1, ..replacing(faults) }
-}
-
-/// The same cluster with a queue that admits the job.
-const fn queued(faults: Faults) -> ClusterModel {
-    ClusterModel { is_queued: true, ..replacing(faults) }
-}
-
-/// Two replicas of one stage. Either replica is enough for a group.
-const fn one_of_two_replicas(faults: Faults) -> ClusterModel {
-    ClusterModel { mesh: Mesh { stages: 1, data_parallel: 2 }, min_data_parallel: 1, ..replacing(faults) }
-}
-
-/// Two replicas of one stage, with a queue that admits one of them first.
-const fn elastic(faults: Faults) -> ClusterModel {
-    ClusterModel { is_queued: true, is_elastic: true, ..one_of_two_replicas(faults) }
-}
 
 /// Explores all states, or stops once `invariant` is violated. Returns the violated invariants and the found examples.
 fn explore(model: &ClusterModel, invariant: Option<&'static str>) -> (Vec<&'static str>, Vec<&'static str>) {
@@ -149,7 +114,7 @@ fn invariants_hold_in_every_state() {
     }
     for (faults, examples) in [
         (NONE, vec![COMPLETES]),
-        (Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE }, vec![COMPLETES, REPLACES, PRECEDES]),
+        (Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE }, vec![COMPLETES, REPLACES, REPLACED_BEFORE_NOTICE]),
         (Faults { crashes: 1, partitions: 1, ..NONE }, vec![COMPLETES]),
         (Faults { crashes: 1, failures: 1, spec_changes: 1, ..NONE }, vec![COMPLETES, REPLACES]),
         (Faults { failures: 1, status_losses: 1, ..NONE }, vec![COMPLETES, REPLACES]),
@@ -158,7 +123,10 @@ fn invariants_hold_in_every_state() {
     }
     for (faults, examples) in [
         (NONE, vec![COMPLETES]),
-        (Faults { failures: 1, ..NONE }, vec![COMPLETES, REPLACES, PRECEDES, PROMOTES, TOO_LATE, WRONGLY]),
+        (
+            Faults { failures: 1, ..NONE },
+            vec![COMPLETES, REPLACES, REPLACED_BEFORE_NOTICE, PROMOTES, PROMOTED_TOO_LATE, MISTAKEN_PROMOTION],
+        ),
         (Faults { crashes: 1, partitions: 1, ..NONE }, vec![COMPLETES]),
         (Faults { crashes: 1, stale_reads: 1, spec_changes: 1, ..NONE }, vec![COMPLETES]),
         (Faults { crashes: 1, stale_reads: 1, status_losses: 1, ..NONE }, vec![COMPLETES]),
@@ -181,7 +149,7 @@ fn invariants_hold_in_every_state() {
             assert_invariants(&two_stages(faults), &[COMPLETES, THREE_ATTEMPTS]);
         }
         let two_spares = ClusterModel { spares: 2, ..with_spare(Faults { failures: 1, ..NONE }) };
-        assert_invariants(&two_spares, &[COMPLETES, REPLACES, PROMOTES, TOO_LATE, WRONGLY]);
+        assert_invariants(&two_spares, &[COMPLETES, REPLACES, PROMOTES, PROMOTED_TOO_LATE, MISTAKEN_PROMOTION]);
         assert_invariants(&with_spare(Faults { stale_reads: 1, failures: 1, ..NONE }), &[COMPLETES, PROMOTES]);
         assert_invariants(&with_spare(Faults { failures: 1, partitions: 1, ..NONE }), &[COMPLETES, PROMOTES]);
     }
@@ -199,23 +167,32 @@ fn invariants_hold_under_more_faults() {
         assert_invariants(&two_stages(faults), &examples);
     }
     for (faults, examples) in [
-        (Faults { crashes: 1, failures: 2, ..NONE }, vec![COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS]),
+        (Faults { crashes: 1, failures: 2, ..NONE }, vec![COMPLETES, REPLACES, REPLACED_BEFORE_NOTICE, THREE_ATTEMPTS]),
         (Faults { failures: 1, partitions: 1, ..NONE }, vec![COMPLETES, REPLACES]),
     ] {
         assert_invariants(&replacing(faults), &examples);
     }
     let spare = with_spare(Faults { crashes: 1, failures: 1, ..NONE });
-    assert_invariants(&spare, &[COMPLETES, REPLACES, PRECEDES, PROMOTES, TOO_LATE, WRONGLY]);
+    assert_invariants(
+        &spare,
+        &[COMPLETES, REPLACES, REPLACED_BEFORE_NOTICE, PROMOTES, PROMOTED_TOO_LATE, MISTAKEN_PROMOTION],
+    );
     let replicas = one_of_two_replicas(Faults { failures: 2, ..NONE });
-    assert_invariants(&replicas, &[COMPLETES, REPLACES, PRECEDES, WITHOUT, TAKES_BACK]);
+    assert_invariants(
+        &replicas,
+        &[COMPLETES, REPLACES, REPLACED_BEFORE_NOTICE, COMPLETES_WITHOUT_REPLICA, REPLICA_REJOINS],
+    );
 }
 
 #[test]
 fn invariants_hold_where_replicas_may_be_missing() {
     for (faults, examples) in [
-        (NONE, vec![COMPLETES, WITHOUT, TAKES_BACK]),
-        (Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE }, vec![COMPLETES, REPLACES, WITHOUT, TAKES_BACK]),
-        (Faults { crashes: 1, partitions: 1, ..NONE }, vec![COMPLETES, WITHOUT, TAKES_BACK]),
+        (NONE, vec![COMPLETES, COMPLETES_WITHOUT_REPLICA, REPLICA_REJOINS]),
+        (
+            Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE },
+            vec![COMPLETES, REPLACES, COMPLETES_WITHOUT_REPLICA, REPLICA_REJOINS],
+        ),
+        (Faults { crashes: 1, partitions: 1, ..NONE }, vec![COMPLETES, COMPLETES_WITHOUT_REPLICA, REPLICA_REJOINS]),
     ] {
         assert_invariants(&one_of_two_replicas(faults), &examples);
     }
@@ -225,24 +202,27 @@ fn invariants_hold_where_replicas_may_be_missing() {
             Faults { failures: 1, spec_changes: 1, ..NONE },
             Faults { failures: 1, status_losses: 1, ..NONE },
         ] {
-            assert_invariants(&one_of_two_replicas(faults), &[COMPLETES, REPLACES, WITHOUT, TAKES_BACK]);
+            assert_invariants(
+                &one_of_two_replicas(faults),
+                &[COMPLETES, REPLACES, COMPLETES_WITHOUT_REPLICA, REPLICA_REJOINS],
+            );
         }
         let two_stages_each = ClusterModel {
             mesh: Mesh { stages: 2, data_parallel: 2 },
             ..one_of_two_replicas(Faults { failures: 1, ..NONE })
         };
-        assert_invariants(&two_stages_each, &[COMPLETES, REPLACES, WITHOUT, TAKES_BACK]);
+        assert_invariants(&two_stages_each, &[COMPLETES, REPLACES, COMPLETES_WITHOUT_REPLICA, REPLICA_REJOINS]);
     }
 }
 
 #[test]
 fn invariants_hold_for_a_job_with_a_queue() {
     for (faults, examples) in [
-        (Faults { evictions: 2, ..NONE }, vec![COMPLETES, RETURNS]),
-        (Faults { crashes: 1, stale_reads: 1, evictions: 1, ..NONE }, vec![COMPLETES, RETURNS]),
-        (Faults { failures: 1, evictions: 1, ..NONE }, vec![COMPLETES, REPLACES, RETURNS]),
-        (Faults { spec_changes: 1, evictions: 1, ..NONE }, vec![COMPLETES, RETURNS]),
-        (Faults { partitions: 1, evictions: 1, ..NONE }, vec![COMPLETES, RETURNS]),
+        (Faults { evictions: 2, ..NONE }, vec![COMPLETES, COMPLETES_AFTER_EVICTION]),
+        (Faults { crashes: 1, stale_reads: 1, evictions: 1, ..NONE }, vec![COMPLETES, COMPLETES_AFTER_EVICTION]),
+        (Faults { failures: 1, evictions: 1, ..NONE }, vec![COMPLETES, REPLACES, COMPLETES_AFTER_EVICTION]),
+        (Faults { spec_changes: 1, evictions: 1, ..NONE }, vec![COMPLETES, COMPLETES_AFTER_EVICTION]),
+        (Faults { partitions: 1, evictions: 1, ..NONE }, vec![COMPLETES, COMPLETES_AFTER_EVICTION]),
     ] {
         assert_invariants(&queued(faults), &examples);
     }
@@ -252,83 +232,20 @@ fn invariants_hold_for_a_job_with_a_queue() {
 #[test]
 fn an_elastic_job_grows_while_it_runs() {
     for (faults, examples) in [
-        (NONE, vec![COMPLETES, GROWS, TAKES_BACK]),
-        (Faults { crashes: 1, stale_reads: 1, ..NONE }, vec![COMPLETES, GROWS]),
-        (Faults { failures: 1, ..NONE }, vec![COMPLETES, GROWS, REPLACES]),
-        (Faults { evictions: 1, ..NONE }, vec![COMPLETES, GROWS, RETURNS]),
-        (Faults { partitions: 1, ..NONE }, vec![COMPLETES, GROWS]),
+        (NONE, vec![COMPLETES, COMPLETES_WITH_ADDED_REPLICA, REPLICA_REJOINS]),
+        (Faults { crashes: 1, stale_reads: 1, ..NONE }, vec![COMPLETES, COMPLETES_WITH_ADDED_REPLICA]),
+        (Faults { failures: 1, ..NONE }, vec![COMPLETES, COMPLETES_WITH_ADDED_REPLICA, REPLACES]),
+        (Faults { evictions: 1, ..NONE }, vec![COMPLETES, COMPLETES_WITH_ADDED_REPLICA, COMPLETES_AFTER_EVICTION]),
+        (Faults { partitions: 1, ..NONE }, vec![COMPLETES, COMPLETES_WITH_ADDED_REPLICA]),
     ] {
         assert_invariants(&elastic(faults), &examples);
     }
-}
-
-/// Asserts that `invariant` is violated without the guard. All invariants hold with the guard.
-fn assert_guard_is_needed(guard: Guard, model: &ClusterModel, invariant: &'static str) {
-    assert_invariants(model, &[]);
-    assert_violated_without(guard, model, invariant);
 }
 
 fn assert_violated_without(guard: Guard, model: &ClusterModel, invariant: &'static str) {
     let unguarded = ClusterModel { disabled_guard: Some(guard), ..model.clone() };
     let (broken, _) = explore(&unguarded, Some(invariant));
     assert!(broken.contains(&invariant), "without {guard:?}: {broken:?}");
-}
-
-#[test]
-fn every_guard_is_needed() {
-    let old_read = two_stages(Faults { stale_reads: 1, failures: 1, ..NONE });
-    let old_read_of_a_drain = two_stages(Faults { stale_reads: 1, spec_changes: 1, ..NONE });
-    let crash = two_stages(Faults { crashes: 1, ..NONE });
-    let failure = two_stages(Faults { failures: 1, ..NONE });
-    let failures = two_stages(Faults { failures: 3, ..NONE });
-    let lost_node = two_stages(Faults { partitions: 1, ..NONE });
-    let lost_status = two_stages(Faults { status_losses: 1, ..NONE });
-    // with one stage, one partitioned node holds a whole group
-    let lost_group = ClusterModel { mesh: Mesh::pipeline(1), ..lost_node.clone() };
-    assert_guard_is_needed(Guard::CompareAndSwap, &old_read, NUMBERS);
-    assert_guard_is_needed(Guard::CompareAndSwap, &old_read, TERMINAL);
-    assert_guard_is_needed(Guard::ConfirmTheRead, &old_read, CREATED_ONCE);
-    assert_guard_is_needed(Guard::ConfirmBeforeDeleting, &old_read_of_a_drain, STAYS);
-    assert_guard_is_needed(Guard::RecordFirst, &crash, RECORDED);
-    assert_guard_is_needed(Guard::WaitForOlder, &failure, ONE_LIVES);
-    assert_guard_is_needed(Guard::NumberAbovePods, &lost_status, NUMBERS);
-    assert_guard_is_needed(Guard::LiveList, &old_read, ONE_LIVES);
-    assert_guard_is_needed(Guard::PodsCreated, &failure, CREATED_ONCE);
-    assert_guard_is_needed(Guard::Fence, &lost_group, ONE_COMMITS);
-    assert_guard_is_needed(Guard::TerminationTimeout, &lost_node, ENDS);
-    assert_guard_is_needed(Guard::Budget, &failures, BUDGET);
-    let replaced = replacing(Faults { failures: 1, ..NONE });
-    assert_guard_is_needed(Guard::Incarnations, &replaced, CREATED_ONCE);
-    // the tests above show that the invariants hold with the guards
-    let spare = with_spare(Faults { failures: 1, ..NONE });
-    let promotions = with_spare(Faults { failures: 2, ..NONE });
-    assert_violated_without(Guard::SpareIncarnations, &spare, CLAIMED_ONCE);
-    assert_violated_without(Guard::StagesFirst, &spare, CLAIMED_ONCE);
-    assert_violated_without(Guard::NothingToCreate, &spare, CREATED_ONCE);
-    assert_violated_without(Guard::WaitForSpares, &spare, ONE_LIVES);
-    assert_violated_without(Guard::RemoveSpares, &spare, ENDS);
-    assert_violated_without(Guard::PromotionCounts, &promotions, BUDGET);
-    let undisturbed = one_of_two_replicas(NONE);
-    // a single replica is a whole group
-    let lost_replica = one_of_two_replicas(Faults { failures: 1, partitions: 1, ..NONE });
-    assert_violated_without(Guard::Fence, &lost_replica, ONE_COMMITS);
-    assert_violated_without(Guard::OneReplicaCompletes, &undisturbed, STAYS_DONE);
-    // one replica is not enough
-    let two_of_three =
-        ClusterModel { mesh: Mesh { stages: 1, data_parallel: 3 }, min_data_parallel: 2, ..one_of_two_replicas(NONE) };
-    assert_violated_without(Guard::RemoveWaiting, &two_of_three, ENDS);
-    let both = ClusterModel { min_data_parallel: 2, ..undisturbed };
-    assert_guard_is_needed(Guard::EnoughReplicas, &both, ENOUGH);
-}
-
-/// The recorded number suffices until the status is lost. `NumberAbovePods` is needed only after that.
-#[test]
-fn numbers_need_the_pods_only_once_the_status_is_lost() {
-    let faults = Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE };
-    assert_eq!(
-        explore(&ClusterModel { disabled_guard: Some(Guard::NumberAbovePods), ..two_stages(faults) }, None).0,
-        [""; 0]
-    );
 }
 
 /// Without cycles, every run is finite, so that a property of every final state eventually holds.

@@ -3,7 +3,8 @@
 use stagecoach_lifecycle::*;
 use stateright::Property;
 
-use super::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelQueue, NOW};
+use super::cluster_state::{ClusterState, ModelGroup, ModelQueue, NOW};
+use super::model_pod::ModelPod;
 use super::operator::TERMINATION_TIMEOUT_SECONDS;
 use super::steps::{ClusterModel, ModelTransition};
 
@@ -24,45 +25,47 @@ pub(crate) enum BrokenInvariant {
 
 pub(crate) const ONE_COMMITS: &str = "no older attempt commits while a newer one holds the fence";
 pub(crate) const ONE_LIVES: &str = "no two attempts run, except past the timeout on a lost node";
-pub(crate) const NUMBERS: &str = "attempt numbers are unique";
-pub(crate) const RECORDED: &str = "only recorded attempts are created";
+pub(crate) const ATTEMPT_NUMBERS_ARE_UNIQUE: &str = "attempt numbers are unique";
+pub(crate) const ONLY_RECORDED_ARE_CREATED: &str = "only recorded attempts are created";
 pub(crate) const CREATED_ONCE: &str = "pods are created once";
-pub(crate) const STAYS: &str = "pods of the current attempt are not deleted";
+pub(crate) const CURRENT_PODS_ARE_KEPT: &str = "pods of the current attempt are not deleted";
 pub(crate) const TERMINAL: &str = "a terminal state is final";
 pub(crate) const BUDGET: &str = "the restart budget is respected";
 pub(crate) const EARLY: &str = "no job fails before its budget is used";
 pub(crate) const CLAIMED_ONCE: &str = "no two processes claim one incarnation of a stage";
 pub(crate) const ENOUGH: &str = "no group has fewer replicas than restart.minDataParallel";
-pub(crate) const STAYS_DONE: &str = "no attempt follows one of which a replica is done";
+pub(crate) const NO_ATTEMPT_AFTER_COMPLETION: &str = "no attempt follows one of which a replica is done";
 pub(crate) const RESERVED: &str = "no pod of a waiting job runs, except past the timeout on a lost node";
-pub(crate) const ENDS: &str = "a final state is terminal, suspended or waits in a queue";
+pub(crate) const FINAL_STATES_ARE_VALID: &str = "a final state is terminal, suspended or waits in a queue";
 
 pub(crate) const COMPLETES: &str = "a job completes";
 pub(crate) const REPLACES: &str = "a job completes in its first attempt with a stage replaced";
-pub(crate) const PRECEDES: &str = "a stage is replaced before its node notices that it has ended";
+pub(crate) const REPLACED_BEFORE_NOTICE: &str = "a stage is replaced before its node notices that it has ended";
 pub(crate) const THREE_ATTEMPTS: &str = "a job takes three attempts";
 pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
 pub(crate) const PROMOTES: &str = "a job completes in its first attempt with a spare in a lost stage's place";
-pub(crate) const TOO_LATE: &str = "a spare takes a place for which another pod was created";
-pub(crate) const WITHOUT: &str = "a job completes without a replica";
-pub(crate) const TAKES_BACK: &str = "a group has a replica that the one before it lacked";
-pub(crate) const WRONGLY: &str = "a group with a spare commits while the stage 0 lives whose place that took";
-pub(crate) const RETURNS: &str = "a job completes after an eviction";
-pub(crate) const GROWS: &str = "a job completes in its first attempt with a replica that was admitted later";
+pub(crate) const PROMOTED_TOO_LATE: &str = "a spare takes a place for which another pod was created";
+pub(crate) const COMPLETES_WITHOUT_REPLICA: &str = "a job completes without a replica";
+pub(crate) const REPLICA_REJOINS: &str = "a group has a replica that the one before it lacked";
+pub(crate) const MISTAKEN_PROMOTION: &str =
+    "a group with a spare commits while the stage 0 lives whose place that took";
+pub(crate) const COMPLETES_AFTER_EVICTION: &str = "a job completes after an eviction";
+pub(crate) const COMPLETES_WITH_ADDED_REPLICA: &str =
+    "a job completes in its first attempt with a replica that was admitted later";
 /// Examples that must be reachable, so that no invariant holds vacuously.
 pub(crate) const REACHABLE: [&str; 12] = [
     COMPLETES,
     REPLACES,
-    PRECEDES,
+    REPLACED_BEFORE_NOTICE,
     THREE_ATTEMPTS,
     GIVES_UP,
     PROMOTES,
-    TOO_LATE,
-    WRONGLY,
-    WITHOUT,
-    TAKES_BACK,
-    RETURNS,
-    GROWS,
+    PROMOTED_TOO_LATE,
+    MISTAKEN_PROMOTION,
+    COMPLETES_WITHOUT_REPLICA,
+    REPLICA_REJOINS,
+    COMPLETES_AFTER_EVICTION,
+    COMPLETES_WITH_ADDED_REPLICA,
 ];
 
 pub(crate) fn all() -> Vec<Property<ClusterModel>> {
@@ -75,16 +78,16 @@ fn invariants() -> Vec<Property<ClusterModel>> {
             is_not_broken(cluster, BrokenInvariant::OnlyFenceHolderCommits)
         }),
         Property::always(ONE_LIVES, |_, cluster: &ClusterState| one_attempt_lives(cluster)),
-        Property::always(NUMBERS, |_, cluster: &ClusterState| {
+        Property::always(ATTEMPT_NUMBERS_ARE_UNIQUE, |_, cluster: &ClusterState| {
             is_not_broken(cluster, BrokenInvariant::AttemptNumbersAreUnique)
         }),
-        Property::always(RECORDED, |_, cluster: &ClusterState| {
+        Property::always(ONLY_RECORDED_ARE_CREATED, |_, cluster: &ClusterState| {
             is_not_broken(cluster, BrokenInvariant::OnlyRecordedAttemptsAreCreated)
         }),
         Property::always(CREATED_ONCE, |_, cluster: &ClusterState| {
             is_not_broken(cluster, BrokenInvariant::PodsAreCreatedOnce)
         }),
-        Property::always(STAYS, |_, cluster: &ClusterState| {
+        Property::always(CURRENT_PODS_ARE_KEPT, |_, cluster: &ClusterState| {
             is_not_broken(cluster, BrokenInvariant::CurrentPodsAreKept)
         }),
         Property::always(TERMINAL, |_, cluster: &ClusterState| {
@@ -95,12 +98,12 @@ fn invariants() -> Vec<Property<ClusterModel>> {
         }),
         Property::always(EARLY, |_, cluster: &ClusterState| is_not_broken(cluster, BrokenInvariant::NoEarlyFailure)),
         Property::always(ENOUGH, |_, cluster: &ClusterState| is_not_broken(cluster, BrokenInvariant::EnoughReplicas)),
-        Property::always(STAYS_DONE, |_, cluster: &ClusterState| {
+        Property::always(NO_ATTEMPT_AFTER_COMPLETION, |_, cluster: &ClusterState| {
             is_not_broken(cluster, BrokenInvariant::NothingFollowsTheEnd)
         }),
         Property::always(CLAIMED_ONCE, |_, cluster: &ClusterState| each_is_claimed_once(cluster)),
         Property::always(RESERVED, |_, cluster: &ClusterState| runs_with_reservation(cluster)),
-        Property::always(ENDS, |model, cluster| {
+        Property::always(FINAL_STATES_ARE_VALID, |model, cluster| {
             has_ended(cluster) || model.enabled(cluster).iter().any(|step| !step.is_fault())
         }),
     ]
@@ -116,7 +119,7 @@ fn examples() -> Vec<Property<ClusterModel>> {
             let is_first = recorded.attempt.number == 1 && !recorded.incarnations.is_empty();
             is_first && recorded.outcome() == Some(&JobOutcome::Complete)
         }),
-        Property::sometimes(PRECEDES, |_, cluster: &ClusterState| {
+        Property::sometimes(REPLACED_BEFORE_NOTICE, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
             let is_replaced = |pod: &ModelPod| {
                 pod.place().is_some_and(|(rank, incarnation)| incarnation < recorded.incarnation(rank))
@@ -129,29 +132,29 @@ fn examples() -> Vec<Property<ClusterModel>> {
             let took = cluster.of(1).any(|pod| pod.promoted_to.is_some_and(is_kept));
             took && recorded.attempt.number == 1 && recorded.outcome() == Some(&JobOutcome::Complete)
         }),
-        Property::sometimes(TOO_LATE, |_, cluster: &ClusterState| {
+        Property::sometimes(PROMOTED_TOO_LATE, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
             let is_late = |(rank, incarnation)| incarnation < recorded.incarnation(rank);
             cluster.of(recorded.attempt.number).any(|pod| pod.is_alive() && pod.promoted_to.is_some_and(is_late))
         }),
-        Property::sometimes(WRONGLY, |_, cluster: &ClusterState| {
+        Property::sometimes(MISTAKEN_PROMOTION, |_, cluster: &ClusterState| {
             let replaced = |pod: &ModelPod| pod.is_alive() && pod.place() == Some((0, 0));
             let holds = |pod: &ModelPod| pod.promoted_to.is_some() && cluster.volume.holder == Some(pod.name);
             cluster.volume.checkpoint > 0 && cluster.pods.iter().any(holds) && cluster.pods.iter().any(replaced)
         }),
-        Property::sometimes(WITHOUT, |_, cluster: &ClusterState| {
+        Property::sometimes(COMPLETES_WITHOUT_REPLICA, |_, cluster: &ClusterState| {
             let lacks = cluster.group().is_some_and(ModelGroup::lacks_a_replica);
             lacks && cluster.job.recorded.outcome() == Some(&JobOutcome::Complete)
         }),
-        Property::sometimes(TAKES_BACK, |_, cluster: &ClusterState| {
+        Property::sometimes(REPLICA_REJOINS, |_, cluster: &ClusterState| {
             cluster.group().is_some_and(|group| group.took_back)
         }),
         Property::sometimes(THREE_ATTEMPTS, |_, cluster: &ClusterState| cluster.job.recorded.attempt.number >= 3),
-        Property::sometimes(RETURNS, |_, cluster: &ClusterState| {
+        Property::sometimes(COMPLETES_AFTER_EVICTION, |_, cluster: &ClusterState| {
             let is_second = cluster.job.recorded.attempt.admission > 1;
             is_second && cluster.job.recorded.outcome() == Some(&JobOutcome::Complete)
         }),
-        Property::sometimes(GROWS, |_, cluster: &ClusterState| {
+        Property::sometimes(COMPLETES_WITH_ADDED_REPLICA, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
             let has_all = cluster.group().is_some_and(|group| !group.lacks_a_replica());
             let is_grown = recorded.attempt.number == 1 && recorded.attempt.admitted_replicas == Some(2);
@@ -174,8 +177,8 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
         (pod.name.attempt, pod.name.rank) == (other.name.attempt, other.name.rank)
             && pod.name.incarnation < other.name.incarnation
     };
-    // a replaced instance may stay alive only on a lost node; an instance whose place a spare has taken may stay alive
-    // until it observes the promotion
+    // A replaced instance may stay alive only on a lost node. An instance that a spare has replaced may stay alive
+    // until it observes the promotion.
     let replaced = |pod: &ModelPod| cluster.spares == 0 && alive().any(|other| is_older(pod, other));
     alive().all(|pod| !replaced(pod) || !pod.is_reachable())
         && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))
@@ -211,7 +214,7 @@ fn has_ended(cluster: &ClusterState) -> bool {
 }
 
 impl ModelTransition {
-    /// Whether the transition is a fault. A job must end without faults.
+    /// Whether the transition is a fault. A job must reach its end without the help of faults.
     pub(crate) fn is_fault(&self) -> bool {
         !matches!(
             self,

@@ -5,13 +5,13 @@ use stagecoach_lifecycle::*;
 use stateright::{Model, Property};
 
 use super::cluster_state::{
-    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, ModelOperator, ModelProcess, ModelQueue, ModelVolume,
-    NOW, Name, StaleCache, Write,
+    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, ModelOperator, ModelQueue, ModelVolume, NOW, Name,
+    StaleCache,
 };
+use super::faults::apply_fault;
 use super::operator::{self, Guard, TERMINATION_TIMEOUT_SECONDS};
 use super::pods::{self, PodTransition};
 use super::properties;
-use super::time::canonical;
 
 /// A cluster to explore.
 #[derive(Clone, Debug)]
@@ -22,8 +22,8 @@ pub(crate) struct ClusterModel {
     pub(crate) replaces_stages: bool,
     /// The number of spares beside the stages.
     pub(crate) spares: u32,
-    /// The minimal number of replicas with which a group may train. A value above the number of replicas means all of
-    /// them.
+    /// The smallest number of replicas with which a group may train. A value above the number of replicas requires all
+    /// of them.
     pub(crate) min_data_parallel: u32,
     /// Whether the job has a queue.
     pub(crate) is_queued: bool,
@@ -58,7 +58,7 @@ pub(crate) enum ModelTransition {
     Fail(Name, i32),
     /// A process exits with 137. The other stages report the exit, but the node has not noticed it yet.
     FailUnnoticed(Name),
-    /// A group gives the place of a stage 0 that is alive to a spare, and continues without that stage 0.
+    /// A group promotes a spare to a stage 0 that is alive, and continues without that stage 0.
     TakePlaceOfLiving(Name),
     /// Another client deletes a pod.
     Evict(Name),
@@ -79,7 +79,7 @@ pub(crate) enum ModelTransition {
 }
 
 impl ClusterModel {
-    /// All enabled transitions of a state.
+    /// Returns all enabled transitions of a state.
     pub(crate) fn enabled(&self, cluster: &ClusterState) -> Vec<ModelTransition> {
         let mut steps = Vec::new();
         if cluster.history.broken.is_some() {
@@ -112,70 +112,6 @@ impl ClusterModel {
         self.faults_of_others(cluster, &mut steps);
         steps
     }
-
-    fn faults_of_the_operator(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
-        let ModelOperator { plan, .. } = &cluster.operator;
-        if !plan.is_empty() && cluster.remaining_faults.crashes > 0 {
-            steps.push(ModelTransition::Crash);
-        }
-        if cluster.remaining_faults.stale_reads > 0 {
-            if self.disabled_guard == Some(Guard::LiveList) {
-                steps.push(ModelTransition::PodCacheStalls);
-            } else if matches!(plan.last(), Some(Write::Record(_))) && cluster.operator.job_is_current {
-                steps.push(ModelTransition::WriteWithStaleCache);
-            }
-        }
-        if plan.is_empty() && cluster.stale_cache.is_some() {
-            steps.push(ModelTransition::ObserveStale);
-        }
-    }
-
-    fn faults_of_others(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
-        let Faults { failures, partitions, spec_changes, status_losses, evictions, .. } = cluster.remaining_faults;
-        if cluster.job.recorded.outcome().is_some() {
-            return;
-        }
-        for pod in cluster.pods.iter().filter(|pod| pod.is_alive()) {
-            let runs = pod.process != ModelProcess::Pending;
-            if pod.is_reachable() {
-                if failures > 0 && runs {
-                    let codes: &[i32] = if pod.place().is_some() { &[1, 75, 137] } else { &[1] };
-                    steps.extend(codes.iter().map(|code| ModelTransition::Fail(pod.name, *code)));
-                }
-                if failures > 0 && pods::stands_by(pod) && pods::leads_a_group(cluster, pod.name.attempt) {
-                    steps.push(ModelTransition::TakePlaceOfLiving(pod.name));
-                }
-                if failures > 0 && runs && cluster.replaces_stages && pod.place().is_some() {
-                    steps.push(ModelTransition::FailUnnoticed(pod.name));
-                }
-                if failures > 0 && pod.deleted_at.is_none() {
-                    steps.push(ModelTransition::Evict(pod.name));
-                }
-                if partitions > 0 {
-                    steps.push(ModelTransition::Partition(pod.name));
-                }
-            } else if runs {
-                steps.push(ModelTransition::ExitUnobserved(pod.name));
-            }
-        }
-        if spec_changes > 0 {
-            let desired = cluster.job.desired;
-            steps.push(ModelTransition::Change(Desired { suspend: !desired.suspend, ..desired }));
-            steps.push(ModelTransition::Change(Desired { mesh: other_mesh(desired.mesh), ..desired }));
-        }
-        if evictions > 0 && matches!(cluster.queue, ModelQueue::Admitted(_)) {
-            steps.push(ModelTransition::EvictJob);
-        }
-        if status_losses > 0 && cluster.job.recorded != JobState::default() {
-            steps.push(ModelTransition::LoseStatus);
-        }
-    }
-}
-
-/// The shape after scaling: one stage becomes two, two stages become one, and the number of replicas becomes the number
-/// of stages.
-const fn other_mesh(mesh: Mesh) -> Mesh {
-    if mesh.data_parallel > 1 { Mesh::pipeline(mesh.data_parallel) } else { Mesh::pipeline(3 - mesh.stages) }
 }
 
 /// Whether time may advance to the operator's wake-up. A reachable node kills and removes terminating pods before the
@@ -188,69 +124,12 @@ fn time_may_pass(cluster: &ClusterState) -> bool {
     wake_at.is_some_and(|wake_at| latest.is_none_or(|latest| wake_at < latest))
 }
 
-/// The time at which the operator wakes up. With spares, the time is rounded up to a multiple of ten seconds, so that
-/// ages stay comparable.
+/// Returns the time at which the operator wakes up. With spares, the time is rounded up to a multiple of ten seconds,
+/// so that ages stay comparable.
 fn next_time(cluster: &ClusterState) -> Option<UnixMillis> {
     let wake_at = cluster.operator.wake_at?;
     let unit = if cluster.spares > 0 { 10_000 } else { 1 };
     Some(UnixMillis(wake_at.0.max(NOW.0).next_multiple_of(unit)))
-}
-
-/// Makes a plan's write fail if the plan comes from an older version of the job.
-fn job_changed(cluster: &mut ClusterState) {
-    cluster.operator.job_is_current = cluster.operator.plan.is_empty();
-    cluster.operator.has_unobserved_change = true;
-}
-
-/// A fault of a process, a node, the user or the job's status.
-fn apply_fault(cluster: &mut ClusterState, fault: ModelTransition) {
-    let faults = &mut cluster.remaining_faults;
-    match fault {
-        ModelTransition::Fail(name, code) => {
-            faults.failures -= 1;
-            cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code)));
-        }
-        ModelTransition::FailUnnoticed(name) => {
-            faults.failures -= 1;
-            cluster.change(name, |pod| {
-                pod.unnoticed = Some(pod.process);
-                pod.process = ModelProcess::Ended(137);
-            });
-            cluster.operator.has_unobserved_change = true;
-        }
-        ModelTransition::TakePlaceOfLiving(name) => {
-            faults.failures -= 1;
-            pods::promote(cluster, name, 0);
-        }
-        ModelTransition::Evict(name) => {
-            faults.failures -= 1;
-            cluster.change(name, |pod| pod.deleted_at = Some(NOW));
-        }
-        ModelTransition::Partition(name) => {
-            faults.partitions -= 1;
-            cluster.change(name, |pod| pod.partitioned = Some(pod.process));
-        }
-        ModelTransition::ExitUnobserved(name) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(137))),
-        ModelTransition::Change(desired) => {
-            faults.spec_changes -= 1;
-            cluster.job.desired = desired;
-            job_changed(cluster);
-        }
-        ModelTransition::EvictJob => {
-            faults.evictions -= 1;
-            if let ModelQueue::Admitted(id) = cluster.queue {
-                cluster.queue = ModelQueue::Evicted(id);
-            }
-            cluster.operator.has_unobserved_change = true;
-        }
-        ModelTransition::LoseStatus => {
-            faults.status_losses -= 1;
-            cluster.job.recorded = canonical(JobState::default());
-            cluster.history = History { highest_before_loss: cluster.history.highest, ..History::default() };
-            job_changed(cluster);
-        }
-        other => unreachable!("{other:?}"),
-    }
 }
 
 impl Model for ClusterModel {

@@ -1,8 +1,9 @@
-//! The passing of time, and the equality of states. No decision distinguishes equal states.
+//! The advance of time, and the equality of states. States are equal if no decision distinguishes them.
 
 use stagecoach_lifecycle::*;
 
-use super::cluster_state::{ClusterState, Faults, HORIZON_SECONDS, JobObject, ModelPod, ModelProcess, NOW, StaleCache};
+use super::cluster_state::{ClusterState, Faults, HORIZON_SECONDS, JobObject, NOW, StaleCache};
+use super::model_pod::{ModelPod, ModelProcess};
 
 impl ClusterState {
     /// Replaces a state by the representative of all states that no decision distinguishes from it.
@@ -46,7 +47,7 @@ impl ClusterState {
         }
     }
 
-    /// Advances time: everything else ages.
+    /// Advances time: all recorded times become older.
     pub(crate) fn advance_time(&mut self, time: UnixMillis) {
         let age = |at: &mut UnixMillis| {
             *at = UnixMillis(at.0.saturating_sub(time.0)).max(UnixMillis(NOW.0 - HORIZON_SECONDS * 1000))
@@ -74,15 +75,15 @@ impl ClusterState {
     }
 }
 
-/// A state without the parts on which no decision depends (counters, messages and past times), so that more states are
-/// equal.
+/// Returns a state without the parts on which no decision depends (counters, messages and past times), so that more
+/// states are equal.
 pub(crate) fn canonical(mut state: JobState) -> JobState {
     if let AttemptPhase::Running { not_before, .. } = &mut state.attempt_phase
         && *not_before <= NOW
     {
         *not_before = UnixMillis(0);
     }
-    // the exit completes a failure that only the other stages have reported
+    // a failure that only the other stages have reported is kept, because the exit completes it
     let awaits_exit = |failure: &AttemptFailure| failure.reason == FailureReason::Killed && failure.exit_code.is_none();
     let is_over = state.outcome().is_some();
     let last_failure = state.last_failure.filter(|failure| awaits_exit(failure) && !is_over);

@@ -1,4 +1,4 @@
-//! Root-cause analysis of exits and timeouts.
+//! Tests of the root-cause analysis of exits and timeouts.
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::JobPhase;
@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running, start};
 
-/// The failed stage, the failure's label, and whether the restart counts; `None` while the attempt continues.
+/// Returns the failed stage, the failure's label, and whether the restart counts. `None` while the attempt continues.
 fn cause(instances: Vec<StageInstance>) -> Option<(Option<u32>, String, bool)> {
     let state = decide(&running(instances), NOW).state;
     state.last_failure.map(|failure| (failure.rank, failure.label(), state.budget.counted > 0))
@@ -15,7 +15,9 @@ fn cause(instances: Vec<StageInstance>) -> Option<(Option<u32>, String, bool)> {
 #[test]
 fn the_root_cause_is_found_among_many_exits() {
     let starting = |rank, seconds| instance(rank, InstanceState::Starting, seconds);
-    let killed = |rank, signal, seconds| instance(rank, InstanceState::Exited(Exit::with_signal(signal)), seconds);
+    let killed = |rank, signal, seconds| {
+        instance(rank, InstanceState::Exited(Exit { signal: Some(signal), ..Exit::default() }), seconds)
+    };
     let terminating = |rank, seconds| instance(rank, InstanceState::Terminating, seconds);
     let rows = [
         ("all is well", vec![ready(0), ready(1), ready(2)], None),
@@ -118,7 +120,7 @@ fn no_timeout_counts_the_time_in_which_a_stage_is_gated() {
         let decision = decide(&observed, long_after);
         assert_eq!((&decision.state, decision.wake_at), (&observed.state, None));
         assert!(decision.actions.is_empty());
-        // the timeout starts when the stage is no longer held back
+        // the timeout starts when the queue removes its scheduling gate
         observed.instances[0] = instance(0, InstanceState::Pending, 1_000_000);
         observed.instances[1] = ready(1);
         assert_eq!(decide(&observed, long_after).wake_at, Some(UnixMillis::from_seconds(1_003_600)));
@@ -158,14 +160,14 @@ fn giving_up_on_a_stage_that_the_cluster_has_not_started_does_not_count() {
         assert_eq!((failure.reason, failure.rank), (FailureReason::Unschedulable, Some(2)), "{name}");
         assert_eq!((state.budget.total, state.budget.counted), (1, 0), "{name}");
     }
-    // a stage's own error is its failure even in an incomplete attempt; after an exit with 75, the root cause's own
-    // exit may still follow
+    // The error of a stage is a failure even in an incomplete attempt. After an exit with 75, the exit of the root
+    // cause may still follow.
     let state = decide(&incomplete(vec![exited(0, 1, 980), ready(1)]), NOW).state;
     assert_eq!((state.last_failure.unwrap().reason, state.budget.counted), (FailureReason::Error, 1));
     let undecided = decide(&incomplete(vec![exited(0, 75, 995), ready(1)]), NOW);
-    // the room that an ended stage leaves is not given to another stage, which would start without its peers
+    // no stage is created in the place of the ended stage, because it would start without its peers
     assert_eq!((undecided.state.last_failure, undecided.actions), (None, vec![]));
-    // if all stages were started, the start-up timeout is the stages' own failure
+    // if the cluster has started all stages, the start-up timeout is a failure of the stages
     let state = decide(&running(vec![gave_up(), exited(1, 75, 980), exited(2, 75, 980)]), NOW).state;
     assert_eq!((state.last_failure.unwrap().label(), state.budget.counted), ("StartupTimeout".into(), 1));
 }
@@ -196,7 +198,7 @@ fn an_attempt_that_can_not_be_completed_makes_room_and_waits() {
     assert_eq!(decide(&observed, NOW).state, observed.state);
 }
 
-/// The operator was drained with all stages, so no exit was observed.
+/// A drain of the cluster ended the operator together with all stages, so no exit was observed.
 #[test]
 fn a_drain_that_takes_the_operator_too_is_a_drain() {
     let state = decide(&running(vec![]), NOW).state;

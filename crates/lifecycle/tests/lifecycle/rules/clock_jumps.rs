@@ -1,4 +1,4 @@
-//! Records of a clock that was ahead or behind. No wait lasts longer from now than its bound.
+//! Tests of times that a clock ahead or behind recorded. No wait exceeds its bound, counted from the current time.
 
 use proptest::prelude::*;
 use stagecoach_api::job::JobPhase;

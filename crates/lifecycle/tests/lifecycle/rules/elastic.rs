@@ -1,4 +1,4 @@
-//! An elastic job: it runs with the replicas that have room, and grows with its admission.
+//! An elastic job trains with the replicas that the cluster can run, and grows with its admission.
 
 use stagecoach_api::job::JobPhase;
 
@@ -39,7 +39,7 @@ fn the_first_replicas_start_while_the_others_have_no_room() {
     assert_eq!(at(none_complete, true), Some(FailureReason::Unschedulable));
 }
 
-/// The third replica is refused by a quota.
+/// Attempt 1 of an elastic job, whose third replica a quota refuses.
 fn refused(instances: Vec<StageInstance>) -> Observed {
     let mut observed = elastic(instances);
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
@@ -60,7 +60,7 @@ fn a_quota_for_fewer_replicas_ends_no_attempt_and_lost_stages_are_replaced_meanw
     let decision = decide(&lost, NOW);
     assert_eq!((decision.state.attempt.number, &decision.state.incarnations), (1, &[(3, 1)].into()));
     assert_eq!(decision.state.ranks_to_create, [3, 4, 5].into());
-    // the replacement exists, and the refused replica is still no loss
+    // The replacement exists. The refused replica still does not count as lost.
     let mut replaced = refused(vec![ready(0), ready(1), ready(2)]);
     replaced.instances.push(StageInstance { incarnation: 1, ..starting(3) });
     replaced.state = decision.state;
@@ -68,7 +68,7 @@ fn a_quota_for_fewer_replicas_ends_no_attempt_and_lost_stages_are_replaced_meanw
     assert_eq!((decision.state.attempt.number, &decision.state.incarnations), (1, &[(3, 1)].into()));
 }
 
-/// The state after the queue admits so many replicas.
+/// Returns the decision after the queue changes the number of admitted replicas.
 fn admitted(mut observed: Observed, before: u32, after: u32) -> Decision {
     observed.state.attempt.admitted_replicas = Some(before);
     observed.desired.admitted_replicas = Some(after);
@@ -81,7 +81,7 @@ fn an_attempt_gets_the_instances_of_the_replicas_that_are_admitted_later() {
     assert_eq!((grown.state.attempt.number, grown.state.attempt.instances()), (1, 6));
     let added = AttemptAction::ReplaceStages { attempt: 1, incarnations: (2..6).map(|rank| (rank, 0)).collect() };
     assert_eq!((&grown.actions, grown.job_phase), (&vec![added], JobPhase::Running));
-    // nothing is lost until the instances exist
+    // an instance that is not created yet does not count as lost
     let next = Observed { state: grown.state, ..elastic((0..3).map(ready).collect()) };
     let mut next = Observed { desired: Desired { admitted_replicas: Some(3), ..next.desired }, ..next };
     assert_eq!(decide(&next, NOW).state, next.state);
@@ -90,11 +90,11 @@ fn an_attempt_gets_the_instances_of_the_replicas_that_are_admitted_later() {
     assert_eq!(whole.attempt_phase, AttemptPhase::Running { not_before: UnixMillis(0), all_created: true });
     assert!(whole.ranks_to_create.is_empty());
 
-    // an attempt that is about to start starts with all of them
+    // an attempt that has not started creates the instances of all admitted replicas
     let mut new = elastic(vec![]);
     new.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
     let start = AttemptAction::StartAttempt { number: 1, mesh: MESH, instances: 4 };
     assert_eq!(admitted(new, 1, 2).actions, [start]);
-    // fewer replicas are another attempt
+    // fewer admitted replicas require another attempt
     assert_eq!(admitted(elastic((0..4).map(ready).collect()), 2, 1).state.attempt_phase, AttemptPhase::Draining);
 }

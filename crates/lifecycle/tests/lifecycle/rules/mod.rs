@@ -11,12 +11,13 @@ mod pod_failure_policy;
 mod replacement;
 mod replicas;
 mod spares;
+mod suspension;
 mod transitions;
 
 const NOW: UnixMillis = UnixMillis::from_seconds(1000);
 
-fn policy() -> Policy {
-    Policy {
+fn policy() -> FailurePolicy {
+    FailurePolicy {
         restart: RestartSpec { backoff: BackoffSpec { initial_seconds: 2, max_seconds: 10 }, ..RestartSpec::default() },
         grace_seconds: 120,
         scheduling_timeout_seconds: 3600,
@@ -85,6 +86,6 @@ fn exited_with_report(rank: u32, kind: FailureKind, step: Option<u64>) -> StageI
 }
 
 fn exited_by_external_cause(rank: u32, cause: ExternalCause) -> StageInstance {
-    let exit = Exit { external_cause: Some(cause), ..Exit::with_signal(9) };
+    let exit = Exit { external_cause: Some(cause), signal: Some(9), ..Exit::default() };
     instance(rank, InstanceState::Exited(exit), 995)
 }

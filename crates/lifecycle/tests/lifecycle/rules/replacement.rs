@@ -15,7 +15,7 @@ fn replacing(instances: Vec<StageInstance>) -> Observed {
     observed
 }
 
-/// The stages that the decision replaces.
+/// Returns the stages that the decision replaces.
 fn replaced(observed: &Observed) -> Vec<u32> {
     let after = decide(observed, NOW).state;
     let same_attempt = after.attempt == observed.state.attempt;
@@ -100,7 +100,7 @@ fn the_replacement_is_created_and_what_it_replaces_removed() {
     let created = decide(&observed, NOW);
     assert_eq!(created.actions, []);
     assert!(matches!(created.state.attempt_phase, AttemptPhase::Running { all_created: true, .. }));
-    // a replaced instance that still exists has no effect any more
+    // a replaced instance that still exists has no effect
     observed.state = created.state;
     observed.instances.push(exited(1, 137, 995));
     assert_eq!(decide(&observed, NOW).state, observed.state);
@@ -111,7 +111,7 @@ fn the_replacement_is_created_and_what_it_replaces_removed() {
 fn only_what_was_lost_is_created_again() {
     let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
     observed.state = decide(&observed, NOW).state;
-    // another pod is deleted by force before the replacement exists: its replacement has its own name too
+    // another pod is deleted by force before the replacement exists, and its replacement gets a new name too
     observed.instances = vec![ready(0)];
     let decision = decide(&observed, NOW);
     assert_eq!(decision.state.incarnations, BTreeMap::from([(1, 1), (2, 1)]));
@@ -146,7 +146,7 @@ fn a_replacement_counts_and_the_next_one_without_progress_restarts_the_group() {
     // stage 1 may be replaced again once a step beyond all earlier steps is finished
     observed.progress.finished_steps = Some(8);
     assert_eq!(replaced(&observed), [1]);
-    // stages that gave up waiting are not a separate failure
+    // stages that stopped waiting for a replacement do not count as another failure
     observed.progress.finished_steps = Some(7);
     observed.instances = vec![exited(0, 75, 980), replacement(InstanceState::Pending), exited(2, 75, 980)];
     let given_up = decide(&observed, NOW).state;
@@ -167,12 +167,12 @@ fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
     observed.progress.lost = lost(0).map(|lost| LostInstance { since: UnixMillis::from_seconds(999), ..lost });
     assert_eq!(replaced(&observed), [0; 0], "it may still exit");
     assert_eq!(decide(&observed, NOW).wake_at, Some(UnixMillis::from_seconds(1001)));
-    // the stage's own exit has more information
+    // the exit of the stage has more information than the report
     observed.instances[1] = exited(1, 3, 999);
     assert_eq!(decide(&observed, NOW).state.last_failure.unwrap().exit_code, Some(3));
 }
 
-/// A whole group of which stage 1 has ended, as the other stages report. The exit is not observed yet.
+/// A group whose stage 1 has ended, according to the other stages. The exit is not observed yet.
 fn ended() -> Observed {
     let mut observed = replacing(vec![ready(0), ready(1), ready(2)]);
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: true });
@@ -248,7 +248,7 @@ fn how_it_ended_is_waited_for_where_that_decides() {
 
 #[test]
 fn a_group_that_drains_while_a_stage_is_replaced_restarts_at_once() {
-    // a stage that was deleted by force was still asked to leave, and the other stages left with it
+    // the stage that was deleted by force received SIGTERM first, and the other stages drained with it
     let mut observed = replacing(vec![exited(0, 143, 999), exited(2, 143, 999)]);
     observed.state.incarnations = BTreeMap::from([(1, 1)]);
     observed.instances.push(StageInstance { incarnation: 1, ..instance(1, InstanceState::Starting, 999) });

@@ -33,13 +33,13 @@ fn a_replica_that_is_done_completes_the_job_and_what_has_no_group_is_removed() {
         needs_all.policy.min_data_parallel = 2;
         assert!(!completes(&needs_all), "{state:?}");
     }
-    // stages that are about to end are left alone
+    // the instances of a complete job that are about to exit are not removed
     let ending = replicated(first().into_iter().chain([ready(2), ready(3)]).collect());
     let complete = Observed { state: decide(&ending, NOW).state, ..ending };
     assert_eq!(decide(&complete, NOW).actions, []);
     let not_all = replicated(vec![exited(0, 0, 990), ready(1), exited(2, 0, 990), ready(3)]);
     assert!(!completes(&not_all));
-    // stage 0 of one replica and stage 1 of the other
+    // stage 0 of the second replica and stage 1 of the first replica are done
     assert!(completes(&replicated(vec![
         instance(0, InstanceState::Starting, 900),
         exited(1, 0, 990),
@@ -62,7 +62,7 @@ fn a_stage_that_waits_for_its_replica_does_not_time_out_while_the_others_train()
     assert_eq!(at(None).map(|failure| failure.reason), Some(FailureReason::StartupTimeout));
 }
 
-/// The failure that `observed` leads to, and the incarnations after it.
+/// Returns the failure that `observed` leads to, and the incarnations after it.
 fn failure(observed: &Observed, now: UnixMillis) -> Option<(FailureReason, Option<u32>, BTreeMap<u32, u32>)> {
     let state = decide(observed, now).state;
     let incarnations = state.incarnations;
@@ -99,7 +99,7 @@ fn a_replica_without_a_node_ends_no_group_that_trains_without_it() {
 
 #[test]
 fn what_leaves_a_group_that_trains_without_it_is_replaced_by_itself() {
-    // later than a stage could still be saving
+    // at this time, no stage can still be saving a checkpoint
     let now = UnixMillis::from_seconds(900 + policy().grace_seconds + 11);
     for (state, reason) in [
         (InstanceState::Exited(Exit::with_code(143)), FailureReason::Drained),

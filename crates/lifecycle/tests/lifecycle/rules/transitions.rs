@@ -1,4 +1,4 @@
-//! Transitions: restarts and their limits, drains, the job's end.
+//! Tests of transitions: restarts and their limits, drains, and the end of the job.
 
 use stagecoach_api::contract::{FailureKind, Mesh};
 use stagecoach_api::job::{ExitAction, ExitCodeRule, JobPhase};
@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running, start};
 
-/// The state after stage 1 has exited with this code.
+/// Returns the state after stage 1 has exited with this code.
 fn state_after_exit(code: i32, rules: Vec<ExitCodeRule>) -> JobState {
     let mut observed = running(vec![exited(0, 75, 990), exited(1, code, 995), exited(2, 75, 990)]);
     observed.policy.restart.exit_codes = rules;
@@ -91,7 +91,8 @@ fn the_back_off_doubles_until_training_progresses() {
     assert_eq!([(); 5].map(|()| fail(&mut observed)), [0, 2, 4, 8, 10].map(Some));
     observed.progress.finished_steps = Some(6);
     assert_eq!(fail(&mut observed), Some(0));
-    // six of ten restarts were used; a checkpoint resets the budget, after which ten more are allowed, but no eleventh
+    // Six of ten restarts were used. A checkpoint resets the budget, so ten more restarts are allowed, but not an
+    // eleventh.
     assert_eq!(observed.state.budget, RestartBudget { total: 6, counted: 6, replaced: 0, counted_since_checkpoint: 6 });
     observed.progress.checkpoint_step = Some(6);
     assert_eq!((0..11).filter_map(|_| fail(&mut observed)).count(), 10);
@@ -183,87 +184,6 @@ fn a_drain_waits_for_all_exits_before_the_next_attempt() {
 }
 
 #[test]
-fn a_suspended_job_stops_and_resumes() {
-    let mut observed = running((0..3).map(ready).collect());
-    observed.desired.suspend = true;
-    observed.state = decide(&observed, NOW).state;
-    observed.instances = (0..3).map(|rank| exited(rank, 143, 1001)).collect();
-    let decision = decide(&observed, NOW);
-    assert_eq!((&decision.state.attempt_phase, decision.job_phase), (&AttemptPhase::Idle, JobPhase::Suspended));
-    assert_eq!(decision.state.started_at, None);
-
-    observed.state = decision.state;
-    observed.instances.clear();
-    assert_eq!(decide(&observed, NOW).actions, []);
-    observed.desired.suspend = false;
-    let decision = decide(&observed, NOW);
-    assert_eq!((decision.state.attempt.number, decision.state.started_at), (2, Some(NOW)));
-    assert_eq!(decision.actions, [start(2, 3)]);
-}
-
-#[test]
-fn a_job_runs_only_while_its_queue_admits_it() {
-    let mut observed = running(vec![]);
-    observed.state = JobState::default();
-    observed.desired.admission = Admission::Waiting;
-    let decision = decide(&observed, NOW);
-    assert_eq!(
-        (decision.state, decision.actions, decision.job_phase, decision.wake_at),
-        (JobState::default(), vec![], JobPhase::Pending, None)
-    );
-
-    observed.desired.admission = Admission::Admitted(5);
-    let decision = decide(&observed, NOW);
-    assert_eq!((decision.state.attempt.admission, decision.state.started_at), (5, Some(NOW)));
-    assert_eq!(decision.actions, [start(1, 3)]);
-
-    // an eviction is a drain, after which the job waits again; the time in the queue does not count
-    observed.state = decision.state;
-    observed.instances = (0..3).map(ready).collect();
-    observed.desired.admission = Admission::Waiting;
-    let decision = decide(&observed, NOW);
-    assert_eq!(decision.state.attempt_phase, AttemptPhase::Draining);
-    observed.state = decision.state;
-    observed.instances = (0..3).map(|rank| exited(rank, 143, 1001)).collect();
-    let decision = decide(&observed, NOW);
-    assert_eq!((decision.state.attempt_phase.clone(), decision.job_phase), (AttemptPhase::Idle, JobPhase::Pending));
-    assert_eq!((decision.state.started_at, decision.state.budget), (None, RestartBudget::default()));
-}
-
-#[test]
-fn an_attempt_of_another_admission_is_drained() {
-    let mut observed = running((0..3).map(ready).collect());
-    for (ready_in, desired) in
-        [(5, Admission::Admitted(6)), (5, Admission::NotRequired), (0, Admission::Admitted(6)), (5, Admission::Waiting)]
-    {
-        observed.state.attempt.admission = ready_in;
-        observed.desired.admission = desired;
-        assert_eq!(decide(&observed, NOW).state.attempt_phase, AttemptPhase::Draining, "{desired:?}");
-    }
-    observed.desired.admission = Admission::Admitted(5);
-    assert_eq!(decide(&observed, NOW).state, observed.state);
-
-    // an admission in the middle of a drain starts the next attempt when all stages have exited
-    observed.state.attempt_phase = AttemptPhase::Draining;
-    observed.desired.admission = Admission::Admitted(6);
-    observed.instances = (0..3).map(|rank| exited(rank, 143, 1001)).collect();
-    let attempt = decide(&observed, NOW).state.attempt;
-    assert_eq!((attempt.number, attempt.admission), (2, 6));
-}
-
-#[test]
-fn a_job_suspended_from_the_start_never_starts() {
-    let mut observed = running(vec![]);
-    observed.state = JobState::default();
-    observed.desired.suspend = true;
-    let decision = decide(&observed, NOW);
-    assert_eq!(
-        (decision.state, decision.actions, decision.job_phase),
-        (JobState::default(), vec![], JobPhase::Suspended)
-    );
-}
-
-#[test]
 fn a_job_that_completes_while_it_is_drained_is_complete() {
     let mut observed = running((0..3).map(|rank| exited(rank, 0, 995)).collect());
     observed.desired.suspend = true;
@@ -332,12 +252,12 @@ fn an_instance_missing_after_all_were_created_is_not_created_again() {
 fn limits_come_from_the_spec() {
     let text = "apiVersion: stagecoach.dev/v1alpha1\nkind: PipelineJob\nmetadata: {name: a}\nspec: {activeDeadlineSeconds: 9, template: {spec: {terminationGracePeriodSeconds: 45}}}";
     let spec = stagecoach_api::parse(text, "a.yaml").unwrap().spec;
-    let policy = Policy::for_pods(&spec);
+    let policy = FailurePolicy::for_pods(&spec);
     assert_eq!(
         (policy.grace_seconds, policy.active_deadline_seconds, policy.scheduling_timeout_seconds),
         (45, Some(9), 3600)
     );
-    assert!(policy.nodes_can_be_lost && !Policy::for_processes(&spec).nodes_can_be_lost);
+    assert!(policy.nodes_can_be_lost && !FailurePolicy::for_processes(&spec).nodes_can_be_lost);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The caller of the state machine: it observes, records and applies. Each of its actions is checked when it happens.
+//! The simulated caller of the state machine. It observes, records and applies, and each of its actions is checked.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use stagecoach_lifecycle::*;
 use super::process::{SimulatedProcess, pending};
 use super::{MAX_RESTARTS, REFORM_TIMEOUT_SECONDS, Simulation, TERMINATION_TIMEOUT_SECONDS};
 
-fn policy(replaces_stages: bool, spares: u32) -> Policy {
-    Policy {
+fn policy(replaces_stages: bool, spares: u32) -> FailurePolicy {
+    FailurePolicy {
         restart: RestartSpec {
             max_restarts: MAX_RESTARTS,
             backoff: BackoffSpec { initial_seconds: 1, max_seconds: 20 },
@@ -120,7 +120,7 @@ impl Simulation {
                 let now = self.now;
                 for process in self.of(attempt).filter(|process| !process.unreachable) {
                     if process.instance.state == InstanceState::Terminating {
-                        process.end(Exit::with_signal(9), now);
+                        process.end(Exit { signal: Some(9), ..Exit::default() }, now);
                     }
                 }
             }
@@ -168,7 +168,7 @@ impl Simulation {
                 !took_place || process.instance.incarnation != incarnation,
                 "a spare has incarnation {incarnation}"
             );
-            // the fence stops a living process whose place was taken, so such a process does not count
+            // the fence stops a living process whose stage a spare has become, so such a process does not count
             lives |= process.is_alive() && !took_place && process.instance.incarnation >= known;
         }
         if !exists {

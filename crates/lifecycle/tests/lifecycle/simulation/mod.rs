@@ -38,8 +38,7 @@ struct Simulation {
     fence: u64,
     /// The group that took the newest fence: attempt, rank and incarnation of each member.
     group: Vec<(u64, u32, u32)>,
-    /// The incarnations that the group knows, by rank: those of its members, or of the spares that have taken their
-    /// places since.
+    /// The incarnations in the group, by rank: those of its members, or of the spares that have replaced members since.
     known: BTreeMap<u32, u32>,
     checkpoint: Option<u64>,
     commits: Vec<u64>,
@@ -80,13 +79,13 @@ impl Simulation {
     }
 }
 
-/// The state as the caller sees it.
+/// Returns the state as the caller observes it.
 fn seen(simulation: &Simulation) -> (JobState, Vec<StageInstance>, Vec<SpareInstance>) {
     let Observed { state, instances, spares, .. } = simulation.observe();
     (state, instances, spares)
 }
 
-/// Runs with faults, then without, until the job has ended.
+/// Runs the simulation with faults, and then without faults until the job has ended.
 fn run(stages: u32, replaces_stages: bool, spares: u32, faults: &[(u8, u8, u8)]) -> Simulation {
     let mut simulation = Simulation::new(stages, replaces_stages, spares);
     let mut stale_observation = (0, simulation.observe());
@@ -174,8 +173,8 @@ fn an_undisturbed_job_takes_one_attempt() {
 
 #[test]
 fn a_lost_stage_costs_an_attempt_only_where_it_is_not_replaced() {
-    // two rounds until the group has formed, a commit, then the death of the second of three stages, while the caller
-    // works
+    // The script has two rounds until the group has formed, a commit, and the death of the second of three stages. The
+    // caller makes no errors.
     let script = [(15, 0, 4), (15, 0, 4), (15, 0, 4), (15, 0, 4), (0, 1, 4)];
     for (replaces_stages, attempts, replaced) in [(false, vec![1, 2], 0), (true, vec![1], 1)] {
         let simulation = run(3, replaces_stages, 0, &script);

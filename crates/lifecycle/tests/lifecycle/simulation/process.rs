@@ -1,4 +1,4 @@
-//! The processes and their own transitions: start, form a group, train, take a stage's place, exit.
+//! The simulated processes and their transitions: start, form a group, train, replace a stage, exit.
 
 use stagecoach_lifecycle::*;
 
@@ -15,11 +15,11 @@ pub(super) struct SimulatedProcess {
     pub(super) waits_since: Option<UnixMillis>,
     /// Whether the process is a spare without a stage. `instance.spare` is then its number.
     pub(super) stands_by: bool,
-    /// Whether the process is a spare that has taken a stage's place, which the caller does not observe yet.
+    /// Whether the process is a spare that has become a stage, which the caller does not observe yet.
     pub(super) is_hidden: bool,
 }
 
-/// An instance that has just been created.
+/// Returns an instance that has just been created.
 pub(super) fn pending(attempt: u64, rank: u32, incarnation: u32, since: UnixMillis) -> StageInstance {
     StageInstance {
         rank,
@@ -41,7 +41,7 @@ impl SimulatedProcess {
         matches!(self.instance.state, InstanceState::Starting | InstanceState::Ready) && !self.hung
     }
 
-    /// The caller's view of a spare, or of a spare whose promotion the caller does not observe yet.
+    /// Returns the caller's view of a spare, or of a spare whose promotion the caller does not observe yet.
     pub(super) fn as_spare(&self) -> SpareInstance {
         let StageInstance { attempt, spare, ref state, since, .. } = self.instance;
         let state = if self.is_hidden && self.runs() { InstanceState::Ready } else { state.clone() };
@@ -63,7 +63,8 @@ impl SimulatedProcess {
 }
 
 impl Simulation {
-    /// The members of the recorded attempt's group; `None` unless all its stages live and can form a group.
+    /// Returns the members of the recorded attempt's group. `None` unless all its stages are alive and can form a
+    /// group.
     fn members(&self) -> Option<Vec<(u64, u32, u32)>> {
         let Attempt { number, mesh, .. } = self.recorded.attempt;
         let member = |rank| {
@@ -147,7 +148,7 @@ impl Simulation {
         }
     }
 
-    /// Lets spares take the places of the stages that the group has lost, as long as a member of the group remains.
+    /// Promotes spares to the stages that the group has lost, while a member of the group remains.
     pub(super) fn take_lost_places(&mut self) {
         let number = self.recorded.attempt.number;
         for (rank, incarnation) in self.known.clone() {
@@ -167,7 +168,7 @@ impl Simulation {
         }
     }
 
-    /// Lets the first spare that stands by take a stage's place.
+    /// Promotes the first ready spare to a stage.
     pub(super) fn promote(&mut self, rank: u32, incarnation: u32) -> bool {
         let (now, number, is_hidden) = (self.now, self.recorded.attempt.number, self.hides_promotions);
         let claimed = |process: &mut SimulatedProcess| {
@@ -179,7 +180,8 @@ impl Simulation {
             process.stands_by && process.runs() && process.instance.state == InstanceState::Ready
         };
         let Some(spare) = self.of(number).find(stands_by) else { return false };
-        // not simulated: a process that hung before it joined claimed the place, so the group does not know it
+        // This case is not simulated: a process that hung before it joined has this incarnation, and the group has no
+        // record of it.
         if claimed_by_hung == Some(true) {
             return false;
         }

@@ -70,7 +70,7 @@ fn absent_fields_have_hugging_faces_defaults() {
         initializer_range: 0.02,
     };
     assert_eq!(parse(json!({})).unwrap(), defaults);
-    // the spelling of other versions
+    // other versions of transformers write the same values in this form
     let same = json!({
         "head_dim": null, "rope_scaling": null, "hidden_act": "silu", "attention_bias": false, "pretraining_tp": 1,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "torch_dtype": "bfloat16",
@@ -172,7 +172,7 @@ fn every_field_that_changes_the_computation_is_a_difference() {
         (json!({"rms_norm_eps": 1e-5}), &["rmsNormEps is 0.000001 here and 0.00001 there"]),
         (json!({"tie_word_embeddings": true}), &["tieWordEmbeddings is false here and true there"]),
         (json!({"max_position_embeddings": 16, "initializer_range": 0.1}), &[]),
-        // differences that leave the shapes of the tensors
+        // these differences do not change the shapes of the tensors
         (
             json!({"num_attention_heads": 8}),
             &[
@@ -219,7 +219,7 @@ fn a_checkpoints_config_keeps_what_its_source_says() {
     ] {
         assert_eq!(written.get(kept), source.get(kept), "{kept}");
     }
-    // the older name, and a source that states no type
+    // the older name of the type, with a value and with null
     for (dtype, expected) in [(json!("bfloat16"), json!("bfloat16")), (json!(null), json!("float32"))] {
         let older = Map::from_iter([("torch_dtype".to_owned(), dtype), ("model_type".to_owned(), json!("llama"))]);
         assert_eq!(with_kept_fields(Some(&older), config.to_json())["torch_dtype"], expected);
@@ -244,7 +244,7 @@ fn a_checkpoints_config_keeps_what_its_source_says() {
 
 #[test]
 fn lengths_are_written_as_whole_numbers() {
-    // the spelling of earlier versions
+    // earlier versions wrote the length with a decimal point
     let mut earlier = llama3(1.0, 4.0);
     earlier["original_max_position_embeddings"] = json!(8192.0);
     let config = parse(json!({"rope_scaling": earlier})).unwrap();

@@ -18,13 +18,14 @@ pub(super) fn build(config: &LlamaConfig, layer: usize, parameters: &Parameters)
     Box::new(HeadNorms { query, key })
 }
 
-/// The weights of the norms of queries and of keys.
+/// Returns the names of the weights of both norms: of queries and of keys.
 fn names(layer: usize) -> [String; 2] {
     ["self_attn.q_norm", "self_attn.k_norm"].map(|module| parameter_name(layer, module, "weight"))
 }
 
-/// A copy of queries, keys and values, and the queries (the keys need no more) before and after their norm; in the
-/// backward pass also the gradients of both.
+/// Counts the tensors of the step: a copy of queries, keys and values, and the queries before and after their norm. In
+/// the backward pass, the gradients of the queries before and after their norm are added. The norm of the keys runs at
+/// another time and needs no more memory.
 pub(super) fn elements(q: usize, kv: usize) -> QkvElements {
     let qkv = q + 2 * kv;
     QkvElements { forward: qkv + 2 * q, backward: qkv + 4 * q }
@@ -38,7 +39,7 @@ struct HeadNorms {
 }
 
 impl HeadNorms {
-    /// The norms with their heads.
+    /// Returns each norm with the range of its heads.
     fn by_range(&self, heads: Heads) -> [(&RmsNorm, HeadRange); 2] {
         [(&self.query, queries(heads)), (&self.key, keys(heads))]
     }
@@ -87,12 +88,12 @@ fn keys(heads: Heads) -> HeadRange {
 }
 
 impl HeadRange {
-    /// The heads, `[tokens, count, head_dim]`, as a view of `qkv[tokens, columns]`.
+    /// Returns the heads, `[tokens, count, head_dim]`, as a view of `qkv[tokens, columns]`.
     fn view(self, qkv: &Tensor, Heads { heads, kv_heads, head_dim }: Heads) -> Tensor {
         qkv.view([-1, heads + 2 * kv_heads, head_dim]).narrow(1, self.first, self.count)
     }
 
-    /// A contiguous copy of the heads.
+    /// Returns a contiguous copy of the heads.
     fn of(self, qkv: &Tensor, heads: Heads) -> Tensor {
         self.view(qkv, heads).contiguous()
     }

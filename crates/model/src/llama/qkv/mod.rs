@@ -12,10 +12,10 @@ use tch::Tensor;
 use super::config::LlamaConfig;
 use crate::{ParameterSpec, Parameters, WeightGradient};
 
-/// A family's step, by what it adds to Llama's attention.
+/// A family's step, by its addition to Llama's attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QkvVariant {
-    /// Nothing.
+    /// No addition.
     Plain,
     /// Biases of queries, keys and values.
     Bias,
@@ -24,7 +24,7 @@ pub(super) enum QkvVariant {
 }
 
 impl QkvVariant {
-    /// The step's parameters in `layer`.
+    /// Returns the step's parameters in `layer`.
     pub(super) fn parameter_specs(self, config: &LlamaConfig, layer: usize) -> Vec<ParameterSpec> {
         match self {
             QkvVariant::Plain => Vec::new(),
@@ -33,7 +33,7 @@ impl QkvVariant {
         }
     }
 
-    /// The step in `layer`, if there is one.
+    /// Builds the step in `layer`, if the variant has a step.
     pub(super) fn build(self, config: &LlamaConfig, layer: usize, parameters: &Parameters) -> Option<Box<dyn QkvStep>> {
         match self {
             QkvVariant::Plain => None,
@@ -42,7 +42,7 @@ impl QkvVariant {
         }
     }
 
-    /// The memory of the step with `q` columns of queries, and `kv` columns each of keys and of values.
+    /// Returns the memory of the step with `q` columns of queries, and `kv` columns each of keys and of values.
     pub(super) fn elements(self, q: usize, kv: usize) -> QkvElements {
         match self {
             QkvVariant::Plain | QkvVariant::Bias => QkvElements::default(),
@@ -51,7 +51,7 @@ impl QkvVariant {
     }
 }
 
-/// The most elements per token that a step holds in addition to its input or the gradient of its output.
+/// The largest number of elements per token that a step holds in addition to its input or the gradient of its output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QkvElements {
     pub(super) forward: usize,
@@ -60,8 +60,8 @@ pub(super) struct QkvElements {
 
 /// A step with its weights. Tensors are `[tokens, columns]`, with queries, keys and values side by side.
 pub(super) trait QkvStep: Debug {
-    /// The step's result, in the memory of `projected` or in new memory. The layer keeps the returned activations if
-    /// there are any, and otherwise the result.
+    /// Returns the step's result, in the memory of `projected` or in new memory. If the step returns activations, the
+    /// layer keeps them; otherwise the layer keeps the result.
     fn forward(&self, projected: Tensor, heads: Heads) -> (Tensor, Option<QkvActivations>);
 
     /// Converts the gradient of the result into the gradient of `projected`, in place.
@@ -74,10 +74,10 @@ pub(super) trait QkvStep: Debug {
     );
 }
 
-/// The activations of a step whose input exists beside its result.
+/// The activations of a step that does not overwrite its input.
 #[derive(Debug)]
 pub(super) struct QkvActivations {
-    /// The input, from which the step can be computed again.
+    /// The input, from which the backward pass can recompute the step.
     pub(super) projected: Tensor,
     /// Statistics of the input, in the order of the step's weights.
     statistics: Vec<Tensor>,

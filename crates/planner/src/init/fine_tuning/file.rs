@@ -1,4 +1,4 @@
-//! The file of a fine-tuning job, with a comment that explains each number.
+//! Writes the file of a fine-tuning job, with a comment that explains each number.
 
 use stagecoach_display::duration;
 
@@ -6,14 +6,14 @@ use super::super::file::{TrainingWords, count, data_paths, float, quoted};
 use super::super::sizes::SECONDS;
 use super::super::{Facts, MEMORY_SHARE};
 use super::SourceModel;
-use super::sizes::{Method, Sizes};
+use super::sizes::{FineTuningSizes, Method};
 
-/// The job as YAML.
-pub(super) fn job_file(facts: &Facts, model: &SourceModel, sizes: &Sizes) -> String {
+/// Returns the job as YAML.
+pub(super) fn job_file(facts: &Facts, model: &SourceModel, sizes: &FineTuningSizes) -> String {
     [head(facts, model, sizes), data(facts, model, sizes), training(facts, sizes)].concat()
 }
 
-fn head(facts: &Facts, model: &SourceModel, sizes: &Sizes) -> String {
+fn head(facts: &Facts, model: &SourceModel, sizes: &FineTuningSizes) -> String {
     format!(
         "# Written by `stagecoach init --from` for {corpus}, about {tokens} tokens,
 # for a model of {parameters} parameters, and for {machine}.
@@ -46,7 +46,7 @@ spec:
     )
 }
 
-fn data(facts: &Facts, model: &SourceModel, sizes: &Sizes) -> String {
+fn data(facts: &Facts, model: &SourceModel, sizes: &FineTuningSizes) -> String {
     format!(
         "{paths}    sequenceLength: {length}  # the model allows {allowed}; shorter for a small corpus, and at most 512 on CPUs, 2048 on GPUs
     evaluation:
@@ -68,7 +68,7 @@ fn data(facts: &Facts, model: &SourceModel, sizes: &Sizes) -> String {
     )
 }
 
-fn training(facts: &Facts, sizes: &Sizes) -> String {
+fn training(facts: &Facts, sizes: &FineTuningSizes) -> String {
     let (seconds, epochs) = (duration(sizes.training.seconds), sizes.epochs);
     let words = TrainingWords {
         why_steps: format!("about {seconds} and {epochs:.1} passes over the corpus, by estimate; 20 to 2000"),

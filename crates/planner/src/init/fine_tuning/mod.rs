@@ -1,5 +1,5 @@
-//! `stagecoach init --from` without its input and output: proposes a job that continues to train a model. `sizes`
-//! chooses the numbers, `file` writes them with their reasons.
+//! The rules of `stagecoach init --from`, without input and output: proposes a job that continues to train a model.
+//! `sizes` chooses the numbers, and `file` writes the numbers with their reasons.
 
 mod file;
 mod sizes;
@@ -13,25 +13,25 @@ use super::file::{count, plural};
 use super::sizes::wanted_stages;
 use super::{Facts, MEMORY_SHARE};
 use file::job_file;
-use sizes::{Method, Sizes, lengths};
+use sizes::{FineTuningSizes, Method, lengths};
 
-/// A model directory to start from.
+/// A model directory from which training starts.
 #[derive(Clone, Debug)]
 pub struct SourceModel {
     /// The directory, relative to the volume's root.
     pub path: String,
-    /// Parameters, embedding and head included.
+    /// The number of parameters, including embedding and head.
     pub parameters: u64,
-    /// Decoder layers.
+    /// The number of decoder layers.
     pub layers: usize,
-    /// Rows of the embedding.
+    /// The number of rows of the embedding.
     pub vocab_size: usize,
-    /// Tokens of the longest sequence.
+    /// The largest number of tokens of a sequence.
     pub max_position_embeddings: usize,
 }
 
 impl SourceModel {
-    /// The model of `architecture` in the directory `path`, which is relative to the volume's root.
+    /// Returns the model of `architecture` in the directory `path`, which is relative to the volume's root.
     pub fn new(path: String, architecture: &dyn Architecture, max_position_embeddings: usize) -> SourceModel {
         SourceModel {
             path,
@@ -42,24 +42,24 @@ impl SourceModel {
         }
     }
 
-    /// The path of its `tokenizer.json`, relative to the volume's root.
+    /// Returns the path of the model's `tokenizer.json`, relative to the volume's root.
     pub fn tokenizer(&self) -> String {
         format!("{}/tokenizer.json", self.path)
     }
 
-    /// The size of the model, in words.
+    /// Describes the size of the model for the user.
     pub fn size(&self) -> String {
         format!("{} parameters in {}", count(self.parameters as f64), plural(self.layers, "layer"))
     }
 }
 
-/// The text of a file for a job that continues to train `model`. The job has as many stages as
-/// [`propose`](super::propose) chooses, but fewer if the memory is too small for so many processes. It trains all
-/// weights on the longest sequences that the corpus allows, or adapters on the longest sequences that fit, if the
-/// memory is too small for all weights. `planned_bytes` is that of [`propose`](super::propose).
+/// Returns the text of a file for a job that continues to train `model`. The job has as many stages as
+/// [`propose`](super::propose) chooses, or fewer if the memory is too small for so many processes. The job trains all
+/// weights on the longest sequences that the corpus allows. If the memory is too small for all weights, the job trains
+/// adapters on the longest sequences that fit. `planned_bytes` has the same meaning as in [`propose`](super::propose).
 ///
 /// # Errors
-/// The problems of the smallest job, or the memory that it needs.
+/// If a proposed job is invalid, or the smallest one needs more memory than the machine may use.
 pub fn propose_fine_tuning(
     facts: &Facts,
     model: &SourceModel,
@@ -76,7 +76,7 @@ pub fn propose_fine_tuning(
     let lora = stages().flat_map(|stages| lengths(facts, model).map(move |length| (Method::Lora, stages, length)));
     let mut needed = 0;
     for (method, stages, length) in full.chain(lora) {
-        let text = job_file(facts, model, &Sizes::new(facts, model, method, stages, length));
+        let text = job_file(facts, model, &FineTuningSizes::new(facts, model, method, stages, length));
         needed = planned_bytes(&text)?;
         if needed <= limit {
             return Ok(text);

@@ -4,28 +4,29 @@ use super::super::Facts;
 use super::super::sizes::{SECONDS, TrainingSizes, evaluation_fraction, flops, seconds_of_step};
 use super::SourceModel;
 
-/// Lengths of sequences, the longest first.
+/// The sequence lengths that a job can have, the longest first.
 pub(super) const LENGTHS: [u32; 8] = [2048, 1024, 512, 256, 128, 64, 32, 16];
-/// The longest sequences on processors, where attention over long texts takes most of the time.
+/// The longest sequence length on CPUs, where attention over long texts takes most of the time.
 const MOST_ON_PROCESSORS: u32 = 512;
-/// The fewest sequences into which the corpus is cut, so that a step trains on different texts.
+/// The smallest number of sequences in the corpus. A step must not train on the same text twice.
 const LEAST_SEQUENCES: f64 = 200.0;
-/// The tokens of a step that its batch has at least, if microbatches of one row have fewer.
+/// The number of tokens that a step should have. If microbatches of one row have fewer tokens, a microbatch gets
+/// several rows.
 const LEAST_TOKENS_OF_STEP: u32 = 2048;
 const MOST_ROWS: u32 = 8;
-/// Passes over the corpus. A model that is trained already memorises texts soon.
+/// The number of passes over the corpus. A pretrained model memorises texts after few passes.
 const EPOCHS: f64 = 3.0;
 const LEAST_STEPS: f64 = 20.0;
 const MOST_STEPS: f64 = 2000.0;
-/// The most processors for one stage.
+/// The largest number of processors for one stage.
 const MOST_THREADS: usize = 4;
 
-/// The way in which the weights are trained.
+/// The method of fine-tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
-    /// Every weight.
+    /// Trains every weight.
     Full,
-    /// Adapters of all linear layers beside frozen weights.
+    /// Trains adapters of all linear layers beside frozen weights.
     Lora,
 }
 
@@ -37,8 +38,8 @@ impl Method {
         }
     }
 
-    /// The peak of the learning rate. That of trained weights is far below that of training from the start, and the
-    /// larger the model, the lower. Adapters begin at zero, and need about ten times the rate.
+    /// Returns the peak of the learning rate. Full fine-tuning needs a far lower rate than training from scratch, and
+    /// larger models need lower rates. Adapters begin at zero, and need about ten times the rate of full fine-tuning.
     pub(super) fn learning_rate(self, model: &SourceModel) -> f64 {
         match (self, model.parameters) {
             (Method::Lora, _) => 2e-4,
@@ -50,17 +51,23 @@ impl Method {
     }
 }
 
-/// The numbers of a job.
+/// The numbers of a fine-tuning job.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sizes {
+pub(super) struct FineTuningSizes {
     pub(super) method: Method,
-    /// Passes over the corpus.
+    /// The number of passes over the corpus.
     pub(super) epochs: f64,
     pub(super) training: TrainingSizes,
 }
 
-impl Sizes {
-    pub(super) fn new(facts: &Facts, model: &SourceModel, method: Method, stages: u32, sequence_length: u32) -> Sizes {
+impl FineTuningSizes {
+    pub(super) fn new(
+        facts: &Facts,
+        model: &SourceModel,
+        method: Method,
+        stages: u32,
+        sequence_length: u32,
+    ) -> FineTuningSizes {
         let tokens = tokens(facts, model);
         let microbatches = (2 * stages).next_power_of_two().max(8);
         let rows = (LEAST_TOKENS_OF_STEP / (microbatches * sequence_length)).clamp(1, MOST_ROWS);
@@ -85,11 +92,11 @@ impl Sizes {
             tokens,
             seconds: seconds_of_step * f64::from(steps),
         };
-        Sizes { method, epochs: f64::from(steps) * tokens_of_step / tokens.max(1.0), training }
+        FineTuningSizes { method, epochs: f64::from(steps) * tokens_of_step / tokens.max(1.0), training }
     }
 }
 
-/// The sequences' lengths that model, corpus and machine allow, the longest first. At least one.
+/// Returns the sequence lengths that model, corpus and machine allow, the longest first. There is at least one.
 pub(super) fn lengths(facts: &Facts, model: &SourceModel) -> impl Iterator<Item = u32> {
     let most = if facts.gpus == 0 { MOST_ON_PROCESSORS } else { LENGTHS[0] };
     let by_model = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
@@ -99,7 +106,7 @@ pub(super) fn lengths(facts: &Facts, model: &SourceModel) -> impl Iterator<Item 
     LENGTHS.into_iter().filter(move |length| allowed(length) && *length != shortest).chain([shortest])
 }
 
-/// Tokens of the corpus, by the bytes that a token of such a vocabulary has in English.
+/// Estimates the number of tokens of the corpus, by the bytes per token of English text with such a vocabulary.
 fn tokens(facts: &Facts, model: &SourceModel) -> f64 {
     let bytes_per_token = match model.vocab_size {
         0..1000 => 1.5,

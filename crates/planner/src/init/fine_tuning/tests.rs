@@ -6,8 +6,8 @@ use stagecoach_data::Texts;
 use stagecoach_model::SourceConfig;
 
 use super::super::Facts;
+use super::super::tests::{planned, without_comment};
 use super::*;
-use crate::{JobConfig, plan_pipeline};
 
 fn facts(bytes: u64, memory_bytes: u64, processors: usize, gpus: usize) -> Facts {
     let texts = Texts {
@@ -20,7 +20,7 @@ fn facts(bytes: u64, memory_bytes: u64, processors: usize, gpus: usize) -> Facts
     Facts { name: "tuned".into(), stages: None, gpus, processors, memory_bytes, texts }
 }
 
-/// A workspace with the configuration of a model in `models/base`.
+/// Returns a workspace with the configuration of a model in `models/base`.
 fn workspace(hidden: u64, layers: u64, positions: u64) -> (tempfile::TempDir, SourceModel) {
     let workspace = tempfile::tempdir().unwrap();
     let folder = workspace.path().join("models/base");
@@ -37,18 +37,6 @@ fn workspace(hidden: u64, layers: u64, positions: u64) -> (tempfile::TempDir, So
     (workspace, model)
 }
 
-/// The peak bytes of all stages, and the job, which is valid.
-fn planned(text: &str, workspace: &Path) -> (u64, JobConfig) {
-    let job = stagecoach_api::parse(text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
-    let problems = job.validate();
-    assert!(problems.is_empty(), "{problems:?}\n{text}");
-    let stages = job.spec.stages as usize;
-    let config = JobConfig::new(job, workspace).unwrap();
-    let architecture = config.architecture(config.planned_vocab_size().unwrap(), tch::Device::Cpu);
-    let layout = plan_pipeline(&config, architecture.as_ref(), stages, &Default::default()).unwrap();
-    (layout.memory.iter().map(|stage| stage.parts.total()).sum(), config)
-}
-
 fn proposed(facts: &Facts, model: &SourceModel, workspace: &Path) -> Result<String, StageError> {
     propose_fine_tuning(facts, model, &|text| Ok(planned(text, workspace).0))
 }
@@ -63,12 +51,8 @@ fn a_model_is_fine_tuned_on_its_own_tokenizer() {
     assert_eq!((config.data.sequence_length, config.job.spec.stages, config.keeps_best()), (512, 2, true));
     assert_eq!(config.training.learning_rate.peak, 1e-4);
     // a comment explains every number
-    let bare: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.starts_with('#') && line.contains(|c: char| c.is_ascii_digit()) && !line.contains("  # "))
-        .collect();
-    assert_eq!(bare, ["apiVersion: stagecoach.dev/v1alpha1"]);
-    // a GPU trains in bf16 on longer sequences, if the corpus has enough of them
+    assert_eq!(without_comment(&text), ["apiVersion: stagecoach.dev/v1alpha1"]);
+    // a job on a GPU trains in bf16 on longer sequences, if the corpus is large enough
     let on_gpu = proposed(&facts(2_000_000, 64 << 30, 8, 1), &model, workspace.path()).unwrap();
     assert!(on_gpu.contains("precision: BFloat16  # ") && on_gpu.contains("sequenceLength: 2048  # "), "{on_gpu}");
     let small = proposed(&facts(100_000, 64 << 30, 8, 1), &model, workspace.path()).unwrap();
@@ -83,7 +67,7 @@ fn less_memory_means_adapters_and_shorter_sequences_and_then_a_refusal() {
     let (needed, config) = planned(&roomy, workspace.path());
     assert_eq!(config.data.sequence_length, 512);
     assert!(config.training.lora.is_none());
-    // less than all weights need on one stage
+    // the memory is too small to train all weights on one stage
     let one = facts(20_000_000, 64 << 30, 2, 0);
     let one = Facts { stages: Some(1), ..one };
     let on_one = proposed(&one, &model, workspace.path()).unwrap();

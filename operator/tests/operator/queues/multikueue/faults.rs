@@ -1,17 +1,17 @@
-//! Faults around a job that MultiKueue sends: an eviction, a worker cluster that is lost, and an operator that crashes.
+//! Tests of faults of a job that MultiKueue sends: an eviction, a lost worker cluster, and a crash of the operator.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::collection;
 use stagecoach_cluster::{until, until_or_tell};
 
 use super::{Clusters, SECRETS, clusters, sent, template};
-use crate::crashes::{Scenario, ScenarioRun, Site, crash_after_each_write};
+use crate::crashes::{Scenario, ScenarioCluster, ScenarioRun, crash_after_each_write};
 use crate::queues::crashes::{HOLDS, add_workloads, wait_reported};
 use crate::support::condition_of;
 
 impl Clusters {
-    /// Waits until the manager has evicted the Workload of a job and given the reservation back. Kueue may have
-    /// reserved the same quota since.
+    /// Waits until the manager has evicted the Workload of a job and released its reservation. Kueue may already have
+    /// reserved the same quota again.
     fn wait_released(&self, name: &str) {
         let is_released = |workload: &Value| {
             let evictions = workload["status"]["schedulingStats"]["evictions"].as_array();
@@ -35,7 +35,7 @@ fn an_evicted_copy_returns_to_the_queue() {
     clusters.add_queues("default", "narrow", "workers", [800, 200], preemption);
     clusters.dispatch("evicted", "narrow", json!({}));
     let first = worker.cluster.job("evicted").unwrap()["metadata"]["uid"].clone();
-    // a job of the worker cluster itself takes the quota
+    // a local job of the worker cluster takes the quota
     let labels = json!({"kueue.x-k8s.io/priority-class": "high"});
     worker.create("local", "narrow", json!({"metadata": {"labels": labels}, "spec": {"template": template()}}));
     worker.cluster.wait_running("local", 1);
@@ -46,8 +46,8 @@ fn an_evicted_copy_returns_to_the_queue() {
     assert!(events.iter().any(|event| event == "AdmissionLost"), "{events:?}");
     clusters.wait_released("evicted");
     worker.cluster.finish("local", 1, 2);
-    // MultiKueue removes the copy if it sees the manager's Workload between two reservations. Else, the copy keeps its
-    // place in the worker's queue.
+    // MultiKueue removes the copy if it sees the manager's Workload between two reservations. Otherwise, the copy keeps
+    // its place in the worker's queue.
     clusters.wait_attempt("evicted", |uid, attempt| attempt == 1 + u64::from(*uid == first));
 }
 
@@ -57,7 +57,7 @@ fn a_copy_stops_with_the_queue_of_the_manager() {
     let manager = &clusters.manager;
     clusters.add_queues("default", "held", "workers", [200, 200], json!({}));
     clusters.dispatch("held", "held", json!({}));
-    // without an admission, Kueue would take the reservation back without an eviction
+    // wait for the admission: before an admission, Kueue would cancel the reservation without an eviction
     manager.wait_workload("held", "Admitted", "True");
     let stop = |policy: &str| {
         let path = format!("{}/default-held", collection("ClusterQueue", ""));
@@ -71,7 +71,7 @@ fn a_copy_stops_with_the_queue_of_the_manager() {
     clusters.wait_copy("held");
 }
 
-/// The status of the copy does not arrive, and the operator of the manager can't know whether the copy has stopped.
+/// The status of the copy does not arrive, so the operator of the manager can't observe whether the copy has stopped.
 #[test]
 fn the_reservation_of_a_job_in_a_lost_worker_is_given_back() {
     let clusters = clusters();
@@ -105,12 +105,12 @@ spec:
     clusters.wait_released("lost");
 }
 
-/// A job in the queue of its namespace that MultiKueue sends.
+/// Returns a job in the queue of its namespace that MultiKueue sends.
 fn in_queue(spec: Value) -> Value {
     sent(json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "spec": spec}))
 }
 
-/// Makes the queues of a run in both clusters.
+/// Creates the queues of a run in both clusters.
 fn with_queues(run: &ScenarioRun) {
     let clusters = clusters();
     clusters.worker.cluster.create_namespace(&run.namespace);
@@ -123,7 +123,7 @@ fn dispatched(run: &ScenarioRun) {
     wait_reported(run);
 }
 
-/// The state of a run's job: its copied status, its pods in both clusters, and its Workloads in the manager.
+/// Returns the state of a run's job: its copied status, its pods in both clusters, and its Workloads in the manager.
 fn end_of(run: &ScenarioRun) -> Value {
     let status = &run.cluster.job(&run.job()).unwrap_or_default()["status"];
     let attempt = &status["attempt"];
@@ -168,7 +168,7 @@ fn a_crash_between_any_two_writes_changes_nothing_at_the_manager() {
             end: end("Running", 3, 3, json!([["1", [3], HOLDS]])),
         },
     ];
-    let site = Site {
+    let site = ScenarioCluster {
         cluster: &clusters().manager.cluster,
         env: &[("STAGECOACH_KUEUE", "true")],
         add_to_end: |run, end| *end = end_of(run),

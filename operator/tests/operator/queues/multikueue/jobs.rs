@@ -1,4 +1,4 @@
-//! The life of a job that MultiKueue sends, and what its user does to it.
+//! Tests of the lifecycle of a job that MultiKueue sends, and of changes by its user.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::{until, until_or_tell};
@@ -43,7 +43,7 @@ fn a_job_that_is_deleted_at_the_manager_leaves_the_worker() {
     until("its Workload to go", || clusters.manager.workloads("recalled").is_empty().then_some(()));
 }
 
-/// The copy must not delete itself: MultiKueue would send the job again.
+/// The copy must not delete itself, because MultiKueue would send the job again.
 #[test]
 fn a_time_to_live_counts_at_the_manager() {
     let clusters = clusters();
@@ -76,7 +76,7 @@ fn a_suspended_or_changed_job_saves_in_the_worker_and_is_sent_again() {
     clusters.assert_left_alone("paused");
 }
 
-/// No copy exists that must save first: Kueue gives a reservation that was never admitted back itself.
+/// No copy must save first. Kueue itself cancels a reservation that was never admitted.
 #[test]
 fn a_job_that_waits_for_a_worker_leaves_the_queue_at_once() {
     let clusters = clusters();

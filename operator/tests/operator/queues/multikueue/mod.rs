@@ -1,5 +1,5 @@
-//! Jobs that MultiKueue sends from one cluster to another. Each cluster has its own Kueue and its own operator, and all
-//! rights are those of the page.
+//! Tests of jobs that MultiKueue sends from one cluster to another. Each cluster has a Kueue and an operator. All
+//! rights are those of the documentation page.
 
 mod faults;
 mod jobs;
@@ -22,7 +22,7 @@ struct Clusters {
     worker: QueuedCluster,
 }
 
-/// The manager cluster and its only worker cluster. They are never dropped.
+/// Returns the manager cluster and its only worker cluster, which are never dropped.
 fn clusters() -> &'static Clusters {
     static CLUSTERS: OnceLock<Clusters> = OnceLock::new();
     CLUSTERS.get_or_init(|| {
@@ -39,7 +39,7 @@ fn clusters() -> &'static Clusters {
         worker.cluster.plane.client().patch("/api/v1/nodes/node-0", &node).unwrap();
 
         let mut configuration: Value = serde_saphyr::from_str(configuration).unwrap();
-        // a test loses a worker cluster
+        // a test disconnects a worker cluster and waits for this timeout
         merge(&mut configuration, json!({"multiKueue": {"workerLostTimeout": "20s"}}));
         let manager = start_with(configuration);
         manager.cluster.plane.apply(rights);
@@ -51,7 +51,7 @@ fn clusters() -> &'static Clusters {
     })
 }
 
-/// The rights of the manager for the kinds that Kueue has integrated itself, for which Kueue gives a list.
+/// Returns the rights of the manager for the kinds that Kueue integrates. Kueue documents these rights.
 fn rights_of_kueues_own_kinds() -> Value {
     let version = "rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": ["", "batch"], "resources": ["pods", "jobs"], "verbs": ["get", "list", "watch"]}]);
@@ -63,7 +63,7 @@ fn rights_of_kueues_own_kinds() -> Value {
     ]})
 }
 
-/// A kubeconfig of the manager's account in the worker cluster. Kueue accepts no path of another file in it.
+/// Returns a kubeconfig of the manager's account in the worker cluster. Kueue rejects the path of another file in it.
 fn kubeconfig(worker: &QueuedCluster) -> ByteString {
     let file = worker.cluster.plane.service_account_kubeconfig("kueue-system", "multikueue");
     let mut config: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -73,12 +73,12 @@ fn kubeconfig(worker: &QueuedCluster) -> ByteString {
     ByteString(config.to_string().into_bytes())
 }
 
-/// Kueue skips the check of pods that request none of the queue's resources.
+/// Returns a pod template that requests CPUs. Kueue skips the check of pods that request none of the queue's resources.
 fn template() -> Value {
     json!({"spec": {"containers": [{"name": "trainer", "resources": {"requests": {"cpu": "100m"}}}]}})
 }
 
-/// A job that MultiKueue sends to the worker cluster, with changes merged into the object.
+/// Returns a job that MultiKueue sends to the worker cluster, with changes merged into the object.
 fn sent(changes: Value) -> Value {
     let mut object = json!({"spec": {"managedBy": "kueue.x-k8s.io/multikueue", "template": template()}});
     merge(&mut object, changes);
@@ -104,8 +104,8 @@ impl Clusters {
         );
     }
 
-    /// Makes LocalQueues of the same name in both clusters, with ClusterQueues of their own. `of_worker` is merged into
-    /// the worker's ClusterQueue. The check `check` sends the jobs of the manager's queue.
+    /// Creates a LocalQueue of the same name in both clusters, each with its own ClusterQueue. `of_worker` is merged
+    /// into the worker's ClusterQueue. The check `check` sends the jobs of the manager's queue.
     fn add_queues(&self, namespace: &str, name: &str, check: &str, milli_cpus: [u32; 2], of_worker: Value) {
         let sent = json!({"admissionChecksStrategy": {"admissionChecks": [{"name": check}]}});
         for ((queues, spec), milli_cpus) in
@@ -126,12 +126,12 @@ impl Clusters {
         self.wait_copy(name);
     }
 
-    /// Waits until attempt 1 of a copy runs, and until the manager cluster knows.
+    /// Waits until attempt 1 of a copy runs, and until the status in the manager cluster shows it.
     fn wait_copy(&self, name: &str) {
         self.wait_attempt(name, |_, attempt| attempt == 1);
     }
 
-    /// Waits until an attempt of a copy runs whose copy and number pass `is_wanted`, and until the manager cluster knows.
+    /// Waits until an attempt of a copy runs whose copy and number pass `is_wanted`, and until the manager shows it.
     fn wait_attempt(&self, name: &str, is_wanted: impl Fn(&Value, u64) -> bool) {
         let [of_manager, of_worker] = [&self.manager, &self.worker].map(|queues| &queues.cluster);
         let attempt = |job: &Value| {
@@ -146,7 +146,7 @@ impl Clusters {
         of_manager.wait(name, "running elsewhere", |job| attempt(job) == Some(number));
     }
 
-    /// The status and the Workloads of a job in both clusters, for a failed wait.
+    /// Returns the status and the Workloads of a job in both clusters, for the message of a failed wait.
     fn details(&self, name: &str) -> String {
         let clusters = [&self.manager, &self.worker];
         let jobs = clusters.map(|queues| queues.cluster.job(name).map(|job| job["status"].clone()));
@@ -155,7 +155,7 @@ impl Clusters {
         format!(": {jobs:#?}\n{workloads:#?}\n{of_worker:#?}\nmanager: {log}\nworker: {log_of_worker}")
     }
 
-    /// Waits until nothing of a job is left in the worker cluster.
+    /// Waits until the worker cluster has no object of a job.
     fn wait_gone(&self, name: &str) {
         let cluster = &self.worker.cluster;
         until(&format!("the copy of {name} to go"), || cluster.job(name).is_none().then_some(()));
@@ -165,7 +165,7 @@ impl Clusters {
         until(&format!("the pods of the copy of {name} to go"), || cluster.pods(name).is_empty().then_some(()));
     }
 
-    /// Asserts that the manager cluster has nothing of a job but its Workload, and no status that its operator wrote.
+    /// Asserts that the manager cluster has no object of a job except its Workload, and no status from its operator.
     fn assert_left_alone(&self, name: &str) {
         let client = self.manager.cluster.plane.client();
         for collection in [

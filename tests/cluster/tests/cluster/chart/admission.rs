@@ -1,4 +1,4 @@
-//! Templates that the chart's ValidatingAdmissionPolicy refuses, on a real API server.
+//! Pod templates that the chart's ValidatingAdmissionPolicy refuses or accepts, on a real API server.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::render;
@@ -6,7 +6,7 @@ use stagecoach_cluster::{ApiRefusal, ControlPlane, merge, pipeline_job, until};
 
 const POLICY: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/stagecoach-operator";
 
-/// A pod's spec, and words of the refusal; `None` if the spec is allowed.
+/// A pod's spec, and words of the refusal, or `None` if the policy allows the spec.
 type Row = (Value, Option<&'static str>);
 
 fn container(fields: Value) -> Value {
@@ -21,7 +21,7 @@ fn init_container(fields: Value) -> Value {
     json!({"initContainers": [container], "containers": [{"name": "trainer"}]})
 }
 
-/// Fields that restricted pod security forbids, and fields that it allows.
+/// Returns fields that the restricted standard of pod security forbids, and fields that it allows.
 fn restricted() -> Vec<Row> {
     let security = |fields: Value| json!({ "securityContext": fields });
     vec![
@@ -66,8 +66,8 @@ impl Cluster {
         Cluster { plane, jobs: Default::default() }
     }
 
-    /// Applies the policy of these values, and waits until it is in force: until it refuses `forbidden` with these
-    /// words.
+    /// Applies the policy of these values, and waits until it is in force. The sign is that the policy refuses
+    /// `forbidden` with these words.
     fn apply(&self, values: &Value, forbidden: &Value, words: &str) {
         let kinds = ["CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
         let objects: Vec<Value> = render("stagecoach-system", values)
@@ -99,7 +99,7 @@ impl Cluster {
     #[track_caller]
     fn assert_rows(&self, rows: &[Row]) {
         for (pod, words) in rows {
-            // the spec applies to all stages, or to one
+            // the spec is that of all stages, or of one stage
             let own = json!({"stages": [{"stage": 1, "spec": pod}]});
             for (created, words) in [(self.create("team", pod), words), (self.create_from("team", &own), words)] {
                 match (created, words) {
@@ -126,7 +126,7 @@ fn templates_are_held_to_what_the_values_allow() {
     cluster.assert_rows(&restricted());
     let exempt = cluster.create("free", &host).unwrap();
 
-    // a job that exists already can be suspended and changed to an allowed template, but not to another forbidden one
+    // a user can suspend an existing job and change its template to an allowed one, but not to another forbidden one
     cluster.apply(&Value::Null, &host, "uses the node's network");
     until("the exception to be over", || cluster.create("free", &host).err());
     let path = format!(
@@ -138,7 +138,7 @@ fn templates_are_held_to_what_the_values_allow() {
     patch(json!({"template": {"spec": {"hostPID": true}}})).unwrap_err();
     patch(json!({"template": {"spec": {"hostNetwork": false}}})).unwrap();
 
-    // these values allow everything except accounts and images
+    // these values allow everything except other accounts and images
     let allow = json!({
         "hostNamespaces": true, "volumes": ["hostPath", "nfs"], "privileged": true, "root": true,
         "capabilities": ["SYS_ADMIN", "IPC_LOCK"], "unconfined": true,

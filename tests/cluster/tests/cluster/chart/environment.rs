@@ -31,12 +31,12 @@ fn every_variable_is_a_flag() {
     assert_eq!(scraper, everything()["scrapers"][0]);
 }
 
-/// The configuration that the operator parses from the environment of its container.
+/// Returns the configuration that the operator parses from the environment of its container.
 fn config(values: &Value, name: &str) -> OperatorConfig {
     let objects = render("stagecoach-system", values);
     let container = &find(&objects, "Deployment", name)["spec"]["template"]["spec"]["containers"][0];
     let command = OperatorConfig::augment_args(Command::new("stagecoach-operator"));
-    // the configuration is parsed from flags, since the whole process shares its environment
+    // the test passes the variables as flags, since all tests of the process share one environment
     let flag = |variable: &Value| {
         let is_flag =
             |argument: &&clap::Arg| argument.get_env().is_some_and(|name| variable["name"].as_str() == name.to_str());

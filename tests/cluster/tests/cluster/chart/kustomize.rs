@@ -1,4 +1,4 @@
-//! The manifests for kustomize are the chart's objects.
+//! The kustomize manifests are equal to the chart's objects.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::{assert_is_file, repository, variable};
 
 const HEADER: &str = "# Made from charts/stagecoach by its tests with STAGECOACH_UPDATE=1: change the chart instead.";
 
-/// The base is the chart's text with its comments, without the lines that only helm reads.
+/// The base is the chart's rendered text with its comments, without the lines that only helm reads.
 #[test]
 fn the_base_is_the_chart() {
     let text = try_render("stagecoach-system", &json!({"crd": {"install": false}})).unwrap();
@@ -44,11 +44,11 @@ fn the_overlay_for_development_runs_local_images() {
     assert!(objects.iter().all(|object| object["kind"] != "PodDisruptionBudget"));
 }
 
-/// The objects of a folder of manifests/, as `kubectl apply -k` makes them.
+/// Returns the objects of a folder of manifests/, as `kubectl apply -k` creates them.
 fn kustomize(folder: &str) -> Vec<Value> {
     let path = repository("manifests").join(folder);
     let output = Command::new(tool("kubectl")).arg("kustomize").arg(path).output().unwrap();
-    // kubectl would warn of a deprecated field
+    // kubectl would warn of a deprecated field on standard error
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     parse(&String::from_utf8(output.stdout).unwrap())
 }
@@ -56,7 +56,7 @@ fn kustomize(folder: &str) -> Vec<Value> {
 #[track_caller]
 fn assert_same(kustomize: Vec<Value>, chart: Vec<Value>) {
     let (mut kustomize, chart) = (by_name(kustomize), by_name(chart));
-    // helm makes a namespace only with --create-namespace
+    // helm creates a namespace only with --create-namespace
     let namespace = kustomize.remove("Namespace /stagecoach-system").unwrap();
     assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
     assert_eq!(kustomize.keys().collect::<Vec<_>>(), chart.keys().collect::<Vec<_>>());
@@ -66,7 +66,7 @@ fn assert_same(kustomize: Vec<Value>, chart: Vec<Value>) {
     }
 }
 
-/// The objects in substance: without fields that only helm reads, and with variables sorted by name.
+/// Returns the objects by kind and name, without fields that only helm reads, and with variables sorted by name.
 fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let named = |mut object: Value| {
         let template = "/spec/template/metadata/labels";
@@ -92,11 +92,11 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     objects.into_iter().map(named).collect()
 }
 
-/// The first difference between two objects, with its path.
+/// Returns the first difference between two objects, with its path.
 fn difference(one: &Value, other: &Value) -> Option<String> {
     let below = |at: String, inner: Option<String>| inner.map(|inner| format!("/{at}{inner}"));
     match (one, other) {
-        // a number may be written with or without its zero
+        // a number may be an integer on one side and a float on the other, such as 1 and 1.0
         _ if one == other || (one.is_number() && one.as_f64() == other.as_f64()) => None,
         (Value::Object(a), Value::Object(b)) if a.keys().all(|key| b.contains_key(key)) && a.len() == b.len() => {
             a.iter().find_map(|(key, value)| below(key.clone(), difference(value, &b[key])))

@@ -1,5 +1,5 @@
-//! The chart: what it renders and refuses, and the rights that it grants, checked with helm, kustomize and a real API
-//! server.
+//! The chart's rendered objects, its refusals, and the rights that it grants, checked with helm, kustomize and a real
+//! API server.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ mod rights;
 mod server;
 mod values;
 
-/// If this variable is set, a test writes the file with which it would compare.
+/// The environment variable with which a test writes the expected file instead of comparing with it.
 const UPDATE: &str = "STAGECOACH_UPDATE";
 
-/// A path within the repository.
+/// Returns the path of a file or folder of the repository.
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
@@ -26,7 +26,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Compares `text` with a file of the repository.
+/// Compares `text` with a file of the repository, or writes the file if [`UPDATE`] is set.
 #[track_caller]
 fn assert_is_file(path: &str, text: &str) {
     if std::env::var_os(UPDATE).is_some() {
@@ -45,7 +45,7 @@ fn assert_is_file(path: &str, text: &str) {
     );
 }
 
-/// Every option, with a value that differs from its default.
+/// Returns every option of the chart, with a value that differs from its default.
 fn everything() -> Value {
     let peer = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}});
     json!({
@@ -170,7 +170,7 @@ fn every_rule_has_its_reason() {
         let rules: Vec<usize> = (0..lines.len()).filter(|line| lines[*line].starts_with("- apiGroups")).collect();
         assert!(rules.len() >= 10, "{path}");
         for rule in rules {
-            // the comment on users' rights is at the beginning of their rules
+            // the comment on the rights of users is above the first of their rules
             let is_of_people = lines[rule + 1].contains("pipelinejobs") && lines[rule - 1] == "rules:";
             assert!(
                 is_of_people || lines[rule - 1].starts_with("# "),
@@ -184,7 +184,8 @@ fn every_rule_has_its_reason() {
     }
 }
 
-/// The metrics of the operator and the trainer. Tests of both compare these tables with the registered metrics.
+/// Returns the metrics of the operator and the trainer. Tests of both crates compare these tables with the registered
+/// metrics.
 fn exported() -> BTreeSet<&'static str> {
     let text = include_str!("../../../../../docs/REFERENCE.md");
     let (_, tables) = text.split_once("\n## Metrics\n").unwrap();
@@ -198,7 +199,7 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
     dashboard["panels"].as_array().into_iter().flatten()
 }
 
-/// Metrics without a panel and an alert, since another metric shows the same by the second.
+/// The metrics that neither a panel nor an alert uses, since another metric shows the same rate.
 const SEEN_ELSEWHERE: [&str; 2] = ["stagecoach_tokens_total", "stagecoach_memory_checkpoint_sent_bytes_total"];
 
 #[test]
@@ -216,7 +217,11 @@ fn alerts_and_dashboard_ask_for_what_is_exported() {
     let unknown: Vec<_> = asked.difference(&exported).collect();
     assert!(unknown.is_empty(), "{unknown:?} are not exported");
     let unseen: Vec<&str> = exported.difference(&asked).copied().collect();
-    assert_eq!(unseen.iter().collect::<BTreeSet<_>>(), SEEN_ELSEWHERE.iter().collect(), "nobody looks at these");
+    assert_eq!(
+        unseen.iter().collect::<BTreeSet<_>>(),
+        SEEN_ELSEWHERE.iter().collect(),
+        "no panel or alert uses these metrics"
+    );
     let ids: BTreeSet<u64> = panels(&dashboard).filter_map(|panel| panel["id"].as_u64()).collect();
     assert_eq!(ids.len(), panels(&dashboard).count(), "panels have different ids");
     for rule in rules.as_array().unwrap() {

@@ -1,5 +1,5 @@
-//! The rights of the operator's account. The test asks for every verb on every resource of the API server, and the
-//! granted rights must be exactly those of the table.
+//! The rights of the operator's service account. The test checks every verb on every resource of the API server. The
+//! granted rights must be exactly those of the tables.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use stagecoach_cluster::{Client, ControlPlane, until};
 const VERBS: [&str; 9] =
     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"];
 
-/// Group, resource and verbs in namespaces with jobs.
+/// The group, the resource and the verbs in namespaces with jobs.
 const JOBS: [(&str, &str, &[&str]); 12] = [
     ("stagecoach.dev", "pipelinejobs", &["get", "list", "watch", "delete"]),
     ("stagecoach.dev", "pipelinejobs/status", &["update", "patch"]),
@@ -31,14 +31,14 @@ const WORKLOADS: [(&str, &str, &[&str]); 2] = [
     ("kueue.x-k8s.io", "workloads", &["get", "list", "watch", "create", "update", "delete"]),
     ("kueue.x-k8s.io", "workloads/status", &["update"]),
 ];
-/// The additional rights with `kueue.enabled`, in the cluster.
+/// The additional cluster-wide rights with `kueue.enabled`.
 const QUEUES: [(&str, &str, &[&str]); 3] = [
     ("kueue.x-k8s.io", "resourceflavors", &["get"]),
     ("kueue.x-k8s.io", "workloadpriorityclasses", &["get"]),
     ("scheduling.k8s.io", "priorityclasses", &["get"]),
 ];
 
-/// Group, resource and verbs in the operator's own namespace.
+/// The group, the resource and the verbs in the operator's namespace.
 const LEADER: (&str, &str, &[&str]) = ("coordination.k8s.io", "leases", &["get", "list", "watch", "create", "update"]);
 
 /// `verb resource.group`
@@ -112,7 +112,7 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
     check_user_roles(&plane);
 }
 
-/// The role `edit` of a namespace may run jobs in it, and the role `view` may read them.
+/// Checks that the role `edit` of a namespace may run jobs in it, and that the role `view` may read them.
 fn check_user_roles(plane: &ControlPlane) {
     let client = plane.client();
     for role in ["edit", "view"] {
@@ -142,7 +142,7 @@ fn check_user_roles(plane: &ControlPlane) {
     }
 }
 
-/// Makes the chart's CRD, accounts and roles.
+/// Installs the chart's CRD, accounts and roles.
 fn install(plane: &ControlPlane, namespace: &str, values: &Value) {
     let kinds =
         ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
@@ -152,7 +152,7 @@ fn install(plane: &ControlPlane, namespace: &str, values: &Value) {
     plane.apply(&list.to_string());
 }
 
-/// Whether the authorizer allows this to the user alone, without the rights that every account has.
+/// Whether the authorizer grants this right to the user, without the rights that every account has.
 fn may(client: &Client, user: &str, namespace: &str, verb: &str, group: &str, resource: &str) -> bool {
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     let attributes = json!({
@@ -163,8 +163,8 @@ fn may(client: &Client, user: &str, namespace: &str, verb: &str, group: &str, re
     answer["status"]["allowed"] == true
 }
 
-/// Every resource and subresource that the API server serves, by group, and the resources of the table that only an
-/// add-on serves.
+/// Returns every resource and subresource that the API server serves, by group, and the resources of the tables that
+/// only an add-on serves.
 fn resources(client: &Client) -> BTreeSet<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let groups = client.get("/apis").unwrap();

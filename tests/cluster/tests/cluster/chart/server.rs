@@ -1,5 +1,5 @@
-//! The chart on a real API server: the server accepts every object, the operator's pod passes restricted pod security,
-//! and an installation is made, upgraded and removed without removing the jobs.
+//! The chart on a real API server. The server accepts every object, and the operator's pod satisfies restricted pod
+//! security. Installing, upgrading and removing the chart keeps the jobs.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::{self, find, helm, render, try_render};
@@ -10,7 +10,8 @@ use super::{everything, narrow, read, single};
 const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
 const JOBS: &str = "/apis/stagecoach.dev/v1alpha1/namespaces/team-a/pipelinejobs";
 
-/// The kinds of the Prometheus operator. Only their names are real, since its schemas are not available here.
+/// Returns a CRD for a kind of the Prometheus operator, with the real names and without a schema, since the real
+/// schemas are not available here.
 fn monitor(kind: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -40,13 +41,13 @@ fn the_api_server_accepts_all_of_it() {
         let file = file.display().to_string();
         let output = plane.kubectl(&["apply", "--dry-run=server", "--validate=strict", "--filename", &file]);
         assert!(output.status.success(), "{values}: {}", String::from_utf8_lossy(&output.stderr));
-        // the server warns of a pod that breaks restricted pod security, and of a deprecated field
+        // the server warns of a pod that violates restricted pod security, and of a deprecated field
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{values}");
     }
     pod_security(client);
 }
 
-/// Creates the operator's pod, since the API server does not check a Deployment's pods before they are created.
+/// Creates the operator's pod, since a namespace refuses a pod only at its creation, and not with its Deployment.
 fn pod_security(client: &Client) {
     let objects = render("stagecoach-system", &Value::Null);
     let account = find(&objects, "ServiceAccount", "stagecoach-operator");
@@ -61,7 +62,7 @@ fn pod_security(client: &Client) {
     let pod = make(template).unwrap();
     let mounts = &pod["spec"]["containers"][0]["volumeMounts"];
     assert_eq!(mounts[0]["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount", "without a token: {mounts}");
-    // the namespace refuses pods that break the standard
+    // the namespace refuses pods that violate the standard
     for field in ["/spec/securityContext", "/spec/containers/0/securityContext"] {
         let mut lax = template.clone();
         *lax.pointer_mut(field).unwrap() = json!({});
@@ -94,7 +95,7 @@ fn an_installation_comes_is_upgraded_and_goes_without_the_jobs() {
     job["metadata"] = json!({"name": "shakespeare", "namespace": "team-a"});
     plane.client().create(JOBS, &job).unwrap();
 
-    // the next version of the chart has another CRD
+    // the next version of the chart contains a changed CRD
     let file = format!("{copy}/files/pipelinejobs.yaml");
     let newer = std::fs::read_to_string(&file)
         .unwrap()

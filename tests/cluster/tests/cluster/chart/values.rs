@@ -1,4 +1,4 @@
-//! Wrong values are refused before anything is installed, with a message that names the place.
+//! Helm refuses wrong values before it installs anything, with a message that names the field.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::try_render;
@@ -28,7 +28,7 @@ fn wrong_values_are_refused() {
         (json!({"scrapers": [{"podSelectors": {}}]}), "'podSelectors' not allowed"),
         (json!({"scrapers": [{"podSelector": {"app": "prometheus"}}]}), "'app' not allowed"),
         (json!({"scrapers": [{"ipBlock": {"cidr": "10.0.0.0/8", "exept": []}}]}), "'exept' not allowed"),
-        // kinds
+        // values of the wrong type
         (json!({"replicas": "2"}), "/replicas': got string, want integer"),
         (json!({"leaderElection": "yes"}), "/leaderElection': got string, want boolean"),
         (json!({"watchNamespaces": "team-a"}), "/watchNamespaces': got string, want array"),
@@ -57,7 +57,7 @@ fn wrong_values_are_refused() {
             "/monitoring/podMonitor/interval': '30' does not match",
         ),
         (json!({"tolerations": [{"effect": "Never"}]}), "/tolerations/0/effect': value must be one of"),
-        // an empty peer means everyone, in a policy that must keep nearly everyone out
+        // an empty peer would allow everyone, in a policy that must exclude nearly everyone
         (json!({"scrapers": [{}]}), "/scrapers/0': minProperties"),
         // two operators would both act as the leader
         (json!({"leaderElection": false}), "/leaderElection': value must be true"),
@@ -73,7 +73,7 @@ fn wrong_values_are_refused() {
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// helm gives `global` to a subchart, and null removes a default.
+/// Helm passes `global` to a subchart, and null removes a default. The chart must accept both.
 #[test]
 fn unusual_values_are_taken() {
     for values in

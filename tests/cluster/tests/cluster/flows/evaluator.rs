@@ -1,4 +1,4 @@
-//! The evaluator of NetworkPolicies, rule by rule of Kubernetes' definition.
+//! The evaluator of NetworkPolicies, checked rule by rule against Kubernetes' definition.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ fn network(specs: &[Value]) -> Network {
     })
 }
 
-/// Whether `from` reaches TCP 80 of blue's pod `server` under one ingress rule.
+/// Whether `from` may connect to TCP port 80 of the pod `server` in `blue` under one ingress rule.
 fn enters(rule: Value, from: &End) -> bool {
     let policy = json!({"podSelector": {"matchLabels": {"app": "server"}}, "ingress": [rule]});
     network(&[policy]).allows(from, &pod("blue", "server", [10, 0, 0, 1]), ("TCP", 80))
@@ -50,7 +50,7 @@ fn a_pod_is_open_until_a_policy_selects_it_and_policies_add_up() {
     assert!(open(&[deny.clone(), allow("client")], &client, &server));
     assert!(open(&[allow("other"), allow("client"), deny.clone()], &client, &server));
     assert!(!open(&[allow("other"), deny], &client, &server));
-    // the empty rule allows everything, the empty list nothing
+    // the empty rule allows everything, and the empty list nothing
     assert!(open(&[json!({"podSelector": {}, "ingress": [{}]})], &client, &server));
     assert!(!open(&[json!({"podSelector": {}, "ingress": []})], &client, &server));
 }
@@ -64,7 +64,7 @@ fn both_ends_must_agree_and_the_types_have_defaults() {
     assert!(!open(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "egress": [{}]})));
     assert!(!open(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{}]})));
     assert!(open(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{}], "egress": [{}]})));
-    // a policy without types always restricts ingress, and restricts egress if it has such rules
+    // a policy without policyTypes always restricts ingress, and restricts egress if it has egress rules
     assert!(open(json!({"podSelector": of_client})));
     assert!(!open(json!({"podSelector": of_client, "egress": []})));
     assert!(!open(json!({"podSelector": {"matchLabels": {"app": "server"}}, "egress": [{}]})));
@@ -76,7 +76,7 @@ fn peers_are_pods_namespaces_and_addresses() {
     let from = |peer: Value, end: &End| enters(json!({"from": [peer]}), end);
     let client = json!({"matchLabels": {"app": "client"}});
     let rows = [
-        // a pod selector alone selects within the policy's own namespace
+        // a pod selector alone selects within the namespace of the policy
         (json!({"podSelector": client}), true, false),
         (json!({"podSelector": {}}), true, false),
         (json!({"podSelector": {"matchLabels": {"app": "client", "x": "y"}}}), false, false),
@@ -96,7 +96,7 @@ fn peers_are_pods_namespaces_and_addresses() {
             true,
             false,
         ),
-        // a pod without such a label is not in the list
+        // `NotIn` selects a pod without such a label
         (
             json!({"namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a"]}]}}),
             false,
@@ -110,7 +110,7 @@ fn peers_are_pods_namespaces_and_addresses() {
     for (peer, is_near, is_far) in rows {
         assert_eq!((from(peer.clone(), &near), from(peer.clone(), &far)), (is_near, is_far), "{peer}");
     }
-    // one matching peer of several is enough, and selectors never match addresses
+    // one matching peer is enough, and selectors never match addresses
     assert!(enters(json!({"from": [{"podSelector": {}}, {"namespaceSelector": {}}]}), &far));
     assert!(!enters(json!({"from": [{"namespaceSelector": {}}]}), &outside("203.0.113.7")));
     assert!(enters(json!({"from": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}), &outside("203.0.113.7")));

@@ -1,4 +1,5 @@
-//! Allowed connections: evaluates the policies of the operator and of its jobs, since the nodes of tests enforce none.
+//! Evaluates which connections the policies of the operator and of its jobs allow, since the nodes of tests enforce
+//! none.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ const CLOSED: bool = false;
 const HTTP: (&str, u16) = ("TCP", HTTP_PORT);
 const METRICS: (&str, u16) = ("TCP", 8080);
 const RENDEZVOUS: (&str, u16) = ("TCP", MASTER_PORT);
-/// A link between stages. It listens at a port that the kernel chooses.
+/// The port of a link between stages, an arbitrary example: the kernel chooses the port of a link.
 const LINK: (&str, u16) = ("TCP", 41234);
 const DNS: (&str, u16) = ("UDP", 53);
 const DNS_TCP: (&str, u16) = ("TCP", 53);
@@ -24,7 +25,7 @@ const HTTPS: (&str, u16) = ("TCP", 443);
 const API: (&str, u16) = ("TCP", 6443);
 const ETCD: (&str, u16) = ("TCP", 2379);
 
-/// The pods, by name.
+/// The ends of connections, by name.
 type Ends = BTreeMap<&'static str, End>;
 
 fn job(name: &str, namespace: &str) -> JobReference {
@@ -39,8 +40,8 @@ fn pod(namespace: &str, number: u8, labels: Labels) -> End {
     End::Pod(Pod { namespace: namespace.into(), labels, address: [10, 244, 0, number].into(), ports: BTreeMap::new() })
 }
 
-/// The cluster of the tables: three jobs of one namespace, a job with the same name as the first in another namespace,
-/// the operator as the chart with `values` runs it, and pods that are unrelated to these.
+/// Returns the cluster of the tables: four jobs of one namespace, a job with the same name as the first in another
+/// namespace, the operator as the chart with `values` runs it, and unrelated pods.
 fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
     let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];
@@ -54,7 +55,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
         network = network.namespace(namespace, Labels::new());
     }
     let (a, b, namesake) = (job("a", "team"), job("b", "team"), job("a", "other"));
-    // this job has no policy of its own, so only other policies can close a connection to it
+    // this job has no policy, so only policies of other pods can close a connection to it
     let open = job("open", "team");
     for job in [&a, &b, &namesake] {
         network = network.policy(serde_json::to_value(network_policy(job, peers)).unwrap());
@@ -96,7 +97,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
     (network, ends)
 }
 
-/// A variable of the operator from the Deployment, expanded as the kubelet does it.
+/// Returns a variable of the operator from the Deployment, expanded as the kubelet expands it.
 fn expanded(template: &Value, variable: &str, namespace: &str) -> String {
     let env = template["spec"]["containers"][0]["env"].as_array().unwrap();
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
@@ -125,13 +126,13 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
     assert_flows(
         &scraped(),
         &[
-            // connections within the job, at every port, also from the last attempt while it leaves
+            // connections within the job, at every port, also from a pod of the last attempt that is still terminating
             ("a/1", "a/0", RENDEZVOUS, OPEN),
             ("a/0", "a/1", LINK, OPEN),
             ("a/1", "a/0", LINK, OPEN),
             ("a/1", "a/0", HTTP, OPEN),
             ("a/1 of the last attempt", "a/0", RENDEZVOUS, OPEN),
-            // other jobs, also one of the same name, and pods with copied labels
+            // connections with other jobs, also one of the same name, and with pods with copied labels
             ("b/0", "a/0", RENDEZVOUS, CLOSED),
             ("b/0", "a/0", HTTP, CLOSED),
             ("a/0", "b/0", LINK, CLOSED),
@@ -140,7 +141,7 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("notebook", "a/0", RENDEZVOUS, CLOSED),
             ("notebook", "a/0", HTTP, CLOSED),
             ("a/0", "notebook", HTTPS, CLOSED),
-            // DNS over UDP and TCP, from the cluster's servers alone, and no other port of these
+            // DNS over UDP and TCP, to the cluster's servers only, and no other port of these servers
             ("a/0", "dns", DNS, OPEN),
             ("a/0", "dns", DNS_TCP, OPEN),
             ("a/0", "dns on the node", DNS, OPEN),
@@ -149,20 +150,20 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("a/0", "neighbour of dns", DNS_TCP, CLOSED),
             ("a/0", "dns", METRICS, CLOSED),
             ("dns", "a/0", HTTP, CLOSED),
-            // other connections out are closed
+            // other outgoing connections are closed
             ("a/0", "internet", HTTPS, CLOSED),
             ("a/0", "open/0", RENDEZVOUS, CLOSED),
             ("a/0", "api server", API, CLOSED),
             ("a/0", "api server", HTTPS, CLOSED),
             ("a/0", "operator", METRICS, CLOSED),
-            // a job's own list opens connections out to these addresses, and no others
+            // the job's list opens outgoing connections to these addresses, and to no others
             ("reaching/0", "internet", HTTPS, OPEN),
             ("reaching/0", "internet", LINK, OPEN),
             ("reaching/0", "api server", API, CLOSED),
             ("reaching/0", "a/0", LINK, CLOSED),
             ("reaching/0", "dns", DNS, OPEN),
             ("internet", "reaching/0", HTTP, CLOSED),
-            // connections in from outside are closed
+            // incoming connections from outside are closed
             ("internet", "a/0", HTTP, CLOSED),
             ("api server", "a/0", RENDEZVOUS, CLOSED),
             // the operator's replicas and the scraper reach the status port, and only that port
@@ -174,7 +175,7 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("prometheus", "a/0", HTTP, OPEN),
             ("prometheus", "namesake/0", HTTP, OPEN),
             ("prometheus", "a/0", RENDEZVOUS, CLOSED),
-            // neither the operator's labels in another namespace nor its namespace alone make a pod the operator
+            // a pod needs both the operator's labels and the operator's namespace to count as the operator
             ("impostor", "a/0", HTTP, CLOSED),
             ("neighbour of the operator", "a/0", HTTP, CLOSED),
             ("neighbour of prometheus", "a/0", HTTP, CLOSED),
@@ -191,7 +192,7 @@ fn the_operator_talks_to_the_api_and_to_trainers() {
             ("operator", "api server", API, OPEN),
             ("operator", "api server", HTTPS, OPEN),
             ("operator", "api server", ETCD, CLOSED),
-            // the values don't name the API server's address
+            // these values do not name the API server's address, so every address is open at this port
             ("operator", "internet", HTTPS, OPEN),
             ("operator", "dns", DNS, OPEN),
             ("operator", "dns on the node", DNS_TCP, OPEN),

@@ -1,4 +1,4 @@
-//! The answers to the same Workloads by the webhooks and CRDs of each minor version of Kueue that can be had.
+//! The answers to the same Workloads by the webhooks and CRDs of each available minor version of Kueue.
 
 use std::ops::RangeInclusive;
 
@@ -11,12 +11,12 @@ use super::workload;
 /// The minor versions, the oldest first, and their tools in `tools.sh`.
 const MINORS: [(u32, &str); 3] = [(17, "kueue-0.17"), (18, "kueue-0.18"), (19, "kueue")];
 
-/// The answer of the API server after it has asked the webhooks.
+/// The answer of the API server after the call of the webhooks.
 enum Answer {
     Accepted,
     /// A refusal whose message contains this text.
     Refused(&'static str),
-    /// Such a refusal by these minor versions, while the others accept.
+    /// Such a refusal by these minor versions. The other versions accept.
     RefusedBy(RangeInclusive<u32>, &'static str),
 }
 
@@ -25,7 +25,7 @@ use Answer::{Accepted, Refused, RefusedBy};
 /// The end of a range without a last version.
 const NEWEST: u32 = u32::MAX;
 
-/// The operator's own Workloads of different jobs, as its tests have them. Each version accepts each of them.
+/// Returns the operator's Workloads of different jobs, from the operator's tests. Each version accepts each of them.
 fn of_the_operator() -> Vec<(String, Value, Answer)> {
     let golden = include_str!("../../../../../operator/src/kueue/tests/workloads.json");
     let all: Map<String, Value> = serde_json::from_str(golden).unwrap();
@@ -36,7 +36,7 @@ fn of_the_operator() -> Vec<(String, Value, Answer)> {
     all.into_iter().map(|(job, workload)| (format!("the operator's: {job}"), in_default(workload), Accepted)).collect()
 }
 
-/// Workloads and the answers to them.
+/// Returns Workloads and the answers to them.
 fn cases() -> Vec<(&'static str, Value, Answer)> {
     let spec = |spec: Value| workload("w", spec);
     let annotated = |key: &str, value: &str, spec: Value| {
@@ -46,7 +46,7 @@ fn cases() -> Vec<(&'static str, Value, Answer)> {
     };
     let pod_set = |at: &str, value: Value| {
         let mut workload = workload("w", json!({}));
-        // a JSON pointer sets no new field
+        // an assignment through a JSON pointer can't add a field, so the parent is needed
         let (parent, field) = at.rsplit_once('/').unwrap();
         workload["spec"]["podSets"][0].pointer_mut(parent).unwrap()[field] = value;
         workload

@@ -1,4 +1,4 @@
-//! Kueue's own controller: what it does to Workloads that a test owns, as the operator owns its own.
+//! Kueue's real controller: how it treats Workloads that a test manages as the operator manages a job's Workload.
 
 mod minors;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stagecoach_cluster::kueue::{self, Kueue, cluster_queue, collection, local_queue, resource_flavor, topology};
 use stagecoach_cluster::{ControlPlane, TestKubelet, condition_of, merge, until};
 
-/// A control plane with Kueue, and a queue `team` with three CPUs.
+/// Starts a control plane with Kueue, and a queue `team` with three CPUs.
 fn cluster(changes: Value, queue: Value) -> (ControlPlane, Kueue) {
     let plane = ControlPlane::start();
     let kueue = Kueue::start(&plane, changes);
@@ -21,7 +21,7 @@ fn cluster(changes: Value, queue: Value) -> (ControlPlane, Kueue) {
     (plane, kueue)
 }
 
-/// A Workload of two pods with one CPU each. `spec` is merged into its spec.
+/// Returns a Workload of two pods with one CPU each. `spec` is merged into its spec.
 fn workload(name: &str, spec: Value) -> Value {
     let container = json!({"name": "trainer", "image": "none", "resources": {"requests": {"cpu": 1}}});
     let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
@@ -50,14 +50,14 @@ fn condition(kind: &str, status: &str, reason: &str) -> Value {
     })
 }
 
-/// Writes conditions as the owner of a Workload does, and drops its admission if `release`.
+/// Writes conditions as the owner of a Workload does, and removes its admission if `release`.
 fn write(plane: &ControlPlane, name: &str, conditions: &[Value], release: bool) {
     until(&format!("{name}: conditions of its owner"), || {
         let workload = plane.get(&path(name))?;
         let mut all = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
         all.retain(|old| conditions.iter().all(|new| new["type"] != old["type"]));
         all.extend_from_slice(conditions);
-        // Kueue writes conditions too, and none of them may be lost
+        // Kueue writes conditions too, and this write must not lose any of them
         let version = &workload["metadata"]["resourceVersion"];
         let mut patch = json!({"metadata": {"resourceVersion": version}, "status": {"conditions": all}});
         if release {
@@ -75,8 +75,9 @@ fn finish(plane: &ControlPlane, name: &str) {
     write(plane, name, &[condition("Finished", "True", "Succeeded")], false);
 }
 
-/// The write of the owner of an evicted Workload after its pods are gone, with the reason of its eviction. A preempted
-/// Workload is queued again at once. Another one waits for Kueue, which asks for that very reason.
+/// Writes the conditions that the owner of an evicted Workload writes after its pods have ended, with the reason of its
+/// eviction. Kueue queues a preempted Workload again at once. After an eviction for another reason, the Workload waits
+/// until Kueue finds this reason in the condition and queues the Workload again.
 fn release(plane: &ControlPlane, name: &str, reason: &str) {
     let conditions = [
         condition("QuotaReserved", "False", "Pending"),
@@ -116,7 +117,7 @@ fn nothing_is_admitted_while_it_is_away() {
     kueue::create(plane.client(), &[workload("second", json!({}))]);
     until_condition(&plane, "second", "QuotaReserved", "False");
     kueue.kill();
-    // its webhooks fail closed: neither a Workload nor a pod can be made or changed
+    // the webhooks fail closed: the API server accepts no creation or change of a Workload or a pod
     let refused = plane.client().create(&collection("Workload", "default"), &workload("third", json!({}))).unwrap_err();
     assert!(refused.message.contains("failed calling webhook \"mworkload.kb.io\""), "{refused}");
     let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "none"}]}});
@@ -142,7 +143,7 @@ fn a_workload_of_a_higher_priority_takes_the_place_of_another() {
     let evicted = until_condition(&plane, "low", "Evicted", "True");
     assert_eq!(evicted["reason"], "Preempted");
     assert_eq!(until_condition(&plane, "low", "Preempted", "True")["reason"], "InClusterQueue");
-    // the quota is the evicted one's until its owner gives it back
+    // the evicted Workload holds the quota until its owner releases it
     let low = plane.get(&path("low")).unwrap();
     assert_eq!(condition_of(&low, "Admitted").unwrap()["status"], "True");
     assert_eq!(low["status"]["admission"]["clusterQueue"], "all");
@@ -155,7 +156,7 @@ fn a_workload_of_a_higher_priority_takes_the_place_of_another() {
     until_condition(&plane, "low", "Admitted", "True");
     assert_eq!(until_condition(&plane, "low", "Evicted", "False")["reason"], "QuotaReserved");
 
-    // a boost counts from the moment that it is written
+    // a boost takes effect when it is written
     kueue::create(plane.client(), &[workload("boosted", json!({"priority": 0}))]);
     until_condition(&plane, "boosted", "QuotaReserved", "False");
     let boost = json!({"metadata": {"annotations": {"kueue.x-k8s.io/priority-boost": "7"}}});
@@ -222,7 +223,7 @@ fn a_replacement_takes_over_quota_and_fewer_pods_give_it_back() {
     let fewer = json!([{"op": "replace", "path": "/spec/podSets/0/count", "value": 1}]);
     plane.client().patch(&path("large"), &fewer).unwrap();
     until_condition(&plane, "other", "Admitted", "True");
-    // the admission stays as it was
+    // Kueue does not change the admission
     let large = plane.get(&path("large")).unwrap();
     assert_eq!(large["status"]["admission"]["podSetAssignments"][0]["count"], 3);
 }

@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 use stagecoach_planner::TrainerState;
 use stagecoach_transport::PeerRing;
 
-/// The copies that a stage has in memory, as it reports them to the others.
+/// The report of a stage to the other stages about its copies in memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct HeldCopies {
-    /// The group whose ranks owned the state in the copies, and this stage's rank in it. The group may have had other
-    /// replicas.
+    /// This stage's rank in the group that made the copies, and that group. The group may have had other replicas than
+    /// the current one.
     pub(super) group: Option<(usize, PeerRing)>,
-    /// The steps after which the stage has a copy of its own state, each with the state of training at that time.
+    /// The states of training, including the step, for which the stage has a copy of its own tensors.
     pub(super) own: Vec<TrainerState>,
-    /// The steps after which the stage has a complete copy of the state of the rank whose copies it holds.
+    /// The steps for which the stage has a complete copy of the rank whose copies it holds.
     pub(super) previous: Vec<u64>,
 }
 
@@ -29,7 +29,7 @@ impl HeldCopies {
 pub(super) struct CopySource {
     /// The rank, in the new group, of the stage that has the copy.
     pub(super) rank: usize,
-    /// Whether the copy is that stage's own, and not the one that it holds for another.
+    /// Whether the copy has that stage's own tensors, as opposed to the tensors of another rank.
     pub(super) is_own: bool,
 }
 
@@ -40,22 +40,22 @@ pub(super) struct MemoryCheckpoint {
     pub(super) state: TrainerState,
     /// The group that made the checkpoint.
     pub(super) ring: PeerRing,
-    /// The sources, by rank in that group.
+    /// The source of each rank's copy, by rank in that group.
     pub(super) sources: Vec<CopySource>,
-    /// Whether every rank of the new group has its own copy, or the holder of its copies has it.
+    /// Whether the copy of every rank is at the same rank of the new group, or at the holder of that rank's copies.
     pub(super) is_in_place: bool,
 }
 
-/// The newest checkpoint that is available for every stage, from the copies of each stage of a group `now`, by rank.
-/// The result depends on the arguments alone, so that all stages make the same choice.
+/// Returns the newest checkpoint that is available for every stage. `held` has the reports of the stages of the group
+/// `now`, by rank. The result depends on the arguments alone, so that all stages make the same choice.
 pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<MemoryCheckpoint> {
     let candidates = held.iter().flat_map(|held| {
         let ring = held.group.map(|(_, ring)| ring);
         held.own.iter().filter_map(move |state| Some((state, ring?)))
     });
     let mut candidates: Vec<(&TrainerState, PeerRing)> = candidates.collect();
-    // a stable sort: among checkpoints of one step, that of the first stage stays first, which has the most
-    // measurements
+    // The sort is stable. Among the states of one step, the state of the first stage stays first, because it has the
+    // most measurements.
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
         let checkpoint = |is_in_place, sources: Option<Vec<CopySource>>| {
@@ -69,8 +69,8 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
     })
 }
 
-/// Whether the stage that has rank `at` now was `rank` of the group `ring` and has a copy after `step`: of its own
-/// state if `is_own`, otherwise of the state that it held for another rank.
+/// Whether the stage with the current rank `at` had `rank` in the group `ring`, and has a copy after `step`. With
+/// `is_own`, the copy is of the stage's own tensors, otherwise of the rank whose copies the stage holds.
 fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
     let has_step = match is_own {
         true => held[at].own.iter().any(|state| state.step == step),
@@ -79,15 +79,15 @@ fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: 
     has_step && held[at].group == Some((rank, ring))
 }
 
-/// The source of the copy of `rank` after `step`, if it is this rank itself or the holder of its copies.
+/// Returns the source of the copy of `rank` after `step`, if the rank itself or the holder of its copies has the copy.
 fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) -> Option<CopySource> {
     let holder = ring.holder(rank);
     let own = has(held, ring, (rank, rank), true, step).then_some(CopySource { rank, is_own: true });
     own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(CopySource { rank: holder, is_own: false }))
 }
 
-/// The source of the copy of `rank` of the group `ring` after `step`, whatever the source's rank is now. The copy goes
-/// to other replicas of that stage, so that the source must be one of them.
+/// Returns the source of the copy of `rank` of the group `ring` after `step`. The source may have any rank in the
+/// current group, but must be a replica of the same stage, because only the replicas of a stage exchange copies.
 fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<CopySource> {
     let same_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
     let own =
@@ -109,7 +109,7 @@ mod tests {
         HeldCopies { group: Some(group), own: own.iter().map(state).collect(), previous: previous.to_vec() }
     }
 
-    /// The step, and for each rank the rank that has its copy.
+    /// Returns the step, and for each rank the rank that has its copy.
     fn chosen(held: &[HeldCopies], now: PeerRing) -> Option<(u64, Vec<usize>)> {
         let ranks = |sources: Vec<CopySource>| sources.into_iter().map(|source| source.rank).collect();
         newest_complete(held, now).map(|chosen| (chosen.state.step, ranks(chosen.sources)))
@@ -125,7 +125,7 @@ mod tests {
             let mut sources = vec![0, 1, 2];
             sources[lost] = (lost + 1) % 3;
             assert_eq!(chosen(&group, PIPELINE), Some((7, sources.clone())));
-            // its last copy was in transit
+            // the last copy of the lost stage was in transit
             let next = (lost + 1) % 3;
             group[next] = held((next, PIPELINE), &[6, 7], &[6]);
             assert_eq!(chosen(&group, PIPELINE), Some((6, sources)));
@@ -141,23 +141,23 @@ mod tests {
         let (two, three) = (PeerRing { stages: 2, replicas: 2 }, PeerRing { stages: 2, replicas: 3 });
         let of =
             |ring, ranks: &[usize]| -> Vec<_> { ranks.iter().map(|&rank| held((rank, ring), &[7], &[7])).collect() };
-        // ranks 2 and 3 are lost: the third replica, which is the second now, has their copies
+        // Ranks 2 and 3 are lost. The third replica, which has become the second, has their copies.
         assert_eq!(chosen(&of(three, &[0, 1, 4, 5]), two), Some((7, vec![0, 1, 2, 3, 2, 3])));
         // state that two lost neighbours held is lost
         let one = PeerRing { stages: 2, replicas: 1 };
         assert_eq!(chosen(&of(three, &[0, 1]), one), None);
-        // a replica returns to one that continued alone; the returned replica's own copies are older
+        // a replica returns to a replica that continued alone; the copies of the returned replica are older
         let mut group = of(one, &[0, 1]);
         group.extend([held((2, two), &[5], &[5]), HeldCopies::default()]);
         assert_eq!(chosen(&group, two), Some((7, vec![0, 1])));
-        // the next stage has the copies of a stage without other replicas, and does not send them to a third stage
+        // with a single replica, the next stage has the copies of a stage, and does not send them to a third stage
         group[0] = HeldCopies::default();
         assert_eq!(chosen(&group, two), None);
         assert_eq!(chosen(&group[..2], one), Some((7, vec![1, 1])));
     }
 
-    /// A group with the same number of replicas, but not the same replicas: rank 1 of the last group now has rank 2,
-    /// and rank 1 is new.
+    /// The new group has as many replicas as the last group, but not the same ones: rank 1 of the last group has become
+    /// rank 2, and rank 1 is new.
     #[test]
     fn a_copy_is_of_the_rank_that_its_stage_had() {
         let three = PeerRing { stages: 1, replicas: 3 };
@@ -182,7 +182,7 @@ mod tests {
             let has = |rank: usize, step: u64| {
                 steps[rank].0.contains(&step) || steps[(rank + 1) % steps.len()].1.contains(&step)
             };
-            // some stage must know the state of training
+            // some stage must have the state of training
             let is_known = |step| steps.iter().any(|(own, _)| own.contains(&step));
             let newest = (0..4).rev().find(|&step| is_known(step) && (0..steps.len()).all(|rank| has(rank, step)));
             prop_assert_eq!(chosen(&group, ring).map(|(step, _)| step), newest);

@@ -1,6 +1,6 @@
-//! The copies that a stage holds in memory, of its own state and of the state of the stage before it. The copies
-//! persist from one group to the next. The stage holds two copies of each state: the last one, and the previous one
-//! until every stage has the last one.
+//! The copies that a stage holds in memory, of its state and of the previous stage's state. The copies persist from one
+//! group to the next. The stage holds two copies of each state: the last one, and the previous one until every stage
+//! has the last one.
 
 use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_kernels::device::{CudaContext, CudaError};
@@ -9,37 +9,37 @@ use stagecoach_transport::PeerRing;
 
 use super::choice::HeldCopies;
 
-/// The number of copies of one stage that are held.
+/// The number of copies that a stage holds of each state.
 const GENERATIONS: usize = 2;
 
 /// The copies that a stage holds.
 #[derive(Debug, Default)]
 pub(in crate::train) struct StateCopies {
-    /// The group whose ranks own the state in the copies, and this stage's rank in it.
+    /// This stage's rank in the group that made the copies, and that group.
     group: Option<(usize, PeerRing)>,
     /// The copies of this stage's state, oldest first.
     own: Vec<(TrainerState, PeerCopy)>,
-    /// Spare buffers for copies of this stage's state.
+    /// Unused buffers for copies of this stage's state.
     free: Vec<PeerCopy>,
-    /// Complete copies of the previous stage's state, by their steps, oldest first.
+    /// Complete copies of the previous stage's state, each with its step, oldest first.
     previous: Vec<(u64, PeerCopy)>,
 }
 
 impl StateCopies {
-    /// Begins with a group in which this stage has `rank`. Copies of a group with other ranks are dropped, because
-    /// other ranks owned their state.
+    /// Begins the group `ring`, in which this stage has `rank`. Drops the copies of another group or rank, because
+    /// other ranks owned the state in them.
     pub(super) fn set_group(&mut self, rank: usize, ring: PeerRing) {
         if self.group != Some((rank, ring)) {
             self.reset(rank, ring);
         }
     }
 
-    /// Drops all copies, and begins with a group in which this stage has `rank`.
+    /// Drops all copies, and begins the group `ring`, in which this stage has `rank`.
     pub(super) fn reset(&mut self, rank: usize, ring: PeerRing) {
         *self = StateCopies { group: Some((rank, ring)), ..StateCopies::default() };
     }
 
-    /// The report to the other stages.
+    /// Returns the report to the other stages.
     pub(super) fn held(&self) -> HeldCopies {
         HeldCopies {
             group: self.group,
@@ -48,25 +48,25 @@ impl StateCopies {
         }
     }
 
-    /// The copy of this stage after `step`.
+    /// Returns the copy of this stage's state after `step`.
     pub(super) fn own(&self, step: u64) -> Option<&PeerCopy> {
         self.own.iter().find(|(state, _)| state.step == step).map(|(_, copy)| copy)
     }
 
-    /// The copy of the previous stage after `step`.
+    /// Returns the copy of the previous stage's state after `step`.
     pub(super) fn previous(&self, step: u64) -> Option<&PeerCopy> {
         self.previous.iter().find(|(of, _)| *of == step).map(|(_, copy)| copy)
     }
 
-    /// A buffer for a copy of this stage: the oldest copy's once there are `GENERATIONS` copies, otherwise a spare or a
-    /// new one, pinned for the stage's GPU.
+    /// Returns a buffer for a copy of this stage's state. The buffer is that of the oldest copy if there are
+    /// `GENERATIONS` copies, otherwise an unused or a new one. It is pinned for the stage's GPU.
     pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<PeerCopy, CudaError> {
         let oldest = if self.own.len() == GENERATIONS { Some(self.own.remove(0).1) } else { self.free.pop() };
         oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, gpu), Ok)
     }
 
-    /// Creates all buffers for copies of this stage. No buffer is then pinned during training, when the driver may have
-    /// to wait for the GPU.
+    /// Creates all buffers for copies of this stage's state. Training then pins no buffer, for which the driver might
+    /// have to wait for the GPU.
     pub(super) fn reserve_own(&mut self, numel: usize, gpu: CudaContext) -> Result<(), CudaError> {
         self.free.retain(|copy| copy.element_count() == numel);
         while self.own.len() + self.free.len() < GENERATIONS {
@@ -75,25 +75,25 @@ impl StateCopies {
         Ok(())
     }
 
-    /// A buffer for a copy of the previous stage: the oldest copy's once there are `GENERATIONS` copies, otherwise a
-    /// new one.
+    /// Returns a buffer for a copy of the previous stage's state. The buffer is that of the oldest copy if there are
+    /// `GENERATIONS` copies, otherwise a new one.
     pub(super) fn take_previous_buffer(&mut self, numel: usize) -> Result<PeerCopy, CudaError> {
         let oldest = (self.previous.len() == GENERATIONS).then(|| self.previous.remove(0).1);
         oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, None), Ok)
     }
 
-    /// Holds a copy of this stage.
+    /// Adds a copy of this stage's state.
     pub(super) fn hold_own(&mut self, state: TrainerState, copy: PeerCopy) {
         self.own.push((state, copy));
     }
 
-    /// Holds a complete copy of the previous stage.
+    /// Adds a complete copy of the previous stage's state.
     pub(super) fn hold_previous(&mut self, step: u64, copy: PeerCopy) {
         self.previous.push((step, copy));
     }
 
-    /// Drops copies that are newer than `step`, from which all stages resume: the repeated steps may have other results
-    /// on other machines.
+    /// Drops the copies after steps later than `step`, from which all stages resume. The repeated steps may have other
+    /// results on other machines.
     pub(super) fn drop_after(&mut self, step: u64) {
         let newer = self.own.extract_if(.., |(state, _)| state.step > step);
         self.free.extend(newer.map(|(_, copy)| copy));

@@ -4,13 +4,13 @@ use stagecoach_api::job::StepInterval;
 
 /// The largest share of time that checkpoints in memory may cost, if the interval is automatic.
 const MAX_COST: f64 = 0.02;
-/// The number of steps of each kind that are measured before an interval is chosen.
+/// The number of steps of each kind that are measured before the interval depends on measurements.
 const MIN_SAMPLES: u32 = 8;
-/// The interval before that: every other step carries a copy.
+/// The interval until then: every second step carries a copy.
 const FIRST_INTERVAL: u64 = 2;
 /// The longest automatic interval.
 const MAX_INTERVAL: u64 = 1000;
-/// The share of a new measurement in the mean.
+/// The weight of a new measurement in the mean.
 const WEIGHT: f64 = 0.1;
 
 /// Decides after which steps a checkpoint in memory is taken.
@@ -55,19 +55,19 @@ impl CheckpointInterval {
         is_due
     }
 
-    /// Adds the duration of a step; `is_copying` means that a copy was made before the step, and was in transit during
+    /// Adds the duration of a step. `is_copying` is whether a copy was made before the step and was in transit during
     /// it.
     pub(super) fn add(&mut self, seconds: f64, is_copying: bool) {
         if is_copying { &mut self.busy } else { &mut self.quiet }.add(seconds);
     }
 
-    /// The shortest interval that costs no more than [`MAX_COST`], by the measurements so far.
+    /// Returns the shortest interval that costs no more than [`MAX_COST`], by the measurements so far.
     fn measured(&self) -> u64 {
         if self.busy.samples.min(self.quiet.samples) < MIN_SAMPLES {
             return FIRST_INTERVAL;
         }
         let cost = (self.busy.mean - self.quiet.mean) / self.quiet.mean;
-        // NaN and negative numbers become 0
+        // the conversion turns NaN and negative numbers into 0
         ((cost / MAX_COST).ceil() as u64).clamp(1, MAX_INTERVAL)
     }
 }

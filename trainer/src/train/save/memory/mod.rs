@@ -1,74 +1,29 @@
 //! Checkpoints in memory. After a step every stage copies its state, and sends the copy to another stage while training
-//! continues: to the same stage of the next replica or, with a single replica, to the next stage. When stages are lost,
-//! the others still have the newest complete checkpoint, and a replacement stage receives its part from the stage that
-//! holds it. A group with other replicas redistributes the parts. A stage votes on a step only when it has the complete
-//! copy of the previous step. A verdict therefore means that every stage has that copy, that older copies may be
-//! overwritten, and that the loss of one stage can't lose the last step.
+//! continues. With several replicas, the receiver is the same stage of the next replica. With a single replica, it is
+//! the next stage. When stages are lost, the surviving stages still have the newest complete checkpoint, and a
+//! replacement stage receives its copy from the holder. A group with other replicas redistributes the copies. A stage
+//! votes on a step only when it has the complete copy of the previous step. A verdict therefore means that every stage
+//! has that copy, that older copies may be overwritten, and that the loss of one stage can't lose the last step.
 
 mod choice;
 mod copies;
 mod interval;
+mod load;
 mod reshard;
 
 use std::time::{Duration, Instant};
 
 use stagecoach_api::job::MemoryCheckpointSpec;
-use stagecoach_engine::execute::{Stage, owners};
+use stagecoach_engine::execute::Stage;
 use stagecoach_engine::state_dict::PeerCopy;
-use stagecoach_group::Member;
-use stagecoach_kernels::device::CudaError;
-use stagecoach_model::ParameterSpec;
 use stagecoach_telemetry::MemoryCheckpointRecord;
 use stagecoach_transport::{LinkError, LinkId, Links, PeerRing, Receiver, Sender};
-use tch::Tensor;
 
-use crate::train::collective::{all_gather, topic};
-use crate::train::leave::LeaveReason;
-use choice::{CopySource, HeldCopies, MemoryCheckpoint, newest_complete};
+use choice::HeldCopies;
 pub(in crate::train) use copies::StateCopies;
 use interval::CheckpointInterval;
-use reshard::{Owners, Transfer, transfers};
+pub(in crate::train) use load::PeerCheckpoints;
 use stagecoach_planner::TrainerState;
-
-/// The copies that the stages of a group hold at its start, by rank, and the memory checkpoint from which they resume,
-/// if there is one.
-#[derive(Debug)]
-pub(in crate::train) struct PeerCheckpoints {
-    held: Vec<HeldCopies>,
-    chosen: Option<MemoryCheckpoint>,
-}
-
-impl PeerCheckpoints {
-    /// Reports this stage's copies to the other stages, and chooses the newest checkpoint that is available for all, if
-    /// it is of step `saved` or later. All stages call this together, and make the same choice. Where replicas may be
-    /// missing, stage 0 passes the last `recorded` step. A copy of the next step counts, because it contains that
-    /// step's record. A copy of a later step belongs to a group that was abandoned while its stage was away, and whose
-    /// steps were discarded.
-    ///
-    /// # Errors
-    /// If the group fails meanwhile.
-    pub(in crate::train) fn agree(
-        member: &Member,
-        copies: &StateCopies,
-        ring: PeerRing,
-        saved: u64,
-        recorded: Option<u64>,
-    ) -> Result<PeerCheckpoints, LeaveReason> {
-        let described: Vec<(HeldCopies, Option<u64>)> = all_gather(member, topic::MEMORY, &(copies.held(), recorded))?;
-        let recorded = described.first().and_then(|(_, recorded)| *recorded);
-        let mut held: Vec<HeldCopies> = described.into_iter().map(|(held, _)| held).collect();
-        if let Some(recorded) = recorded {
-            held.iter_mut().for_each(|held| held.drop_after(recorded + 1));
-        }
-        let chosen = newest_complete(&held, ring).filter(|chosen| chosen.state.step >= saved);
-        Ok(PeerCheckpoints { held, chosen })
-    }
-
-    /// The state of training from which all stages resume, if it is in memory.
-    pub(in crate::train) fn state(&self) -> Option<&TrainerState> {
-        self.chosen.as_ref().map(|chosen| &chosen.state)
-    }
-}
 
 /// The checkpoints in memory of a stage in one group.
 pub(in crate::train) struct MemoryCheckpoints<'a> {
@@ -79,29 +34,29 @@ pub(in crate::train) struct MemoryCheckpoints<'a> {
     interval: CheckpointInterval,
     /// For each rank, the steps after which it held a copy of the previous rank's state when the group began.
     held: Vec<Vec<u64>>,
-    /// Number of values in a copy of this stage, and in a copy of the previous stage.
+    /// The number of values in a copy of this stage, and in a copy of the previous stage.
     own_numel: usize,
     previous_numel: usize,
     /// The step of the copy that is being received.
     receiving: Option<(u64, PeerCopy)>,
     /// The time for which training has waited for copies since the last record.
     stall: Duration,
-    /// Bytes sent up to the last record.
+    /// The number of bytes sent up to the last record.
     bytes_sent: u64,
 }
 
-/// The links of one stage.
+/// The links on which a stage exchanges copies.
 struct CopyLinks {
     to_next: Sender,
     from_previous: Receiver,
-    /// Returns this stage's own state.
+    /// The link on which the next stage returns this stage's state.
     from_next: Receiver,
-    /// Returns the previous stage's state.
+    /// The link on which this stage returns the previous stage's state.
     to_previous: Sender,
 }
 
 impl CopyLinks {
-    /// Takes the links out of `links`; `None` if this group has none.
+    /// Takes the links out of `links`. Returns `None` if this group has no such links.
     fn take(links: &mut Links, rank: usize, ring: PeerRing) -> Option<CopyLinks> {
         let previous = ring.held_by(rank);
         Some(CopyLinks {
@@ -114,12 +69,12 @@ impl CopyLinks {
 }
 
 impl<'a> MemoryCheckpoints<'a> {
-    /// The memory checkpoints of a stage, with `links` that were opened with [`PeerRing::link_ids`] (`None` without
-    /// such links). Loads the chosen checkpoint into `stage`. The two numbers are the values in a copy of this stage,
-    /// and in a copy of the rank whose copies it holds.
+    /// Begins the memory checkpoints of a stage, and loads the chosen checkpoint into `stage`. [`PeerRing::link_ids`]
+    /// lists the required links. Returns `None` if `links` lacks them. The two numbers are the values in a copy of this
+    /// stage, and in a copy of the rank whose copies this stage holds.
     ///
     /// # Errors
-    /// If the group fails meanwhile.
+    /// If the group fails during the call.
     pub(in crate::train) fn begin(
         spec: &MemoryCheckpointSpec,
         group: PeerCheckpoints,
@@ -131,7 +86,7 @@ impl<'a> MemoryCheckpoints<'a> {
     ) -> Result<Option<MemoryCheckpoints<'a>>, LinkError> {
         let PeerCheckpoints { held, chosen } = group;
         let Some(copy_links) = CopyLinks::take(links, rank, ring) else { return Ok(None) };
-        // state that other ranks owned does not count
+        // copies of another group or rank do not count, because other ranks owned their state
         let previous = |(rank, held): (usize, &HeldCopies)| match held.group == Some((rank, ring)) {
             true => held.previous.clone(),
             false => Vec::new(),
@@ -161,81 +116,8 @@ impl<'a> MemoryCheckpoints<'a> {
         Ok(Some(memory))
     }
 
-    /// Loads `stage` from a checkpoint in memory, and sends the previous stage its part if that stage lacks it.
-    fn load(
-        &mut self,
-        MemoryCheckpoint { state, sources, .. }: MemoryCheckpoint,
-        stage: &mut Stage,
-    ) -> Result<(), LinkError> {
-        self.copies.set_group(self.rank, self.ring);
-        let (step, updates) = (state.step, state.updates);
-        let previous = self.ring.held_by(self.rank);
-        if let (false, Some(copy)) = (sources[previous].is_own, self.copies.previous(step)) {
-            self.links.to_previous.send(step as usize, copy.tensor()?)?;
-        }
-        if !sources[self.rank].is_own {
-            let copy = self.copies.take_own_buffer(self.own_numel, stage.gpu_context())?;
-            self.links.from_next.post_into(step as usize, copy.tensor()?);
-            drop(self.links.from_next.wait(step as usize)?);
-            self.copies.hold_own(state, copy);
-        }
-        let own = self.copies.own(step).ok_or_else(|| no_copy(step))?;
-        Ok(own.load_into(stage, updates)?)
-    }
-
-    /// Loads `stage` from a checkpoint in memory of a group with other replicas. Each parameter goes from the replica
-    /// that has it to its current owner, over the links between the replicas of a stage.
-    fn load_resharded(
-        &mut self,
-        MemoryCheckpoint { state, ring, sources, .. }: MemoryCheckpoint,
-        stage: &mut Stage,
-        links: &mut Links,
-    ) -> Result<(), LinkError> {
-        let (replica, stages) = (stage.replica.index, self.ring.stages);
-        let specs: Vec<&ParameterSpec> = stage.parameters.iter().map(|parameter| &parameter.spec).collect();
-        let numels: Vec<u64> = specs.iter().map(|spec| spec.numel()).collect();
-        let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.sharding.owners };
-        let stage_sources: Vec<CopySource> =
-            (0..ring.replicas).map(|replica| sources[replica * stages + stage.index]).collect();
-        let transfers = transfers(owners, &stage_sources);
-        let part = |copy: &PeerCopy, offset: i64, numel: i64| -> Result<Tensor, CudaError> {
-            Ok(copy.tensor()?.narrow(0, offset, numel))
-        };
-        let own = PeerCopy::zeros(self.own_numel, stage.gpu_context())?;
-        let is_here = |transfer: &&Transfer| transfer.source.rank == self.rank;
-        let arriving: Vec<&Transfer> =
-            transfers.iter().filter(|transfer| transfer.owner == replica && !is_here(transfer)).collect();
-        for transfer in &arriving {
-            let link = LinkId::replicas(transfer.source.rank, self.rank);
-            links.receiver(link)?.post_into(transfer.parameter, part(&own, transfer.offset, transfer.numel)?);
-        }
-        for transfer in transfers.iter().filter(is_here) {
-            let held = match transfer.source.is_own {
-                true => self.copies.own(state.step),
-                false => self.copies.previous(state.step),
-            };
-            let held = held.ok_or_else(|| no_copy(state.step))?;
-            let values = part(held, transfer.source_offset, transfer.numel)?;
-            if transfer.owner == replica {
-                part(&own, transfer.offset, transfer.numel)?.copy_(&values);
-                continue;
-            }
-            let link = LinkId::replicas(self.rank, transfer.owner * stages + stage.index);
-            links.sender(link)?.send(transfer.parameter, values)?;
-        }
-        for transfer in &arriving {
-            let link = LinkId::replicas(transfer.source.rank, self.rank);
-            drop(links.receiver(link)?.wait(transfer.parameter)?);
-        }
-        own.load_into(stage, state.updates)?;
-        self.copies.reset(self.rank, self.ring);
-        self.copies.hold_own(state, own);
-        self.held.iter_mut().for_each(Vec::clear);
-        Ok(())
-    }
-
-    /// Prepares the first step: every stage copies its initial state, and the next stage receives the copy unless it
-    /// has it already. Copies of later steps are dropped, whichever checkpoint was loaded.
+    /// Prepares the first step. Every stage copies its initial state, and sends the copy to the next stage unless that
+    /// stage already has it. Drops the copies of later steps, whichever checkpoint was loaded.
     ///
     /// # Errors
     /// If the link fails.
@@ -243,7 +125,7 @@ impl<'a> MemoryCheckpoints<'a> {
         let step = state.step;
         self.copies.drop_after(step);
         self.hold_own(stage, state)?;
-        // a stage that has the copy since before the group began does not need it again
+        // a stage that had the copy before the group began does not receive it again
         let has_previous = |rank: usize| self.held[rank].contains(&step);
         let next = self.ring.holder(self.rank);
         let (is_sent, is_received) = (!has_previous(next), !has_previous(self.rank));
@@ -258,8 +140,8 @@ impl<'a> MemoryCheckpoints<'a> {
         self.interval.is_due(step)
     }
 
-    /// Adds the duration of a step; `is_copying` means that it followed a checkpoint, whose copies were in transit
-    /// during the step.
+    /// Adds the duration of a step. `is_copying` is whether the step followed a checkpoint, whose copies were in
+    /// transit during the step.
     pub(in crate::train) fn add_step(&mut self, duration: Duration, is_copying: bool) {
         self.interval.add(duration.as_secs_f64(), is_copying);
     }
@@ -290,7 +172,7 @@ impl<'a> MemoryCheckpoints<'a> {
         Ok(())
     }
 
-    /// The cost of checkpoints for this stage since the last record.
+    /// Returns the cost of checkpoints for this stage since the last record.
     pub(in crate::train) fn take_record(&mut self) -> MemoryCheckpointRecord {
         let bytes = self.links.to_next.bytes();
         let bytes_sent = bytes - std::mem::replace(&mut self.bytes_sent, bytes);
@@ -317,10 +199,4 @@ impl<'a> MemoryCheckpoints<'a> {
         let Some((tensor, complete)) = self.copies.own(step).map(PeerCopy::to_send) else { return Ok(()) };
         self.links.to_next.send_when(step as usize, tensor, complete)
     }
-}
-
-/// The error of a missing copy. All ranks choose by the reports of all ranks, so a rank without the chosen copy has
-/// made a wrong report.
-fn no_copy(step: u64) -> LinkError {
-    LinkError::Broken(format!("the copy of step {step} that this stage was to have is not there"))
 }

@@ -1,9 +1,10 @@
-//! Resharding of a memory checkpoint from a group with other replicas. Each copy has the parameters that its rank
-//! owned, which other ranks own now. Pure.
+//! Resharding of a memory checkpoint from a group with other replicas. A copy has the parameters that its rank owned in
+//! that group. In the new group, other ranks own these parameters. The functions are pure.
 
 use super::choice::CopySource;
 
-/// The parameters of one stage: the number of values of each, and the replica that owns it, before and now.
+/// For each parameter of a stage, its number of values, and its owner among the replicas of the earlier group and of
+/// the new one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owners<'a> {
     pub(super) numels: &'a [u64],
@@ -11,7 +12,7 @@ pub(super) struct Owners<'a> {
     pub(super) now: &'a [usize],
 }
 
-/// A parameter's part of a copy, to be sent to the replica that owns it now.
+/// A parameter's part of a copy, which goes to the replica that owns the parameter in the new group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
     /// The parameter.
@@ -20,16 +21,16 @@ pub(super) struct Transfer {
     pub(super) source: CopySource,
     /// The offset in that copy, in values.
     pub(super) source_offset: i64,
-    /// The replica that owns the parameter now.
+    /// The replica that owns the parameter in the new group.
     pub(super) owner: usize,
-    /// The offset in the copy of that replica.
+    /// The offset in the copy of that replica, in values.
     pub(super) offset: i64,
-    /// The number of values: of the parameter and its moments.
+    /// The number of values of the parameter and its moments.
     pub(super) numel: i64,
 }
 
-/// All transfers of a stage, by parameter. `sources` has, for each replica before, the source of the copy of this
-/// stage.
+/// Returns all transfers of a stage, by parameter. `sources` has the source of this stage's copy for each replica of
+/// the earlier group.
 pub(super) fn transfers(owners: Owners, sources: &[CopySource]) -> Vec<Transfer> {
     let Owners { numels, before, now } = owners;
     let replicas = 1 + before.iter().chain(now).copied().max().unwrap_or(0);
@@ -50,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// The copies of all replicas. Each of parameter p, its first and its second moment has the value p everywhere.
+    /// Returns the copies of all replicas. All values of parameter p and of its first and second moment are p.
     fn copies(numels: &[u64], owners: &[usize], replicas: usize) -> Vec<Vec<usize>> {
         let of = |replica| {
             let owned = (0..numels.len()).filter(move |&parameter| owners[parameter] == replica);

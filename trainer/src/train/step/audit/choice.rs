@@ -1,4 +1,5 @@
-//! The choice of audited work and of its auditor. Pure: all stages compute it without communication.
+//! The choice of audited work and of its auditor. The functions are pure, so that all stages make the same choice
+//! without communication.
 
 use stagecoach_api::job::AuditSpec;
 use stagecoach_pipeline::{GradientBlocks, Placement, Replica, WorkItem};
@@ -6,15 +7,15 @@ use stagecoach_pipeline::{GradientBlocks, Placement, Replica, WorkItem};
 /// A microbatch of a chunk of one stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AuditedItem {
-    /// The rank whose work it is.
+    /// The rank that computed the work.
     pub(super) rank: usize,
-    /// Chunk and microbatch, as the program of that rank numbers them.
+    /// The chunk and the microbatch, as the program of that rank numbers them.
     pub(super) item: WorkItem,
     /// The microbatch, counted over all replicas.
     pub(super) microbatch: usize,
 }
 
-/// The audited item of `step` in a group with this number of replicas of a pipeline; `None` in most steps.
+/// Returns the audited item of `step` in a group with this number of replicas of a pipeline, or `None` in most steps.
 pub(super) fn audited_item(
     spec: AuditSpec,
     seed: u64,
@@ -39,7 +40,7 @@ pub(super) fn audited_item(
     })
 }
 
-/// The rank, among `ranks` ranks, that recomputes the work of `rank`: the one to which `rank` has an audit link.
+/// Returns the rank, among `ranks` ranks, that recomputes the work of `rank`. The rank `rank` has an audit link to it.
 pub(super) fn auditor(rank: usize, ranks: usize) -> usize {
     (rank + 1) % ranks
 }

@@ -1,36 +1,31 @@
 //! Audits: every few steps, the next stage recomputes one microbatch of one chunk from the same weights and inputs, and
-//! compares the results bit for bit. The inputs go over a link of their own. The auditor computes during the next step,
-//! at the point where it waited longest in the step before. The hashes of both results are compared at the end of that
-//! step. If they differ, both stages compute once more, and so does a third stage, if there is one. The results then
-//! show which of them computes wrong.
+//! compares the results bit for bit. A separate link carries the inputs. The auditor computes during the next step, at
+//! the point where it waited longest in the step before. At the end of that step, the stages compare the hashes of both
+//! results. If the hashes differ, both stages and a third one, if there is one, compute the item again. The results
+//! then show which stage computes wrong.
 
 mod choice;
+mod compare;
 mod suspects;
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stagecoach_api::contract::{FailureKind, SuspectedStage};
+use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{AuditSpec, OnDifference};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{ItemDigest, Stage, StageConfig, WorkInputs, WorkRecorder, work_numel};
-use stagecoach_group::{Member, Roster};
+use stagecoach_group::Roster;
 use stagecoach_model::ModelPart;
 use stagecoach_pipeline::{Placement, Replica};
 use stagecoach_planner::VerifiedPlan;
 use stagecoach_planner::environment_differences;
-use stagecoach_telemetry::{AuditDifference, AuditRecord};
+use stagecoach_telemetry::AuditDifference;
 use stagecoach_transport::{LinkError, LinkId, Links, Receiver, Sender};
 use tch::{Kind, Tensor};
 
-use crate::train::collective::{all_gather, topic};
-use crate::train::leave::LeaveReason;
-use crate::train::recover::link_failure;
 use choice::{AuditedItem, audited_item, auditor};
-use suspects::{Suspects, suspects};
 
 /// The audits of a stage in one group.
 pub(in crate::train) struct Audits<'a> {
@@ -43,7 +38,7 @@ pub(in crate::train) struct Audits<'a> {
     config: &'a StageConfig<'a>,
     to_next: Sender,
     from_previous: Receiver,
-    /// The environment of each rank; results must be bit-identical only between equal environments.
+    /// The environment of each rank. Results must be bit-identical only between equal environments.
     environments: Vec<Value>,
     /// The recorded work item of the current step.
     recorder: Option<WorkRecorder>,
@@ -57,33 +52,17 @@ struct PendingAudit {
     audited: AuditedItem,
     layout: MicrobatchLayout,
     target_count: u64,
-    /// The inputs of the computation: set on the audited stage, and on the auditor from the time at which it computes.
+    /// The inputs of the computation. The audited stage has them from its computation on, and the auditor from its
+    /// recomputation on.
     inputs: Option<WorkInputs>,
     /// The result of this stage.
     result: Option<ItemDigest>,
-    /// Seconds that the auditor computed.
+    /// The number of seconds that the auditor computed.
     seconds: f64,
-}
-
-/// A stage's message to the others about a work item.
-#[derive(Default, Serialize, Deserialize)]
-struct AuditResult {
-    result: Option<ItemDigest>,
-    seconds: f64,
-}
-
-/// A stage's message to the others about a work item for which two of them have different results.
-#[derive(Default, Serialize, Deserialize)]
-struct Recomputed {
-    /// The hash of the stage's inputs, if the stage is one of the two.
-    inputs_hash: Option<String>,
-    /// All results of the stage.
-    results: Vec<ItemDigest>,
 }
 
 impl<'a> Audits<'a> {
-    /// The audits of the stage of `rank`, with `links` that were opened with [`LinkId::audit`]; `None` without such
-    /// links.
+    /// Begins the audits of the stage of `rank`. Returns `None` if `links` has no link of [`LinkId::audit`].
     pub(in crate::train) fn begin(
         spec: AuditSpec,
         seed: u64,
@@ -111,7 +90,7 @@ impl<'a> Audits<'a> {
         })
     }
 
-    /// Disables audits between stages in different environments from now on. Returns whether there are any.
+    /// Disables audits between stages in different environments. Returns whether there are such stages.
     pub(in crate::train) fn set_environments(&mut self, environments: Vec<Value>) -> bool {
         self.environments = environments;
         (0..self.ranks()).any(|rank| !self.is_comparable(rank, auditor(rank, self.ranks())))
@@ -133,8 +112,8 @@ impl<'a> Audits<'a> {
         self.recorder = recorder;
     }
 
-    /// Ends the program of a step that another step follows: sends the recorded inputs to the auditor. `layouts` are
-    /// those of all microbatches of the step, `target_count` is the number of its targets.
+    /// Ends the program of a step that another step follows, and sends the recorded inputs to the auditor. `layouts`
+    /// are the layouts of all microbatches of the step. `target_count` is the number of the step's targets.
     ///
     /// # Errors
     /// If the link fails.
@@ -158,7 +137,7 @@ impl<'a> Audits<'a> {
         Ok(())
     }
 
-    /// Computes the work item that this stage must audit, unless it has done so already.
+    /// Computes the work item that this stage must audit, unless this stage has already computed it.
     ///
     /// # Errors
     /// If the link fails.
@@ -176,122 +155,16 @@ impl<'a> Audits<'a> {
         Ok(())
     }
 
-    /// Compares the results at the end of the step after the audited one. All stages call this together. `None` if
-    /// nothing was audited.
-    ///
-    /// # Errors
-    /// If the group fails meanwhile.
-    pub(in crate::train) fn compare(&mut self, member: &Member) -> Result<Option<AuditRecord>, LeaveReason> {
-        let Some(pending) = self.pending.take() else { return Ok(None) };
-        let own = AuditResult { result: pending.result.clone(), seconds: pending.seconds };
-        let all: Vec<AuditResult> = all_gather(member, topic::AUDIT, &own)?;
-        let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
-        let what = match (&all[rank].result, &all[by].result) {
-            (Some(one), Some(other)) => one.first_difference(other),
-            _ => {
-                return Err(StageError::invalid(
-                    "a stage has not computed what is audited: all stages must run one version",
-                )
-                .into());
-            }
-        };
-        let difference =
-            what.map(|what| self.identify_suspects(member, &pending, all[rank].result.clone(), what)).transpose()?;
-        Ok(Some(AuditRecord {
-            step: pending.step,
-            stage: self.stage(rank),
-            chunk: pending.audited.item.chunk,
-            microbatch: pending.audited.microbatch,
-            by: self.stage(by),
-            seconds: all[by].seconds,
-            difference,
-        }))
-    }
-
-    /// The error with which this stage ends after a difference, if the job is configured so. All stages end, since the
-    /// memory of each may be wrong. Stages that are not suspected end as on a request to stop, but save nothing.
+    /// Returns the error with which this stage ends after a difference, if the job restarts after differences. All
+    /// stages end, because the memory of each may be wrong. Stages that are not suspected end as after a request to
+    /// stop, but save nothing.
     pub(in crate::train) fn failure_to_leave_with(&self, difference: &AuditDifference) -> Option<StageError> {
         let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
         let kind = if is_suspected { FailureKind::WrongResult } else { FailureKind::Drained };
         (self.spec.on_difference == OnDifference::Restart).then(|| StageError::new(kind, difference.message.clone()))
     }
 
-    /// Makes both stages and a third one recompute, and identifies the suspects. `audited` is the first result of the
-    /// audited stage.
-    fn identify_suspects(
-        &mut self,
-        member: &Member,
-        pending: &PendingAudit,
-        audited: Option<ItemDigest>,
-        what: &str,
-    ) -> Result<AuditDifference, LeaveReason> {
-        let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
-        let third = auditor(by, self.ranks());
-        let third = Some(third).filter(|third| *third != rank && self.is_comparable(rank, *third));
-        let broken = |error| link_failure(member, error);
-        let (mut again, mut inputs_hash) = (None, None);
-        if let Some(inputs) = &pending.inputs {
-            if third.is_some() && self.rank == by {
-                self.send(inputs).map_err(broken)?;
-            }
-            inputs_hash = Some(inputs.hash());
-            again = Some(self.recompute(pending, inputs));
-        }
-        if third == Some(self.rank) {
-            self.post_receives(pending.audited, &pending.layout);
-            let inputs = self.receive().map_err(broken)?;
-            again = Some(self.recompute(pending, &inputs));
-        }
-        let first = if self.rank == rank { audited } else { pending.result.clone() };
-        let own = Recomputed { inputs_hash, results: first.into_iter().chain(again).collect() };
-        let all: Vec<Recomputed> = all_gather(member, topic::AUDIT, &own)?;
-        if all[rank].inputs_hash != all[by].inputs_hash {
-            let unequal =
-                "what the one has sent is not what the other has: a memory or the network between them has changed it";
-            return Ok(self.difference(pending, what, &[rank, by].into(), unequal.to_owned()));
-        }
-        let results = all.into_iter().map(|one| one.results).enumerate().filter(|(_, all)| !all.is_empty());
-        let Suspects { ranks, is_clear } = suspects(&results.collect::<Vec<_>>());
-        let names = ranks.iter().map(|&rank| self.name(rank)).collect::<Vec<_>>().join(" and ");
-        let conclusion = match is_clear {
-            true => format!("{names} computed wrong: two stages came to another result when all computed again"),
-            false => format!("one of {names} computes wrong: no two stages came to one result when all computed again"),
-        };
-        Ok(self.difference(pending, what, &ranks, conclusion))
-    }
-
-    /// The sentence that describes a difference.
-    fn difference(
-        &self,
-        pending: &PendingAudit,
-        what: &str,
-        suspects: &BTreeSet<usize>,
-        conclusion: String,
-    ) -> AuditDifference {
-        let PendingAudit { step, audited, .. } = pending;
-        let AuditedItem { item, microbatch, .. } = audited;
-        AuditDifference {
-            suspects: suspects.iter().map(|&rank| self.suspect(rank)).collect(),
-            message: format!(
-                "audit of step {step}: {} and {} differ in the {what} of chunk {} and microbatch {microbatch}; {conclusion}",
-                self.name(audited.rank),
-                self.name(self.auditor(*audited)),
-                item.chunk,
-            ),
-        }
-    }
-
-    /// A rank of the group and its machine, in words.
-    fn name(&self, rank: usize) -> String {
-        format!("stage {} on {}", self.stage(rank), self.roster.members[rank].host)
-    }
-
-    fn suspect(&self, rank: usize) -> SuspectedStage {
-        let member = &self.roster.members[rank];
-        SuspectedStage { stage: member.rank as u32, incarnation: member.incarnation }
-    }
-
-    /// The job's rank for a rank of the group.
+    /// Returns the global rank of a group rank.
     fn stage(&self, rank: usize) -> u32 {
         self.roster.members[rank].rank as u32
     }
@@ -310,13 +183,13 @@ impl<'a> Audits<'a> {
         drawn.filter(|audited| self.is_comparable(audited.rank, self.auditor(*audited)))
     }
 
-    /// The part of the model that a chunk holds.
+    /// Returns the part of the model that a chunk holds.
     fn part(&self, chunk: usize) -> ModelPart {
         ModelPart::of_chunk(&self.verified.training.placement, &self.verified.partition, chunk)
     }
 
     fn send(&self, inputs: &WorkInputs) -> Result<(), LinkError> {
-        // the small tensors first, because the call does not wait until the last tensor has left
+        // the small tensors go first, because the call does not wait until the last and largest tensor has left
         let WorkInputs { input, target_or_gradient, parameters } = inputs;
         let mut messages = [input, target_or_gradient, parameters].into_iter().enumerate();
         messages.try_for_each(|(message, tensor)| self.to_next.send(message, tensor.view([-1])))
@@ -335,7 +208,7 @@ impl<'a> Audits<'a> {
         }
     }
 
-    /// Receives the inputs that were posted last.
+    /// Receives the inputs whose receives were posted last.
     fn receive(&mut self) -> Result<WorkInputs, LinkError> {
         let hidden = self.config.architecture.hidden_size() as i64;
         let shaped = |tensor: Tensor| if tensor.kind() == Kind::Int64 { tensor } else { tensor.view([-1, hidden]) };
@@ -345,7 +218,7 @@ impl<'a> Audits<'a> {
 
     fn recompute(&self, pending: &PendingAudit, inputs: &WorkInputs) -> ItemDigest {
         let chunk = pending.audited.item.chunk;
-        // each chunk on a rank of its own, so that only this chunk is built
+        // each chunk has a separate rank, so that the call builds only this chunk
         let placement = Placement::linear(self.verified.training.placement.chunks());
         // a replica that owns no parameter has no moments
         let replica = Replica { index: 1, count: 1 };

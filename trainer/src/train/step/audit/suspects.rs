@@ -1,4 +1,4 @@
-//! Identifies the hardware that computed wrong, from all results of one work item. Pure.
+//! The identification of the hardware that computed wrong, from all results of one work item. The functions are pure.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Suspects {
     pub(super) ranks: BTreeSet<usize>,
-    /// Whether each of them computed wrong; otherwise one of them did.
+    /// Whether each of these ranks computed wrong. Otherwise only one of them did.
     pub(super) is_clear: bool,
 }
 
-/// The suspected ranks, from the results of each rank, one for each time that the rank computed the item. A result of
-/// two or more ranks counts as right. If no ranks agree, any of them may be wrong.
+/// Returns the suspected ranks. `computed` has the results of each rank, one for each time that the rank computed the
+/// item. A result of two or more ranks counts as right. If no ranks agree, any of them may be wrong.
 pub(super) fn suspects<T: PartialEq>(computed: &[(usize, Vec<T>)]) -> Suspects {
     let all = || computed.iter().flat_map(|(_, results)| results);
     let supporters = |result: &T| computed.iter().filter(|(_, results)| results.contains(result)).count();
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_stage_that_computed_wrong_once_is_alone_suspected() {
-        // on recomputation it gets the other's result
+        // in the second computation, the stage gets the result of the other stage
         assert_eq!(of(&[(0, &['x', 'a']), (1, &['a', 'a'])]), [0]);
         assert_eq!(of(&[(0, &['a', 'a']), (1, &['x', 'a'])]), [1]);
     }
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn two_stages_that_stay_with_their_results_are_both_suspected() {
         assert_eq!(of(&[(0, &['x', 'x']), (1, &['a', 'a'])]), [0, 1]);
-        // no rank gets a result twice, or each gets the other's result
+        // no rank gets a result twice, or each rank also gets the result of the other rank
         assert_eq!(of(&[(0, &['x', 'y']), (1, &['a', 'b']), (2, &['c'])]), [0, 1, 2]);
         assert_eq!(of(&[(0, &['x', 'a']), (1, &['a', 'x'])]), [0, 1]);
     }

@@ -1,5 +1,5 @@
-//! `.json`: the file is an array of JSON objects, and a field of each holds a document. Elements count from 0, as in
-//! Python and jq.
+//! `.json`: the file is an array of JSON objects, and a field of each object holds a document. The elements are
+//! numbered from 0, as in Python and jq.
 
 use std::io::BufRead;
 
@@ -19,7 +19,7 @@ pub(in crate::corpus::formats) const JSON_ARRAY: Format = Format {
     read: |file, options, from, on_piece| read(next_element, file, options, from, on_piece),
 };
 
-/// Reads the next element of the array. Between two elements, the position is before the comma or the bracket.
+/// Reads the next element of the array. Between two elements, the reader is before the comma or the closing bracket.
 fn next_element(records: &mut Records) -> Result<bool, DataError> {
     let is_first = records.position.offset == 0;
     match (next_byte(records)?, is_first) {
@@ -32,7 +32,7 @@ fn next_element(records: &mut Records) -> Result<bool, DataError> {
         }
         (Some(_), true) => return Err(not_an_array(records)),
         (Some(b']'), false) => return end(records),
-        (Some(_), false) => records.reader.consume(1), // the comma
+        (Some(_), false) => records.reader.consume(1), // skips the comma
         (None, false) => return Err(cut_off(records)),
     }
     next_byte(records)?;
@@ -82,7 +82,7 @@ impl Scanner {
     }
 }
 
-/// The next byte that is not white space; `None` at the end of the file. The function doesn't consume this byte.
+/// Returns the next byte that is not white space, without consuming it, or `None` at the end of the file.
 fn next_byte(records: &mut Records) -> Result<Option<u8>, DataError> {
     loop {
         let block = records.reader.fill_buf().map_err(records.file.read_failed())?;
@@ -98,7 +98,7 @@ fn next_byte(records: &mut Records) -> Result<Option<u8>, DataError> {
     }
 }
 
-/// Consumes the closing bracket, after which only white space may follow.
+/// Consumes the closing bracket, and checks that only white space follows. Returns false, because the array has ended.
 fn end(records: &mut Records) -> Result<bool, DataError> {
     records.reader.consume(1);
     match next_byte(records)? {

@@ -1,7 +1,6 @@
-//! Files of JSON objects, each with a document in one of its fields. The formats differ in where a record ends.
+//! The formats of JSON objects, each with a document in one of its fields. The formats differ in how a record ends.
 
 mod array;
-mod conversation;
 mod lines;
 mod record;
 
@@ -15,10 +14,10 @@ use crate::error::DataError;
 pub(super) use array::JSON_ARRAY;
 pub(super) use lines::JSON_LINES;
 
-/// The largest size of a record in bytes. A whole record is held in memory.
+/// The largest size of a record in bytes. A reader holds a whole record in memory.
 const MAX_RECORD_BYTES: usize = 64 << 20;
 
-/// Bytes of text after which the fields of a file are no longer measured.
+/// The number of bytes of text from which the sizes of a file's fields are estimated.
 const SAMPLE_BYTES: u64 = 1 << 20;
 
 /// Reads a file record by record.
@@ -40,12 +39,12 @@ impl Records<'_> {
         Ok(Records { file, reader: file.open_text(from.offset)?, position: from, record: Vec::new(), start: 0 })
     }
 
-    /// The number of the record after the position, for people.
+    /// Returns the number of the record after the position, as messages show it.
     fn next_number(&self) -> u64 {
         self.file.format.first_unit + self.position.record
     }
 
-    /// Refuses a record that is too long to be held in memory.
+    /// Fails if the record is too long to be held in memory.
     fn check_length(&self) -> Result<(), DataError> {
         if self.record.len() <= MAX_RECORD_BYTES {
             return Ok(());
@@ -72,7 +71,7 @@ fn read(
             |(reason, problem)| (reason, DataError::Record { path: corpus_file.path.clone(), unit, number, problem });
         let document = match std::str::from_utf8(&records.record) {
             Ok(json) if options.documents != DocumentFormat::Text => {
-                let found = conversation::value(json.trim(), options.documents, unit)
+                let found = record::value(json.trim(), options.documents, unit)
                     .and_then(|(value, surrogates)| Ok((pieces::conversation(&value, options.documents)?, surrogates)));
                 match found {
                     Ok((conversation, lone_surrogates)) => {
@@ -103,8 +102,8 @@ fn read(
     Ok(())
 }
 
-/// The fields of the first objects of a file, each with an estimate of its bytes in the whole file. The estimate takes
-/// the rest of the file to be like these objects.
+/// Returns the fields of the first objects of a file, each with an estimate of its bytes in the whole file. The
+/// estimate assumes that all objects of the file are like the first objects.
 fn text_fields(next_record: NextRecord, corpus_file: &CorpusFile) -> Result<FieldBytes, DataError> {
     let problem = |what: &str| DataError::Invalid { problem: format!("{} {what}", corpus_file.path.display()) };
     let mut records = Records::open(corpus_file, Cursor::default())?;

@@ -1,16 +1,20 @@
-//! The document in a JSON object.
+//! Reads the document in a field of a JSON object, and the value of a record that holds a conversation.
 
 use serde_json::{Map, Value};
 
+use crate::config::DocumentFormat;
 use crate::corpus::BadRecordReason;
 
-/// Fields in which data sets hold conversations.
+/// The names of fields in which data sets store conversations.
 const CONVERSATIONS: [&str; 3] = ["messages", "conversations", "conversation"];
 
 /// The remedy for a conversation where a text is expected.
 const READS_MESSAGES: &str = "set data.format to Chat, which reads the field messages";
 
-/// A document in a field.
+/// The JSON escape of U+FFFD, which replaces a lone surrogate.
+const REPLACEMENT: &str = "\\ufffd";
+
+/// The text in a field of a record.
 #[derive(Debug, PartialEq)]
 pub(super) struct Document {
     pub(super) text: String,
@@ -18,11 +22,11 @@ pub(super) struct Document {
     pub(super) lone_surrogates: u64,
 }
 
-/// The reason why a record holds no document, and a sentence for people with the finding and the remedy.
+/// The reason why a record holds no document, and a sentence for the user with the problem and the remedy.
 pub(super) type Problem = (BadRecordReason, String);
 
-/// The document in the field `field` of a JSON object. `unit` is the name of a record in messages, such as "line". The
-/// escape of a lone surrogate becomes U+FFFD, because UTF-8 can't encode a surrogate.
+/// Returns the document in the field `field` of a JSON object. `unit` is the name of a record in messages, such as
+/// "line". The escape of a lone surrogate becomes U+FFFD, because UTF-8 can't encode a surrogate.
 pub(super) fn document(json: &str, field: &str, unit: &str) -> Result<Document, Problem> {
     let problem = match text(json, field, unit) {
         Ok(text) => return Ok(Document { text, lone_surrogates: 0 }),
@@ -30,13 +34,38 @@ pub(super) fn document(json: &str, field: &str, unit: &str) -> Result<Document, 
     };
     let Some(replaced) = replace_lone_surrogates(json, "\\ufffd") else { return Err(problem) };
     let text_with = text(&replaced, field, unit)?;
-    // only lone surrogates in this field count
+    // the difference in length counts the lone surrogates of this field only
     let without = replace_lone_surrogates(json, "").and_then(|json| text(&json, field, unit).ok()).unwrap_or_default();
     let lone_surrogates = text_with.chars().count().saturating_sub(without.chars().count()) as u64;
     Ok(Document { text: text_with, lone_surrogates })
 }
 
-/// The text in the field `field` of a JSON object. If no field has that name, `field` may be a path such as `doc.text`.
+/// Returns the value of a record with each lone surrogate replaced by U+FFFD, and the number of these surrogates.
+/// `unit` is the name of a record in messages, such as "line".
+///
+/// # Errors
+/// Fails if the record is not JSON.
+pub(super) fn value(json: &str, documents: DocumentFormat, unit: &str) -> Result<(Value, u64), Problem> {
+    let error = match serde_json::from_str(json) {
+        Ok(value) => return Ok((value, 0)),
+        Err(error) => error,
+    };
+    let replaced = replace_lone_surrogates(json, REPLACEMENT);
+    let value = replaced.as_ref().and_then(|replaced| serde_json::from_str(replaced).ok());
+    if let (Some(value), Some(replaced)) = (value, replaced) {
+        let without = replace_lone_surrogates(json, "").map_or(0, |without| without.len());
+        return Ok((value, (replaced.len().saturating_sub(without) / REPLACEMENT.len()) as u64));
+    }
+    let example = match documents {
+        DocumentFormat::Text => "{}",
+        DocumentFormat::PromptCompletion => r#"{"prompt": "...", "completion": "..."}"#,
+        DocumentFormat::Chat => r#"{"messages": [{"role": "user", "content": "..."}, ...]}"#,
+    };
+    Err((BadRecordReason::NotJson, not_json(json, &error, example, unit)))
+}
+
+/// Returns the text in the field `field` of a JSON object. If no field has that name, `field` may be a path such as
+/// `doc.text`.
 fn text(json: &str, field: &str, unit: &str) -> Result<String, Problem> {
     let example = format!("{{\"{field}\": \"...\"}}");
     let value: Value = serde_json::from_str(json)
@@ -64,8 +93,9 @@ fn text(json: &str, field: &str, unit: &str) -> Result<String, Problem> {
     Err((BadRecordReason::NoField, problem))
 }
 
-/// The value of the field named `path`. Without such a field, the part before the first dot names an object, and the
-/// rest names a field in it. Every field of a null object is null, as in Parquet.
+/// Returns the value of the field named `path`. If no field has this name, the part of `path` before the first dot
+/// names an object, and the part after the dot names a field of the object. Every field of a null object is null, as in
+/// Parquet.
 fn find_field<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
     let nested = || {
         let (name, rest) = path.split_once('.')?;
@@ -78,7 +108,7 @@ fn find_field<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Valu
     fields.get(path).or_else(nested)
 }
 
-/// The reason why the value of the field can't be a document.
+/// Returns the message for a field whose value can't be a document.
 fn no_text(field: &str, value: &Value, unit: &str) -> String {
     let is_conversation = value.as_array().is_some_and(|turns| turns.first().is_some_and(Value::is_object));
     if is_conversation {
@@ -89,21 +119,21 @@ fn no_text(field: &str, value: &Value, unit: &str) -> String {
     format!("the field \"{field}\" holds {}, not text: leave such {unit}s out, as `{command}` does", type_name(value))
 }
 
-/// The reason why a record is not JSON.
-pub(super) fn not_json(json: &str, error: &serde_json::Error, example: &str, unit: &str) -> String {
+/// Returns the message for a record that is not JSON.
+fn not_json(json: &str, error: &serde_json::Error, example: &str, unit: &str) -> String {
     if let Some(number) = bare_number(json) {
         return format!("JSON has no {number}, which Python's json.dumps writes for a number: write null for it");
     }
     let message = error.to_string();
     let cause = message.split(" at line ").next().unwrap_or_default();
-    // a record of a `.jsonl` file has one line, so its number is left out
+    // in a record of one line, such as a record of a `.jsonl` file, the number of the line is left out
     let line = if error.line() > 1 { format!("line {}, ", error.line()) } else { String::new() };
     let place = format!("{line}column {}", error.column());
     format!("this is not JSON ({cause} at {place}): every {unit} must be an object such as {example}")
 }
 
-/// `json` with `replacement` for each `\u` escape of a lone surrogate; `None` without such an escape.
-pub(super) fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<String> {
+/// Returns `json` with `replacement` for each `\u` escape of a lone surrogate, or `None` if `json` has no such escape.
+fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<String> {
     let unit = |at: usize| {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok()
@@ -127,7 +157,7 @@ pub(super) fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<S
     (copied > 0).then(|| replaced + &json[copied..])
 }
 
-/// The first number that JSON does not allow, such as `NaN`, outside of strings.
+/// Returns the first number outside of strings that JSON does not allow, such as `NaN`.
 fn bare_number(json: &str) -> Option<&'static str> {
     let (mut in_string, mut is_escaped) = (false, false);
     for (at, byte) in json.bytes().enumerate() {
@@ -178,7 +208,7 @@ mod tests {
         // an escaped backslash begins no escape
         assert_eq!(read(r#"{"text": "\\ud83d"}"#), (r"\ud83d".into(), 0));
         assert_eq!(read(r#"{"text": "\\ud83d \\\ud83d"}"#), ("\\ud83d \\\u{fffd}".into(), 1));
-        // outside of the text
+        // lone surrogates outside of the text do not count
         assert_eq!(read(r#"{"\ud83d": "\ud83d", "text": "b \ufffd"}"#), ("b \u{fffd}".into(), 0));
         for invalid in [r#"{"text": "\ud83""#, r#"{"text": "\ud83d" \ud83d}"#, r#"{"text": "\ud83d"#, "\\", "\\é"] {
             assert_eq!(document(invalid, "text", "line").unwrap_err().0, BadRecordReason::NotJson, "{invalid}");

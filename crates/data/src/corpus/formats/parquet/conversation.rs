@@ -1,4 +1,4 @@
-//! Rows as conversations: columns of lists and structs as JSON.
+//! Reads rows as conversations. Columns of lists and structs become JSON.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::corpus::formats::ReadOptions;
 use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
 
-/// Characters of an error that are shown.
+/// The largest number of characters of an error that a message shows.
 const MAX_QUOTED: usize = 200;
 
-/// The bytes of a column in each row group.
+/// The range of bytes of a column in each row group.
 type ColumnChunks = Vec<Range<u64>>;
 
-/// Reads the rows of a file as conversations, from the row that `from` names on.
+/// Reads the rows of a file as conversations, beginning with the row of `from`.
 ///
 /// # Errors
 /// Fails if the file can't be read or is damaged, if it lacks a column of conversations, or if `on_piece` fails.
@@ -73,8 +73,8 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Opens a file whose texts are read as bytes: at a text that is not UTF-8 the library's iterator fails, and so would
-/// the file instead of the row.
+/// Opens a file so that the library reads texts as bytes. At a text that is not UTF-8, the library's iterator would
+/// fail, and the whole file would be refused instead of one row.
 fn open(file: &ParquetFile) -> Result<SerializedFileReader<ParquetFile>, ParquetError> {
     let declared = SerializedFileReader::new(file.clone())?;
     let schema = texts_as_bytes(declared.metadata().file_metadata().schema_descr().root_schema())?;
@@ -83,7 +83,7 @@ fn open(file: &ParquetFile) -> Result<SerializedFileReader<ParquetFile>, Parquet
     SerializedFileReader::new_with_options(file.clone(), options)
 }
 
-/// The schema without the declarations of texts.
+/// Returns the schema with bytes instead of texts.
 fn texts_as_bytes(field: &SchemaType) -> Result<SchemaType, ParquetError> {
     let info = field.get_basic_info();
     let is_text = matches!(info.converted_type(), ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON);
@@ -106,7 +106,8 @@ fn texts_as_bytes(field: &SchemaType) -> Result<SchemaType, ParquetError> {
     group.build()
 }
 
-/// The schema of the columns of conversations, and the chunks of each of their columns, which fit the file.
+/// Returns the schema of the columns that hold conversations, and the chunks of each column. The function checks that
+/// the chunks lie within the file.
 fn columns(
     metadata: &ParquetMetaData,
     corpus_file: &CorpusFile,
@@ -136,7 +137,7 @@ fn columns(
     Ok((columns.map_err(|error| damaged(corpus_file, error.to_string()))?, chunks))
 }
 
-/// The library's error of a row, which may quote the whole row.
+/// Adds the number of the row to the library's error, and shortens the error, because it may quote the whole row.
 fn in_row(error: DataError, row: u64) -> DataError {
     match error {
         DataError::Parquet { path, problem } => {
@@ -147,13 +148,13 @@ fn in_row(error: DataError, row: u64) -> DataError {
     }
 }
 
-/// The row as an object; `None` if a text is not UTF-8.
+/// Returns the row as an object, or `None` if a text is not UTF-8.
 fn object(row: &Row) -> Option<Value> {
     let columns = row.get_column_iter().map(|(name, field)| Some((name.clone(), value(field)?)));
     Some(Value::Object(columns.collect::<Option<_>>()?))
 }
 
-/// The field as JSON; `None` if it is a text that is not UTF-8.
+/// Returns the field as JSON, or `None` if it is a text that is not UTF-8.
 fn value(field: &Field) -> Option<Value> {
     Some(match field {
         Field::Null => Value::Null,
@@ -170,11 +171,11 @@ fn value(field: &Field) -> Option<Value> {
         Field::UInt(value) => json!(value),
         Field::ULong(value) => json!(value),
         Field::Float16(value) => number(f64::from(value.to_f32())),
-        // the shortest decimal of the smaller type, and not the digits of its value as a larger one
+        // the shortest decimal of the 32-bit value, not the digits of its value in 64 bits
         Field::Float(value) => value.to_string().parse().map_or(Value::Null, number),
         Field::Double(value) => number(*value),
         Field::Str(text) => json!(text),
-        // a text, whether or not its writer declared it as one
+        // bytes are a text, whether or not the file's writer declared them as one
         Field::Bytes(bytes) => json!(bytes.as_utf8().ok()?),
         Field::Group(row) => object(row)?,
         Field::ListInternal(list) => Value::Array(list.elements().iter().map(value).collect::<Option<_>>()?),

@@ -1,5 +1,6 @@
-//! A Parquet file as the library reads it. The library reads page by page, and alternates between columns; a source
-//! gets few, large requests: the footer, then the chunks of the columns in windows.
+//! Gives the Parquet library access to a file of a source. The library reads page by page, and alternates between
+//! columns. This module sends few, large requests to the source: first for the footer, then for windows of the column
+//! chunks.
 
 use std::io::{self, Read};
 use std::iter;
@@ -14,52 +15,53 @@ use crate::catch_panic::catch_panic;
 use crate::corpus::CorpusFile;
 use crate::error::DataError;
 
-/// Bytes at the end of a file that are read at once. They hold the metadata of most files.
+/// The number of bytes at the end of a file that one request reads. They hold the metadata of most files.
 const FOOTER_BYTES: u64 = 64 << 10;
 
-/// Bytes of the column chunks that are read at once, which the chunks share.
+/// The number of bytes that the windows of all column chunks share.
 const WINDOW_BYTES: u64 = 8 << 20;
 
-/// The least share of a chunk.
+/// The smallest window of a column chunk in bytes.
 const MIN_WINDOW_BYTES: u64 = 1 << 20;
 
-/// A file with windows of its bytes. Clones share the windows.
+/// A file, with windows of its bytes in memory. Clones share the windows.
 #[derive(Clone)]
-pub(super) struct ParquetFile(Arc<Shared>);
+pub(super) struct ParquetFile(Arc<SharedFile>);
 
-struct Shared {
+struct SharedFile {
     file: CorpusFile,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The window of what is in no chunk, such as the footer.
-    other: Window,
+    /// The window for bytes outside of the column chunks, such as the footer.
+    other: ByteWindow,
     /// A window for each column chunk that the library is reading.
-    chunks: Vec<Window>,
-    /// The error of the source that made a call of the library fail. The library reports only its text.
+    chunks: Vec<ByteWindow>,
+    /// The error of the source that made a call of the library fail. The library reports only the text of the error.
     failure: Option<io::Error>,
 }
 
-/// Bytes of a part of the file that are in memory.
+/// The bytes of a part of the file that are in memory.
 #[derive(Default)]
-struct Window {
-    /// The part of the file. No window extends beyond it unless a read does.
+struct ByteWindow {
+    /// The part of the file that the window moves over. A window ends with its part, unless a read of the library ends
+    /// later.
     part: Range<u64>,
-    /// Bytes that are read at once.
+    /// The number of bytes that one request reads.
     length: u64,
-    /// Position of the window in the file.
+    /// The position of `bytes` in the file.
     start: u64,
     bytes: Bytes,
 }
 
 impl ParquetFile {
     pub(super) fn new(file: &CorpusFile) -> ParquetFile {
-        ParquetFile(Arc::new(Shared { file: file.clone(), state: Mutex::default() }))
+        ParquetFile(Arc::new(SharedFile { file: file.clone(), state: Mutex::default() }))
     }
 
-    /// The result of a call of the library, which panics on some damaged files.
+    /// Returns the result of a call of the library. The library panics on some damaged files.
     ///
     /// # Errors
     /// Fails if the source can't be read, or with `Parquet` if the file is damaged.
@@ -72,28 +74,28 @@ impl ParquetFile {
         })
     }
 
-    /// Announces that the library reads the column chunks with these bytes next, in turn.
+    /// Makes windows for the column chunks that the library reads next, in turn.
     pub(super) fn expect_chunks(&self, chunks: Vec<Range<u64>>) {
         let start = chunks.iter().map(|chunk| chunk.start).min().unwrap_or_default();
         let end = chunks.iter().map(|chunk| chunk.end).max().unwrap_or_default();
         let bytes = |chunk: &Range<u64>| chunk.end.saturating_sub(chunk.start);
         let total = chunks.iter().map(bytes).fold(0, u64::saturating_add);
-        // small chunks that lie together are one request
+        // one request reads small chunks that are close together
         let span = bytes(&(start..end));
         let parts = match span <= WINDOW_BYTES && span / 2 <= total {
             true => iter::once(start..end).collect(),
             false => chunks,
         };
         let window = |part: Range<u64>| {
-            // columns come to the ends of such windows at the same row, about
+            // windows of these lengths end at about the same row in all columns
             let share = WINDOW_BYTES as f64 * bytes(&part) as f64 / total.max(1) as f64;
             let length = (share as u64).clamp(MIN_WINDOW_BYTES, WINDOW_BYTES);
-            Window { start: part.start, part, length, bytes: Bytes::new() }
+            ByteWindow { start: part.start, part, length, bytes: Bytes::new() }
         };
         self.state(|state| state.chunks = parts.into_iter().map(window).collect());
     }
 
-    /// These bytes, or fewer if the file ends before them.
+    /// Returns `length` bytes from `start` on, or fewer if the file ends earlier.
     fn bytes(&self, start: u64, length: u64) -> io::Result<Bytes> {
         let size = self.0.file.stamp.size;
         let end = start.saturating_add(length).min(size);
@@ -128,7 +130,8 @@ impl ParquetFile {
         Ok(read.into())
     }
 
-    /// [`ParquetFile::bytes`] for the library. The error is kept for [`ParquetFile::call`].
+    /// Like [`ParquetFile::bytes`], but stores an error for [`ParquetFile::call`], because the library reports only its
+    /// text.
     fn bytes_or_keep_error(&self, start: u64, length: u64) -> io::Result<Bytes> {
         self.bytes(start, length).map_err(|error| {
             let text = error.to_string();
@@ -142,13 +145,14 @@ impl ParquetFile {
     }
 }
 
-impl Window {
-    /// Whether the window has these bytes.
+impl ByteWindow {
+    /// Whether the window contains all of `bytes`.
     fn has(&self, bytes: Range<u64>) -> bool {
         self.start <= bytes.start && bytes.end <= self.start + self.bytes.len() as u64
     }
 
-    /// These bytes, which begin in the window, or fewer if the window ends before them.
+    /// Returns the bytes of the range `bytes`, which begins in the window. If the window ends within the range, the
+    /// result ends there.
     fn slice(&self, bytes: Range<u64>) -> Bytes {
         let length = self.bytes.len();
         let [from, to] = [bytes.start, bytes.end].map(|at| length.min(at.saturating_sub(self.start) as usize));
@@ -178,7 +182,7 @@ impl ChunkReader for ParquetFile {
     }
 }
 
-/// A reader of the file from a position on.
+/// Reads the file from a position on.
 pub(super) struct FromPosition {
     file: ParquetFile,
     position: u64,
@@ -186,7 +190,7 @@ pub(super) struct FromPosition {
 
 impl Read for FromPosition {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // a page's header is some tens of bytes, and the library reads it byte by byte
+        // the library reads the header of a page, some tens of bytes, byte by byte
         let bytes = self.file.bytes_or_keep_error(self.position, into.len() as u64)?;
         into[..bytes.len()].copy_from_slice(&bytes);
         self.position += bytes.len() as u64;

@@ -31,14 +31,14 @@ pub(super) const PARQUET: Format = Format {
     read,
 };
 
-/// Rows per read. The number bounds the memory.
+/// The number of rows per read, which bounds the memory.
 const ROWS_PER_READ: usize = 256;
 
-/// Reads the rows of a file as documents, from the row that `from` names on.
+/// Reads the rows of a file as documents, beginning with the row of `from`.
 ///
 /// # Errors
-/// Fails if the file can't be read or is damaged, if the file has no text column of the field's name, or if `on_piece`
-/// fails.
+/// Fails if the file can't be read or is damaged, if the file has no text column with the field's name, or if
+/// `on_piece` fails.
 fn read(
     corpus_file: &CorpusFile,
     options: &ReadOptions,
@@ -90,7 +90,7 @@ impl RowGroups {
         RowGroups { groups, total_rows: metadata.file_metadata().num_rows().max(1) as u64, total_bytes: bytes }
     }
 
-    /// The index and the rows of each group in a part of the file that has rows from `first` on.
+    /// Returns the index and the rows of each group that is in `part` and has rows from `first` on.
     fn of_part(&self, part: FilePart, first: u64) -> impl Iterator<Item = (usize, Range<u64>)> {
         let groups = self.groups.iter().enumerate();
         let wanted =
@@ -98,13 +98,13 @@ impl RowGroups {
         wanted.map(|(index, (rows, _))| (index, rows.clone()))
     }
 
-    /// Bytes of the file up to a row, about.
+    /// Returns the approximate number of bytes of the first `rows` rows.
     fn bytes_read(&self, rows: u64, corpus_file: &CorpusFile) -> u64 {
         (corpus_file.stamp.size as f64 * rows as f64 / self.total_rows as f64) as u64
     }
 }
 
-/// The column of a file that holds its documents.
+/// The column of a file that holds the documents.
 struct TextColumn<'a> {
     corpus_file: &'a CorpusFile,
     name: &'a str,
@@ -139,8 +139,8 @@ impl TextColumn<'_> {
         }
     }
 
-    /// Reads the rows of `group` from row `first` on. `rows` are the indices of the group's rows in the file. `on_row`
-    /// gets the number of rows up to and including each row.
+    /// Reads the rows of `group` from row `first` on. `rows` are the indices of the group's rows in the file. For each
+    /// row, `on_row` receives the number of rows up to and including this row.
     fn read_group(
         &self,
         file: &ParquetFile,
@@ -167,7 +167,7 @@ impl TextColumn<'_> {
             }
             let mut values = values.iter();
             for index in 0..count {
-                // Without optional fields there are no levels, and every row has a value.
+                // If no field is optional, `levels` is empty and every row has a value.
                 let present = levels.get(index).is_none_or(|&level| level == self.description.max_def_level());
                 let value = if present { values.next() } else { None };
                 let text = match value.map(ByteArray::as_utf8) {
@@ -191,8 +191,9 @@ impl TextColumn<'_> {
 /// Receives the text of each row, or the reason why the row has none.
 type OnRow<'a> = dyn FnMut(u64, Result<&str, (BadRecordReason, DataError)>) -> Result<(), DataError> + 'a;
 
-/// The field named `path` in a group of fields, and the names that lead to it. Without such a field, the part before
-/// the first dot names a struct, and the rest names a field in it, as in JSON.
+/// Returns the field named `path` in a group of fields, and the names that lead to the field. If no field has this
+/// name, the part of `path` before the first dot names a struct, and the part after the dot names a field of the
+/// struct, as in JSON.
 fn find_field<'a>(group: &'a SchemaType, path: &str) -> Option<(Vec<String>, &'a SchemaType)> {
     let field = |name: &str| group.get_fields().iter().find(|field| field.name() == name);
     if let Some(field) = field(path) {
@@ -211,8 +212,9 @@ fn damaged(corpus_file: &CorpusFile, problem: String) -> DataError {
     DataError::Parquet { path: corpus_file.path.clone(), problem }
 }
 
-/// The text columns that [`read`] accepts and the columns of conversations, each with an estimate of its bytes. The
-/// estimate takes all rows to be as long as the first ones, and the messages' bytes to be those in the metadata.
+/// Returns the text columns that [`read`] accepts and the columns of conversations, each with an estimate of its bytes.
+/// The estimate of a text column assumes that all rows are as long as the first rows. The bytes of conversations come
+/// from the metadata.
 ///
 /// # Errors
 /// Fails if the file can't be read.
@@ -231,7 +233,7 @@ fn text_columns(corpus_file: &CorpusFile) -> Result<FieldBytes, DataError> {
     Ok(FieldBytes { texts, conversations: conversations(metadata) })
 }
 
-/// The columns that are lists of structs with the text of a message, each with the bytes of these texts.
+/// Returns the columns of lists of structs that contain the text of a message, each with the bytes of these texts.
 fn conversations(metadata: &ParquetMetaData) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for group in metadata.row_groups() {
@@ -248,7 +250,8 @@ fn conversations(metadata: &ParquetMetaData) -> BTreeMap<String, u64> {
     found
 }
 
-/// Estimate of the bytes of a column, from its first rows; `None` if those are not text, such as images.
+/// Returns an estimate of the bytes of a column from its first rows, or `None` if these rows are not text, such as
+/// images.
 fn text_bytes(
     file: &ParquetFile,
     reader: &SerializedFileReader<ParquetFile>,
@@ -269,8 +272,8 @@ fn text_bytes(
     Ok(bytes.map(|bytes| (bytes as f64 / count.max(1) as f64 * rows as f64) as u64))
 }
 
-/// The bytes of a column in each row group. Checks an assumption of the Parquet library: the counts and offsets in the
-/// metadata fit the file.
+/// Returns the range of bytes of a column in each row group. Checks an assumption of the Parquet library: the counts
+/// and offsets in the metadata fit the file.
 fn column_chunks(
     metadata: &ParquetMetaData,
     column: usize,

@@ -11,7 +11,7 @@ pub(crate) enum Guard {
     CompareAndSwap,
     /// The record is written before any action even if it is unchanged, so that no action follows from a stale version.
     ConfirmTheRead,
-    /// The same confirmation for decisions that only delete pods.
+    /// Like `ConfirmTheRead`, for decisions that only delete pods.
     ConfirmBeforeDeleting,
     /// The record is written before any action.
     RecordFirst,
@@ -47,13 +47,13 @@ pub(crate) enum Guard {
     EnoughReplicas,
     /// If replicas may be missing, a job is complete when the first replica is done.
     OneReplicaCompletes,
-    /// The reservation of an evicted job is given back only when none of its pods is alive.
+    /// The operator returns the reservation of an evicted job to the queue only when none of its pods is alive.
     ReleaseLast,
-    /// An instance is removed if it waits for a replica that a complete job lacked.
+    /// The operator removes an instance that still waits for a group, because the job completed without its replica.
     RemoveWaiting,
 }
 
-/// The decision without a guard.
+/// Returns the decision without a guard.
 pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decision {
     let mut observed = observed.clone();
     match (disabled_guard, &mut observed.state.attempt_phase) {
@@ -108,12 +108,12 @@ pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>)
     decision
 }
 
-/// The action that creates all instances of an attempt.
+/// Returns the action that creates all instances of an attempt.
 fn start_of(attempt: Attempt) -> AttemptAction {
     AttemptAction::StartAttempt { number: attempt.number, mesh: attempt.mesh, instances: attempt.instances() }
 }
 
-/// Starts spares even while a stage waits to be scheduled.
+/// Changes the decision so that spares start even while a stage waits to be scheduled.
 fn start_spares_early(observed: &mut Observed, decision: &mut Decision) {
     observed
         .instances
@@ -129,7 +129,7 @@ fn start_spares_early(observed: &mut Observed, decision: &mut Decision) {
     }
 }
 
-/// Replaces stages by the next incarnation, which a spare may already have.
+/// Changes the decision so that replaced stages get the next incarnation, which a spare may already have.
 fn ignore_spares_incarnations(observed: &Observed, decision: &mut Decision) {
     let next = |rank: u32| observed.state.incarnation(rank) + 1;
     let replaced: Vec<u32> =

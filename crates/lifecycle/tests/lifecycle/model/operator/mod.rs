@@ -1,4 +1,4 @@
-//! The operator: one observation, one decision, then one write at a time.
+//! The model's operator: it makes one observation and one decision, and then one write at a time.
 
 mod guards;
 mod writes;
@@ -10,8 +10,9 @@ pub(crate) use self::guards::Guard;
 use self::guards::decide_without;
 pub(crate) use self::writes::write;
 use super::cluster_state::{
-    ClusterState, JobObject, ModelOperator, ModelPod, ModelQueue, NOW, Name, Record, SPARE, Shown, StaleCache, Write,
+    ClusterState, JobObject, ModelOperator, ModelQueue, NOW, Name, Record, SPARE, StaleCache, Write,
 };
+use super::model_pod::{ModelPod, Shown};
 use super::pods::is_heard_to_train_without;
 use super::time::canonical;
 
@@ -22,11 +23,11 @@ pub(crate) const fn max_restarts(spares: u32) -> u32 {
 
 pub(crate) const TERMINATION_TIMEOUT_SECONDS: u64 = 20;
 
-fn policy(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Policy {
+fn policy(cluster: &ClusterState, disabled_guard: Option<Guard>) -> FailurePolicy {
     let ClusterState { replaces_stages, spares, min_data_parallel, .. } = *cluster;
     let never = disabled_guard == Some(Guard::TerminationTimeout);
     let needs_all = disabled_guard == Some(Guard::OneReplicaCompletes);
-    Policy {
+    FailurePolicy {
         restart: RestartSpec {
             max_restarts: max_restarts(spares),
             backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
@@ -117,14 +118,14 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
     };
 }
 
-/// Whether the operator gives the reservation of an evicted job back.
+/// Whether the operator returns the reservation of an evicted job to the queue.
 fn releases(cluster: &ClusterState, decision: &Decision, disabled_guard: Option<Guard>) -> bool {
     let is_over = matches!(decision.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
     let is_drained = is_over && !decision.instances_remain;
     matches!(cluster.queue, ModelQueue::Evicted(_)) && (is_drained || disabled_guard == Some(Guard::ReleaseLast))
 }
 
-/// The stage of an attempt whose end the other stages report.
+/// Returns the stage of an attempt whose end the other stages report.
 fn reported_loss(cluster: &ClusterState, attempt: u64) -> Option<LostInstance> {
     let pod = cluster.of(attempt).find(|pod| pod.unnoticed.is_some())?;
     let (rank, incarnation) = pod.place()?;
@@ -159,7 +160,7 @@ fn a_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageIn
     stages > 0 && (0..stages).all(|stage| ranks_of(stage).any(is_in_state))
 }
 
-/// The record to write.
+/// Returns the record to write.
 fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], others_train: bool) -> Record {
     let state = canonical(decision.state.clone());
     let starts_attempt = state.attempt.number > job.recorded.attempt.number;
@@ -168,11 +169,11 @@ fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], oth
     Record {
         starts_attempt,
         resets_budget: state.checkpoint_step > job.recorded.checkpoint_step,
-        gives_back: is_given_back(&job.recorded, instances),
+        returns_restart_to_budget: is_given_back(&job.recorded, instances),
         counted: (starts_attempt || replaces)
             && failure.is_some_and(|failure| {
-                // an instance that gave up waiting for a replacement ends because of a failure that was already
-                // counted, or beside a group that continues
+                // An instance that stopped waiting for a replacement failed because of an earlier failure, which was
+                // counted, or while another group continues.
                 let was_counted = failure.reason == FailureReason::PeerLost
                     && (others_train || !job.recorded.replaced_without_progress.is_empty());
                 failure.reason.counts_against_budget() && !was_counted
@@ -182,7 +183,7 @@ fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], oth
     }
 }
 
-/// The writes that perform the actions on the observed pods.
+/// Returns the writes that perform the actions on the observed pods.
 fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
     let mut writes = Vec::new();
     for action in &decision.actions {

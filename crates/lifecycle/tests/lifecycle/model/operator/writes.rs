@@ -5,9 +5,8 @@ use stagecoach_lifecycle::*;
 
 use super::guards::Guard;
 use super::max_restarts;
-use crate::model::cluster_state::{
-    ClusterState, ModelPod, ModelProcess, ModelQueue, NOW, Name, Record, StaleCache, Write,
-};
+use crate::model::cluster_state::{ClusterState, ModelQueue, NOW, Name, Record, StaleCache, Write};
+use crate::model::model_pod::{ModelPod, ModelProcess};
 use crate::model::properties::BrokenInvariant;
 
 /// Makes the next write of the plan. With `unseen`, the watch's cache keeps the version that the write replaces.
@@ -38,7 +37,7 @@ pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Op
 }
 
 fn write_record(cluster: &mut ClusterState, record: Record) {
-    let Record { state, starts_attempt, resets_budget, gives_back, counted, is_done } = record;
+    let Record { state, starts_attempt, resets_budget, returns_restart_to_budget, counted, is_done } = record;
     let max_restarts = max_restarts(cluster.spares);
     let (before, history) = (&cluster.job.recorded, &mut cluster.history);
     if state == *before {
@@ -64,7 +63,7 @@ fn write_record(cluster: &mut ClusterState, record: Record) {
     if resets_budget {
         history.counted = 0;
     }
-    history.counted = history.counted.saturating_sub(gives_back.into()) + u32::from(counted);
+    history.counted = history.counted.saturating_sub(returns_restart_to_budget.into()) + u32::from(counted);
     if history.counted > max_restarts {
         broken = broken.or(Some(BrokenInvariant::BudgetIsRespected));
     }
@@ -78,7 +77,7 @@ fn write_record(cluster: &mut ClusterState, record: Record) {
     broken.into_iter().for_each(|invariant| cluster.report_violation(invariant));
 }
 
-/// `AlreadyExists` counts as created.
+/// Creates a pod, unless a pod of this name exists.
 fn create(cluster: &mut ClusterState, name: Name, mesh: Mesh) {
     if cluster.pod(name).is_some() {
         return;

@@ -5,10 +5,11 @@ use std::ops::Range;
 use stagecoach_api::contract::Mesh;
 
 use super::FINAL_CHECKPOINT_STEP;
-use crate::model::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelProcess, Name};
+use crate::model::cluster_state::{ClusterState, ModelGroup, Name};
+use crate::model::model_pod::{ModelPod, ModelProcess};
 use crate::model::operator::Guard;
 
-/// Whether a process takes the next fence. A process that has lost a group is replaced as leader if another stage 0 has
+/// Whether a process takes the next fence. A process that has lost a group can't lead again if another stage 0 has
 /// taken a fence since.
 pub(super) fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let Some((rank, _)) = pod.place() else { return false };
@@ -35,14 +36,14 @@ fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
     has_ended && cluster.volume.holder.is_none() && is_next
 }
 
-/// The living processes of these stages of an attempt, if all are in the state `process`. If a stage has two processes,
-/// the newer one is used, because a group does not take in the older one.
+/// Returns the living processes of these stages of an attempt, if all are in the state `process`. Of two processes of a
+/// stage, the newer one is used, because a group does not accept the older one.
 fn members(cluster: &ClusterState, attempt: u64, ranks: Range<u32>, process: ModelProcess) -> Option<Vec<&ModelPod>> {
     ranks.map(|rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process)).collect()
 }
 
-/// The stages that can form a group, the leader first: all stages, or, with missing replicas, the largest equal number
-/// of processes of every stage, if that number is enough.
+/// Returns the processes that can form a group, the leader first. These are all stages. If replicas may be missing,
+/// these are the same number of processes of every stage, as many as possible, if that number is enough.
 pub(super) fn forming_members(
     cluster: &ClusterState,
     attempt: u64,
@@ -69,7 +70,7 @@ fn needed_replicas(cluster: &ClusterState, mesh: Mesh) -> usize {
     cluster.min_data_parallel.min(mesh.data_parallel) as usize
 }
 
-/// The processes of any replica that wait for a group as this stage.
+/// Returns the processes of any replica that wait for a group as this stage.
 fn waiting(cluster: &ClusterState, attempt: u64, mesh: Mesh, stage: u32) -> Vec<&ModelPod> {
     let ranks = (0..mesh.data_parallel).map(|replica| replica * mesh.stages + stage);
     ranks
@@ -88,7 +89,7 @@ fn is_forming(cluster: &ClusterState, attempt: u64, mesh: Mesh) -> bool {
     (0..mesh.stages).all(is_enough) && waiting(cluster, attempt, mesh, 0).iter().any(leads)
 }
 
-/// The stages of every group that trains, each group with its stage 0 first.
+/// Returns the stages of every group that trains, each group with its stage 0 first.
 pub(super) fn training_groups(cluster: &ClusterState) -> Vec<Vec<&ModelPod>> {
     if cluster.may_lack_replicas() {
         return cluster.groups.iter().filter_map(|group| training_members(cluster, group)).collect();
@@ -99,7 +100,7 @@ pub(super) fn training_groups(cluster: &ClusterState) -> Vec<Vec<&ModelPod>> {
     attempts.into_iter().filter_map(all).collect()
 }
 
-/// The stages of a group, if all are still in it.
+/// Returns the stages of a group, if all are still in it.
 fn training_members<'c>(cluster: &'c ClusterState, group: &ModelGroup) -> Option<Vec<&'c ModelPod>> {
     let is_member = |pod: &ModelPod| {
         pod.process == ModelProcess::Ready && cluster.group_of(pod).is_some_and(|of| std::ptr::eq(of, group))
@@ -145,7 +146,7 @@ pub(super) fn are_prompt(cluster: &ClusterState, members: &[&ModelPod]) -> bool 
     }
 }
 
-/// The living process with the highest incarnation of a stage.
+/// Returns the living process of a stage with the highest incarnation.
 fn newest(cluster: &ClusterState, attempt: u64, rank: u32) -> Option<&ModelPod> {
     let living = cluster.of(attempt).filter(|pod| pod.is_of(rank) && pod.is_alive());
     living.max_by_key(|pod| pod.place())
@@ -174,7 +175,7 @@ pub(super) fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod, disable
     !is_whole && !is_done(cluster, pod, disabled_guard)
 }
 
-/// Whether a process knows that its group has trained to the end.
+/// Whether a process has learned that its group completed the training.
 fn is_done(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> bool {
     let attempt = pod.name.attempt;
     let is_trained = cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && pod.process == ModelProcess::Ready;
@@ -196,7 +197,7 @@ fn are_together(cluster: &ClusterState, pod: &ModelPod, other: &ModelPod) -> boo
     !cluster.may_lack_replicas() || groups[0] == groups[1]
 }
 
-/// The other stages of the attempt in the same group as a process, in any state.
+/// Returns the other stages of the attempt in the same group as a process, in any state.
 fn peers<'c>(cluster: &'c ClusterState, pod: &ModelPod) -> impl Iterator<Item = &'c ModelPod> + Clone {
     let pod = pod.clone();
     cluster.of(pod.name.attempt).filter(move |peer| {
@@ -210,7 +211,7 @@ pub(super) fn is_current(cluster: &ClusterState, pod: &ModelPod) -> bool {
     recorded.attempt.number == pod.name.attempt && recorded.outcome().is_none()
 }
 
-/// Whether a spare stands by.
+/// Whether a pod is a spare that is ready for a promotion.
 pub(crate) fn stands_by(pod: &ModelPod) -> bool {
     pod.place().is_none() && pod.process == ModelProcess::Ready && pod.deleted_at.is_none()
 }
@@ -223,8 +224,8 @@ pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
     members().any(|pod| pod.is_of(0)) && members().any(|pod| !pod.is_of(0))
 }
 
-/// The stages that a spare may replace: members of the spare's group that have ended, as the other members notice, and
-/// that no other process has replaced.
+/// Returns the stages that a spare may replace. These are members of the spare's group that have ended, as the other
+/// members detect, and that no other process has replaced.
 pub(super) fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
     let attempt = pod.name.attempt;
     let group = cluster.group().filter(|group| group.attempt == attempt && stands_by(pod));
@@ -239,7 +240,7 @@ pub(super) fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
     stages.filter(|rank| a_member_remains && running(*rank).next().is_none()).collect()
 }
 
-/// Whether a process that waits for the next group may give up, because another stage is absent.
+/// Whether a process that waits for the next group may exit, because another stage is absent.
 pub(super) fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let attempt = pod.name.attempt;
     let is_missing = |rank| newest(cluster, attempt, rank).is_none();
@@ -247,7 +248,7 @@ pub(super) fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
     waits && !is_forming(cluster, attempt, pod.mesh) && !trains_without_a_replica(cluster, attempt)
 }
 
-/// The code with which a process is about to exit; `None` if the process is not about to exit.
+/// Returns the code with which a process is about to exit. `None` if the process is not about to exit.
 pub(super) fn exit_code(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> Option<i32> {
     let formed = match pod.process {
         ModelProcess::Starting => false,

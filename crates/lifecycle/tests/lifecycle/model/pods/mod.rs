@@ -4,7 +4,8 @@ mod groups;
 
 use self::groups::*;
 pub(crate) use self::groups::{is_heard_to_train_without, leads_a_group, stands_by};
-use super::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelProcess, NOW, Name, Write};
+use super::cluster_state::{ClusterState, ModelGroup, NOW, Name, Write};
+use super::model_pod::{ModelPod, ModelProcess};
 use super::operator::Guard;
 use super::properties::BrokenInvariant;
 
@@ -26,17 +27,17 @@ pub(crate) enum PodTransition {
     Commit(Name),
     /// A process exits because of the state of its group.
     End(Name, i32),
-    /// A spare takes the place of a lost stage, as its group has decided.
+    /// The group of a spare promotes the spare to a lost stage.
     Promote(Name, u32),
     /// The API shows the promotion.
     ShowPromotion(Name),
-    /// A node notices that a process has ended.
+    /// A node reports that a process has ended.
     Notice(Name),
-    /// A terminating pod that has exited is removed by its node.
+    /// A node removes a terminating pod that has exited.
     Remove(Name),
 }
 
-/// The enabled transitions, and whether each is immediate. A process on a partitioned node may take any time.
+/// Returns the enabled transitions, and whether each is immediate. A process on a partitioned node may take any time.
 pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Vec<(PodTransition, bool)> {
     let mut enabled_transitions = Vec::new();
     let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| pod.name.attempt).collect();
@@ -63,7 +64,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     }
     for pod in &cluster.pods {
         let name = pod.name;
-        // a terminating process has its grace period
+        // a terminating process may use its grace period
         let is_immediate = pod.is_reachable() && pod.deleted_at.is_none();
         if pod.process == ModelProcess::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
             enabled_transitions.push((PodTransition::Start(name), true));
@@ -164,7 +165,7 @@ fn form(cluster: &mut ClusterState, attempt: u64, disabled_guard: Option<Guard>)
     }
 }
 
-/// A spare becomes a stage, with the incarnation after the one that its group knew.
+/// Makes a spare a stage, with the incarnation after the last one in its group.
 pub(crate) fn promote(cluster: &mut ClusterState, name: Name, rank: u32) {
     let group = cluster.groups.last_mut();
     let Some(incarnation) = group.and_then(|group| group.incarnations[rank as usize].as_mut()) else { return };

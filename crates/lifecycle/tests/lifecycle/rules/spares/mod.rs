@@ -20,17 +20,17 @@ fn spare(number: u32, state: InstanceState, seconds: u64) -> SpareInstance {
     SpareInstance { number, attempt: 1, state, since: UnixMillis::from_seconds(seconds) }
 }
 
-/// A spare that stands by.
+/// A spare that is ready for a promotion.
 fn waits(number: u32) -> SpareInstance {
     spare(number, InstanceState::Ready, 900)
 }
 
-/// Spare 0 after it has taken a stage's place.
+/// Spare 0 after its promotion to a stage.
 fn promoted(rank: u32, incarnation: u32) -> StageInstance {
     StageInstance { incarnation, spare: Some(0), ..instance(rank, InstanceState::Starting, 999) }
 }
 
-/// Spare 0 after it has taken the place of stage 1. `lost` is the remaining instance of that stage.
+/// An attempt in which spare 0 was promoted to stage 1. `lost` is the remaining instance of that stage.
 fn taken(lost: Option<StageInstance>) -> Observed {
     let mut observed = with_spares(vec![ready(0), ready(2), promoted(1, 1)], vec![]);
     observed.policy.spares = 1;

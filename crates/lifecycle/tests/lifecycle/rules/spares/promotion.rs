@@ -1,4 +1,4 @@
-//! A spare that has taken a stage's place.
+//! Tests of decisions after a spare was promoted to a stage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -147,7 +147,7 @@ fn a_promotion_while_another_stage_is_replaced_leaves_only_that_to_create() {
     assert_eq!(decision.state.incarnations, BTreeMap::from([(1, 1), (2, 2)]));
     let incarnations = BTreeMap::from([(2, 2)]);
     assert!(decision.actions.contains(&AttemptAction::ReplaceStages { attempt: 1, incarnations }), "{decision:?}");
-    // if only the record of the whole group was missing, nothing is created
+    // if all instances exist and only the record of this is missing, nothing is created
     let mut observed = taken(Some(exited(1, 137, 995)));
     observed.state.attempt_phase = not_all;
     let decision = decide(&observed, NOW);
@@ -173,7 +173,7 @@ fn a_job_that_a_spare_completed_is_complete() {
     assert_eq!((decision.actions, decision.wake_at), (vec![], Some(UnixMillis::from_seconds(1110))));
     let kill = AttemptAction::KillInstances { attempt: 1 };
     assert_eq!(decide(&observed, UnixMillis::from_seconds(1110)).actions, [kill]);
-    // a stage that the group had lost does not continue either
+    // an instance of a stage that the group had lost is removed too
     assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1)]));
     observed.instances[3] = ready(1);
     let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };

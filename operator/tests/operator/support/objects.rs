@@ -1,0 +1,67 @@
+//! Jobs and volumes of the tests, the paths of objects in the API, and the conditions and failures in a job's status.
+
+use serde_json::{Value, json};
+use stagecoach_cluster::{ControlPlane, condition_of, merge, pipeline_job};
+
+/// Creates the claim `training` in a namespace, and the volume to which it is bound.
+pub(super) fn volume(plane: &ControlPlane, namespace: &str) {
+    let spec = json!({"accessModes": ["ReadWriteMany"], "storageClassName": ""});
+    let mut bound = spec.clone();
+    bound["volumeName"] = namespace.into();
+    bound["resources"] = json!({"requests": {"storage": "1Gi"}});
+    let mut volume = spec;
+    volume["capacity"] = json!({"storage": "1Gi"});
+    volume["hostPath"] = json!({"path": "/nonexistent"});
+    let items = json!([
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "training", "namespace": namespace}, "spec": bound},
+    ]);
+    plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+}
+
+/// Splits `namespace/name`. A name without a namespace is in `default`.
+pub(super) fn split(name: &str) -> (&str, &str) {
+    name.split_once('/').unwrap_or(("default", name))
+}
+
+/// Returns the path of the jobs of a namespace.
+pub fn jobs(namespace: &str) -> String {
+    format!("/apis/stagecoach.dev/v1alpha1/namespaces/{namespace}/pipelinejobs")
+}
+
+/// Returns the path of a job.
+pub fn path(name: &str) -> String {
+    let (namespace, name) = split(name);
+    format!("{}/{name}", jobs(namespace))
+}
+
+/// Returns the path of the NetworkPolicy of a job.
+pub fn network_policy(name: &str) -> String {
+    let (namespace, name) = split(name);
+    format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{name}")
+}
+
+/// Returns a small job of two stages, with `changes` merged into its spec.
+pub fn job(name: &str, changes: Value) -> Value {
+    let (namespace, name) = split(name);
+    let quick = json!({
+        // the simulated kubelet has no trainers that could form a group again: only the tests of `replacement` simulate
+        // such trainers
+        "restart": {"maxRestarts": 3, "reformTimeoutSeconds": 0, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
+        "template": {"spec": {"terminationGracePeriodSeconds": 5}},
+    });
+    let mut object = pipeline_job(name, quick);
+    object["metadata"]["namespace"] = namespace.into();
+    merge(&mut object["spec"], changes);
+    object
+}
+
+/// Whether a condition has this status and reason.
+pub fn has_condition(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
+    condition_of(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
+}
+
+/// Returns the root cause in a job's status.
+pub fn last_failure(job: &Value) -> &Value {
+    &job["status"]["lastFailure"]
+}

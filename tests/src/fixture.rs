@@ -260,6 +260,17 @@ pub fn flip(file: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
+/// Returns the steps that a job's metrics record.
+///
+/// # Panics
+/// If the metrics can't be read.
+pub fn recorded_steps(metrics: &Path) -> Vec<u64> {
+    let text = fs::read_to_string(metrics).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
+        .collect()
+}
+
 /// Returns every file below a folder, sorted.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -29,7 +29,7 @@ pub use launched::{
     Launched, Outcome, checkpoints, entrypoint, is_gone, only_child, saved, says, signal, stagecoach, stages,
 };
 pub use stagecoach_test_wait::{Deadline, until, until_within};
-pub use undisturbed::undisturbed;
+pub use undisturbed::{ends_undisturbed, undisturbed};
 
 /// Returns the folder of a tiny Llama of two layers in the format of Hugging Face's tools, with a tokenizer for the
 /// corpus of [`corpus`].

@@ -1,9 +1,10 @@
 //! The result of a job without disturbances. A process trains the job once for all tests that compare with it.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::{Deadline, Hashes, Launched, TestJob, corpus};
+use crate::{Deadline, Hashes, Launched, Outcome, TestJob, corpus, saved};
 
 /// Returns the hashes of `job` on the same corpus with one stage, the schedule 1F1B and no saves, none of which changes
 /// a bit.
@@ -34,4 +35,16 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
         launched.finish_before(Deadline::after(240 + job.steps), workspace.path()).hashes()
     };
     hashes.get_or_init(train).clone()
+}
+
+/// Resumes `job` from its newest checkpoint, and trains it to an end that comes soon. Returns the outcome.
+///
+/// # Panics
+/// If the hashes are not those of the undisturbed job.
+#[track_caller]
+pub fn ends_undisturbed(workspace: &Path, job: &TestJob) -> Outcome {
+    let rest = job.ending_after(saved(&workspace.join(&job.name)));
+    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(outcome.hashes(), undisturbed(&rest), "{job:?}");
+    outcome
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
+use stagecoach_tests::fixture::recorded_steps;
 use stagecoach_tests::phases::{Phase, stop_in};
 use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, saved, undisturbed, until};
 
@@ -216,7 +217,7 @@ fn met(case: AttemptCase) {
     }
     assert!(files(&folder.join("damaged")).is_empty(), "{case:?}");
     assert_eq!(
-        steps_in(&folder.join("metrics.jsonl")),
+        recorded_steps(&folder.join("metrics.jsonl")),
         (1..=newer_job.steps).collect::<Vec<_>>(),
         "{case:?}: metrics.jsonl"
     );
@@ -232,13 +233,6 @@ fn all_done(case: AttemptCase, newer: &[Ended]) {
     for Ended { code, log, .. } in newer {
         assert_eq!(*code, Some(0), "{case:?}: {log}");
     }
-}
-
-fn steps_in(metrics: &Path) -> Vec<u64> {
-    let text = std::fs::read_to_string(metrics).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
-        .collect()
 }
 
 /// Prints the reasons for the exits of the older group.
@@ -334,5 +328,5 @@ fn a_result_reported_late_changes_nothing() {
     older.resume();
     report(case, &older.group.finish());
     assert_eq!(changed(&everything, &relied_on(&folder)), BTreeSet::new());
-    assert_eq!(steps_in(&folder.join("metrics.jsonl")), (1..=STEPS + 40).collect::<Vec<_>>());
+    assert_eq!(recorded_steps(&folder.join("metrics.jsonl")), (1..=STEPS + 40).collect::<Vec<_>>());
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, undisturbed, until};
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, ends_undisturbed, saved, says, signal, until};
 
 /// Returns a job that saves nothing on the volume before its end.
 fn plain() -> TestJob {
@@ -55,14 +55,6 @@ fn kill(launched: &Launched, ranks: &[usize]) {
     for rank in (0..before.len()).filter(|rank| !ranks.contains(rank)) {
         assert_eq!(now[rank], before[rank], "stage {rank}");
     }
-}
-
-/// Trains the job to its end without checkpoints in memory. Asserts that the result has the bits of the undisturbed
-/// run.
-fn ends_undisturbed(workspace: &Path, job: &TestJob) {
-    let rest = job.ending_after(saved(&workspace.join("remembered")));
-    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-    assert_eq!(outcome.hashes(), undisturbed(&rest));
 }
 
 /// Asserts that every step was reported once, in order.

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use stagecoach_checkpoint::Manifest;
-use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, nccl, saved, signal, stagecoach, undisturbed};
+use stagecoach_tests::{
+    Launched, Outcome, TestJob, checkpoints, corpus, ends_undisturbed, nccl, signal, stagecoach, undisturbed,
+};
 
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 2}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
@@ -22,10 +24,7 @@ fn job() -> TestJob {
 
 /// Trains a job that resumes from the checkpoint and ends soon. Returns its outcome.
 fn to_its_end(workspace: &Path) -> Outcome {
-    let rest = job().ending_after(saved(&workspace.join("small")));
-    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-    assert_eq!(outcome.hashes(), undisturbed(&rest));
-    outcome
+    ends_undisturbed(workspace, &job())
 }
 
 #[test]
@@ -86,8 +85,7 @@ fn an_error_of_the_last_message_is_known_before_the_vote() {
     let outcome = launched.interrupt(workspace.path());
     assert!(!outcome.stdout.contains("skip"), "{}", outcome.stdout);
     assert!(logs(workspace.path()).contains("step 5 is given up"), "{}", logs(workspace.path()));
-    let rest = job.ending_after(saved(&workspace.path().join("small")));
-    assert_eq!(Launched::start(workspace.path(), &rest, &[]).finish(workspace.path()).hashes(), undisturbed(&rest));
+    ends_undisturbed(workspace.path(), &job);
 }
 
 /// A message never arrives, and nothing reports an error: no step finishes, and the group ends after the stall timeout.

@@ -2,9 +2,9 @@
 //! weights are bit for bit those of the undisturbed run. `STAGECOACH_KILLS` sets the number of kills. `STAGECOACH_SEED`
 //! repeats the choices of a run, but not its timing.
 
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use stagecoach_tests::fixture::recorded_steps;
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::soak::{ENOUGH, Soak};
 use stagecoach_tests::{TestJob, corpus, undisturbed};
@@ -34,13 +34,6 @@ fn job(memory: &str, spares: u32) -> TestJob {
     );
     let job = TestJob { name: "soaked".into(), decay_steps: Some(100), tied: true, extra, ..TestJob::default() };
     job.endless()
-}
-
-fn steps_in(metrics: &Path) -> Vec<u64> {
-    let text = std::fs::read_to_string(metrics).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
-        .collect()
 }
 
 #[test]
@@ -102,5 +95,5 @@ fn soak(job: &TestJob, meshes: &[(usize, usize)], kills: u64) {
     let metrics = soak.folder().join("metrics.jsonl");
     let (ended, outcome) = soak.finish();
     assert_eq!(outcome.hashes(), undisturbed(&ended), "seed {seed}");
-    assert_eq!(steps_in(&metrics), (1..=ended.steps).collect::<Vec<_>>(), "seed {seed}");
+    assert_eq!(recorded_steps(&metrics), (1..=ended.steps).collect::<Vec<_>>(), "seed {seed}");
 }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until};
+use stagecoach_tests::{
+    Launched, Outcome, TestJob, corpus, ends_undisturbed, is_gone, says, signal, undisturbed, until,
+};
 
 /// Returns a job with one spare.
 fn job() -> TestJob {
@@ -31,9 +33,7 @@ fn state(workspace: &Path) -> serde_json::Value {
 /// Returns the outcome of the stopped run.
 fn ends_with_the_same_bits(workspace: &Path, launched: Launched) -> Outcome {
     let outcome = launched.interrupt(workspace);
-    let rest = job().ending_after(saved(&workspace.join("spared")));
-    let ended = Launched::start(workspace, &rest, &[]).finish(workspace);
-    assert_eq!(ended.hashes(), undisturbed(&rest));
+    ends_undisturbed(workspace, &job());
     outcome
 }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use stagecoach_checkpoint::{Dtype, ModelFiles};
-use stagecoach_tests::fixture::copy;
+use stagecoach_tests::fixture::{copy, flip};
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach};
 use tempfile::TempDir;
 
@@ -64,12 +64,6 @@ fn text(path: &Path) -> &str {
 
 fn step(workspace: &TempDir, step: u64) -> PathBuf {
     workspace.path().join(format!("small/checkpoints/step-{step:08}"))
-}
-
-fn flip(path: &Path) {
-    let mut bytes = fs::read(path).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    fs::write(path, bytes).unwrap();
 }
 
 fn steps(folder: &Path) -> Vec<u64> {

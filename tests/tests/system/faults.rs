@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use stagecoach_tests::phases::stop;
 use stagecoach_tests::{
-    Ended, Group, Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until,
+    Ended, Group, Launched, Outcome, TestJob, corpus, ends_undisturbed, is_gone, saved, says, signal, until,
 };
 
 /// Returns a job that saves nothing before its end, so that every restart begins at step 0.
@@ -44,10 +44,7 @@ fn state(workspace: &Path) -> serde_json::Value {
 
 /// Trains a job that resumes from the checkpoint and ends soon. Returns its outcome.
 fn to_its_end(workspace: &Path) -> Outcome {
-    let rest = job().ending_after(saved(&workspace.join("faulty")));
-    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-    assert_eq!(outcome.hashes(), undisturbed(&rest));
-    outcome
+    ends_undisturbed(workspace, &job())
 }
 
 /// Asserts that the group trains again by itself after a fault, and ends with the bits of the undisturbed run. Returns

@@ -99,3 +99,11 @@ fn parse_override(text: &str) -> Result<(String, String), String> {
         _ => Err(format!("`{text}` is not PATH=VALUE, for example training.steps=100")),
     }
 }
+
+/// Parses a number that is not negative.
+pub(super) fn parse_not_negative(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (0.0..=f64::MAX).contains(&number) => Ok(number),
+        _ => Err("expected a number, 0 or more".to_owned()),
+    }
+}

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use stagecoach_chat::{Chat, Conversation};
 use stagecoach_data::{
     CorpusSource, DataConfig, Dataset, DocumentFormat, HeldOut, HeldOutFiles, IGNORE_INDEX, Microbatch, OnBadRecord,
-    OnLongConversation, StreamPosition, Streaming, Tokenizer, part_texts, read_chat,
+    OnLongConversation, Streaming, Tokenizer, part_texts, read_chat,
 };
 
 use crate::common::*;
@@ -123,13 +123,6 @@ fn count(rows: &[Vec<(Vec<i64>, Vec<i64>)>], expected: &[(Vec<i64>, Vec<i64>)]) 
 fn stream(config: &mut DataConfig, window_sequences: u64) {
     let folder = config.volume_root.join("windows");
     config.streaming = Some(Streaming { folder, window_sequences, block_bytes: 300, max_bytes: 1 << 30 });
-}
-
-fn open(config: &DataConfig, positions: &[StreamPosition]) -> Dataset {
-    let prepared = stagecoach_data::prepare(config, &mut |_| {}).unwrap();
-    let mut dataset = Dataset::open(config, &prepared).unwrap();
-    dataset.make_windows(config, &prepared, positions).unwrap();
-    dataset
 }
 
 fn sizes() -> impl Strategy<Value = Vec<(usize, usize)>> {

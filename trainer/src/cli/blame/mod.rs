@@ -18,6 +18,7 @@ use stagecoach_replay::{
 };
 use stagecoach_telemetry::ProgressDisplay;
 
+use super::job_args::parse_not_negative;
 use super::output::{print_json, print_line};
 use super::replay::{RunArgs, differs, equal, note_environments, replaying};
 
@@ -56,7 +57,7 @@ pub(in crate::cli) struct BlameCommand {
     #[arg(long, value_name = "W", default_value_t = 50, requires = "spikes", value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
     /// The number of deviations above the median of the preceding steps from which a step is a spike.
-    #[arg(long, value_name = "K", default_value_t = 6.0, requires = "spikes", value_parser = parse_deviations)]
+    #[arg(long, value_name = "K", default_value_t = 6.0, requires = "spikes", value_parser = parse_not_negative)]
     deviations: f64,
     #[arg(long, value_name = "FILE:DOC", requires = "step", help = without_help())]
     without: Vec<DocumentName>,
@@ -236,11 +237,4 @@ fn by_checkpoint<'r>(
         groups.entry(base).or_default().push(requested);
     }
     groups.into_iter().map(|(base, requested)| (record.checkpoint(base), requested)).collect()
-}
-
-fn parse_deviations(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(deviations) if (0.0..=f64::MAX).contains(&deviations) => Ok(deviations),
-        _ => Err("expected a number, 0 or more".to_owned()),
-    }
 }

@@ -12,6 +12,7 @@ use jiff::civil::Date;
 use serde_json::{Value, json};
 use stagecoach_engine::generate::{ChatPrompts, GenerationConfig, Sampling, TextGenerator};
 
+use super::job_args::parse_not_negative;
 use super::output::{print_error, write_part};
 use prompts::{Prompt, read_prompts};
 
@@ -46,7 +47,7 @@ pub(super) struct GenerateCommand {
     #[arg(long, default_value_t = GenerationConfig::default().max_new_tokens)]
     max_tokens: usize,
     /// Divides the logits; 0 always takes the most likely token.
-    #[arg(long, allow_negative_numbers = true, default_value_t = Sampling::default().temperature, value_parser = parse_temperature)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = Sampling::default().temperature, value_parser = parse_not_negative)]
     temperature: f64,
     /// Sample from this many of the most likely tokens.
     #[arg(long, default_value_t = Sampling::default().top_k, value_parser = parse_top_k)]
@@ -197,13 +198,6 @@ fn write(text: &str) -> anyhow::Result<()> {
 
 fn user_message(text: &str) -> Value {
     json!({"role": "user", "content": text})
-}
-
-fn parse_temperature(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(temperature) if (0.0..=f64::MAX).contains(&temperature) => Ok(temperature),
-        _ => Err("expected a number, 0 or more".to_owned()),
-    }
 }
 
 fn parse_top_k(text: &str) -> Result<usize, String> {

@@ -7,7 +7,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use stagecoach_data::{BatchPlan, DataConfig, DataError, Dataset, PreparedCorpus, Tokenizer, TokenizerSource};
+use stagecoach_data::{
+    BatchPlan, DataConfig, DataError, Dataset, PreparedCorpus, StreamPosition, Tokenizer, TokenizerSource,
+};
 use tempfile::TempDir;
 
 pub use examples::{compressed, example, little_endian, parquet, parquet_columns};
@@ -20,6 +22,14 @@ pub const A: u32 = 4;
 pub const B: u32 = 5;
 pub const C: u32 = 6;
 pub const D: u32 = 7;
+
+/// Prepares a streamed corpus, and opens it at `positions`.
+pub fn open_stream(config: &DataConfig, positions: &[StreamPosition]) -> Dataset {
+    let prepared = stagecoach_data::prepare(config, &mut |_| {}).unwrap();
+    let mut dataset = Dataset::open(config, &prepared).unwrap();
+    dataset.make_windows(config, &prepared, positions).unwrap();
+    dataset
+}
 
 pub struct TestVolume {
     pub folder: TempDir,

@@ -25,7 +25,7 @@ fn all_formats_with_records_give_the_same_tokens() {
     stream(&mut streamed.config, 1);
     let chat = chat(&streamed);
     let expected: Vec<_> = records.iter().map(|record| alone(&chat, record)).collect();
-    let dataset = open(&streamed.config, &[]);
+    let dataset = open_stream(&streamed.config, &[]);
     let rows = all_rows(&dataset, 0, 3);
     assert!(count(&rows, &expected).iter().all(|&count| count <= 1));
 }

@@ -67,7 +67,7 @@ fn losses_of_a_conversation_are_counted() {
     let cut = "1 conversation is cut at the end of a turn, since it is longer than data.sequenceLength".to_owned();
     assert_eq!(words.prepare().unwrap().notes, [unknown("2 unknown tokens stand"), cut.clone()]);
     stream(&mut words.config, 1);
-    let dataset = open(&words.config, &[]);
+    let dataset = open_stream(&words.config, &[]);
     dataset.wait_for_step(0, 1, &|_| true).unwrap();
     let noted = dataset.stream_notes(1);
     assert!(noted.iter().any(|note| note.contains("unknown tokens stand")), "{noted:?}");

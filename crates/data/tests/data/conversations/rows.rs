@@ -35,7 +35,7 @@ proptest! {
         prop_assume!(prepared.is_ok());
         let chat = chat(&volume);
         let expected: Vec<_> = records.iter().map(|record| alone(&chat, record)).collect();
-        let undisturbed = open(&volume.config, &[]);
+        let undisturbed = open_stream(&volume.config, &[]);
         let rows = all_rows(&undisturbed, seed, 20 * window);
         let counts = count(&rows, &expected);
         // epochs follow each other, so the counts differ by at most one
@@ -49,11 +49,11 @@ proptest! {
                 (dataset.microbatch(&plan, 0), dataset.stream_positions(position + 1), dataset.stream_notes(position + 1))
             }).collect()
         };
-        let undisturbed = steps(&open(&volume.config, &[]), 0..24);
+        let undisturbed = steps(&open_stream(&volume.config, &[]), 0..24);
         let mut elsewhere = volume.config.clone();
         elsewhere.streaming.as_mut().unwrap().folder = volume.folder.path().join("elsewhere");
-        let before = steps(&open(&elsewhere, &[]), 0..cut);
-        let after = steps(&open(&elsewhere, &before.last().unwrap().1), cut..24);
+        let before = steps(&open_stream(&elsewhere, &[]), 0..cut);
+        let after = steps(&open_stream(&elsewhere, &before.last().unwrap().1), cut..24);
         prop_assert_eq!([before, after].concat(), undisturbed);
     }
 }
@@ -110,7 +110,7 @@ fn formats_of_sources_and_sets_mix() {
     let mut texts_alone = mixed.config.clone();
     texts_alone.sources.truncate(1);
     let alone_rows = {
-        let dataset = open(&texts_alone, &[]);
+        let dataset = open_stream(&texts_alone, &[]);
         let plan = dataset.step_plan(0, 0, 1, 1).unwrap();
         dataset.microbatch(&plan, 0)
     };
@@ -128,7 +128,7 @@ fn formats_of_sources_and_sets_mix() {
         text_field: "text".into(),
     };
     texts_alone.held_out_files = vec![set];
-    let dataset = open(&texts_alone, &[]);
+    let dataset = open_stream(&texts_alone, &[]);
     assert_eq!(dataset.held_out_files().next().map(|(name, _)| name), Some("chat"));
     let plan = dataset.step_plan(0, 0, 1, 1).unwrap();
     assert_eq!(dataset.microbatch(&plan, 0), alone_rows);

@@ -5,8 +5,8 @@ use std::io::Read;
 use stagecoach_data::{DataConfig, DataError, StreamPosition, part_texts};
 use stagecoach_test_hub::{File, Hub};
 
-use super::{document, documents, open, rows, stream, train};
-use crate::common::TestVolume;
+use super::{document, documents, rows, stream, train};
+use crate::common::{TestVolume, open_stream};
 
 /// A file whose pages have checksums, as pyarrow writes it with `write_page_checksum`. A column of zeros makes the file
 /// larger than the bytes that a reader requests with the footer.
@@ -34,7 +34,7 @@ fn without_windows(volume: &TestVolume) -> DataConfig {
 
 /// Returns the error of step `step`. The windows are made from `positions` on.
 fn refused(config: &DataConfig, positions: &[StreamPosition], step: u64) -> DataError {
-    open(config, positions).wait_for_step(3 * step, 3, &|_| true).unwrap_err()
+    open_stream(config, positions).wait_for_step(3 * step, 3, &|_| true).unwrap_err()
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_damaged_page_with_a_checksum_is_refused() {
     let mut contents = Vec::new();
     flate2::read::GzDecoder::new(WITH_CHECKSUMS).read_to_end(&mut contents).unwrap();
     let (hub, volume) = job(&contents);
-    train(&open(&volume.config, &[]), 0, 0..2);
+    train(&open_stream(&volume.config, &[]), 0, 0..2);
     hub.faults(|faults| faults.flipped_byte = Some(100));
     let error = refused(&without_windows(&volume), &[], 0);
     assert!(error.to_string().contains("0.parquet") && error.to_string().contains("CRC"), "{error}");
@@ -52,10 +52,10 @@ fn a_damaged_page_with_a_checksum_is_refused() {
 fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
     let contents = rows(&documents(512..4096));
     let (hub, volume) = job(&contents);
-    let steps = train(&open(&volume.config, &[]), 0, 0..9);
+    let steps = train(&open_stream(&volume.config, &[]), 0, 0..9);
     let (_, positions, _) = &steps[4];
     let other = without_windows(&volume);
-    assert_eq!(train(&open(&other, positions), 0, 5..9), steps[5..]);
+    assert_eq!(train(&open_stream(&other, positions), 0, 5..9), steps[5..]);
 
     // the fifth step ends in a window of four sequences, of which it reads three
     let prepared = volume.prepare().unwrap();
@@ -63,7 +63,7 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
     let differs = |at: usize| {
         hub.faults(|faults| faults.flipped_byte = Some(at as u64));
         std::fs::remove_dir_all(volume.folder.path().join("other-windows")).ok();
-        let step = open(&other, positions).wait_for_step(15, 3, &|_| true);
+        let step = open_stream(&other, positions).wait_for_step(15, 3, &|_| true);
         matches!(step, Err(DataError::WindowDiffers { window: 3 }))
     };
     // the positions of letters that the flipped bit turns into the next letter; a position may be in the page
@@ -81,7 +81,7 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
     let mut keeping = without_windows(&volume);
     keeping.streaming.as_mut().unwrap().max_bytes = 1 << 30;
     hub.faults(|faults| faults.flipped_byte = Some(damaged[0] as u64));
-    assert!(train(&open(&keeping, &[]), 0, 0..9) != steps);
+    assert!(train(&open_stream(&keeping, &[]), 0, 0..9) != steps);
     hub.faults(|faults| faults.flipped_byte = None);
-    assert_eq!(train(&open(&keeping, positions), 0, 5..9), steps[5..]);
+    assert_eq!(train(&open_stream(&keeping, positions), 0, 5..9), steps[5..]);
 }

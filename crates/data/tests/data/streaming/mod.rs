@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use serde_json::json;
 use stagecoach_data::{
-    CorpusSource, DataConfig, DataError, Dataset, DocumentFormat, DocumentPart, HeldOut, HeldOutFiles, Microbatch,
-    OnBadRecord, StreamPosition, Streaming, document_indices, part_texts,
+    CorpusSource, DataError, Dataset, DocumentFormat, DocumentPart, HeldOut, HeldOutFiles, Microbatch, OnBadRecord,
+    StreamPosition, Streaming, document_indices, part_texts,
 };
 
-use crate::common::{A, EOS, TestVolume, little_endian, parquet};
+use crate::common::{A, EOS, TestVolume, little_endian, open_stream, parquet};
 
 const BATCH: usize = 3;
 
@@ -51,13 +51,6 @@ fn stream(volume: &mut TestVolume, window_sequences: u64) {
     volume.config.streaming = Some(Streaming { folder, window_sequences, block_bytes: 300, max_bytes: 0 });
 }
 
-fn open(config: &DataConfig, positions: &[StreamPosition]) -> Dataset {
-    let prepared = stagecoach_data::prepare(config, &mut |_| {}).unwrap();
-    let mut dataset = Dataset::open(config, &prepared).unwrap();
-    dataset.make_windows(config, &prepared, positions).unwrap();
-    dataset
-}
-
 /// The batches of a step, the positions after the step, and the parts of documents in the step.
 type Step = (Vec<Microbatch>, Vec<StreamPosition>, Vec<DocumentPart>);
 
@@ -93,7 +86,7 @@ proptest! {
         // a small share of few documents may hold out no document
         let prepared = stagecoach_data::prepare(&volume.config, &mut |_| {});
         prop_assume!(!matches!(prepared, Err(DataError::NothingDrawn { .. })));
-        let undisturbed = train(&open(&volume.config, &[]), seed, 0..24);
+        let undisturbed = train(&open_stream(&volume.config, &[]), seed, 0..24);
         let mut resumed = volume.config.clone();
         let streaming = resumed.streaming.as_mut().unwrap();
         if keeps {
@@ -101,9 +94,9 @@ proptest! {
         } else {
             streaming.folder = volume.folder.path().join("elsewhere");
         }
-        let before = train(&open(&resumed, &[]), seed, 0..cut);
+        let before = train(&open_stream(&resumed, &[]), seed, 0..cut);
         let positions = &before.last().unwrap().1;
-        let after = train(&open(&resumed, positions), seed, cut..24);
+        let after = train(&open_stream(&resumed, positions), seed, cut..24);
         prop_assert_eq!([before, after].concat(), undisturbed);
     }
 }
@@ -122,7 +115,7 @@ fn an_epoch_has_every_document_once_in_an_order_of_its_own() {
         }
         volume.config.packing = false;
         stream(&mut volume, 8);
-        let read: Vec<Vec<i64>> = train(&open(&volume.config, &[]), 0, 0..43)
+        let read: Vec<Vec<i64>> = train(&open_stream(&volume.config, &[]), 0, 0..43)
             .into_iter()
             .flat_map(|(batches, ..)| batches)
             .flat_map(|batch| batch.inputs.chunks(batch.layout.length).map(<[i64]>::to_vec).collect::<Vec<_>>())
@@ -152,7 +145,7 @@ fn the_documents_of_a_step_are_known_by_name() {
         volume.config.packing = packing;
         stream(&mut volume, 5);
         let prepared = stagecoach_data::prepare(&volume.config, &mut |_| {}).unwrap();
-        let steps = train(&open(&volume.config, &[]), 0, 0..60);
+        let steps = train(&open_stream(&volume.config, &[]), 0, 0..60);
         let parts: Vec<DocumentPart> = steps.into_iter().flat_map(|(.., parts)| parts).collect();
         let texts = part_texts(&volume.config, &prepared, &parts, &mut |_| {}).unwrap();
         let mut files = BTreeSet::new();
@@ -193,7 +186,7 @@ fn a_copy_of_a_held_out_document_is_never_trained_on() {
     volume.config.sequence_length = 8;
     volume.config.held_out = HeldOut::Documents(0.1);
     stream(&mut volume, 32);
-    let dataset = open(&volume.config, &[]);
+    let dataset = open_stream(&volume.config, &[]);
     let rows = |batch: Microbatch| {
         batch.inputs.chunks(batch.layout.length).map(|row| row[row.len() - 3..].to_vec()).collect::<Vec<_>>()
     };
@@ -229,7 +222,7 @@ fn sources_are_streamed_in_their_proportions_and_files_are_held_out() {
     volume.config.held_out_files = vec![set];
     volume.config.packing = false;
     stream(&mut volume, 4);
-    let dataset = open(&volume.config, &[]);
+    let dataset = open_stream(&volume.config, &[]);
     let sizes: Vec<usize> = dataset.evaluation_sets(6)[0].plan.layouts.iter().map(|layout| layout.rows).collect();
     assert_eq!(sizes, [6, 6, 6, 2]);
     let mut counts = BTreeMap::new();
@@ -250,11 +243,11 @@ fn sources_are_streamed_in_their_proportions_and_files_are_held_out() {
 fn texts_that_can_t_be_streamed_are_refused() {
     let mut empty = TestVolume::new(&[("a.txt", b"? ?"), ("b.txt", b"  ")]);
     stream(&mut empty, 4);
-    let error = open(&empty.config, &[]).wait_for_step(0, 1, &|_| true);
+    let error = open_stream(&empty.config, &[]).wait_for_step(0, 1, &|_| true);
     assert!(error.is_ok(), "unknown words are tokens");
     let mut blank = TestVolume::new(&[("b.txt", b"  ")]);
     stream(&mut blank, 4);
-    let error = open(&blank.config, &[]).wait_for_step(0, 1, &|_| true).unwrap_err();
+    let error = open_stream(&blank.config, &[]).wait_for_step(0, 1, &|_| true).unwrap_err();
     assert!(matches!(error, DataError::Empty { .. }), "{error}");
     let mut few = TestVolume::new(&[("a.txt", b"a b c d e f g h a b c")]);
     few.config.held_out = HeldOut::Documents(0.001);
@@ -291,13 +284,13 @@ fn all_documents_are_counted_over_resumes() {
         let positions = train(dataset, 0, step..step + 1).pop().unwrap().1;
         (positions, dataset.stream_notes((step + 1) * BATCH as u64))
     };
-    let dataset = open(&volume.config, &[]);
+    let dataset = open_stream(&volume.config, &[]);
     let undisturbed: Vec<_> = (0..30).map(|step| read(&dataset, step)).collect();
     // the dropped maker does not remove the windows of the next makers
     drop(dataset);
     let mut positions = Vec::new();
     for (step, expected) in (0..).zip(&undisturbed) {
-        let found = read(&open(&volume.config, &positions), step);
+        let found = read(&open_stream(&volume.config, &positions), step);
         assert_eq!(found, *expected);
         positions = found.0;
     }

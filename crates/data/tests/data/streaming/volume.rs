@@ -5,8 +5,8 @@ use std::path::Path;
 
 use stagecoach_data::{CorpusSource, DataError, Dataset, HeldOut, OnBadRecord};
 
-use super::{BATCH, documents, json_lines, open, stream, train, volume};
-use crate::common::TestVolume;
+use super::{BATCH, documents, json_lines, stream, train, volume};
+use crate::common::{TestVolume, open_stream};
 
 #[test]
 fn a_source_that_fails_is_one_sentence_after_the_windows_before_it() {
@@ -15,13 +15,13 @@ fn a_source_that_fails_is_one_sentence_after_the_windows_before_it() {
     volume.write("corpus/a.jsonl", format!("{good}{{\"text\": null}}\n").as_bytes());
     volume.config.packing = false;
     stream(&mut volume, 16);
-    let dataset = open(&volume.config, &[]);
+    let dataset = open_stream(&volume.config, &[]);
     assert_eq!(train(&dataset, 0, 0..21).len(), 21);
     let error = dataset.wait_for_step(63, BATCH, &|_| true).unwrap_err().to_string();
     assert!(error.contains("a.jsonl") && error.contains("line 65"), "{error}");
 
     volume.config.on_bad_record = OnBadRecord::Skip;
-    let dataset = open(&volume.config, &[]);
+    let dataset = open_stream(&volume.config, &[]);
     train(&dataset, 0, 0..28);
     let expected = [
         "of the streamed corpus: 95 documents read",
@@ -31,7 +31,7 @@ fn a_source_that_fails_is_one_sentence_after_the_windows_before_it() {
 
     // the file grows while it is read
     let changed = volume.write("corpus/a.jsonl", good.as_bytes());
-    let dataset = open(&volume.config, &[]);
+    let dataset = open_stream(&volume.config, &[]);
     train(&dataset, 0, 0..1);
     fs::write(&changed, good.repeat(2)).unwrap();
     let error = (1..100).find_map(|step| dataset.wait_for_step(3 * step, BATCH, &|_| true).err()).unwrap();
@@ -54,7 +54,7 @@ fn the_volume_keeps_the_windows_in_use_and_as_many_others_as_it_may() {
         streaming.max_bytes = max_bytes;
         streaming.folder = volume.folder.path().join(format!("windows-{max_bytes}"));
         let folder = streaming.folder.clone();
-        let dataset = open(&volume.config, &[]);
+        let dataset = open_stream(&volume.config, &[]);
         train(&dataset, 0, 0..30);
         drop(dataset);
         assert!(expected.contains(&kept(&folder).len()), "{:?}", kept(&folder));
@@ -67,7 +67,7 @@ fn parts_of_windows_are_never_taken_for_windows() {
     let mut config = volume.config.clone();
     config.held_out = HeldOut::Documents(0.2);
     config.streaming.as_mut().unwrap().max_bytes = 1 << 30;
-    let undisturbed = train(&open(&config, &[]), 0, 0..12);
+    let undisturbed = train(&open_stream(&config, &[]), 0, 0..12);
     let prepared = stagecoach_data::prepare(&config, &mut |_| {}).unwrap();
     let windows = config.streaming.as_ref().unwrap().folder.join(&prepared.folder).join("0");
     // one window is partly removed, one is truncated, and one is unfinished
@@ -78,7 +78,7 @@ fn parts_of_windows_are_never_taken_for_windows() {
     fs::create_dir(&unfinished).unwrap();
     let of_another_cache = windows.parent().unwrap().with_file_name("0123456789abcdef0123456789abcdef");
     fs::create_dir(&of_another_cache).unwrap();
-    assert_eq!(train(&open(&config, &[]), 0, 0..12), undisturbed);
+    assert_eq!(train(&open_stream(&config, &[]), 0, 0..12), undisturbed);
     assert!(!of_another_cache.exists() && !unfinished.exists());
 }
 
@@ -100,9 +100,9 @@ fn a_file_that_changes_within_a_block_ends_the_stream() {
         let mut volume = TestVolume::new(&[]);
         volume.write("corpus/a.jsonl", &json_lines(&texts));
         stream(&mut volume, 8);
-        let undisturbed = train(&open(&volume.config, &[]), 0, 0..100);
+        let undisturbed = train(&open_stream(&volume.config, &[]), 0, 0..100);
         volume.config.streaming.as_mut().unwrap().folder = volume.folder.path().join("elsewhere");
-        let dataset = open(&volume.config, &[]);
+        let dataset = open_stream(&volume.config, &[]);
         let mut trained = train(&dataset, 0, 0..3);
         fs::write(volume.folder.path().join("corpus/a.jsonl"), &rest).unwrap();
         let error = loop {
@@ -136,7 +136,7 @@ fn an_unneeded_maker_ends_within_its_window() {
         .collect();
     // a window of this size takes hours of repeated epochs
     stream(&mut volume, 1 << 28);
-    let dataset = open(&volume.config, &[]);
+    let dataset = open_stream(&volume.config, &[]);
     let runs = || threads().contains(&"data-23".to_owned());
     let waited = std::time::Instant::now();
     while !runs() {

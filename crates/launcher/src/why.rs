@@ -209,7 +209,7 @@ mod tests {
                 "reason: InvalidConfig, exit code 78: the model is too wide",
                 "none was started again: a stage found the job invalid; 9 of 10",
                 "It has failed for good, since a stage found the job invalid: 57 of 100 steps are trained; the next",
-                "to do:  change what the message names in the job.",
+                "to do:  correct the fields of the job that the message names.",
             ],
         );
         let recovery = |finished, first| {

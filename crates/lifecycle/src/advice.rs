@@ -9,29 +9,29 @@ impl FailureReason {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Error => "read the message and the end of the stage's log (logTail)",
-            Self::InvalidConfig => "change what the message names in the job",
+            Self::InvalidConfig => "correct the fields of the job that the message names",
             Self::Storage => {
                 "free space or repair the volume; if checkpoints exist and none is intact, restore one or create the job again"
             }
             Self::Killed => {
-                "find out who sent the signal: the kernel, if the machine or node ran out of memory; if it was for stored bytes, \
-                 raise that limit"
+                "find the sender of the signal: the kernel sends it if the machine or node runs out of memory; if the \
+                 stage exceeded a limit of stored bytes, raise that limit"
             }
-            Self::PeerLost => "look at the network",
+            Self::PeerLost => "check the network",
             Self::Unknown | Self::Drained => "nothing: training continues by itself",
             Self::Stalled => {
-                "look at the network, the volume and for a slow machine; raise restart.stallTimeoutSeconds if steps are that \
-                 long, and restart.heartbeatTimeoutSeconds if a stage of one machine was silent because it was slow"
+                "check the network and the volume, and look for a slow machine; raise restart.stallTimeoutSeconds if \
+                 a step takes longer, and restart.heartbeatTimeoutSeconds if a stage was too slow to send heartbeats"
             }
             Self::StartupTimeout => {
-                "look at stage 0's log, and in a cluster at DNS and NetworkPolicy; raise restart.startupTimeoutSeconds if \
-                 loading is that slow"
+                "check stage 0's log, and in a cluster also DNS and the NetworkPolicies; raise \
+                 restart.startupTimeoutSeconds if loading takes longer"
             }
-            Self::Preempted => "give the template a priorityClassName if the job should not give way",
+            Self::Preempted => "set a priorityClassName with a higher priority in the template to prevent preemption",
             Self::Evicted => {
-                "set requests, since the node often lacks memory or disk. Autoscalers leave the pods where they are, unless the \
-                 template has their annotations (cluster-autoscaler.kubernetes.io/safe-to-evict, karpenter.sh/do-not-disrupt) \
-                 with other values"
+                "set resource requests, because nodes usually evict pods for lack of memory or disk. The operator's \
+                 annotations (cluster-autoscaler.kubernetes.io/safe-to-evict, karpenter.sh/do-not-disrupt) prevent \
+                 evictions by autoscalers, unless the template overrides them"
             }
             Self::NodeLost => {
                 "look at the node; a pod that is only slow to answer needs more processor time or memory, or a longer \
@@ -59,13 +59,13 @@ const fn advice_of_kind(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Data => "correct the corpus file that the message names",
         FailureKind::NonFinite => {
-            "make a new job with another storage.path and a lower learning rate or a gradientClipNorm, whose checkpoint.initFrom \
-             takes the weights along; look at the data"
+            "check the data; create a new job with another storage.path and a lower learning rate or a \
+             gradientClipNorm, whose checkpoint.initFrom names this job's folder"
         }
-        FailureKind::Mismatch => "run one version of the trainer on all stages; if they do, report it",
+        FailureKind::Mismatch => "run the same trainer version on all stages; if the versions are equal, report a bug",
         FailureKind::WrongResult => {
-            "test the memory and the processor or GPU of the machine that the message names, and keep it out; \
-             stagecoach audit --all on another machine finds what was trained since it began to compute wrong"
+            "test the memory and the processor or GPU of the machine that the message names, and exclude the machine; \
+             stagecoach audit --all on another machine finds the first step with a wrong result"
         }
         FailureKind::OutOfMemory => {
             "raise the limit, or use more stages, more microbatches or pipeline.recompute: Selective or Full, or \

@@ -135,7 +135,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".trainer.type",
         "self.trainer.type != 'Custom' || !has(self.model) && !has(self.data) && !has(self.training)",
-        "is Custom, but model, data or training is given, which are for the built-in trainer: remove them; the template's command configures a custom trainer",
+        "is Custom, but model, data or training is set, and only the built-in trainer uses them: remove them, and configure the custom trainer with the template's command",
     ),
     (
         "spec",
@@ -160,7 +160,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         ".dataParallel",
         // The divisor is the default of `gradientBlocks`: the smallest power of two that is at least `dataParallel`.
         "!has(self.training) || has(self.training.gradientBlocks) || self.training.microbatches % (self.dataParallel <= 1 ? 1 : self.dataParallel <= 2 ? 2 : self.dataParallel <= 4 ? 4 : self.dataParallel <= 8 ? 8 : self.dataParallel <= 16 ? 16 : self.dataParallel <= 32 ? 32 : self.dataParallel <= 64 ? 64 : self.dataParallel <= 128 ? 128 : 256) == 0",
-        "needs microbatches that can be divided into as many blocks, or the next power of two of them: gradients are added in blocks",
+        "needs microbatches that are a multiple of it, rounded up to a power of two: the trainer adds gradients in as many blocks",
     ),
     (
         "spec",
@@ -178,7 +178,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".elastic.maxDataParallel",
         "!has(self.elastic) || !has(self.training) || has(self.training.gradientBlocks) || [1, 2, 4, 8, 16, 32, 64, 128, 256].exists_one(blocks, blocks >= self.elastic.maxDataParallel && blocks < 2 * self.elastic.maxDataParallel && self.training.microbatches % blocks == 0)",
-        "needs microbatches that can be divided into as many blocks, or the next power of two of them: gradients are added in blocks",
+        "needs microbatches that are a multiple of it, rounded up to a power of two: the trainer adds gradients in as many blocks",
     ),
     (
         "spec.elastic",
@@ -202,7 +202,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".spares",
         "!has(self.elastic) || self.spares == 0",
-        "is given, and an elastic job leaves a lost replica out instead: remove spares or elastic",
+        "is given, but an elastic job continues without a lost replica and uses no spares: remove spares or elastic",
     ),
     (
         "spec",
@@ -238,7 +238,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".model.llama.vocabSize",
         "!has(self.data) || !has(self.data.tokenizer.train) || !has(self.model) || !has(self.model.llama) || !has(self.model.llama.vocabSize) || self.model.llama.vocabSize >= self.data.tokenizer.train.vocabSize",
-        "is less than the tokenizer's vocabSize: remove it, and it will be the tokenizer's",
+        "is less than the tokenizer's vocabSize: remove it, and the model uses the tokenizer's",
     ),
     (
         "spec",
@@ -262,13 +262,13 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec.model.llama",
         ".headDim",
         "(has(self.headDim) ? self.headDim : self.numAttentionHeads < 1 ? 0 : self.hiddenSize / self.numAttentionHeads) % 2 == 0",
-        "(or hiddenSize / numAttentionHeads, if it is absent) is odd; rotary embeddings turn pairs, so it must be even",
+        "(or hiddenSize / numAttentionHeads, if it is absent) is odd; rotary embeddings rotate pairs of elements, so it must be even",
     ),
     (
         "spec",
         ".training",
         "!has(self.training) || !has(self.training.lora) && (!has(self.training.freeze) || size(self.training.freeze) == 0) || has(self.checkpoint.initFrom) || has(self.model) && has(self.model.pretrained)",
-        "has frozen weights (lora or freeze), and the job begins with random ones: give a model of type Pretrained, or checkpoint.initFrom",
+        "freezes weights (lora or freeze), but the initial weights are random: give a model of type Pretrained, or checkpoint.initFrom",
     ),
     (
         "spec.training",
@@ -282,13 +282,13 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec.data",
         ".format",
         "!has(self.chatTemplate) && !has(self.chatDate) && self.onLongConversation == 'Fail' || (self.format != 'Text' || has(self.sources) && self.sources.exists(source, has(source.format) && source.format != 'Text') || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format != 'Text'))",
-        "is Text, and chatTemplate, chatDate or onLongConversation is given, which are for conversations: remove them, or set format to Chat or PromptCompletion",
+        "is Text, but chatTemplate, chatDate or onLongConversation is set, and they apply to conversations alone: remove them, or set format to Chat or PromptCompletion",
     ),
     (
         "spec.data",
         ".tokenizer.type",
         "self.tokenizer.type == 'File' || !(self.format != 'Text' || has(self.sources) && self.sources.exists(source, has(source.format) && source.format != 'Text') || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format != 'Text'))",
-        "is Train, and a conversation needs the special tokens and the chat template of a model: give its tokenizer with type File",
+        "is Train, but conversations need the special tokens and the chat template of a model: name the model's tokenizer with type File",
     ),
     (
         "spec.data",
@@ -344,7 +344,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec.training",
         ".gradientBlocks",
         "!has(self.gradientBlocks) || self.gradientBlocks in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]",
-        "is not a power of two, 1024 at most: blocks are added as a binary tree",
+        "is not a power of two, 1024 at most: the trainer adds blocks as a binary tree",
     ),
     (
         "spec.training",

@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for StepInterval {
             type Value = StepInterval;
 
             fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("a number of steps from 1, or Auto")
+                f.write_str("a number of steps, at least 1, or Auto")
             }
 
             fn visit_u64<E: de::Error>(self, steps: u64) -> Result<StepInterval, E> {

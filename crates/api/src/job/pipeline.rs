@@ -60,7 +60,7 @@ impl PipelineSpec {
     pub fn unfitting_partition(&self, chunks: usize) -> Option<String> {
         let given = self.partition.layers.as_ref().filter(|_| self.explicit_layers(chunks).is_none())?;
         Some(format!(
-            "spec.pipeline.partition.layers has {} entries and the pipeline {chunks} chunks: the partition is computed",
+            "spec.pipeline.partition.layers has {} entries, but the pipeline has {chunks} chunks: the planner computes a partition",
             given.len()
         ))
     }

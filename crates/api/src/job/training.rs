@@ -32,7 +32,7 @@ pub struct TrainingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         range(min = 1, max = 1024),
-        extend("x-expected" = "blocks are added as a binary tree, so give a power of two, 1024 at most")
+        extend("x-expected" = "the trainer adds blocks as a binary tree, so give a power of two, 1024 at most")
     )]
     pub gradient_blocks: Option<u32>,
     /// The seed of the initial weights and of the order of the data.

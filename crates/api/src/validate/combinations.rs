@@ -72,7 +72,8 @@ fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut P
         "is given beside spec.elastic.minDataParallel: remove it".into()
     });
     problems.require(spec.spares == 0, "spec.spares", || {
-        "is given, and an elastic job leaves a lost replica out instead: remove spares or elastic".into()
+        "is given, but an elastic job continues without a lost replica and uses no spares: remove spares or elastic"
+            .into()
     });
     problems.require(spec.replaces_stages() || spec.training.is_none(), AT, || {
         "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends all replicas".into()
@@ -112,7 +113,7 @@ fn check_llama(llama: &LlamaSpec, problems: &mut Problems) {
     }
     let head_dim = llama.head_dim();
     problems.require(head_dim.is_multiple_of(2), format!("{AT}.headDim"), || {
-        format!("is {head_dim}; rotary embeddings turn pairs, so it must be even")
+        format!("is {head_dim}; rotary embeddings rotate pairs of elements, so it must be even")
     });
 }
 
@@ -128,7 +129,7 @@ fn check_data(data: &DataSpec, model: &LlamaSpec, problems: &mut Problems) {
     if let (TokenizerSpec::Train(train), Some(size)) = (&data.tokenizer, model.vocab_size) {
         problems.require(size >= train.vocab_size, "spec.model.llama.vocabSize", || {
             format!(
-                "is {size}, fewer than the tokenizer's {}: remove it, and it will be the tokenizer's",
+                "is {size}, fewer than the tokenizer's {}: remove it, and the model uses the tokenizer's",
                 train.vocab_size
             )
         });
@@ -149,7 +150,7 @@ fn check_training(training: &TrainingSpec, problems: &mut Problems) {
     if let Some(blocks) = training.gradient_blocks {
         let fits = blocks.is_power_of_two();
         problems.require(fits || blocks == 0, format!("{AT}.gradientBlocks"), || {
-            format!("is {blocks}; blocks are added as a binary tree, so give a power of two, 1024 at most")
+            format!("is {blocks}; the trainer adds blocks as a binary tree, so give a power of two, 1024 at most")
         });
         problems.require(!fits || microbatches.is_multiple_of(blocks), format!("{AT}.gradientBlocks"), || {
             format!("is {blocks}, which does not divide microbatches {microbatches}: all blocks have the same number of them")
@@ -218,7 +219,7 @@ fn check_choices(spec: &PipelineJobSpec, problems: &mut Problems) {
     let has_weights = matches!(spec.model, Some(ModelSpec::Pretrained(_))) || spec.checkpoint.init_from.is_some();
     let freezes_weights = spec.training.as_ref().is_some_and(TrainingSpec::freezes_weights);
     problems.require(has_weights || !freezes_weights, "spec.training", || {
-        "has frozen weights (lora or freeze), and the job begins with random ones: give a model of type Pretrained, or \
+        "freezes weights (lora or freeze), but the initial weights are random: give a model of type Pretrained, or \
          checkpoint.initFrom"
             .into()
     });

@@ -27,7 +27,7 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     }
     let is_trained = matches!(data.tokenizer, TokenizerSpec::Train(_));
     problems.require(!has_conversations || !is_trained, format!("{AT}.tokenizer.type"), || {
-        "is Train, and a conversation needs the special tokens and the chat template of a model: give its tokenizer with type File"
+        "is Train, but conversations need the special tokens and the chat template of a model: name the model's tokenizer with type File"
             .into()
     });
     check_text_fields(data, problems);

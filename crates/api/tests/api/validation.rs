@@ -104,19 +104,19 @@ fn each_rule_has_its_sentence() {
         (
             "model.llama.headDim",
             "15",
-            "spec.model.llama.headDim: is 15; rotary embeddings turn pairs, so it must be even",
+            "spec.model.llama.headDim: is 15; rotary embeddings rotate pairs of elements, so it must be even",
         ),
         (
             "model.llama.hiddenSize",
             "60",
-            "spec.model.llama.headDim: is 15; rotary embeddings turn pairs, so it must be even",
+            "spec.model.llama.headDim: is 15; rotary embeddings rotate pairs of elements, so it must be even",
         ),
         ("model.llama.numHiddenLayers", "0", "spec.model.llama.numHiddenLayers: is 0; it must be at least 1"),
         ("model.llama.ropeTheta", "0", "spec.model.llama.ropeTheta: is 0; it must be a number above 0"),
         (
             "model.llama.vocabSize",
             "500",
-            "spec.model.llama.vocabSize: is 500, fewer than the tokenizer's 512: remove it, and it will be the tokenizer's",
+            "spec.model.llama.vocabSize: is 500, fewer than the tokenizer's 512: remove it, and the model uses the tokenizer's",
         ),
         (
             "model.llama.maxPositionEmbeddings",
@@ -387,7 +387,7 @@ fn an_explicit_partition_counts_only_for_its_number_of_chunks() {
     assert_eq!(pipeline.explicit_layers(3), None);
     assert_eq!(pipeline.unfitting_partition(2), None);
     let unfitting = pipeline.unfitting_partition(3).unwrap();
-    assert!(unfitting.contains("has 2 entries and the pipeline 3 chunks"), "{unfitting}");
+    assert!(unfitting.contains("has 2 entries, but the pipeline has 3 chunks"), "{unfitting}");
     assert_eq!(with(MINIMAL, &[]).unwrap().spec.pipeline.unfitting_partition(3), None);
 }
 

@@ -169,7 +169,7 @@ impl Corpus {
             said(empty, "data.paths matches empty files"),
             said(folders, "data.paths matches folders, which are ignored"),
             said(repeated, "data.paths matches files more than once: training reads each file once per epoch"),
-            said(held_out, "data.evaluation holds out files that data.paths matches too, and they are not trained on"),
+            said(held_out, "data.paths and data.evaluation match the same files, and training excludes them"),
         ]
         .into_iter()
         .flatten()

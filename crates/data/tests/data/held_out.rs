@@ -104,7 +104,7 @@ fn files_are_held_out_as_a_whole() {
     let prepared = volume.prepare().unwrap();
     assert_eq!(
         prepared.notes,
-        ["data.evaluation holds out files that data.paths matches too, and they are not trained on: corpus/h.jsonl"]
+        ["data.paths and data.evaluation match the same files, and training excludes them: corpus/h.jsonl"]
     );
     assert_eq!(trained_texts(&volume.config), BTreeSet::from(["a a a", "b b b"].map(str::to_owned)));
     let dataset = volume.open();

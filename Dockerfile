@@ -1,8 +1,9 @@
 # The images: docker build --target operator|trainer|trainer-cuda .
-# To pin what they are built from and on: --build-arg RUST=...@sha256:... --build-arg BASE=...@sha256:...
-# Each has a list of what it is made of in /usr/local/share/sbom (CycloneDX).
-# The three stages that compile or fetch (operator-binary, trainer-binary, cuda-libraries) give way to a folder with the same
-# /out, as `--build-context operator-binary=FOLDER`: images/build.sh builds that way where nothing can be pulled.
+# To pin the images that the build starts from: --build-arg RUST=...@sha256:... --build-arg BASE=...@sha256:...
+# Each image has a list of its components (CycloneDX) in /usr/local/share/sbom.
+# The stages operator-binary, trainer-binary and cuda-libraries compile or download. The option `--build-context
+# operator-binary=FOLDER` replaces such a stage by a folder with the same /out. images/build.sh uses the option, so that
+# it needs no access to a registry.
 ARG RUST=docker.io/library/rust:1.95-bookworm
 # any image with the C and C++ runtimes and a CA bundle
 ARG BASE=gcr.io/distroless/cc-debian12:nonroot
@@ -17,7 +18,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
     && mkdir -p /out/bin /out/sbom && strip -o /out/bin/stagecoach-operator target/release/stagecoach-operator \
     && scripts/sbom.py stagecoach-operator /out/sbom/stagecoach-operator.cdx.json
 
-# Its wheels are large and change rarely: a stage of its own, ahead of the sources.
+# The wheels of libtorch are large and change rarely. This stage does not copy the sources, so a change of the sources
+# keeps the wheels in Docker's cache.
 FROM ${RUST} AS libtorch
 RUN apt-get update && apt-get install --yes --no-install-recommends python3-pip && rm -rf /var/lib/apt/lists/*
 COPY scripts/fetch.py scripts/libtorch.txt /scripts/
@@ -54,7 +56,8 @@ USER 65532:65532
 EXPOSE 8080
 ENTRYPOINT ["/usr/local/bin/stagecoach-operator"]
 
-# The binary looks for libtorch in ../lib, and libtorch for the rest beside itself: no variable is needed.
+# The binary looks for libtorch in ../lib, and libtorch looks for its libraries in its own folder. Neither needs a
+# variable such as LD_LIBRARY_PATH.
 FROM ${BASE} AS trainer
 ARG VERSION=dev
 LABEL org.opencontainers.image.title="stagecoach-trainer" \
@@ -66,10 +69,11 @@ COPY --from=trainer-binary /out/sbom/ /usr/local/share/sbom/
 COPY --chmod=755 --from=trainer-binary /out/bin/ /usr/local/bin/
 USER 65532:65532
 EXPOSE 9090 29500
-# it becomes stagecoach, and loses no SIGTERM while libtorch is loaded
+# the entry point blocks SIGTERM and executes stagecoach, so that no SIGTERM is lost while libtorch loads
 ENTRYPOINT ["/usr/local/bin/stagecoach-entrypoint"]
 
-# The driver's libraries come with the node: where NVIDIA's toolkit or GKE puts them depends on the base.
+# The node provides the libraries of the GPU driver. GKE mounts them into /usr/local/nvidia/lib64. NVIDIA's toolkit
+# mounts them into a folder that depends on the base image.
 FROM trainer AS trainer-cuda
 LABEL org.opencontainers.image.title="stagecoach-trainer-cuda" \
       org.opencontainers.image.description="Trains a stage of a language model; libtorch with CUDA and NCCL, without Python" \

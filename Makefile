@@ -1,4 +1,4 @@
-# `make` prints this help. Two commands to know: `make run` and `make test`.
+# `make` prints the help. Start with `make run` and `make test`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -6,12 +6,12 @@ SHELL := /bin/bash
 
 WORKSPACE ?= workspace
 JOB ?= manifests/samples/shakespeare.yaml
-# Where `make cluster-up` keeps its node; sockets are in there, whose paths must be short.
+# The folder of the node of `make cluster-up`. Its path must be short, because the folder contains sockets.
 NODE ?= /var/tmp/stagecoach-node
-# What `make page` opens pages with, and where it puts their pictures.
+# The browser of `make page`, and the folder for its pictures.
 CHROMIUM ?= chromium
 PICTURES ?= docs
-# Tools that are built once and shared by checkouts.
+# The folder of tools that are built once and that all checkouts share.
 CACHE ?= $(HOME)/.cache/stagecoach
 TORCH_VERSION := 2.11.0
 TORCH := $(CACHE)/torch-$(TORCH_VERSION)
@@ -35,8 +35,8 @@ TENSORBOARD := $(CACHE)/tensorboard-$(TENSORBOARD_VERSION)
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
-# The binaries of integration tests, by name: each is a folder with a main.rs. `cargo test` always gets the whole workspace, so
-# that all share one build of every dependency, and one of these names.
+# The names of the integration test binaries. Each binary is a folder with a main.rs. `cargo test` always selects the
+# whole workspace, so that all binaries share one build of every dependency, and then a binary by its name.
 CLUSTER_TEST_BINARIES := cluster operator
 NODE_TEST_BINARIES := node product
 NEXT_VERSION := $(CURDIR)/target/next-version
@@ -46,7 +46,7 @@ TEST_BINARIES := $(filter-out system slow $(CLUSTER_TEST_BINARIES) $(NODE_TEST_B
 
 .PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers datasets object-stores tensorboard collector grafana kueue-minors bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
 
-# The targets of the help, by group. A target that is in no group is shown at the end.
+# The targets of the help, by group. The help shows a target without a group at its end.
 HELP_FIRST := run test lint e2e bench
 HELP_TESTS := test-slow test-kubernetes test-all test-exhaustive soak crashes model strace page transformers datasets object-stores tensorboard collector grafana kueue-minors
 HELP_CLUSTER := cluster-up cluster-down e2e-report cluster-tools
@@ -70,63 +70,63 @@ help:
 	@echo
 	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start over)"
 
-run: trainer texts ## train the sample job on this machine, three stages as processes
+run: trainer texts ## trains the sample job on this machine, with three stages as processes
 	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)
 
-test: build texts nvrtc ## the tests of every crate and of whole jobs, without root, Go and Kubernetes
+test: build texts nvrtc ## runs the tests of every crate and of whole jobs, without root, Go and Kubernetes
 	@echo "building the tests (2 of 2 builds)"
 	cargo test --workspace --no-run
 	@echo "tests of the crates (1 of 2)"
-	@# the examples of the crates that others can use; first, because they take seconds
+	@# the doctests run first, because they take only seconds
 	cargo test --workspace --doc --quiet
 	WORKSPACE=$(WORKSPACE) STAGECOACH_NVRTC=$(NVRTC) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
 	@echo "tests of whole jobs (2 of 2)"
-	@# these wait for timeouts as long as they compute: more of them than cores
+	@# these tests wait for timeouts as long as they compute, so there are more test threads than cores
 	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))
 
-test-slow: build texts ## whole jobs that are disturbed in every way, and the state machine under more faults
+test-slow: build texts ## disturbs whole jobs in every way, and explores the state machine under more faults
 	cargo test --workspace --test slow -- --test-threads=$$((2 * $$(nproc)))
 	cargo test --workspace --test lifecycle -- --ignored model::
 
-test-kubernetes: build ## operator, kubectl plugin and chart before a Kubernetes API server; builds it once, needs Go
+test-kubernetes: build ## tests operator, kubectl plugin and chart with a Kubernetes API server, which it builds once; needs Go
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
 	@tests/next_version.sh $(NEXT_VERSION)
-	@# these wait more than they compute: more of them than cores
+	@# these tests wait more than they compute, so the test threads may outnumber the cores
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$(NEXT_VERSION) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
-test-all: test test-slow test-kubernetes datasets ## the three above, and the hub before Python's clients: everything that needs no root
+test-all: test test-slow test-kubernetes datasets ## runs test, test-slow, test-kubernetes and datasets: all tests that need no root
 
-test-exhaustive: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, object stores, TensorBoard, an OpenTelemetry collector, Grafana's schema
+test-exhaustive: build texts ## runs the tests of schedules, parity and memory in full, and transformers, object-stores, tensorboard, collector and grafana
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
 	STAGECOACH_MEMORY=all cargo test --workspace --test slow memory:: -- --nocapture
-	@# messages over NCCL once more, where each holds up all later work of its GPU
+	@# the tests of NCCL again, with a stand-in in which a message delays all later work of its GPU
 	NCCL_STAND_IN_ONE_QUEUE=1 cargo test --workspace --test system --test slow --quiet -- nccl:: soak::so_it_does_over_nccl parity::
 	$(MAKE) transformers object-stores tensorboard collector grafana
 
-e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
+e2e: build texts ## tests images, chart, jobs and faults on a real node; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
-	@# that a node leaves nothing behind, on a machine without one
+	@# on a machine without a node: a node that has ended leaves nothing behind
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) node) STAGECOACH_IMAGES=$(CACHE)/images \
 		cargo test --quiet --workspace --test node ends:: -- --ignored
 
-e2e-report: build texts ## how long a job is away when a pod dies on a real node; figures in bench/results/
+e2e-report: build texts ## measures how long training stops when a pod dies on a real node; figures in bench/results/
 	for what in node node-replicas; do tests/e2e/run.sh $(CACHE) target/debug/stagecoach-bench $$what $(WORKSPACE) bench/results; done
 
-cluster-up: build ## a one-node Kubernetes on this machine with our images, to try things; needs root and Linux
+cluster-up: build ## starts a one-node Kubernetes with Stagecoach's images on this machine; needs root and Linux
 	@tests/node/start.sh $(CACHE) $(NODE)
 	@echo "# then, with docs/FIRST-JOB.md for what comes next:"
 	@echo "helm install stagecoach charts/stagecoach --namespace stagecoach-system --create-namespace --set image.tag=e2e \\"
 	@echo "    --set trainerImage.tag=e2e --set image.repository=localhost/stagecoach-operator --set trainerImage.repository=localhost/stagecoach-trainer"
 
-cluster-down: ## ends it and takes back all it did to the machine
+cluster-down: ## ends the node of cluster-up, and undoes its changes to the machine
 	target/debug/stagecoach-node down $(NODE)
 
-soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
+soak: build ## kills one job N times, in every phase, while its number of stages changes (make soak N=1000)
 	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test slow --quiet soak:: -- --nocapture
 
-bench: build torch texts ## training beside PyTorch, what checkpoints and streams cost, what 500 jobs cost the operator; figures in bench/results/
+bench: build torch texts ## measures training beside PyTorch, the cost of checkpoints and streams, and an operator with 500 jobs; figures in bench/results/
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench training $(WORKSPACE) bench/results
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench replicas $(WORKSPACE) bench/results
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench sleep $(WORKSPACE) bench/results
@@ -143,26 +143,26 @@ bench: build torch texts ## training beside PyTorch, what checkpoints and stream
 		STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) target/debug/stagecoach-bench $$what $(WORKSPACE) bench/results; \
 	done
 
-gpu: build torch ## what has to be seen on a GPU, or a rehearsal of it on the CPU; figures in bench/results/gpu.json
+gpu: build torch ## tests and measures on a GPU, or rehearses that on the CPU; figures in bench/results/gpu.json or gpu-rehearsal.json
 	scripts/gpu.sh pack $(CACHE)/gpu
 	PYTHONPATH=$(TORCH) scripts/gpu.sh run $(CACHE)/gpu
 
-crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
+crashes: build ## kills a stage, or fills its disk, at every operation on the shared folder
 	STAGECOACH_CRASHES=all cargo test --workspace --test slow --quiet -- crashes:: storage:: --nocapture
 
-model: ## the state machine in larger worlds than `make test-all` explores
+model: ## explores the state machine in larger worlds than `make test-all`
 	STAGECOACH_MODEL=all cargo test --workspace --test lifecycle --quiet model:: -- --include-ignored --nocapture
 
-strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
+strace: build ## kills stages and launcher at system calls that STAGECOACH_SEED selects; needs the right to trace processes
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
 	cargo test --workspace --test slow --quiet strace:: -- --ignored --nocapture
 
-page: build ## the live page, the planner and what commands print in a real browser, Chromium; writes their pictures in docs/
+page: build ## opens the live page, the planner and the output of commands in Chromium; writes their pictures to docs/
 	@command -v $(CHROMIUM) >/dev/null || { echo "$(CHROMIUM) is missing: install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	STAGECOACH_CHROMIUM=$(CHROMIUM) STAGECOACH_PICTURES=$(abspath $(PICTURES)) \
 		cargo test --workspace --test slow --quiet page:: -- --ignored --nocapture
 
-transformers: build torch $(TRANSFORMERS) $(TRL) ## Hugging Face's transformers, PEFT and the trainer open each other's models, and make the same tokens and masks of texts and chats
+transformers: build torch $(TRANSFORMERS) $(TRL) ## exchanges models with Hugging Face's transformers and PEFT, and compares tokens and masks of texts and chats
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \
 		cargo test --workspace --test slow --quiet transformers:: -- --ignored --nocapture
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
@@ -170,34 +170,34 @@ transformers: build torch $(TRANSFORMERS) $(TRL) ## Hugging Face's transformers,
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python STAGECOACH_CHAT_TEMPLATES=$(TRL)/trl/chat_templates \
 		cargo test --workspace --test chat --quiet transformers:: -- --ignored --nocapture
 
-datasets: build $(DATASETS) ## Hugging Face's huggingface_hub and datasets read the same as we do, from a hub on this machine
+datasets: build $(DATASETS) ## compares what Stagecoach and Hugging Face's huggingface_hub and datasets read from a hub on this machine
 	STAGECOACH_DATASETS=$(DATASETS)/bin/python \
 		cargo test --workspace --test hub --quiet python:: -- --ignored --nocapture
 
-object-stores: build $(MOTO) $(S3S) ## S3 stores that others wrote, moto and s3s, are listed and read as they should
+object-stores: build $(MOTO) $(S3S) ## lists and reads files of two other S3 servers, moto and s3s
 	STAGECOACH_MOTO=$(MOTO)/bin/python STAGECOACH_S3S=$(S3S) \
 		cargo test --workspace --test objects --quiet others:: -- --ignored --nocapture
 
-tensorboard: build $(TENSORBOARD) ## TensorBoard reads what `stagecoach tensorboard` writes
+tensorboard: build $(TENSORBOARD) ## checks that TensorBoard reads the output of `stagecoach tensorboard`
 	STAGECOACH_TENSORBOARD=$(TENSORBOARD)/bin/python \
 		cargo test --workspace --test slow --quiet tensorboard:: -- --ignored --nocapture
 
-collector: build ## a real OpenTelemetry collector gets metrics and traces of a run; builds it once, needs Go
+collector: build ## sends metrics and traces of a run to an OpenTelemetry collector, which it builds once; needs Go
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) otelcol) \
 		cargo test --workspace --test slow --quiet collector:: -- --ignored --nocapture
 
-kueue-minors: build ## three minor versions of Kueue: their webhooks before the same Workloads, and the operator with the older ones
+kueue-minors: build ## tests three minor versions of Kueue: all webhooks with the same Workloads, and the operator with the two older versions
 	@tests/cluster/tools.sh $(CACHE) kueue-0.18 kueue-0.17 >/dev/null
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace --test cluster --quiet kueue::minors:: -- --ignored --nocapture
 	STAGECOACH_TEST_KUEUE=kueue-0.18 STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace --test operator --quiet queues::
-	# docs/KUEUE.md says what 0.17 lacks
+	# docs/KUEUE.md lists what 0.17 lacks
 	STAGECOACH_TEST_KUEUE=kueue-0.17 STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace --test operator --quiet queues:: -- --skip elastic:: --skip multikueue:: --skip crashes::
 
-grafana: ## the chart's dashboard is what Grafana's own schema says; needs Node.js
+grafana: ## checks the chart's dashboard against Grafana's schema; needs Node.js
 	@tests/grafana/check.sh $(CACHE)
 
 $(TENSORBOARD):
@@ -221,13 +221,13 @@ $(TRANSFORMERS):
 	@echo "installing transformers $(TRANSFORMERS_VERSION) into a virtual environment (once, into $@)"
 	@python3 -m venv $@.new
 	@$@.new/bin/python -m pip install --quiet transformers==$(TRANSFORMERS_VERSION) jinja2==$(JINJA2_VERSION) psutil
-	@# without torch, which is in another folder
+	@# without the dependency torch: PYTHONPATH names the folder with torch
 	@$@.new/bin/python -m pip install --quiet --no-deps peft==$(PEFT_VERSION) accelerate==$(ACCELERATE_VERSION)
 	@mv $@.new $@
 
 $(TRL):
 	@echo "installing the chat templates of TRL $(TRL_VERSION) (once, into $@)"
-	@# without what it needs to run: its templates alone are read
+	@# without its dependencies, because the tests read only its templates
 	@python3 -m pip install --quiet --no-deps --target $@.new trl==$(TRL_VERSION)
 	@mv $@.new $@
 
@@ -237,12 +237,12 @@ $(DATASETS):
 	@$@.new/bin/python -m pip install --quiet datasets==$(DATASETS_VERSION) huggingface_hub==$(HUGGINGFACE_HUB_VERSION)
 	@mv $@.new $@
 
-manifests: tools ## the CRD from the types of crates/api, for kubectl and for the chart
+manifests: tools ## writes the CRD from the types in crates/api, for kubectl and for the chart
 	cargo run --quiet --package stagecoach-api --bin crdgen > manifests/crd/pipelinejobs.yaml.new
 	mv manifests/crd/pipelinejobs.yaml.new manifests/crd/pipelinejobs.yaml
 	cp manifests/crd/pipelinejobs.yaml charts/stagecoach/files/pipelinejobs.yaml
 
-lint: libtorch tools deny ## formatting, lints, licences, and the order of crates and modules
+lint: libtorch tools deny ## checks formatting, lints, licences, and the order of crates and modules
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	python3 scripts/check_modules.py
@@ -252,50 +252,50 @@ deny: tools $(DENY)
 
 $(DENY):
 	@echo "building cargo-deny $(DENY_VERSION) (once, into $(CACHE))"
-	@# it runs for a second: an optimised one takes minutes more to build
+	@# cargo-deny runs for a second, and an optimised build would take minutes longer
 	@CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --debug --locked --version $(DENY_VERSION) --root $(dir $(@D)) cargo-deny
 
-trainer: libtorch tools ## the trainer alone, into target/debug/stagecoach
+trainer: libtorch tools ## builds only the trainer, as target/debug/stagecoach
 	@echo "building the trainer: some 300 crates, minutes the first time"
-	@# the features of the whole workspace, so that `make test` compiles none of it again
+	@# --workspace enables the features of all packages, so that `make test` compiles none of these crates again
 	cargo build --workspace --bin stagecoach --bin stagecoach-entrypoint
 
-build: libtorch tools ## trainer, operator, and what the tests run
+build: libtorch tools ## builds the trainer, the operator, and the programs that tests run
 	@echo "building trainer, operator and what the tests run (1 of 2 builds with \`make test\`): minutes the first time"
 	cargo build --workspace
 
-release: libtorch tools ## images, kubectl plugin, chart, SBOMs and checksums into dist/; needs root on Debian
+release: libtorch tools ## writes images, kubectl plugin, chart, SBOMs and checksums to dist/; needs root on Debian
 	@scripts/release.sh $(CACHE) dist
 
-reproducible: tools ## two builds of the operator in two folders have the same bytes
+reproducible: tools ## builds the operator in two folders, and requires the same bytes
 	@scripts/reproducible.sh
 
-libtorch: tools ## libtorch into .libtorch/, checked by hash
+libtorch: tools ## downloads libtorch into .libtorch/, and verifies its hash
 	@python3 scripts/fetch.py libtorch .libtorch
 
-nvrtc: tools ## NVIDIA's compiler into a cache folder, checked by hash: a test compiles the kernels for GPUs by it
+nvrtc: tools ## downloads NVIDIA's compiler for GPU kernels into a cache folder, for a test, and verifies its hash
 	@python3 scripts/fetch.py nvrtc $(CACHE)/nvrtc
 	@echo $(NVRTC)
 
-texts: tools ## the Shakespeare plays into the workspace, checked by hash
+texts: tools ## downloads the Shakespeare plays into the workspace, and verifies their hash
 	@python3 scripts/fetch.py texts $(WORKSPACE)/corpus/shakespeare
 
-torch: tools $(TORCH) ## PyTorch, which `make bench` measures beside us, once into a cache folder: 3 GB
+torch: tools $(TORCH) ## installs PyTorch (3 GB) into a cache folder, for `make bench`, `make gpu` and `make transformers`
 
 $(TORCH):
 	@echo "installing PyTorch $(TORCH_VERSION) for the benchmark (once, into $@)"
 	@python3 -m pip install --quiet --target $@.new torch==$(TORCH_VERSION) numpy safetensors
 	@mv $@.new $@
 
-cluster-tools: ## Kubernetes and etcd for the tests, built once into a cache folder; needs Go 1.26
+cluster-tools: ## builds Kubernetes and etcd for the tests, once, into a cache folder; needs Go 1.26
 	@tests/cluster/tools.sh $(CACHE) $(TOOLS) >/dev/null
 
-# A missing prerequisite is one sentence with its remedy.
+# Checks the prerequisites. The message about a missing one names the remedy.
 tools:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.95 or newer from https://rustup.rs" >&2; exit 1; }
 	@command -v c++ >/dev/null || { echo "a C++ compiler is missing: install g++ (Debian: apt-get install g++)" >&2; exit 1; }
 	@command -v python3 >/dev/null || { echo "python3 is missing: install it with pip (Debian: apt-get install python3 python3-pip)" >&2; exit 1; }
 	@python3 -m pip --version >/dev/null 2>&1 || { echo "python3 has no pip: install it (Debian: apt-get install python3-pip)" >&2; exit 1; }
 
-clean: ## removes build output; the workspace and .libtorch stay
+clean: ## removes build output, but not the workspace and .libtorch
 	cargo clean

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds the images without a Docker engine, as OCI archives OUT/{operator,trainer,pause,probe,busybox}.tar; needs root on Debian.
-#   build.sh OUT [TARGET...]   trainer-cuda is built only if it is named: it fetches 2 GB of wheels
-# The binaries are those of `make build`, stripped, or those in the folder $BINARIES; $TAG is the images' tag, e2e by default. An
-# image whose inputs have not changed is left alone.
+# Builds the images without a Docker engine, as OCI archives OUT/{operator,trainer,pause,probe,busybox}.tar. Needs root
+# on Debian.
+#   build.sh OUT [TARGET...]   builds trainer-cuda only if it is named, because that downloads 2 GB of wheels
+# The script strips the binaries of `make build`, or those in the folder $BINARIES. $TAG is the images' tag, e2e by
+# default. The script does not rebuild an image whose inputs have not changed.
 set -euo pipefail
 export LC_ALL=C
 umask 022
@@ -19,19 +20,19 @@ tag=${TAG:-e2e}
 
 exec 9>"$out/.lock"
 flock 9
-# what a killed run left
+# a killed run leaves these folders behind
 rm -rf "$out"/.building-*
 scratch=$(mktemp -d "$out/.building-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# vfs and chroot need neither mounts nor a daemon; the storage lives as long as this script
+# vfs and chroot need neither mounts nor a daemon. The trap deletes the storage when this script ends
 buildah=(buildah --root "$scratch/storage" --runroot "$scratch/run" --storage-driver vfs)
 
 quietly() { "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; fail "this failed: $*"; }; }
 
-# Runs a command and says how long it took.
+# Runs a command and prints its duration.
 step() {
     local what=$1 start=${EPOCHREALTIME/./} tenths
     shift
@@ -43,13 +44,13 @@ step() {
 name_of() {
     case $1 in
         pause) echo localhost/pause:1 ;;
-        # under the name that the documentation's commands pull
+        # the name that the documentation's commands use
         busybox) echo docker.io/library/busybox:1.37 ;;
         *) echo "localhost/stagecoach-$1:$tag" ;;
     esac
 }
 
-# Bytes that an image's archive, which is its compressed size, must stay below.
+# The upper bound of the size of an image's archive in bytes. The archive is compressed.
 bound_of() {
     case $1 in
         operator) echo 30000000 ;;
@@ -68,7 +69,7 @@ inputs_of() {
     esac
 }
 
-# What the Dockerfile's stages would compile or fetch.
+# These functions make the files that the Dockerfile's stages would compile or download.
 binary() {
     mkdir -p "$scratch/$1/out/bin"
     strip -o "$scratch/$1/out/bin/$2" "$binaries/$2"
@@ -108,7 +109,7 @@ probe() {
     cd "$OLDPWD"
 }
 
-# What the user's own files are copied with, as Debian has it.
+# The image in which users copy their files to a volume, with Debian's busybox.
 busybox() {
     mkdir -p "$scratch/busybox/root/bin" "$scratch/busybox/root/tmp"
     debian_packages busybox-static
@@ -128,7 +129,8 @@ debian_packages() {
     cd "$OLDPWD"
 }
 
-# What stands in for distroless/cc: the same Debian packages, as this machine's apt has them, which also built the binaries.
+# Replaces distroless/cc by the same Debian packages. They come from this machine's apt, because the binaries were built
+# on this machine.
 unpack_base() {
     local root=$scratch/root package
     mkdir -p "$root/etc"
@@ -142,7 +144,7 @@ unpack_base() {
     printf '%s\n' root:x:0: nonroot:x:65532: >"$root/etc/group"
     install -d -m 1777 "$root/tmp"
     install -d -m 0700 -o 65532 -g 65532 "$root/home/nonroot"
-    # an archive keeps its owners, a copied folder does not
+    # an archive keeps the owners of its files, and a copied folder does not
     tar --create --sort=name --directory "$root" --file "$scratch/root.tar" .
     mv "$scratch/root.tar" "$out/.base.tar"
 }
@@ -153,7 +155,7 @@ base() {
     bud --tag localhost/base --file images/base/Dockerfile "$scratch/base"
 }
 
-# Without times in it, an image's digest says what it holds.
+# Without timestamps, images with equal contents have equal digests.
 bud() { quietly "${buildah[@]}" bud --isolation chroot --pull-never --timestamp 0 "$@"; }
 
 assemble() {
@@ -186,7 +188,7 @@ build() {
     esac
     step "assembling $1" assemble "$1"
     step "compressing $1" archive "$1"
-    # a run killed between these two builds again
+    # if the run is killed between these two commands, the next run builds the image again
     rm -f "$out/$1.inputs"
     mv "$scratch/$1.tar" "$out/"
     rm -rf "${scratch:?}/$1"

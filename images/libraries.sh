@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The shared libraries of an image, in one flat folder: each finds the others beside itself.
-#   libraries.sh gather LIST FOLDER ROOT...   copies what LIST names, each from the first ROOT that has it
-#   libraries.sh check FOLDER...              everything there needs is there too, or in the base, or the driver's
+# Copies and checks the shared libraries of an image. They are in one flat folder, in which each finds the others.
+#   libraries.sh gather LIST FOLDER ROOT...   copies each file of LIST to FOLDER, from the first ROOT that has it
+#   libraries.sh check FOLDER...              checks that the base image, the driver or a FOLDER has each library that
+#                                             the files need
 set -euo pipefail
 
 gather() {
@@ -10,7 +11,7 @@ gather() {
     mkdir -p "$folder"
     while read -r path; do
         for root; do [ ! -e "$root/$path" ] || break; done
-        # a link costs nothing; between file systems there are none
+        # a link takes no space, but works only inside one file system
         ln -fL "$root/$path" "$folder/" 2>/dev/null || cp -L "$root/$path" "$folder/"
     done < <(grep -v '^#' "$list")
 }

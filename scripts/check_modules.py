@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks the order of crates and modules: circles between the modules of a crate, crates that link libtorch without
-being listed here, crates that use one of a lower row in the table of docs/ARCHITECTURE.md, and files of test binaries
-that no `mod` declares, whose tests would never run.
+"""Checks the order of crates and modules. It refuses circles between the modules of a crate, crates that link libtorch
+without being listed here, crates that use a crate of a lower row in the table of docs/ARCHITECTURE.md, and files of
+test binaries that no `mod` declares, because their tests would never run.
 
-A module is a file or folder directly in `src`. It uses another one where its code, tests aside, has a path into it:
-`crate::other`, or `super::other` as far up. Cargo itself refuses circles between crates.
+A module is a file or folder directly in `src`. It uses another module if its code, without tests, contains a path to
+it: `crate::other`, or `super::other` with `super` repeated up to the crate. Cargo refuses circles between crates.
 """
 import json
 import pathlib
@@ -13,22 +13,22 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# all others build without libtorch
+# the packages that link libtorch; all other packages build without it
 WITH_LIBTORCH = {"stagecoach", "stagecoach-bench", "stagecoach-dashboard", "stagecoach-engine", "stagecoach-kernels",
                  "stagecoach-model", "stagecoach-planner", "stagecoach-replay", "stagecoach-tests", "stagecoach-transport"}
 PATH = re.compile(r"\b(crate|super(?:::super)*)::(?:\{([^;]*?)\}|(\w+))", re.S)
-# a module in a file of its own, with the path of the file if the module names it
+# a module in a separate file, and the path of the file if an attribute names it
 MOD = re.compile(r'(?:#\[path = "([^"]+)"\]\s*)?^\s*(?:pub(?:\([^)]*\))? )?mod (\w+);', re.M)
 
 
 def code(file):
-    """A file's code without comments, texts and tests."""
+    """Returns a file's code without comments, string literals and tests."""
     text = re.sub(r"//[^\n]*|\"(?:[^\"\\]|\\.)*\"", "", file.read_text())
     return text.split("#[cfg(test)]\nmod tests", 1)[0].split("#[cfg(test)]\npub(super) mod tests", 1)[0]
 
 
 def first_names(group):
-    """The first names of the paths in `a::{b, c}, d`."""
+    """Returns the first names of the paths in `a::{b, c}, d`."""
     names, depth = [], 0
     for part in re.split(r"([{},])", group):
         depth += (part == "{") - (part == "}")
@@ -38,7 +38,7 @@ def first_names(group):
 
 
 def uses(source):
-    """For each module of a crate the modules that it uses, with the file that does."""
+    """Returns for each module of a crate the modules that it uses, each with a file that uses it."""
     modules = {path.stem for path in source.iterdir() if path.suffix == ".rs" or path.is_dir()} - {"lib", "main", "bin"}
     found = {module: {} for module in sorted(modules)}
     for file in sorted(source.rglob("*.rs")):
@@ -46,7 +46,7 @@ def uses(source):
         module = inner.parts[0].removesuffix(".rs")
         if module not in modules or "tests" in inner.with_suffix("").parts:
             continue
-        # the names of the module that the file's code is in
+        # the number of names in the path of the file's module
         depth = len(inner.parts) - (file.name == "mod.rs")
         for start, group, name in PATH.findall(code(file)):
             if start == "crate" or start.count("super") == depth:
@@ -57,7 +57,7 @@ def uses(source):
 
 
 def circle(graph):
-    """A circle of the graph, if there is one."""
+    """Returns a circle of the graph, or None."""
     state, stack = {}, []
 
     def visit(node):
@@ -75,7 +75,7 @@ def circle(graph):
 
 
 def undeclared(root):
-    """The files in the folder of a test binary's root that no `mod` declares, directly or through other modules."""
+    """Returns the files beside a test binary's main.rs that no `mod` declares, directly or through other modules."""
     declared, open_files = {root}, [root]
     while open_files:
         file = open_files.pop()
@@ -89,7 +89,7 @@ def undeclared(root):
 
 
 def rows():
-    """The crates of docs/ARCHITECTURE.md, by package, with the numbers of their rows."""
+    """Returns the packages in the table of docs/ARCHITECTURE.md, with the numbers of their rows."""
     table = (ROOT / "docs/ARCHITECTURE.md").read_text().split("Modules of", 1)[0]
     crates = re.findall(r"^\| `(?:crates/)?([\w-]+)` \|", table, re.M)
     return {"stagecoach" if crate == "trainer" else f"stagecoach-{crate}": row for row, crate in enumerate(crates)}

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Fetches what the build and the default job need, each checked by hash: `fetch.py libtorch|nvrtc|texts DIR`.
+"""Downloads the files that the build and the default job need, and verifies their hashes:
+`fetch.py libtorch|nvrtc|texts DIR`.
 
-Needs Python 3 with pip and nothing else. What is there already is left alone; what is unpacked appears by one rename.
+The script needs only Python 3 with pip. It keeps a DIR that it made from the same list. A new DIR appears by one
+rename.
 """
 
 import hashlib

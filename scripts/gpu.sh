@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# `make gpu`, which measures on a GPU, in two parts, as the machine with the GPU may have neither Rust nor a network.
-#   gpu.sh pack FOLDER             copies the binaries that are needed, stripped, and all of them compressed to FOLDER.tar.gz
+# The two parts of `make gpu`. The machine with the GPU may have neither Rust nor a network.
+#   gpu.sh pack FOLDER             copies the necessary binaries to FOLDER, stripped, and packs them as FOLDER.tar.gz
 #   gpu.sh run FOLDER [RESULTS [PART...]]
-#                                  runs them there, with the libtorch of a Python that has torch 2.11 for CUDA 13, or with $LIBTORCH's;
-#                                  FOLDER.tar.gz will do as well. With names of parts, only these are measured
+#                                  runs the binaries of FOLDER or FOLDER.tar.gz, with the libtorch of $LIBTORCH, or of
+#                                  a Python that has torch 2.11 for CUDA 13; with names of parts, measures only these
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,10 +12,10 @@ pack() {
     mkdir -p "$folder"
     tests=$(cargo test --workspace --lib --no-run --message-format=json | python3 -c '
 import json, sys
-built = [json.loads(line) for line in sys.stdin]  # all of it: cargo fails if nobody reads on
+built = [json.loads(line) for line in sys.stdin]  # all lines: cargo fails if its output has no reader
 print(next(b["executable"] for b in built if b.get("executable") and b["target"]["name"] == "stagecoach_kernels" and "lib" in b["target"]["kind"]))')
     strip -o "$folder/kernel-tests" "$tests"
-    # without a GPU the stand-in takes the place of NCCL and of the driver
+    # without a GPU, the stand-in replaces NCCL and the driver
     for name in stagecoach stagecoach-bench libhost_waits.so libnccl_stand_in.so; do strip -o "$folder/$name" "target/debug/$name"; done
     git describe --always --abbrev=40 --dirty >"$folder/commit"
     tar -czf "$folder.tar.gz" -C "$folder" kernel-tests stagecoach stagecoach-bench libhost_waits.so libnccl_stand_in.so commit

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the schema of a pod template that the CRD holds: crates/api/src/crd/pod_template.json.
+"""Writes the schema of the pod template in the CRD: crates/api/src/crd/pod_template.json.
 
-Kubernetes' own OpenAPI document, which is part of its Go module, is turned into a structural schema: references are
-resolved, descriptions and Go's zero values are left out, the keys of lists are kept. To move to another version of
-Kubernetes, change VERSION, run `python3 scripts/pod_template.py && make manifests`, and look at the difference.
+The script turns the OpenAPI document in Kubernetes' Go module into a structural schema. It resolves references, leaves
+out descriptions and Go's zero values, and keeps the keys of lists. To move to another version of Kubernetes, change
+VERSION, run `python3 scripts/pod_template.py && make manifests`, and review the difference.
 """
 
 import json
@@ -18,7 +18,7 @@ KEPT = [
     "type", "format", "enum", "required", "properties", "items", "additionalProperties",
     "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type",
 ]
-# What people write into the metadata of a template; the rest belongs to objects that exist.
+# The fields of metadata that users write into a template. The other fields belong to existing objects.
 METADATA = ["annotations", "finalizers", "labels", "name", "namespace"]
 # Kubernetes refuses these in a pod that is created.
 REFUSED = {"io.k8s.api.core.v1.PodSpec": ["ephemeralContainers"]}
@@ -41,7 +41,7 @@ def main():
 
 
 def structural(schemas, schema):
-    """The schema with its references resolved and nothing that a CRD's schema may not say."""
+    """Returns the schema with its references resolved, and only with the keywords that a CRD's schema may have."""
     for reference in [schema, *schema.get("allOf", [])]:
         if "$ref" in reference:
             name = reference["$ref"].split("/")[-1]
@@ -59,7 +59,7 @@ def structural(schemas, schema):
     for key in ["items", "additionalProperties"]:
         if key in schema:
             result[key] = structural(schemas, schema[key])
-    # The key of a list must be there or have a default.
+    # A key of a list must be required or have a default.
     for key in schema.get("x-kubernetes-list-map-keys", []):
         item = result["items"]
         if key not in item.get("required", []):
@@ -68,7 +68,7 @@ def structural(schemas, schema):
 
 
 def adjusted(name, schema):
-    """The schema of a name, without the fields that have no meaning in a template."""
+    """Returns the schema of a type without the fields that have no meaning in a template."""
     properties = schema.get("properties", {})
     if name.endswith(".ObjectMeta"):
         properties = {key: properties[key] for key in METADATA}

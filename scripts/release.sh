@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Makes what a release consists of, in one folder that appears when all is there: release.sh CACHE OUT
-#   the images as OCI archives, kubectl's plugin, the chart's package, the CRD, what each image is made of (CycloneDX), and SHA256SUMS
-# Needs what images/build.sh needs. With $BINARIES, nothing is compiled: the binaries in that folder are taken.
+# Makes the files of a release in a folder that appears when it is complete: release.sh CACHE OUT
+#   the images as OCI archives, kubectl's plugin, the chart's package, the CRD, SBOMs (CycloneDX) of the images and the
+#   plugin, and SHA256SUMS
+# The script has the prerequisites of images/build.sh. With $BINARIES, it compiles nothing, and takes the binaries in
+# that folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=$1 out=$2

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds a binary twice, from copies of the sources in two folders, and compares the two: reproducible.sh [PACKAGE [BINARY]]
+# Builds a binary twice, from copies of the sources in two folders, and compares the builds:
+# reproducible.sh [PACKAGE [BINARY]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 package=${1:-stagecoach-operator}

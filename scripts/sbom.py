@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes what an image is made of, as CycloneDX: `sbom.py PACKAGE FILE [REQUIREMENTS...]`.
+"""Writes the list of an image's components as CycloneDX: `sbom.py PACKAGE FILE [REQUIREMENTS...]`.
 
-Of a Cargo package: what its binary is linked from on Linux, with the checksums of Cargo.lock. Of REQUIREMENTS, which pip reads:
-the wheels and their hashes. The same sources give the same bytes. What the base image has, it says itself.
+The list has the crates from which the package's binary is linked on Linux, with the checksums of Cargo.lock. It also
+has the wheels in REQUIREMENTS, which are files for pip, with their hashes. It has no components of the base image. The
+same sources give the same bytes.
 """
 
 import json
@@ -27,13 +28,13 @@ def component(ecosystem, name, version, digest=None, licence=None):
     if digest:
         made["hashes"] = [{"alg": "SHA-256", "content": digest}]
     if licence:
-        # an older form of Cargo's
+        # Cargo's older form of licences has `/` between alternatives
         made["licenses"] = [{"expression": licence.replace("/", " OR ")}]
     return made
 
 
 def cargo(package):
-    """The components that `package` is linked from, itself first, and what each depends on."""
+    """Returns the components from which `package` is linked, itself first, and the dependencies of each."""
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if result.returncode:

@@ -6,8 +6,8 @@ mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
-# The same selection as everywhere, so that no other crate is built again; what it leaves in place of this version's programs
-# the next build replaces.
+# The selection of packages is the same as in other builds, so that Cargo builds no other crate again. The programs
+# replace this version's programs in the target folder, until the next build replaces them again.
 cargo build --workspace --quiet --bin stagecoach-operator --bin crdgen --features stagecoach-operator/next-version
 cp "$target/debug/stagecoach-operator" "$folder/"
 "$target/debug/crdgen" >"$folder/crd.yaml"

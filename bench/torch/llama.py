@@ -1,5 +1,5 @@
-"""A Llama in plain PyTorch, and the files from which both trainers start: a Hugging Face model directory and a corpus of
-token ids."""
+"""A Llama in plain PyTorch, and the files from which both trainers start: a Hugging Face model directory and a corpus
+of token ids."""
 
 import json
 import pathlib
@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-# Ids 0 and 1: the corpus does not contain them, so that it is one document. Without a token that begins a text none is put
-# before the corpus.
+# The tokens with the ids 0 and 1. The corpus contains neither of them, so it is one document. No token begins a text,
+# so the trainers put none before the corpus.
 SPECIAL_TOKENS = ["[EOT]", "[PAD]"]
 
 
 def rotary_tables(c):
-    """cos and sin of each position, `[positions, head_dim]`, in Hugging Face's layout: pair i is (x[i], x[i + dim/2])."""
+    """Returns cos and sin of each position, `[positions, head_dim]`, in Hugging Face's layout.
+    Pair i is (x[i], x[i + dim/2])."""
     dim = c["hidden_size"] // c["num_attention_heads"]
     frequency = c["rope_theta"] ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angle = torch.arange(c["max_position_embeddings"], dtype=torch.float64)[:, None] * torch.cat([frequency, frequency])
@@ -74,8 +75,8 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Layers [first, last) of a Llama: embedding and head are there if the first and the last layer are. Parameters have
-    Hugging Face's names, but for the prefix `model.` of all but the head."""
+    """Layers [first, last) of a Llama. It has the embedding if it has the first layer, and the head if it has the last
+    layer. Parameters have Hugging Face's names without the prefix `model.` (see `file_name`)."""
 
     def __init__(self, c, first=0, last=None):
         super().__init__()
@@ -99,7 +100,7 @@ class Llama(nn.Module):
         return self.lm_head(self.norm(x)) if hasattr(self, "lm_head") else x
 
     def file_name(self, name):
-        """The name of a parameter in the model's file."""
+        """Returns the name of a parameter in the model's file."""
         return name if name.startswith("lm_head") else f"model.{name}"
 
     def load(self, folder):
@@ -107,7 +108,7 @@ class Llama(nn.Module):
         self.load_state_dict({name: weights[self.file_name(name)] for name, _ in self.named_parameters()})
 
     def parameter_groups(self, weight_decay):
-        """Norms and embeddings do not decay."""
+        """Returns two parameter groups. Norms and embeddings have no weight decay."""
         named = list(self.named_parameters())
         undecayed = [p for name, p in named if "norm" in name or "embed" in name]
         decayed = [p for name, p in named if not ("norm" in name or "embed" in name)]
@@ -115,7 +116,7 @@ class Llama(nn.Module):
 
 
 def write_inputs(folder, config, sequences, length):
-    """Writes `model/` (weights, config.json, tokenizer.json) and `corpus/ids.u16`: the sequences' ids and one more."""
+    """Writes `model/` (weights, config.json, tokenizer.json) and `corpus/ids.u16` (all sequences, and one more id)."""
     generator = torch.Generator().manual_seed(0)
     model = Llama(config)
     for name, parameter in model.named_parameters():
@@ -141,7 +142,7 @@ def write_inputs(folder, config, sequences, length):
 
 
 def read_batch(folder, sequences, length):
-    """Inputs and targets, `[sequences, length]`."""
+    """Returns inputs and targets, `[sequences, length]`."""
     data = bytearray((folder / "corpus/ids.u16").read_bytes())
     ids = torch.frombuffer(data, dtype=torch.uint16).long()
     return ids[: sequences * length].view(sequences, length), ids[1 : sequences * length + 1].view(sequences, length)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""PyTorch's pipeline runtime with a model that sleeps: one rank. Rank 0 prints, as JSON, the seconds of each step and the
-seconds that every rank slept in it. The argument is the JSON object that bench/src/sleep/mod.rs makes."""
+"""Runs one rank of PyTorch's pipeline runtime with a model that sleeps. Rank 0 prints as JSON, for each step, the
+seconds of the step and the seconds that each rank slept. The argument is the JSON object that bench/src/sleep/mod.rs
+makes."""
 
 import json
 import sys
@@ -23,7 +24,7 @@ def sleep(seconds):
 
 
 class SleepInput(torch.autograd.Function):
-    """Sleeps in F and in I."""
+    """Sleeps in the forward pass (F) and in the backward pass of the input (I)."""
 
     @staticmethod
     def forward(ctx, x, seconds):
@@ -38,7 +39,7 @@ class SleepInput(torch.autograd.Function):
 
 
 class SleepWeight(torch.autograd.Function):
-    """Sleeps in W."""
+    """Sleeps in the backward pass of the weight (W)."""
 
     @staticmethod
     def forward(ctx, weight, seconds):
@@ -64,7 +65,7 @@ class Chunk(torch.nn.Module):
 def main():
     global slept
     settings = json.loads(sys.argv[1])
-    # its first exchange of shapes sends to itself, which gloo can't
+    # the first step sends dummy tensors to the neighbouring stages, and gloo can't send to a stage on the same rank
     pipeline_stage._PipelineStageBase._get_init_p2p_neighbors_ops = lambda self: []
     dist.init_process_group("gloo")
     torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What `make gpu` measures beside us: PyTorch trains a Llama with weights and tokens at random, in bf16 by autocast, with fp32
-weights and a fused AdamW. The argument is the JSON object that bench/src/gpu/torch.rs makes; prints the seconds of each step as JSON."""
+"""Trains a Llama in PyTorch for the comparison of `make gpu`: with random weights and tokens, bf16 by autocast, fp32
+weights and a fused AdamW. The argument is the JSON object that bench/src/gpu/torch.rs makes. Prints the seconds of each
+step as JSON."""
 
 import json
 import sys

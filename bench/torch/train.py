@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The peer that `make bench` measures: PyTorch's own way to train what the job trains.
+"""Trains in PyTorch the model that Stagecoach trains in `make bench`.
 
-    python3 train.py '{"config": {...}, ...}'   writes the model and the corpus that both trainers start from
-    python3 train.py '{...}'                    trains; with RANK and WORLD_SIZE one rank of a pipeline, of replicas, or both
+    python3 train.py '{"config": {...}, ...}'   writes the model and the corpus from which both trainers start
+    python3 train.py '{...}'                    trains; with RANK and WORLD_SIZE as one rank of a pipeline, of replicas,
+                                                or of both
 
-The argument is the JSON object that bench/src/training/contender.rs makes. Rank 0 appends a line to `metrics` after each
-step: {"step": 1, "loss": 7.6, "gradientNorm": 0.9, "seconds": 1.2}."""
+The argument is the JSON object that bench/src/training/contender.rs makes. Rank 0 appends a line to `metrics` after
+each step: {"step": 1, "loss": 7.6, "gradientNorm": 0.9, "seconds": 1.2}."""
 
 import contextlib
 import json
@@ -29,7 +30,8 @@ def cross_entropy(logits, targets):
 
 
 def single(settings, config, ids, targets):
-    """A replica of one process: gradients accumulate over its microbatches, and are averaged with the last one."""
+    """Prepares a replica of one process. Gradients accumulate over its microbatches. DistributedDataParallel averages
+    them over the replicas in the backward pass of the last microbatch."""
     model = Llama(config)
     model.load(settings["folder"])
     replicas = settings["dataParallel"]
@@ -59,21 +61,22 @@ def single(settings, config, ids, targets):
 
 
 def mean_over(group, number):
-    """The mean of a number over the ranks of a group."""
+    """Returns the mean of a number over the ranks of a group."""
     sum_of_all = torch.tensor([number])
     dist.all_reduce(sum_of_all, group=group)
     return sum_of_all.item() / dist.get_world_size(group)
 
 
 def pipelined(settings, config, ids, targets):
-    """A rank of torch.distributed.pipelining, in one of the replicas of the pipeline, which are counted one after the other."""
-    # Its first exchange of shapes sends to itself, which gloo can't; the receive buffers come with the first step.
+    """Prepares a rank of torch.distributed.pipelining. The ranks are numbered replica by replica."""
+    # The first step sends dummy tensors to the neighbouring stages. gloo can't send to a stage on the same rank, so
+    # this line removes them.
     pipeline_stage._PipelineStageBase._get_init_p2p_neighbors_ops = lambda self: []
     dist.init_process_group("gloo")
     replicas = settings["dataParallel"]
     ranks = dist.get_world_size() // replicas
     replica, rank = divmod(dist.get_rank(), ranks)
-    # every process makes all groups
+    # new_group is collective: every process creates all groups
     pipelines = [dist.new_group([replica * ranks + rank for rank in range(ranks)]) for replica in range(replicas)]
     peers = [dist.new_group([replica * ranks + rank for replica in range(replicas)]) for rank in range(ranks)]
     pipeline = pipelines[replica]

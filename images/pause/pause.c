@@ -1,10 +1,10 @@
-// Holds a pod's namespaces: as process 1 it reaps orphans and ends on SIGTERM, and does nothing else.
+// Keeps a pod's namespaces alive. As process 1, it reaps orphans, and exits on SIGTERM or SIGINT.
 #include <signal.h>
 
 int main(void) {
     // with SIGCHLD ignored the kernel reaps every child at once
     signal(SIGCHLD, SIG_IGN);
-    // a blocked signal reaches process 1, one with the default action does not
+    // the kernel drops a signal to process 1 that has the default action, but keeps a blocked signal pending
     sigset_t ends;
     sigemptyset(&ends);
     sigaddset(&ends, SIGTERM);

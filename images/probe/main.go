@@ -1,8 +1,8 @@
-// The probe is a test's stand-in for what is not Stagecoach's own: a torchrun-style trainer, and small tools for pods.
+// The probe has programs for tests that are not Stagecoach's: a torchrun-style trainer, and small tools for pods.
 //
 //	probe                    all-reduce over all ranks (train.go)
 //	probe serve [ADDRESS]    answer HTTP with the pod's name and the path, on :8080 by default
-//	probe lookup HOST:PORT   look the name up and fetch its page, for a minute or until it works
+//	probe lookup HOST:PORT   look the name up and fetch its page; retry for a minute
 //	probe eat MIB            take memory, then do nothing until SIGTERM
 //	probe sleep              do nothing until SIGTERM
 package main
@@ -113,7 +113,7 @@ func eat(mebibytes string) error {
 	return nil
 }
 
-// Tries again until it works, the time is up or the process is asked to leave; tells why not every few seconds.
+// Retries until `try` succeeds, the time is over or the context ends. Prints the error every few seconds.
 func until(ctx context.Context, patience time.Duration, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

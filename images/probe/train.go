@@ -12,13 +12,14 @@ import (
 	"time"
 )
 
-// A trainer that runs under torchrun's variables: rank 0 opens a store at MASTER_PORT, all ranks send it a number each round
-// and get the sum back. FAIL_ONCE=RANK ends that rank in the second round of the first attempt.
+// A trainer that reads torchrun's variables. Rank 0 listens at MASTER_PORT. In each round, all other ranks send it a
+// number and receive the sum of all numbers. FAIL_ONCE=RANK makes that rank fail in the second round of the first
+// attempt.
 type job struct {
 	address, port        string
 	rank, world          int
 	attempt, failOnce    int
-	rounds, milliseconds int // so many sums, with so much time between them
+	rounds, milliseconds int // the number of rounds, and the pause after each
 	patience             time.Duration
 }
 
@@ -43,7 +44,7 @@ func fromEnvironment(get func(string) string) (job, error) {
 	return j, errors.Join(wrong...)
 }
 
-// Another is the cause: its exit code is 75.
+// The error of a rank that lost another rank. The probe then exits with code 75, because the other rank is the cause.
 var errLostPeer = errors.New("lost a peer")
 
 func (j job) train(ctx context.Context, out io.Writer) error {
@@ -78,7 +79,7 @@ type peer struct {
 	*json.Decoder
 }
 
-// The store for others, all others for the store.
+// Connects rank 0 with all other ranks. Returns all other ranks on rank 0, and only rank 0 on each other rank.
 func (j job) join(ctx context.Context) (peers []peer, err error) {
 	meet := func(c net.Conn) { peers = append(peers, peer{c, json.NewEncoder(c), json.NewDecoder(c)}) }
 	if j.rank != 0 {

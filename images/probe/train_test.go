@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Runs one attempt of three ranks; what each printed, and its error.
+// Runs one attempt of three ranks. Returns the output and the error of each.
 func attempt(t *testing.T, number int) (printed [3]string, failed [3]error) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A kubectl that knows three jobs, each with a pod of stage 0: `small`, whose pod runs, `ended` and `pending`.
-# A created job is named `made` and has failed with exit code 74.
+# A fake kubectl with three jobs, each with a pod of stage 0: the pod of `small` runs, that of `ended` has succeeded,
+# and that of `pending` is pending. A created job gets the name `made` and has failed with exit code 74.
 job() { echo '{"metadata": {"name": "'"$1"'", "uid": "'"$1"'"}, "spec": {"storage": {"path": "jobs/'"$1"'"}}}'; }
 pods() {
     echo '{"items": [{"metadata": {"name": "'"$1"'-0-1", "labels": {"stagecoach.dev/stage": "0", "stagecoach.dev/attempt": "1"}},

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the tools of a test cluster from Go modules, each once, and prints the folder that holds them.
-#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl, helm, the Lua that Argo CD has, the CRDs of other schedulers, and
-#                                 Kueue; `node` for what a real node takes besides, `otelcol` for a collector of metrics and traces
+#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl, helm, Argo CD's Lua, the CRDs of other schedulers,
+#                                 and Kueue; `node` adds the tools of a node; `otelcol` is an OpenTelemetry collector
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=$1; shift
@@ -11,7 +11,7 @@ case "$*" in
     node) set -- "${plane[@]}" kubelet kube-proxy containerd containerd-shim-runc-v2 ctr coredns ;;
 esac
 
-# Where a tool's package is, and in which module its version is pinned.
+# module_of prints the module that pins a tool's version, and package_of prints the tool's package.
 module_of() {
     case $1 in
         kube*) echo kubernetes ;;
@@ -24,7 +24,7 @@ package_of() {
     case $1 in
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         helm) echo helm.sh/helm/v4/cmd/helm ;;
-        # of parts that their makers publish without a program
+        # a program of this repository, from the parts that the collector's authors publish
         otelcol) echo . ;;
         glua) echo github.com/yuin/gopher-lua/cmd/glua ;;
         kwok) echo sigs.k8s.io/kwok/cmd/kwok ;;
@@ -37,18 +37,19 @@ package_of() {
     esac
 }
 hash() { cat "$@" | sha256sum | cut -c1-12; }
-# The source of a module that the module in folder $1 pins, and of which it may build nothing.
+# Downloads the module $2, which the module in folder $1 pins, and prints the folder with its source.
 source_of() { (cd "$1" && go mod download "$2" && go list -m -f '{{.Dir}}' "$2"); }
 
-# A changed pin is another folder: no build is ever mixed with an older one. A module's tools are built into the folder of its
-# own pins, so that the others' needn't be built anew; the folder of all pins links to what was asked for.
+# The name of a folder has a hash of its pins, so that builds of different pins never mix. The tools of a module are in
+# the folder of the module's pins, so that a changed pin rebuilds only the tools of its module. The folder of all pins
+# has links to the requested tools.
 folder=$cache/cluster-$(hash */go.{mod,sum})
 mkdir -p "$folder"
 # one build at a time, also across checkouts
 exec 9>"$cache/.cluster-lock"
 flock 9
 
-# Kubernetes reads its own version from the linker; without it charts that ask for a version refuse the server.
+# The linker sets the version that Kubernetes reports. Without it, charts that require a version refuse the server.
 version=$(sed -nE 's/^require k8s.io\/kubernetes (v[0-9.]+)$/\1/p' kubernetes/go.mod)
 IFS=. read -r major minor _ <<<"${version#v}"
 stamp=k8s.io/component-base/version
@@ -65,16 +66,16 @@ for tool in "$@"; do
         mkdir -p "$cache/$built"
         (cd "$module" && CGO_ENABLED=0 nice go build -p 2 -trimpath -ldflags="$flags" \
             -o "$cache/$built/.building-$tool" "$(package_of "$tool")")
-        # its CRD comes with its source
+        # JobSet's source contains its CRD
         [ "$tool" != jobset ] || install -m 644 "$(source_of jobset sigs.k8s.io/jobset)"/config/components/crd/bases/*.yaml \
             "$cache/$built/jobset.crd.yaml"
-        # Kueue ships both, its webhooks as they are inside a cluster
+        # Kueue's source contains its CRDs, and its webhooks as they are inside a cluster
         if [[ $tool == kueue* ]]; then
             components=$(source_of "$module" sigs.k8s.io/kueue)/config/components
             cat "$components"/crd/bases/*.yaml >"$cache/$built/$tool.crds.yaml"
             cat "$components"/webhook/manifests.yaml >"$cache/$built/$tool.webhooks.yaml"
         fi
-        # Volcano makes its CRDs from its types with this tool, scheduler-plugins ships them
+        # controller-gen makes Volcano's CRDs from its types, and the source of scheduler-plugins contains its CRDs
         if [ "$tool" = controller-gen ]; then
             (cd podgroups && nice "$cache/$built/.building-$tool" crd output:crd:dir="$cache/$built" \
                 paths=volcano.sh/apis/pkg/apis/scheduling/v1beta1)

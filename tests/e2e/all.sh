@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All tests that need a node, on the one that run.sh started; arguments are names of tests.
+# Runs all tests that need a node, on the node that run.sh started. The arguments, if any, are the names of tests.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ $# -gt 0 ] || cargo test --quiet --workspace --test node containers:: -- --ignored
-# one after the other: most of them disturb the whole node
+# one test after the other, because most of them disturb the whole node
 cargo test --quiet --workspace --test product -- --ignored --test-threads=1 --nocapture "$@"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Starts a node, runs a command that needs one, and takes back all it did to the machine, whatever happens.
-#   run.sh CACHE COMMAND...      `make build` comes first
+# Starts a node, runs a command that needs one, and undoes the node's changes to the machine, even after a failure.
+#   run.sh CACHE COMMAND...      needs the binaries of `make build`
 set -euo pipefail
 cache=$1; shift
 cd "$(dirname "$0")/../.."
-# sockets are in there, whose paths must be short
+# the path must be short, because the folder contains sockets
 STAGECOACH_NODE=$(mktemp -d "${TMPDIR:-/tmp}/stagecoach-node-XXXXXX")
 export STAGECOACH_NODE STAGECOACH_IMAGES=$cache/images
 
@@ -12,7 +12,7 @@ end() {
     local status=$?
     trap - EXIT INT TERM HUP
     [ $status = 0 ] || { mkdir -p "$cache/e2e-logs" && cp -r "$STAGECOACH_NODE/logs/." "$cache/e2e-logs"; } 2>/dev/null || true
-    # what could not be ended keeps its folder: it says what is left to be taken back
+    # if the node can't be ended, its folder stays, because it lists the changes that are left
     if target/debug/stagecoach-node down "$STAGECOACH_NODE"; then rm -rf "$STAGECOACH_NODE"; else status=1; fi
     exit $status
 }

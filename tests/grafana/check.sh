@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Holds the chart's dashboard to the schema that Grafana publishes, as types of TypeScript: a field that does not exist, or has
-# another type, is refused.
-#   check.sh CACHE        installs schema and compiler there, once; needs Node.js
+# Checks the chart's dashboard against Grafana's schema, which consists of TypeScript types. The check fails if a field
+# does not exist or has another type.
+#   check.sh CACHE        installs the schema and the compiler in CACHE once; needs Node.js
 set -euo pipefail
 cd "$(dirname "$0")"
 command -v npm >/dev/null || { echo "npm is missing: install Node.js (Debian: apt-get install npm)" >&2; exit 1; }
@@ -26,7 +26,7 @@ is_dashboard() {
 }
 
 is_dashboard < "$dashboard"
-# the check itself: neither a misspelt field nor another type passes
+# tests the check: it must refuse a misspelt field and a field of another type
 for mistake in 's/"gridPos"/"gridPosition"/' 's/"unit": "s"/"unit": 1/' 's/"title": "Stagecoach"/"title": null/'; do
     if sed "$mistake" "$dashboard" | is_dashboard > /dev/null; then
         echo "a dashboard with $mistake passes: the check is broken" >&2

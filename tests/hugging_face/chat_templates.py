@@ -1,12 +1,13 @@
-"""Ids and masks that Hugging Face's transformers makes of random conversations with chat templates.
+"""Writes the ids and masks that Hugging Face's transformers makes of random conversations with chat templates.
 
     chat_templates.py DIR
 
 Each folder in DIR has a tokenizer.json, a template.jinja with {% generation %} blocks, and a settings.json: the date,
-the texts of special tokens by name, the roles that messages have, and what they have beside texts. The script adds
-expected.json: random conversations, none of which spells a special token, with the ids, the mask of the assistant's
-tokens, whether a token crosses the border of a block, and the ids of the prompt for a next turn; or with the message of
-the exception. In 200 of them the assistant has tokens and no token crosses a border. `make transformers` runs it.
+the special tokens by name, and the roles and the features of messages. The script adds expected.json with random
+conversations, none of which contains a special token. Each conversation has the ids, the mask of the assistant's
+tokens, whether a token crosses the border of a block, and the ids of the prompt for the next turn, or else the message
+of an exception. In 200 conversations, the assistant has tokens and no token crosses a border. `make transformers` runs
+the script.
 """
 
 import datetime
@@ -87,7 +88,7 @@ def crosses(offsets, border):
 
 def expected(tokenizer, plain, made):
     arguments = {"conversation": made["messages"], "tools": made.get("tools")}
-    # as apply_chat_template passes them on
+    # apply_chat_template also renders messages without the fields that are None
     messages = [{name: value for name, value in message.items() if value is not None} for message in made["messages"]]
     try:
         whole = tokenizer.apply_chat_template(**arguments, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
@@ -119,7 +120,7 @@ def main():
         chat_template_utils.datetime = Fixed
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **settings["named"])
         tokenizer.chat_template = (folder / "template.jinja").read_text()
-        # with offsets that include the white space of a token
+        # without a post-processor, the offsets of a token include its white space
         definition = json.loads((folder / "tokenizer.json").read_text())
         plain = Tokenizer.from_str(json.dumps({**definition, "post_processor": None}))
         special = [token["content"] for token in definition["added_tokens"] if token["special"]]

@@ -1,4 +1,4 @@
-"""What Hugging Face's own clients read from the hub at HF_ENDPOINT.
+"""Reads with Hugging Face's clients from the hub at HF_ENDPOINT.
 
 `hub_reader.py make FOLDER` writes the files of two data sets with the same texts: lines.jsonl and table.parquet.
 `hub_reader.py read` prints, as JSON, what huggingface_hub and datasets find. `make datasets` runs both.

@@ -1,9 +1,9 @@
-"""Makes tiny-llama/: a Llama as Hugging Face's tools write it, by `safetensors` and `numpy` alone.
+"""Makes tiny-llama/, a Llama in the files of Hugging Face's tools, with only `safetensors` and `numpy`.
 
     pip install 'safetensors>=0.8' numpy && python3 make.py
 
-Two shards and an index. The first holds BF16, the second F32, as in a model whose parts were saved apart. The tokenizer is
-byte-level BPE with a few merges for the tests' corpus. The same bytes come out each time.
+The model has two shards and an index. The first shard is BF16 and the second F32, as in a model whose parts were saved
+separately. The tokenizer is a byte-level BPE with a few merges for the tests' corpus. Each run writes the same bytes.
 """
 
 import json
@@ -19,7 +19,7 @@ SYLLABLES = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu
 
 
 def tokenizer():
-    # the bytes as printable characters, as GPT-2 has them
+    # the printable characters that GPT-2 uses for bytes
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = printable + [256 + i for i in range(256 - len(printable))]
     vocabulary = SPECIAL + [chr(code) for code in sorted(alphabet)]
@@ -85,7 +85,7 @@ def shapes(vocabulary):
 def values(draws, name, shape, half):
     centre = 1 if "norm" in name else 0
     drawn = (centre + draws.normal(0, 0.1, shape)).astype("<f4")
-    # BF16 is the upper half of an fp32
+    # BF16 is the upper half of an F32
     return (drawn.view("<u4") >> 16).astype("<u2") if half else drawn
 
 

@@ -1,10 +1,11 @@
-"""Small imitations of eight families' tokenizers, and what Hugging Face's transformers makes of texts with them.
+"""Imitates the tokenizers of eight model families, and tokenises texts with them in Hugging Face's transformers.
 
     tokenizer_families.py DIR
 
-Each family gets a folder in DIR: tokenizer.json and tokenizer_config.json with the family's normalizer, pre-tokenizer, added tokens and
-settings, config.json and generation_config.json with its special ids, and expected.json: the ids of 1,000 texts with special tokens
-parsed and as text, and the ids that begin, end and pad. `make transformers` runs it.
+The script makes a folder in DIR for each family. tokenizer.json and tokenizer_config.json have the family's normalizer,
+pre-tokenizer, added tokens and settings, but a small vocabulary. config.json and generation_config.json have its
+special ids. expected.json has the ids of 1,000 texts, with special tokens parsed and as text, and the ids that begin,
+end and pad a text. `make transformers` runs the script.
 """
 
 import json
@@ -39,7 +40,7 @@ def byte_level(pattern):
 
 
 def sentencepiece(prefix):
-    """A BPE with bytes for what it lacks, as SentencePiece's are converted."""
+    """Returns a BPE with byte fallback, like a converted SentencePiece tokenizer, and no alphabet."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     replace = normalizers.Replace(" ", "\u2581")
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), replace]) if prefix else replace
@@ -47,7 +48,7 @@ def sentencepiece(prefix):
 
 
 def trained(tokenizer, alphabet, special, words):
-    """With `special` and then `words` as the first words of the vocabulary, and all bytes for a fallback."""
+    """Trains a tokenizer whose vocabulary begins with `special`, `words` and, without an alphabet, all bytes."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)] if not alphabet else []
     trainer = trainers.BpeTrainer(
         vocab_size=1200, special_tokens=special + words + bytes_, initial_alphabet=alphabet, show_progress=False
@@ -55,13 +56,13 @@ def trained(tokenizer, alphabet, special, words):
     texts = [" ".join(WORDS[:14]) * 3, "\n".join(WORDS[:14])]
     tokenizer.train_from_iterator(texts, trainer)
     definition = json.loads(tokenizer.to_str())
-    # words and bytes are of the vocabulary alone
+    # `words` and bytes belong only to the vocabulary
     definition["added_tokens"] = [token for token in definition["added_tokens"] if token["content"] in special]
     return Tokenizer.from_str(json.dumps(definition))
 
 
 def family(name):
-    """The tokenizer, its configuration, and the special ids of the model's configurations, by the tokens' names."""
+    """Returns the tokenizer, its configuration, and the special ids of config.json and generation_config.json."""
     post = None
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     model, generation, plain = {}, {}, []

@@ -1,10 +1,10 @@
-"""What Hugging Face's transformers make of a model directory.
+"""Makes and runs models with Hugging Face's transformers.
 
     transformers_models.py make MODEL_TYPE TOKENIZER_DIR DIR    saves a tiny model with fresh weights
     transformers_models.py continue DIR TOKENS PROMPT ...       continues prompts, always with the most likely token
-    transformers_models.py adapter DIR ADAPTER TOKENS PROMPT ...    the same with PEFT's adapter of the model
+    transformers_models.py adapter DIR ADAPTER TOKENS PROMPT ...    continues prompts with an adapter, in PEFT
 
-`make transformers` runs them.
+`make transformers` runs these commands.
 """
 
 import json
@@ -36,7 +36,7 @@ def make(model_type, tokenizer, folder):
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias") or "norm" in name:  # else they would be zeros and ones
+            if name.endswith("bias") or "norm" in name:  # transformers initialises these to zeros and ones
                 parameter.add_(0.3 * torch.randn(parameter.shape))
     model.save_pretrained(folder)
     words.save_pretrained(folder)

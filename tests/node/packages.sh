@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a real node needs, where they are missing. Asks for root and Linux.
+# Installs the Debian packages that a real node needs, if they are missing. Needs root on Linux.
 set -euo pipefail
 if [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ]; then
     echo "the tests on a real node need root on Linux: run them with sudo on a Debian or Ubuntu machine" >&2
@@ -7,7 +7,7 @@ if [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ]; then
 fi
 PATH=$PATH:/usr/sbin:/sbin
 
-# a package, and what of it is needed
+# a package, and the file of it that a node needs
 missing=()
 while read -r package file; do
     command -v "$file" >/dev/null || missing+=("$package")

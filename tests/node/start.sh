@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts a node on this machine that has Stagecoach's images, installing and building what it takes; `make build` comes first.
-#   start.sh CACHE FOLDER      the node's files go to FOLDER; prints how to reach it
+# Starts a node with Stagecoach's images on this machine. It installs and builds the prerequisites, except `make build`.
+#   start.sh CACHE FOLDER      puts the node's files into FOLDER, and prints the variables for its clients
 set -euo pipefail
 cache=$1 folder=$2
 cd "$(dirname "$0")/../.."

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Trains tiny models, parts of them, and adapters of Hugging Face's PEFT, and writes down what a trainer must reproduce.
+"""Trains tiny models, parts of them, and adapters of Hugging Face's PEFT, and records what a trainer must reproduce.
 
     pip install torch==2.11.0 safetensors transformers==5.23.0 peft==0.21.2
     python3 tests/reference/fine_tuning.py
 
 writes, beside this file, for each case CASE.safetensors (`initial.NAME` of every weight, `gradient.NAME` of the
-first step before clipping and `final.NAME` of the trained ones) and fine_tuning.json, with the fields of reference.json. The
-adapters are PEFT's, the models those of transformers. Twenty steps in float32, and again in float64.
+first step before clipping and `final.NAME` of the trained weights) and fine_tuning.json, with the fields of
+reference.json. PEFT makes the adapters, and transformers the models. The script trains twenty steps in float32, and
+again in float64.
 """
 
 import copy
@@ -56,7 +57,7 @@ CASES = {
 
 
 def plain_name(name):
-    """The name in a checkpoint: Hugging Face's of a weight of the model, PEFT's file's of an adapter."""
+    """Returns the name in a checkpoint: Hugging Face's name of a weight, or the name in PEFT's file of an adapter."""
     if "lora_" in name:
         return name.replace(".default.", ".")
     return name.removeprefix("base_model.model.").replace(".base_layer.", ".")

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Trains tiny Llamas for five steps in plain PyTorch and writes down what a trainer must reproduce.
+"""Trains tiny Llamas for five steps in plain PyTorch and records what a trainer must reproduce.
 
     pip install torch==2.11.0 safetensors transformers==5.23.0
     python3 tests/reference/reference.py
 
 writes, beside this file, for each case CASE.safetensors (`initial.NAME`, `gradient.NAME` of the first step before
 clipping, `final.NAME`) and, for all cases, reference.json (model, optimizer, data, and by step the learning rate, loss
-and gradient norm). It shares no code and no trick with the trainer: one pass over the whole batch, autograd's own
-gradients, torch's own AdamW, clipping and learning-rate schedulers; attention is a softmax that can be read; a document
-of a packed row is simply a row of its own. Mistral and Qwen are those of transformers.
+and gradient norm). The script shares no code with the trainer. It computes the whole batch at once, with autograd and
+with torch's AdamW, clipping and learning-rate schedulers. Attention is a plain softmax. Each document of a packed row
+is a separate row. Mistral and Qwen are the models of transformers.
 
-Everything is computed in float32, and again in float64 from the same weights: `float64` in the JSON holds those
-losses and norms, and how far float32 strays from float64 (largest |a - b| / largest |b|, over tensors). That is the
-noise that a comparison with float32 has to allow. `bfloat16` holds how far the same training strays whose activations
-and weights, but not whose master weights, are bfloat16, in two orders of summation: relatively, against float64.
+The script trains in float32, and again in float64 from the same weights. `float64` in the JSON has the losses and norms
+in float64, and the distance of float32 from float64 (largest |a - b| / largest |b|, over tensors). A comparison with
+float32 must allow this noise. `bfloat16` has the relative errors, against float64, of the same training with activations
+and weights in bfloat16 and master weights in float32, in two orders of summation.
 """
 
 import copy
@@ -45,14 +45,14 @@ class RMSNorm(nn.Module):
 
 
 def at_least_float(x):
-    """What is computed in float32 in a model whose activations are bfloat16."""
+    """Returns x in float32 if it is bfloat16. A model with bfloat16 activations computes some operations in float32."""
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
 def frequencies(dim, theta, scaling):
-    """By pair, in radians a position; `scaling` is Llama 3's, if any: pairs that turn less than `low_freq_factor` times within
-    the length that the model was made for turn `factor` times slower, those that turn more than `high_freq_factor` times as
-    before, and those between by linear interpolation."""
+    """Returns the frequency of each pair, in radians per position. `scaling` is None or Llama 3's, which counts the
+    turns of a pair within the model's original length. Pairs with fewer than `low_freq_factor` turns become `factor`
+    times slower. Pairs with more than `high_freq_factor` turns do not change. Pairs between are interpolated linearly."""
     frequency = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     if scaling is None:
         return frequency
@@ -63,7 +63,7 @@ def frequencies(dim, theta, scaling):
 
 
 def rope(x, theta, scaling):
-    """Rotates x[rows, heads, length, dim] by position, Hugging Face's layout: pair i is (x[i], x[i + dim/2])."""
+    """Rotates x[rows, heads, length, dim] by position, in Hugging Face's layout: pair i is (x[i], x[i + dim/2])."""
     length, dim = x.shape[-2:]
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequencies(dim, theta, scaling)
     angle = torch.cat([angle, angle], dim=-1)
@@ -141,7 +141,7 @@ class Llama(nn.Module):
 
 
 def from_transformers(architecture, c):
-    """A model of transformers, called as `Llama` is."""
+    """Returns a model of transformers that is called like `Llama`."""
     plain = getattr(transformers, f"{architecture}ForCausalLM")
 
     class Model(plain):
@@ -162,7 +162,7 @@ def config(**changed):
         "intermediate_size": 40,
         "vocab_size": 96,
         "max_position_embeddings": 16,
-        "rope_theta": 100.0,  # few positions: let the slow pairs turn too
+        "rope_theta": 100.0,  # few positions: with this base, the slow pairs turn too
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": False,
         "initializer_range": 0.02,
@@ -170,9 +170,10 @@ def config(**changed):
     }
 
 
-# Rows 4 and 5 are a whole microbatch of padding when there are four; row 2 is almost nothing else.
+# The number of tokens of each row. With four microbatches, rows 4 and 5 are a microbatch of padding only.
 PADDED = [12, 7, 1, 12, 0, 0, 5, 12]
-# Tokens of each document of each row: attention stays inside, and a document's last token has no target.
+# The number of tokens of each document of each row. Attention stays inside a document. In a row with several documents,
+# the last token of each has no target.
 PACKED = [[5, 7], [12], [3, 6, 3], [2, 10], [1, 11], [12], [4, 4, 4], [8, 2]]
 
 CASES = {
@@ -187,7 +188,7 @@ CASES = {
         "rows": PACKED,
         "clip": 1.6,
     },
-    # with these the pairs turn as before, twice something between, and slower
+    # with these values, one pair keeps its frequency, two pairs become slower, and one pair becomes 8 times slower
     "llama3": {
         "config": config(
             rope_scaling={
@@ -202,21 +203,21 @@ CASES = {
         "clip": 3.5,
     },
 }
-# The models of transformers. A Mistral is a Llama to us.
+# The models of transformers. Stagecoach reads a Mistral as a Llama.
 for architecture, changed in [
     ("Qwen2", {"model_type": "qwen2", "tie_word_embeddings": True}),
     ("Qwen3", {"model_type": "qwen3", "head_dim": 12}),
     ("Mistral", {}),
 ]:
     CASES[architecture.lower()] = {**CASES["padded"], "config": config(**changed), "transformers": architecture}
-# In bfloat16 the sums over a batch have an order that counts: all at once, and by rows.
+# In bfloat16, the order of the sums over a batch changes the result. These are the batch in one part, and in rows.
 BFLOAT16_PARTS = [1, 8]
 OPTIMIZER = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-5, "weight_decay": 0.1}
 RATE = {"peak": 5e-3, "floor": 1e-3, "warmup_steps": 2, "warmup_start": 0.1, "decay_steps": 5}
 
 
 def draw_rows(lengths, vocabulary, generator):
-    """A batch: `inputs`, `targets` and, for packed rows, the offsets (but 0) at which documents start."""
+    """Returns the rows of a batch: `inputs`, `targets`, and the offsets, except 0, at which documents start."""
     rows = []
     for documents in lengths:
         inputs, targets, starts = [], [], []
@@ -232,7 +233,7 @@ def draw_rows(lengths, vocabulary, generator):
 
 
 def one_row_a_document(rows):
-    """(ids, targets), both padded to LENGTH, with every document in a row of its own."""
+    """Returns (ids, targets), padded to LENGTH, with each document in a separate row."""
     ids, targets = [], []
     for row in rows:
         cuts = [0, *row["documents"], len(row["inputs"])]
@@ -244,14 +245,14 @@ def one_row_a_document(rows):
 
 
 def logits_in_bfloat16(model, ids):
-    """The model with its weights rounded to bfloat16, in which all activations are then; gradients are those of the weights
-    in float32, rounded to bfloat16 on their way."""
+    """Returns the logits of the model with its weights rounded to bfloat16. The activations are bfloat16 too. The
+    gradients of the float32 weights are rounded to bfloat16 in the backward pass."""
     rounded = {name: p.bfloat16() for name, p in model.named_parameters()}
     return torch.func.functional_call(model, rounded, ids).float()
 
 
 def train(model, batches, clip, logits=nn.Module.__call__, parts=1):
-    """Rates, losses and norms by step, and the first step's gradients. Each batch is computed in so many parts."""
+    """Returns rates, losses and norms of all steps, and the first gradients. Each batch is computed in `parts` parts."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     is_undecayed = lambda name: any(part in name for part in ("norm", "embed", "bias"))
     undecayed = [p for name, p in named.items() if is_undecayed(name)]
@@ -289,12 +290,12 @@ def values(model):
 
 
 def distance(ours, exact):
-    """Largest |a - b| / largest |b|, the worst tensor's."""
+    """Returns the largest |a - b| / largest |b| of the worst tensor."""
     return max(((ours[n].double() - exact[n]).abs().max() / exact[n].abs().max()).item() for n in exact)
 
 
 def relative_error(ours, exact):
-    """|a - b| / |b|, all tensors as one vector."""
+    """Returns |a - b| / |b|, with all tensors as one vector."""
     difference = sum((ours[n].double() - exact[n]).square().sum() for n in exact)
     return (difference / sum(exact[n].square().sum() for n in exact)).sqrt().item()
 

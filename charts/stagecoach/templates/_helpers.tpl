@@ -26,13 +26,13 @@ labels:
   {{- include "stagecoach.labels" . | nindent 2 }}
 {{- end -}}
 
-{{- /* What all trainer pods are labelled with by the operator. */ -}}
+{{- /* The labels that the operator sets on all trainer pods. */ -}}
 {{- define "stagecoach.trainers" -}}
 app.kubernetes.io/name: stagecoach
 app.kubernetes.io/component: trainer
 {{- end -}}
 
-{{- /* Takes {image, version}. A digest says more than a tag. */ -}}
+{{- /* Takes {image, version}. A digest has precedence over a tag. */ -}}
 {{- define "stagecoach.image" -}}
 {{- if .image.digest -}}
 {{ .image.repository }}@{{ .image.digest }}
@@ -49,8 +49,8 @@ app.kubernetes.io/component: trainer
 {{- include "stagecoach.image" (dict "image" .Values.trainerImage "version" .Chart.AppVersion) -}}
 {{- end -}}
 
-{{- /* Who may read the trainers' status port, for the jobs' policies. The kubelet fills in the namespace, so that it stays
-right when kustomize moves the operator. */ -}}
+{{- /* The peers that may read the trainers' status port, for the jobs' NetworkPolicies. The kubelet expands
+$(POD_NAMESPACE), so the namespace is right even if kustomize installs the operator in another one. */ -}}
 {{- define "stagecoach.readers" -}}
 {{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" "$(POD_NAMESPACE)") -}}
 {{- $pods := dict "matchLabels" (include "stagecoach.selector" . | fromYaml) -}}

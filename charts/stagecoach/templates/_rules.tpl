@@ -1,67 +1,72 @@
-{{- /* Everything that the operator does with the API, and why. It reads no Secret, and no verb or resource is a wildcard. */ -}}
+{{- /* All rights of the operator, each with its reason. The operator reads no Secret, and no verb or resource is a
+wildcard. */ -}}
 {{- define "stagecoach.rules" -}}
-# the jobs themselves; deleted when ttlSecondsAfterFinished says so
+# to read the jobs, and to delete them after ttlSecondsAfterFinished
 - apiGroups: [stagecoach.dev]
   resources: [pipelinejobs]
   verbs: [get, list, watch, delete]
-# what became of them
+# to write the status of the jobs
 - apiGroups: [stagecoach.dev]
   resources: [pipelinejobs/status]
   verbs: [update, patch]
-# to own pods with blockOwnerDeletion where OwnerReferencesPermissionEnforcement is on; no finalizer is ever set
+# to own pods with blockOwnerDeletion in a cluster with the admission plugin
+# OwnerReferencesPermissionEnforcement. The operator sets no finalizer
 - apiGroups: [stagecoach.dev]
   resources: [pipelinejobs/finalizers]
   verbs: [update]
-# one per stage: made, watched and deleted, never changed
+# one pod per stage: the operator creates, watches and deletes pods, and never changes them
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
-# the tail of a failed stage's log, for status.lastFailure
+# to read the end of a failed stage's log, for status.lastFailure
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
-# the name in front of stage 0, turned to the next attempt's pod; deleted when the job is over or suspended
+# the DNS name of stage 0: the operator changes the Service to the pod of the next attempt, and deletes it when the
+# job has finished or is suspended
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, update, delete]
-# what an attempt is made from; immutable, and deleted with its attempt
+# the template of an attempt's pods: an immutable ConfigMap, which the operator deletes with the attempt
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch, create, delete]
-# who may talk to the job's pods; deleted when networkPolicy.mode becomes None
+# the connections of the job's pods: the operator deletes the policy when networkPolicy.mode becomes None
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, update, delete]
-# all stages at once or none, one per attempt: Kubernetes' own, Volcano's, and the coscheduling plugin's
+# to schedule all stages of an attempt or none: one PodGroup per attempt, of Kubernetes, Volcano or the coscheduling
+# plugin
 - apiGroups: [scheduling.k8s.io, scheduling.volcano.sh, scheduling.x-k8s.io]
   resources: [podgroups]
   verbs: [get, create, delete]
 {{- if .Values.kueue.enabled }}
-# what a job asks of its queue: made, changed with the job, and deleted when the job leaves the queue
+# the job's request to its queue: the operator creates it, changes it with the job, and deletes it when the job leaves
+# the queue
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
   verbs: [get, list, watch, create, update, delete]
-# what the job answers: whether its pods are ready, that it gives a reservation back, its end
+# to report to the queue whether the pods are ready, which reservations the job returns, and the end of the job
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status]
   verbs: [update]
 {{- end }}
-# what `kubectl describe` shows
+# the events that `kubectl describe` shows
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
 {{- end -}}
-{{- /* What the operator reads of the cluster for Kueue. */ -}}
+{{- /* The cluster-scoped objects that the operator reads for Kueue. */ -}}
 {{- define "stagecoach.kueueRules" -}}
-# on which nodes a job is admitted
+# the nodes on which Kueue admits a job
 - apiGroups: [kueue.x-k8s.io]
   resources: [resourceflavors]
   verbs: [get]
-# the value of a job's priority
+# the value of a job's priority, by its WorkloadPriorityClass
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloadpriorityclasses]
   verbs: [get]
-# the same of a job whose pods name a PriorityClass
+# the value of a job's priority, by the PriorityClass of its pods
 - apiGroups: [scheduling.k8s.io]
   resources: [priorityclasses]
   verbs: [get]

@@ -1,5 +1,5 @@
-// Keeps the page as new as the job: replaces the parts that the server sends, and asks for other steps. What is shown, and what a
-// zoom leads to, the server decides.
+// Keeps the live page up to date: replaces the parts of the page that the server sends, and requests other steps on a
+// zoom. The server renders all parts, and computes the link of each zoom.
 "use strict";
 
 const fragments = [...document.querySelectorAll("[data-fragment]")];
@@ -35,7 +35,7 @@ function follow() {
   }
   source.onerror = () => {
     connection.textContent = "Not connected: what is shown may be old. Trying again.";
-    // an answer that is no stream, such as that of too many readers, ends it for good
+    // an EventSource does not reconnect after a response that is no stream, such as the one for too many readers
     if (source.readyState === EventSource.CLOSED) retry = setTimeout(follow, RETRY_MS);
   };
 }
@@ -61,7 +61,7 @@ for (const link of links) {
   });
 }
 
-// The step below a pointer, by what the server says of the chart.
+// Returns the step at the x coordinate of a pointer, from the bounds in the chart's data attributes.
 function stepAt(plot, clientX) {
   const chart = chartOf(plot);
   const { first, last, left, right } = chart.dataset;

@@ -1,5 +1,5 @@
-// Plans the job again on every change of the form: asks for the plan, and for what Auto would take when the reader pauses. What is shown
-// the server decides; the script replaces parts and asks.
+// Requests the plan on every change of the form, and the choice of Auto after a pause. The server renders both, and
+// this script replaces these parts of the page.
 "use strict";
 
 const form = document.querySelector("form");
@@ -20,7 +20,7 @@ async function fill(element, query, signal) {
   element.removeAttribute("aria-busy");
 }
 
-// Says what has failed, unless a later change has taken its place.
+// Reports a failed request, unless a later change has aborted it.
 function tell(signal) {
   if (!signal.aborted) told.textContent = "Not connected: what is shown is older than the form.";
 }
@@ -60,5 +60,5 @@ plan.addEventListener("click", async (event) => {
   }
 });
 
-// what only a script can do, and what it does by itself
+// with scripts, the page shows the buttons that copy and hides the button that submits the form
 document.documentElement.classList.add("scripted");

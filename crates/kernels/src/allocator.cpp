@@ -1,4 +1,4 @@
-// The memory of libtorch's tensors on the CPU.
+// The allocator of libtorch's tensors on the CPU.
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -10,18 +10,19 @@
 
 namespace {
 
-// libtorch's own alignment, which its kernels and ours see.
+// The alignment of libtorch's default allocator, on which kernels may rely.
 constexpr size_t ALIGNMENT = 64;
 
-// Memory of malloc, aligned here. libtorch's own allocator asks for aligned memory, for which glibc needs a free stretch that
-// is larger than what it gives: what a tensor leaves is then too small for the next tensor of its size, and the heap grows.
+// Allocates with malloc, and aligns the address itself. libtorch's default allocator asks glibc for aligned memory, for
+// which glibc needs a free chunk that is larger than the request. The chunk that a freed tensor leaves is then too
+// small for the next tensor of the same size, and the heap grows.
 class MallocAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
     if (size == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
     void* start = std::malloc(size + ALIGNMENT);
     TORCH_CHECK(start, "out of memory: no ", size, " bytes for a tensor");
-    // at least the size of a pointer lies before it
+    // malloc's addresses are multiples of 16, so at least a pointer fits before the data
     auto address = (reinterpret_cast<uintptr_t>(start) / ALIGNMENT + 1) * ALIGNMENT;
     void* data = reinterpret_cast<void*>(address);
     static_cast<void**>(data)[-1] = start;
@@ -42,6 +43,6 @@ class MallocAllocator final : public c10::Allocator {
 
 extern "C" void sc_use_malloc() {
   static MallocAllocator allocator;
-  // above the priority of libtorch's own, so that nothing sets that again
+  // a higher priority than libtorch's allocator has, so that libtorch does not set its allocator again
   c10::SetCPUAllocator(&allocator, 1);
 }

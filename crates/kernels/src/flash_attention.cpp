@@ -1,5 +1,5 @@
-// libtorch's flash attention (Dao 2023) over sequences of any lengths, which tch does not expose. It runs on GPUs only; both functions
-// are called through libtorch's dispatcher, so that this compiles and links without CUDA.
+// libtorch's flash attention (Dao 2023) over sequences of any lengths, which tch does not expose. It runs only on GPUs.
+// Both functions call it through libtorch's dispatcher, so that this file compiles and links without CUDA.
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -13,7 +13,7 @@ using stagecoach::Heads;
 
 namespace {
 
-// Makes flash attention add up the gradients of keys and values in a fixed order, while it lives.
+// While an object of this class exists, flash attention adds the gradients of queries in a fixed order.
 class Deterministic {
  public:
   Deterministic() {
@@ -31,7 +31,7 @@ class Deterministic {
   bool was_filling = at::globalContext().deterministicFillUninitializedMemory();
 };
 
-// Queries, keys or values, [rows, heads, head_dim], without a copy.
+// Views of queries, keys and values, [rows, heads, head_dim].
 struct Parts {
   Tensor q, k, v;
 
@@ -43,14 +43,15 @@ struct Parts {
   }
 };
 
-// An upper bound of lengths is enough. With one of 1 libtorch lays out its results differently.
+// Returns an upper bound of the lengths, which is all that libtorch needs. If the bound is 1, libtorch returns its
+// results in another layout.
 int64_t bound(int64_t max_length) { return std::max<int64_t>(max_length, 2); }
 
 }  // namespace
 
 extern "C" {
 
-// `lse` is [rows, heads], as a view of libtorch's [heads, rows].
+// `lse` becomes [rows, heads], a view of libtorch's [heads, rows].
 int sc_flash_attention(Tensor* qkv, Tensor* cu_seqlens, int64_t max_length, Heads heads, Tensor** out, Tensor** lse) {
   return stagecoach::guarded([&] {
     Parts parts(*qkv, heads);
@@ -70,7 +71,7 @@ int sc_flash_attention_backward(Tensor* dout, Tensor* qkv, Tensor* out, Tensor* 
     Parts parts(*qkv, heads);
     Tensor bounds = cu_seqlens->to(at::kInt);
     auto by_head = [&](const Tensor& x) { return x.view({-1, heads.heads, heads.head_dim}); };
-    // the state of a random generator, which nothing reads without dropout
+    // the state of a random generator, which libtorch reads only with dropout
     Tensor state = at::empty({2}, qkv->options().dtype(at::kUInt64)), unused = at::empty({}, state.options());
     auto gradients = at::_flash_attention_backward(by_head(*dout), parts.q, parts.k, parts.v, by_head(*out),
                                                    lse->transpose(0, 1), bounds, bounds, bound(max_length),

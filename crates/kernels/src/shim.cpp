@@ -1,5 +1,5 @@
-// The kernels on tensors, and what libtorch offers and tch does not expose. Functions return 0, or -1 with a message in
-// sc_last_error(). Returned tensors are new references owned by the caller.
+// C functions for the CPU kernels on tensors, and for parts of libtorch that tch does not expose. A function that can
+// fail returns 0, or -1 with a message in sc_last_error(). The caller owns the returned tensors.
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -14,7 +14,8 @@
 #include "cpu/kernels.h"
 #include "shim.h"
 
-// The branch that MKL dispatches to (2 is AUTO, 3 COMPATIBLE, 10 AVX2, 12 AVX512); not in every build of libtorch.
+// Returns the branch to which MKL dispatches (2 is AUTO, 3 COMPATIBLE, 10 AVX2, 12 AVX512). Some builds of libtorch
+// lack this function.
 extern "C" __attribute__((weak)) int mkl_serv_cbwr_get_auto_branch();
 
 using at::Tensor;
@@ -37,7 +38,7 @@ bool small_products_work() {
   }
 }
 
-// The instruction set that libtorch chose for its own kernels; ATEN_CPU_CAPABILITY in the environment can lower it.
+// Returns the kernels for the instruction set that libtorch chose. ATEN_CPU_CAPABILITY in the environment can lower it.
 const KernelTable& table() {
   static const KernelTable& chosen = [&]() -> const KernelTable& {
     std::string capability = at::get_cpu_capability();
@@ -68,13 +69,13 @@ T* data(const Tensor& tensor) {
   return tensor.mutable_data_ptr<T>();
 }
 
-// Null if the tensor is null.
+// Returns null if the tensor is null.
 template <typename T>
 T* data_or_null(const Tensor* tensor) {
   return tensor ? data<T>(*tensor) : nullptr;
 }
 
-// Calls body(kernels, T()) for the type of activations, which is that of `tensor`.
+// Calls body(kernels, T()), where T is the type of `tensor`, for the kernels with activations of this type.
 template <typename Body>
 void dispatch(const Tensor& tensor, const Body& body) {
   if (tensor.scalar_type() == at::kBFloat16) {
@@ -93,7 +94,8 @@ void check_product(const Tensor& matrix, int64_t inputs, int64_t outputs) {
               "there is no product of ", matrix.scalar_type(), " with a weight of ", outputs, " x ", inputs);
 }
 
-// A type in which there is attention.
+// Returns the type in which the kernels compute attention: that of `qkv`, or float if there are no products of its
+// type.
 at::ScalarType attention_type(const Tensor& qkv) { return has_products(qkv.scalar_type()) ? qkv.scalar_type() : at::kFloat; }
 
 void check_attention(const Tensor& qkv, const Tensor& cu_seqlens, Heads heads) {
@@ -110,8 +112,8 @@ extern "C" {
 
 const char* sc_last_error() { return stagecoach::last_error.c_str(); }
 
-// What products and kernels were chosen for: the instruction set, the maker, for whose processors BLAS has kernels of its
-// own, and whether there is AMX. Such as "AVX512 Intel AMX".
+// Returns the properties of the processor that select the products and kernels: the instruction set, the vendor (BLAS
+// has different kernels for each), and AMX. An example is "AVX512 Intel AMX".
 const char* sc_cpu_capability() {
   static const std::string name = [] {
     std::string capability = at::get_cpu_capability();
@@ -126,7 +128,7 @@ const char* sc_cpu_capability() {
 
 const char* sc_torch_version() { return TORCH_VERSION; }
 
-// Version of MKL, and what it dispatches to as far as it says.
+// Returns the version of MKL, and the branch to which it dispatches if it reports one.
 const char* sc_mkl() {
   static const std::string mkl = [] {
     std::string text = at::get_mkl_version();
@@ -136,13 +138,13 @@ const char* sc_mkl() {
   return mkl.c_str();
 }
 
-// Version of oneDNN, which dispatches by the processor's features and does not say to what.
+// Returns the version of oneDNN. It dispatches by the features of the processor, and does not report its choice.
 const char* sc_one_dnn() {
   static const std::string one_dnn = at::get_mkldnn_version();
   return one_dnn.c_str();
 }
 
-// The most bytes that tensors have taken of a GPU's memory so far, by libtorch's allocator.
+// Returns the largest number of bytes that tensors have used on a GPU, as libtorch's allocator counts them.
 int sc_peak_device_bytes(int device, uint64_t* bytes) {
   return guarded([&] {
     const auto stats = c10::getDeviceAllocator(c10::DeviceType::CUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
@@ -151,12 +153,13 @@ int sc_peak_device_bytes(int device, uint64_t* bytes) {
   });
 }
 
-// A copy in pinned memory. libtorch warns if it gets a device here.
+// Returns a copy in pinned memory. The call names no device, because libtorch warns of that argument.
 int sc_pin_memory(Tensor* tensor, Tensor** pinned) {
   return stagecoach::guarded([&] { *pinned = new Tensor(tensor->pin_memory()); });
 }
 
-// Products on a GPU sum in fp32 and multiply fp32 values as such, whatever libtorch's variables say.
+// Makes products on a GPU sum in fp32 and multiply fp32 values without TF32, regardless of libtorch's environment
+// variables.
 void sc_pin_gpu_products() {
   at::globalContext().setAllowTF32CuBLAS(false);
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
@@ -164,7 +167,7 @@ void sc_pin_gpu_products() {
 
 bool sc_deterministic() { return at::globalContext().deterministicAlgorithms(); }
 
-// Whether products of this type are those of the kernels, or else libtorch's.
+// Whether the kernels, and not libtorch, compute products of this type.
 bool sc_has_products(bool bf16) { return has_products(bf16 ? at::kBFloat16 : at::kFloat); }
 
 int sc_column_sums(Tensor* x, Tensor** sums) {
@@ -299,7 +302,7 @@ int sc_squared_norm(Tensor* values, double* sum) {
   return guarded([&] { *sum = table().squared_norm(data<float>(*values), values->numel()); });
 }
 
-// `compute` is null or a copy of `value` as BFloat16, which is kept up to date.
+// `compute` is null, or a copy of `value` as BFloat16, which this function updates.
 int sc_adamw(Tensor* value, Tensor* gradient, Tensor* exp_avg, Tensor* exp_avg_sq, Tensor* compute,
              stagecoach::CpuAdamWOptions options) {
   return guarded([&] {
@@ -314,7 +317,7 @@ int sc_adamw(Tensor* value, Tensor* gradient, Tensor* exp_avg, Tensor* exp_avg_s
   });
 }
 
-// y = x weight^T + residual, which may be null.
+// y = x weight^T + residual. `residual` may be null.
 int sc_linear(Tensor* x, Tensor* weight, Tensor* residual, Tensor** y) {
   return guarded([&] {
     int64_t inputs = width(*weight), outputs = rows(*weight);
@@ -331,7 +334,7 @@ int sc_linear(Tensor* x, Tensor* weight, Tensor* residual, Tensor** y) {
   });
 }
 
-// y = x weight^T in float, whatever x and weight are.
+// y = x weight^T in float, for x and weight of any type.
 int sc_linear_to_float(Tensor* x, Tensor* weight, Tensor* y) {
   return guarded([&] {
     int64_t inputs = width(*weight), outputs = rows(*weight);
@@ -362,7 +365,7 @@ int sc_linear_backward(Tensor* dy, Tensor* weight, Tensor** dx) {
   });
 }
 
-// accumulator[out, in] += dy[n, out]^T x[n, in], summed in float whatever dy and x are.
+// accumulator[out, in] += dy[n, out]^T x[n, in], summed in float for dy and x of any type.
 int sc_accumulate_linear(Tensor* accumulator, Tensor* dy, Tensor* x) {
   return guarded([&] {
     int64_t inputs = width(*x), outputs = width(*dy);

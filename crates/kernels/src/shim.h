@@ -1,4 +1,4 @@
-// How the functions of the shim fail.
+// The error handling of the shim's functions.
 #pragma once
 
 #include <c10/core/GradMode.h>
@@ -13,7 +13,7 @@ namespace stagecoach {
 // The message of the last failure on this thread.
 inline thread_local std::string last_error;
 
-// Runs `body`; 0, or -1 with a message if it throws.
+// Runs `body`. Returns 0, or -1 if `body` throws, and then stores the message.
 template <typename F>
 int guarded(F&& body) {
   try {

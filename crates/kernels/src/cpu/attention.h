@@ -9,7 +9,8 @@
 
 namespace stagecoach::CPU_CAPABILITY {
 
-// Queries whose scores exist at the same time. Causal attention skips keys behind the last of them.
+// The number of queries in a block. Only the scores of one block are in memory at a time. Causal attention skips the
+// keys behind the block.
 constexpr int64_t QUERY_BLOCK = 64;
 
 // A row-major matrix, or a part of one: `stride` is the distance between rows.
@@ -19,7 +20,7 @@ struct Matrix {
   int64_t stride;
 };
 
-// One sequence and one head of keys and values, with the heads of queries that it serves: the unit of parallel work. No
+// The unit of parallel work: one sequence, one head of keys and values, and the query heads that share this head. No
 // two units write to the same memory.
 template <typename T>
 struct Unit {
@@ -28,7 +29,7 @@ struct Unit {
 
   int64_t group() const { return heads.heads / heads.kv_heads; }
   int64_t query_head(int64_t member) const { return kv_head * group() + member; }
-  // The columns of a head in rows [row, ...) of this sequence.
+  // Returns the columns of a query head in the rows from `row` of this sequence.
   template <typename U>
   Matrix<U> query(U* qkv, int64_t head, int64_t row) const { return column(qkv, head, row); }
   template <typename U>
@@ -60,7 +61,8 @@ void for_each_unit(const int64_t* cu_seqlens, int64_t sequences, Heads heads, co
   });
 }
 
-// The softmax of a block of scores, in place, whose first query sees the keys [0, first_visible); hidden weights become 0.
+// Computes the softmax of a block of scores in place. The first query sees the keys [0, first_visible), and each
+// further query sees one key more. The weights of hidden keys become 0.
 inline void softmax(float* scores, int64_t queries, int64_t stride, int64_t first_visible, float scale, float* lse,
                     int64_t lse_stride) {
   for (int64_t i = 0; i < queries; ++i) {
@@ -86,11 +88,11 @@ inline void softmax(float* scores, int64_t queries, int64_t stride, int64_t firs
   }
 }
 
-// Keys that a block of queries from `row` sees, in whole blocks.
+// Returns the number of keys, in whole blocks, that a block of queries from `row` sees.
 inline int64_t keys_seen(int64_t row) { return row + QUERY_BLOCK; }
 
-// Keys and values of a unit as operands of products: padded with zeros to whole blocks, so that products are compiled for
-// few sizes and what is hidden is finite.
+// The keys and values of a unit as operands of products. They are padded with zeros to whole blocks, so that oneDNN
+// compiles products for few sizes, and hidden keys have finite values.
 template <typename T>
 struct Keys {
   int64_t length, dim, padded;
@@ -117,7 +119,7 @@ struct Keys {
   }
 };
 
-// A block of rows as T, padded with zero rows to a whole block.
+// Returns a block of rows, padded with zero rows to a whole block.
 template <typename T>
 const T* whole_block(Matrix<const T> from, int64_t rows, int64_t columns, std::vector<T>& to) {
   to.resize(QUERY_BLOCK * columns);
@@ -126,7 +128,7 @@ const T* whole_block(Matrix<const T> from, int64_t rows, int64_t columns, std::v
   return to.data();
 }
 
-// Floats as T, which may be the floats themselves.
+// Returns floats as T. If T is float, the result is `from` itself.
 template <typename T>
 const T* as_type(const std::vector<float>& from, int64_t size, std::vector<T>& to) {
   if constexpr (std::is_same_v<T, float>) {
@@ -171,7 +173,7 @@ void attention(const T* qkv, const int64_t* cu_seqlens, int64_t sequences, T* ou
   });
 }
 
-// weights, which are scores when it is called, become the softmax again, and gradients, those of the weights, become those
+// Replaces the scores in `weights` by their softmax, and the gradients of the weights in `gradients` by the gradients
 // of the scores.
 template <typename T>
 void softmax_backward(float* weights, float* gradients, int64_t queries, int64_t stride, int64_t first_visible, float scale,
@@ -192,7 +194,7 @@ void softmax_backward(float* weights, float* gradients, int64_t queries, int64_t
     std::fill(w + visible, w + stride, 0.f);
     std::fill(g + visible, g + stride, 0.f);
   }
-  // rows behind the last query
+  // the rows behind the last query
   std::fill(weights + queries * stride, weights + QUERY_BLOCK * stride, 0.f);
   std::fill(gradients + queries * stride, gradients + QUERY_BLOCK * stride, 0.f);
 }
@@ -205,7 +207,7 @@ void attention_backward(const T* dout, const T* qkv, const T* out, const float* 
   for_each_unit<T>(cu_seqlens, sequences, heads, [&](const Unit<T>& unit) {
     Keys<T> keys(unit, qkv, true);
     std::vector<float> weights(QUERY_BLOCK * keys.padded), gradients(QUERY_BLOCK * keys.padded), dquery(QUERY_BLOCK * dim);
-    // sums over the queries of all heads
+    // the sums over the queries of all heads
     std::vector<float> dkey(keys.padded * dim, 0.f), dvalue(keys.padded * dim, 0.f);
     std::vector<T> query, dblock, rounded, transposed(keys.padded * QUERY_BLOCK), packed(QUERY_BLOCK * dim);
     // sums[keys, dim] += matrix[queries, keys]^T block[queries, dim]

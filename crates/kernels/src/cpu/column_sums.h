@@ -6,12 +6,13 @@
 
 namespace stagecoach::CPU_CAPABILITY {
 
-// Rows that one thread adds up, in their order: the sum of all is then the same for any number of threads.
+// The number of rows in a block. One thread adds the rows of a block in their order, so that the sum of all rows is the
+// same for any number of threads.
 constexpr int64_t ROWS_PER_SUM = 64;
 
 inline int64_t row_blocks(int64_t rows) { return (rows + ROWS_PER_SUM - 1) / ROWS_PER_SUM; }
 
-// The sums of blocks, each `width` wide, added up in their order.
+// Adds the sums of the blocks, each `width` wide, in the order of the blocks.
 inline void sum_blocks(const std::vector<float>& blocks, float* sums, int64_t width) {
   for_each_vec(width, [&](int64_t i, int64_t n) {
     Vec total(0.f);

@@ -1,5 +1,5 @@
-// The products of linear layers, each in tiles that are small products: a weight is packed once for many rows, the result's
-// tile is finished while it is in the cache, and bf16 is summed in float.
+// The products of linear layers, in tiles that are small products (product.h). A thread packs a part of a weight once
+// for many rows, and finishes a tile of the result while the tile is in the cache. bf16 is summed in float.
 
 #pragma once
 
@@ -9,21 +9,21 @@
 
 namespace stagecoach::CPU_CAPABILITY {
 
-// Rows and columns of a tile.
+// The number of rows and of columns of a tile.
 constexpr int64_t TILE = 64;
-// Rows of a task. A thread packs a part of a weight once for all its tasks of the same columns; where there are more
-// threads than tiles of columns, the rows are divided between them.
+// The number of rows of a task. A thread packs a part of a weight once for all its tasks of the same columns. If there
+// are more threads than tiles of columns, several threads share the rows of the same columns.
 constexpr int64_t ROWS_PER_TASK = 512;
-// Tokens whose products are added to an accumulator at a time.
+// The number of tokens whose products are added to an accumulator at a time.
 constexpr int64_t TOKENS_PER_SUM = 1024;
 
-// At least `size` values that a thread uses again: what they hold is not kept, and not cleared.
+// Makes a thread's buffer hold at least `size` values. Their contents are undefined.
 template <typename T>
 void grow(std::vector<T>& buffer, int64_t size) {
   if ((int64_t)buffer.size() < size) buffer.resize(size);
 }
 
-// Asks for a part of a matrix that is read after the next products, while they are computed.
+// Prefetches a part of a matrix, so that it reaches the cache during the products before its use.
 template <typename T>
 void prefetch(const T* from, int64_t stride, int64_t rows, int64_t columns) {
   constexpr int64_t line = 64 / sizeof(T);
@@ -32,8 +32,8 @@ void prefetch(const T* from, int64_t stride, int64_t rows, int64_t columns) {
   }
 }
 
-// out[rows, columns] = a[rows, inner] b + residual, which may be null. b.pack(column, columns, buffer) packs some columns of
-// b, and b.prefetch(column, columns) asks for them.
+// out[rows, columns] = a[rows, inner] b + residual. `residual` may be null. b.pack(column, columns, buffer) packs some
+// columns of b, and b.prefetch(column, columns) prefetches them.
 template <typename T, typename Out, typename Right>
 void tiled_product(const T* a, const Out* residual, Out* out, int64_t rows, int64_t columns, int64_t inner, const Right& b) {
   int64_t tiles = (columns + TILE - 1) / TILE, parts = (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
@@ -113,10 +113,10 @@ void accumulate_linear(const T* dy, const T* x, float* accumulator, int64_t rows
   static thread_local std::vector<T> packed;
   for (int64_t first = 0; first < rows; first += TOKENS_PER_SUM) {
     int64_t tokens = std::min(TOKENS_PER_SUM, rows - first);
-    // Zeros behind the tokens: products are compiled for few sizes, and bf16 is multiplied in pairs.
+    // Zeros pad the tokens, because oneDNN compiles products for few sizes, and bf16 is multiplied in pairs.
     int64_t inner = round_up(tokens, 16);
     grow(packed, inner * inputs);
-    // x, tile by tile
+    // packs x in tiles
     T* right = packed.data();
     at::parallel_for(0, (inputs + TILE - 1) / TILE, 1, [&](int64_t begin, int64_t end) {
       for (int64_t column = begin * TILE; column < std::min(end * TILE, inputs); column += TILE) {

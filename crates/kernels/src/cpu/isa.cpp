@@ -1,4 +1,5 @@
-// All CPU kernels for one instruction set: the build compiles this file for each, with KERNELS as the table's name.
+// All CPU kernels for one instruction set. The build compiles this file once for each instruction set, and defines
+// KERNELS as the name of the function that returns the table.
 
 #include "adamw.h"
 #include "attention.h"

@@ -1,8 +1,8 @@
-// Small products of matrices, of which attention and linear layers are made, and the operands' layouts.
+// Small products of matrices, from which attention and linear layers are built, and the layouts of their operands.
 //
-// With AVX512 they are those that oneDNN compiles at run time and libtorch exports ("brgemm"): every element of a result is
-// one sum over the inner dimension in its order, so that it depends neither on the number of threads nor on the maker of
-// the processor. With other instruction sets they are BLAS's, for float alone.
+// With AVX512, libtorch exports products that oneDNN compiles at run time ("brgemm"). Every element of their result is
+// one sum in the order of the inner dimension. The result therefore depends neither on the number of threads nor on the
+// vendor of the processor. With other instruction sets, BLAS computes the products, only in float.
 
 #pragma once
 
@@ -23,8 +23,8 @@ namespace stagecoach::CPU_CAPABILITY {
 
 inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// c[m, n] = a[m, k] b[k, n], added to what c holds if `add`. `lda`, `ldb` and `ldc` are distances between rows. In bf16, k
-// is even and pairs of rows of b are interleaved: `pack` and `pack_transposed` do that.
+// c[m, n] = a[m, k] b[k, n], or with `add`, c[m, n] += a[m, k] b[k, n]. `lda`, `ldb` and `ldc` are distances between
+// rows. In bf16, k is even, and pairs of rows of b are interleaved by `pack` or `pack_transposed`.
 template <typename T>
 void product(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t lda, const T* b, int64_t ldb, float* c,
              int64_t ldc) {
@@ -32,7 +32,7 @@ void product(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t lda,
   at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, a, b, c, !std::is_same_v<T, float>);
 #else
   static_assert(std::is_same_v<T, float>);
-  // row-major for us is the transpose for BLAS: c^T = b^T a^T
+  // BLAS is column-major, so this call computes the transpose: c^T = b^T a^T
   const char plain = 'N';
   const int rows = m, columns = n, inner = k, stride_a = lda, stride_b = ldb, stride_c = ldc;
   const float one = 1.f, beta = add ? 1.f : 0.f;
@@ -40,7 +40,7 @@ void product(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t lda,
 #endif
 }
 
-// To be called by a thread after its last product: it leaves the mode in which a processor with AMX computes.
+// Each thread calls this function after its last product. It ends the AMX mode that products set in the processor.
 inline void end_products() {
 #ifdef CPU_CAPABILITY_AVX512
   at::native::cpublas::brgemm_release(true);
@@ -59,7 +59,7 @@ void transpose(const T* from, int64_t from_stride, T* to, int64_t to_stride, int
   }
 }
 
-// The right operand b[inner, columns] of a product, whose rows are `columns` apart.
+// Writes the right operand b[inner, columns] of a product to `to`, whose rows are `columns` apart.
 template <typename T>
 void pack(const T* from, int64_t from_stride, T* to, int64_t inner, int64_t columns) {
   if constexpr (std::is_same_v<T, float>) {
@@ -71,8 +71,8 @@ void pack(const T* from, int64_t from_stride, T* to, int64_t inner, int64_t colu
   }
 }
 
-// The same of b = from[columns, inner]^T, with rows `to_stride` apart. Pairs of values in bf16 are moved as if they were one
-// of 32 bits.
+// Writes the right operand b = from[columns, inner]^T to `to`, whose rows are `to_stride` apart. In bf16, this function
+// moves each pair of values as one value of 32 bits.
 template <typename T>
 void pack_transposed(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t inner, int64_t columns) {
   constexpr int64_t pair = sizeof(float) / sizeof(T);

@@ -13,7 +13,7 @@ namespace stagecoach::CPU_CAPABILITY {
 using at::BFloat16;
 using Vec = at::vec::Vectorized<float>;
 
-// The first n values; the others are 0.
+// Returns the first n values of `from`. The other values of the vector are 0.
 inline Vec load(const float* from, int64_t n) { return Vec::loadu(from, n); }
 
 inline Vec load(const BFloat16* from, int64_t n) {
@@ -47,7 +47,7 @@ inline float max(Vec values) {
   return at::vec::vec_reduce_all<float>([](Vec& a, Vec& b) { return at::vec::maximum(a, b); }, values);
 }
 
-// Values that are worth another thread: torch's own figure.
+// The number of values that justify another thread, the same as libtorch's.
 constexpr int64_t GRAIN = 1 << 15;
 
 // Calls body(row) for each row, on all threads.

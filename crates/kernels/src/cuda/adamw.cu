@@ -1,4 +1,4 @@
-// One update of a list of parameters; the second dimension of the grid counts them.
+// One update of AdamW for a list of parameters. The second dimension of the grid counts the parameters.
 #include "block.cuh"
 
 // `compute` may be null.

@@ -1,11 +1,11 @@
-// Types, rows in groups of eight, and sums over a block, which all kernels share. NVRTC compiles the same source for a GPU
-// and, in the tests, a C++ compiler for the host (`host.h`). Sums have a fixed order, and nothing uses atomics on floats: the
-// same input gives the same bits.
+// The types, the groups of eight elements, and the sums over a block that all kernels share. NVRTC compiles this source
+// for a GPU, and in the tests, a C++ compiler compiles it for the host (`host.h`). Sums have a fixed order, and no
+// kernel uses atomics on floats, so the same input gives the same bits.
 #pragma once
 
 #ifdef __CUDACC_RTC__
 #define INFINITY __int_as_float(0x7f800000)
-// A kernel, found by its name.
+// A kernel, which the host finds by its name.
 #define KERNEL(NAME, PARAMETERS) extern "C" __global__ void NAME PARAMETERS
 #else
 #include "host.h"
@@ -39,8 +39,8 @@ __device__ static inline void store(float value, bf16* at) {
   at->bits = value != value ? 0x7fc0 : (word.bits + 0x7fff + (word.bits >> 16 & 1)) >> 16;
 }
 
-// Neighbouring elements of a row, as floats: a thread reads and writes eight at a time. Sums over a row take its groups of
-// eight, so that neither the alignment nor the type of loads changes their order.
+// The number of neighbouring elements of a row that a thread reads or writes at a time. Sums over a row add whole
+// groups, so that neither the alignment nor the type of loads changes their order.
 constexpr int GROUP = 8;
 
 struct Group {
@@ -61,7 +61,8 @@ __device__ static inline unsigned to_bits(float value) {
   return word.bits;
 }
 
-// A group as memory holds it: a load that nothing converts can be under way while the thread computes.
+// A group in the form in which memory holds it. The thread can compute while such a load continues, because it does not
+// convert the values yet.
 template <typename T>
 struct Packed {
   uint4 vectors[sizeof(T) * GROUP / sizeof(uint4)];
@@ -95,7 +96,8 @@ __device__ static inline Group unpack(const Packed<bf16>& packed) {
   return group;
 }
 
-// The elements from `from` on, of which the row has `count`, or none; the others are `missing`.
+// Returns the group of elements at `from`. The row has `count` more elements, or none if `count` is negative. The
+// elements beyond the row are `missing`.
 template <typename T>
 __device__ static inline Packed<T> load_packed(const T* from, int count, float missing = 0.f) {
   if (count >= GROUP && is_aligned(from)) {
@@ -119,7 +121,8 @@ __device__ static inline Group load_group(const T* from, int count, float missin
   return unpack(load_packed(from, count, missing));
 }
 
-// The compiler splits an assignment of four words where it does not know that nothing else refers to them.
+// Stores four words at once. The compiler splits an assignment into four stores, unless it can prove that no other
+// pointer refers to the memory.
 __device__ static inline void store_vector(unsigned a, unsigned b, unsigned c, unsigned d, void* to) {
 #ifdef __CUDACC_RTC__
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
@@ -134,7 +137,7 @@ __device__ static inline void store_vectors(const Group& group, float* to) {
   store_vector(to_bits(v[4]), to_bits(v[5]), to_bits(v[6]), to_bits(v[7]), to + 4);
 }
 
-// Two values as bf16, rounded to nearest, ties to even.
+// Returns two values as bf16 in one word, rounded to nearest, ties to even.
 __device__ static inline unsigned pair(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   unsigned word;
@@ -152,24 +155,25 @@ __device__ static inline void store_vectors(const Group& group, bf16* to) {
   store_vector(pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]), to);
 }
 
-// Writes the first `count` elements.
+// Writes the first `count` elements of the group.
 template <typename T>
 __device__ static inline void store_group(const Group& group, T* to, int count) {
   if (count >= GROUP && is_aligned(to)) return store_vectors(group, to);
   for (int i = 0; i < GROUP && i < count; ++i) store(group.at[i], to + i);
 }
 
-// Column of the first group of this thread in a row that the block shares, and the distance to its next one.
+// The column of this thread's first group in a row that the block shares, and the distance to its next group.
 __device__ static inline int first_column() { return GROUP * (int)threadIdx.x; }
 __device__ static inline int column_step() { return GROUP * (int)blockDim.x; }
 
-// exp(x) and 1 / (1 + exp(-x)), as exact as results of type T need them.
+// exp(x) and 1 / (1 + exp(-x)), as exact as results of the second argument's type need them.
 __device__ static inline float exponential(float x, const float*) { return expf(x); }
 __device__ static inline float exponential(float x, const bf16*) { return __expf(x); }
 __device__ static inline float sigmoid(float x, const float*) { return 1.f / (1.f + expf(-x)); }
 __device__ static inline float sigmoid(float x, const bf16*) { return __fdividef(1.f, 1.f + __expf(-x)); }
 
-// The sum of `value` over all threads of a block of whole warps, at most 32, known to each.
+// Returns to each thread the sum of `value` over all threads of the block, which has at most 32 warps, all of them
+// whole.
 template <typename T>
 __device__ static T block_sum(T value) {
   __shared__ T sums[32];
@@ -182,7 +186,7 @@ __device__ static T block_sum(T value) {
   return total;
 }
 
-// The largest `value` likewise, that are numbers.
+// Returns to each thread the largest `value` in the block, without regard to NaNs.
 __device__ static float block_max(float value) {
   __shared__ float largest[32];
   for (int lane = 16; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane));
@@ -194,6 +198,6 @@ __device__ static float block_max(float value) {
   return result;
 }
 
-// Index of this thread among all, and their number.
+// The index of this thread among the threads of the grid's first dimension, and the number of these threads.
 __device__ static inline i64 first_index() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ static inline i64 index_step() { return (i64)gridDim.x * blockDim.x; }

@@ -1,5 +1,5 @@
-// Cross-entropy of rows of logits, and its gradient; a block takes one row after another. A row is read twice: for its largest
-// logit and the sum of exponentials, and for the gradient.
+// Cross-entropy of rows of logits, and its gradient. A block processes one row after another. It reads a row twice: for
+// the largest logit and the sum of exponentials, and for the gradient.
 #include "block.cuh"
 
 // losses[row] is 0 where the target is negative. `dlogits` may be null, or the logits themselves.
@@ -18,7 +18,7 @@ __device__ void cross_entropy(const float* logits, const i64* targets, T* dlogit
       }
       continue;
     }
-    // of this thread's logits: the largest so far, and the sum of exponentials relative to it
+    // the largest logit that this thread has read, and the sum of exponentials relative to it
     float largest = -INFINITY, exponentials = 0.f, target_logit = in[target];
     for (int at = first_column(); at < columns; at += column_step()) {
       Group group = load_group(in + at, columns - at, -INFINITY);
@@ -30,11 +30,11 @@ __device__ void cross_entropy(const float* logits, const i64* targets, T* dlogit
     }
     float shift = block_max(largest);
     float total = block_sum(exponentials * expf(largest - shift));
-    // all threads have read `target_logit`
+    // after block_max, all threads have read `target_logit`, which `dlogits` may overwrite
     if (threadIdx.x == 0) losses[row] = log((double)total) + ((double)shift - (double)target_logit);
     if (!dlogits) continue;
     float factor = (float)scale / total;
-    // the target's in double, so that it is rounded once
+    // the gradient of the target's logit: the difference is computed in double, before it is rounded
     float of_target = (float)((exp((double)target_logit - shift) / total - 1.) * scale);
     for (int at = first_column(); at < columns; at += column_step()) {
       Group group = load_group(in + at, columns - at);

@@ -1,15 +1,18 @@
-// The gradient of an embedding's weight: for each token the rows that used it, in their order. Rows are sorted by token, and
-// `positions` of them at a time make a piece; the rows of a token in one piece are added by one block, and the pieces of a token in
-// their order. A frequent token thus takes no longer than its pieces.
+// The gradient of an embedding's weight: for each token, the sum of the rows of its occurrences, in their order. The
+// rows are sorted by token, and each `positions` of them form a piece. One block adds the rows of a token in a piece.
+// Another kernel adds the pieces of a token in their order. Several blocks therefore share the rows of a frequent
+// token.
 #include "block.cuh"
 
-// Where the sum of a token's rows in a piece is kept if the token has other pieces: at most two tokens of a piece have.
+// Returns the row of `partial` for the sum of a token's rows in a piece, if the token has other pieces. A piece has at
+// most two such tokens, its first and its last.
 __device__ static inline i64 slot(i64 begin, i64 positions) {
   return 2 * (begin / positions) + (begin % positions > 0);
 }
 
-// `ids` are the sorted tokens and `order` the rows of `dy` that they come from. A block adds the rows of one token in one piece,
-// from its position on; the other blocks have nothing to do. The first piece of a token begins with the accumulator.
+// `ids` has the sorted tokens, and `order` has the row of `dy` of each. A block adds the rows of one token in one piece
+// if they begin at the block's position. Otherwise it skips the position. The sum of a token's first piece begins with
+// the accumulator.
 template <typename T>
 __device__ void embedding_backward(float* __restrict__ accumulator, float* __restrict__ partial, const i64* __restrict__ ids,
                                    const i64* __restrict__ order, const T* __restrict__ dy, i64 tokens, i64 width,
@@ -36,7 +39,7 @@ __device__ void embedding_backward(float* __restrict__ accumulator, float* __res
   }
 }
 
-// Adds the pieces of each token that has several. A block takes the token that begins at its position.
+// Adds the pieces of each token that has several pieces. A block processes the token whose rows begin at its position.
 KERNEL(embedding_pieces, (float* accumulator, const float* partial, const i64* ids, i64 tokens, i64 width, i64 positions)) {
   int columns = (int)width;
   for (i64 begin = blockIdx.x; begin < tokens; begin += gridDim.x) {

@@ -1,6 +1,7 @@
-// Plays a block's threads on the host, for tests: each is a fiber that runs until it waits for others. Shared memory holds NaNs
-// when a block begins. A kernel becomes a C function `NAME(blocks_x, blocks_y, threads, arguments, backwards)`, whose arguments
-// are those of cuLaunchKernel; `backwards` resumes the threads in the opposite order. It returns null, or what went wrong.
+// Simulates the threads of a block on the host, for tests. Each thread is a fiber that runs until it waits for other
+// threads. Shared memory holds NaNs when a block begins. A kernel becomes a C function `NAME(blocks_x, blocks_y,
+// threads, arguments, backwards)`, whose arguments are those of cuLaunchKernel. With `backwards`, it resumes the
+// threads in the opposite order. The function returns null or an error message.
 #pragma once
 
 #include <setjmp.h>
@@ -34,7 +35,8 @@ struct Dim {
 };
 static Dim threadIdx, blockIdx, blockDim, gridDim;
 
-// All shared variables, from the linker; the first makes the section exist and be writable.
+// The linker names the begin and end of the section of all shared variables. This variable makes the section exist and
+// be writable.
 static __attribute__((section("block_shared"), used)) unsigned host_shared_memory = 0;
 extern "C" __attribute__((visibility("hidden"))) char __start_block_shared[], __stop_block_shared[];
 
@@ -77,7 +79,7 @@ static void run_fiber() {
   swapcontext(&fibers[current].context, &scheduler);
 }
 
-// Lets the threads from `begin` to `end` go on if all wait for the same; those that returned never come.
+// Resumes the threads from `begin` to `end` if all of them wait in `state`. A thread that has returned does not wait.
 static bool release(unsigned begin, unsigned end, State state) {
   for (unsigned i = begin; i < end; ++i) {
     if (fibers[i].state != state) return false;
@@ -96,7 +98,8 @@ static const char* run_block(bool backwards) {
     makecontext(&fiber.context, run_fiber, 0);
     fiber.state = RUNS;
   }
-  // A warp runs until all its threads wait for other warps, so that it gets as far ahead of them as barriers let it.
+  // A warp runs until all its threads wait for other warps. It is therefore ahead of the other warps by as much as the
+  // barriers allow.
   unsigned warps = (threads + 31) / 32;
   do {
     for (unsigned number = 0; number < warps; ++number) {

@@ -1,6 +1,6 @@
-// Counts the bytes that kernels read and write in watched memory, on the host. A compiler that prepares for ThreadSanitizer
-// calls a function before each access of the kernels, and this file has these functions. The count includes accesses that a
-// GPU serves from a cache.
+// Counts the bytes that kernels read and write in watched memory, on the host. A compiler that prepares for
+// ThreadSanitizer calls a function before each access of the kernels, and this file has these functions. The count
+// includes accesses that a GPU serves from a cache.
 #include <cstddef>
 #include <vector>
 
@@ -11,13 +11,14 @@ struct Memory {
   std::vector<bool> was_read, was_written;
 };
 
-// Created by the first access and never destroyed: accesses of the kernels' own statics come before and after `main`.
+// The watched memory. The first access creates the list, and nothing destroys it, because the kernels access their
+// static variables before and after `main`.
 std::vector<Memory>& watched() {
   static std::vector<Memory>& all = *new std::vector<Memory>;
   return all;
 }
 
-// The bytes of all accesses, and the number of bytes that were read plus the number that were written.
+// The bytes of all accesses, and the bytes that were read at least once plus the bytes that were written at least once.
 long long moved, least;
 
 void access(const void* address, size_t bytes, bool writes) {

@@ -1,5 +1,5 @@
-// Root-mean-square norm of rows. After the sum over a row, the forward pass reads the row again from the cache. The backward
-// pass does so only for rows that are wider than the block.
+// Root-mean-square norm of rows. After the sum over a row, the forward pass reads the row again from the cache. The
+// backward pass reads again only the columns beyond the first group of each thread.
 #include "block.cuh"
 
 template <typename T>
@@ -31,7 +31,7 @@ struct RmsNormInput {
   const T* __restrict__ residual;  // may be null
 };
 
-// Groups of a row, at the same columns.
+// The groups of `dy`, `x` and `residual` at the same columns of a row.
 template <typename T>
 struct RowGroups {
   Packed<T> dy, x, residual;
@@ -43,7 +43,7 @@ struct RowGroups {
     if (in.residual) residual = load_packed(in.residual + offset, count);
   }
 
-  // The part of these columns in the sum over the row.
+  // Returns the contribution of these columns to the sum over the row.
   __device__ float products(const Group& weight, float scale) const {
     Group d = unpack(dy), in = unpack(x);
     float sum = 0.f;
@@ -65,9 +65,10 @@ struct RowGroups {
   }
 };
 
-// A block takes a piece of the rows: partial[piece, column] is the gradient of the weight from these rows, for `sum_pieces`.
-// Each thread has the sums of its first group of columns in registers, and of further groups in `partial`. It loads its first
-// groups of the next row before the sum over this one, so that memory is busy while the block waits.
+// A block processes a piece of the rows. It writes the gradient of the weight from these rows to partial[piece,
+// column], and `sum_pieces` adds the pieces. Each thread keeps the sums of its first group of columns in registers, and
+// the sums of further groups in `partial`. It loads its first groups of the next row before the sum over this row, so
+// that the load continues while the block waits.
 template <typename T>
 __device__ void rms_norm_backward(const RmsNormInput<T>& in, T* __restrict__ dx, T* __restrict__ y,
                                   float* __restrict__ partial, i64 rows, i64 width, i64 rows_per_piece) {

@@ -1,14 +1,16 @@
-// Rotary position embedding of queries and keys; pairs are (x[i], x[i + half]). A block takes one row after another.
+// Rotary position embedding of queries and keys. A pair is (x[i], x[i + half]). A block processes one row after
+// another.
 #include "block.cuh"
 
-// Rows of queries, of keys and of values, each with its own distance between rows. `v` is null if only queries and keys move.
+// Rows of queries, of keys and of values. The widths are the distances between rows. `v` is null if the values stay in
+// place.
 template <typename T>
 struct Qkv {
   const T *q, *k, *v;
   i64 q_width, kv_width;
 };
 
-// Writes all three side by side to `out`, where queries and keys may already be.
+// Writes queries, keys and values side by side to `out`. `q` and `k` may point into `out`.
 template <typename T>
 __device__ void rotary(Qkv<T> from, T* out, const float* __restrict__ cos, const float* __restrict__ sin, i64 rows, i64 length,
                        i64 q_heads, i64 kv_heads, i64 head_half, float sign) {

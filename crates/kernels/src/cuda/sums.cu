@@ -1,5 +1,5 @@
-// Sums over rows, and of squares. Each is made in two launches: of pieces whose bounds depend on the shape alone, then of the
-// pieces in their order.
+// Sums over rows, and sums of squares. A sum takes two launches. The first adds the values of each piece, whose bounds
+// depend only on the shape. The second adds the pieces in a fixed order.
 #include "block.cuh"
 
 // partial[piece, column] = the sum of a piece's rows; the second dimension of the grid counts pieces.
@@ -24,8 +24,8 @@ __device__ void column_sums(const T* __restrict__ x, float* __restrict__ partial
 COLUMN_SUMS(column_sums_f32, float)
 COLUMN_SUMS(column_sums_bf16, bf16)
 
-// sums[column] = the sum of partial[pieces, width] over its rows. A block of at most 512 threads takes 32 columns at a time:
-// its warps share the pieces, and the first warp adds the sums of the warps in their order.
+// sums[column] = the sum of partial[pieces, width] over its rows. A block of at most 512 threads processes 32 columns
+// at a time. Its warps share the pieces, and the first warp adds the sums of the warps in their order.
 KERNEL(sum_pieces, (const float* partial, float* sums, i64 pieces, i64 width)) {
   __shared__ float of_warps[16][32];
   unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -42,7 +42,7 @@ KERNEL(sum_pieces, (const float* partial, float* sums, i64 pieces, i64 width)) {
   }
 }
 
-// sums[row] = the sum of values[row, width]; a block for each row.
+// sums[row] = the sum of values[row, width]. Each row has a block.
 KERNEL(row_sums_f64, (const double* values, double* sums, i64 width)) {
   double sum = 0.;
   for (i64 at = threadIdx.x; at < width; at += blockDim.x) sum += values[blockIdx.x * width + at];

@@ -1,4 +1,4 @@
-// silu(gate) * up, of rows that hold gate and up side by side; a block takes one row after another.
+// silu(gate) * up, for rows of gate and up side by side. A block processes one row after another.
 #include "block.cuh"
 
 template <typename T>
@@ -14,7 +14,7 @@ __device__ void swiglu(const T* __restrict__ gate_up, T* __restrict__ out, i64 r
   }
 }
 
-// The gradient reuses the memory of gate and up.
+// Overwrites gate and up with their gradients.
 template <typename T>
 __device__ void swiglu_backward(const T* __restrict__ dout, T* gate_up, T* __restrict__ out, i64 rows, i64 width) {
   int columns = (int)width;

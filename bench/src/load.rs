@@ -19,8 +19,8 @@ pub(crate) fn measure(folder: &Path) -> Value {
     let read = read_seconds(&checkpoint);
     job.run(folder);
     let text = std::fs::read_to_string(folder.join("stdout")).unwrap();
-    let said = text.lines().find_map(|line| line.split_once("loaded in ")?.1.split('s').next()?.parse::<f64>().ok());
-    let load = said.expect("how long loading took");
+    let printed = text.lines().find_map(|line| line.split_once("loaded in ")?.1.split('s').next()?.parse::<f64>().ok());
+    let load = printed.expect("how long loading took");
     line(
         "a checkpoint",
         rate(bytes as f64, load),

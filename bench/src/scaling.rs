@@ -144,8 +144,8 @@ fn measured_cost(folder: &Path) -> ModelCost {
         .output()
         .unwrap();
     assert!(planned.status.success(), "{}", String::from_utf8_lossy(&planned.stderr));
-    let said = String::from_utf8(planned.stdout).unwrap();
-    let file = said.lines().find_map(|line| line.strip_prefix("wrote ")).expect("the profile's file");
+    let printed = String::from_utf8(planned.stdout).unwrap();
+    let file = printed.lines().find_map(|line| line.strip_prefix("wrote ")).expect("the profile's file");
     let profile: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let module = |name: &str, seconds: &Value, parameters: usize| {
         let of = |kind: &str| seconds[kind].as_f64().expect(kind);

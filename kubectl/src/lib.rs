@@ -112,12 +112,12 @@ mod tests {
 
     #[test]
     fn the_volume_is_read_in_a_pod_that_runs() {
-        let (said, result) = plugin(&["timeline", "small", "--step", "7", "-n", "team", "--context", "far"]);
+        let (printed, result) = plugin(&["timeline", "small", "--step", "7", "-n", "team", "--context", "far"]);
         result.unwrap();
         let exec = "exec small-0-1 --container trainer -- stagecoach timeline /workspace/jobs/small --step 7";
-        assert_eq!(said, format!("--namespace team --context far {exec}\n"));
-        let (said, _) = plugin(&["checkpoints", "small"]);
-        assert!(said.ends_with(" -- stagecoach checkpoint list /workspace/jobs/small\n"), "{said}");
+        assert_eq!(printed, format!("--namespace team --context far {exec}\n"));
+        let (printed, _) = plugin(&["checkpoints", "small"]);
+        assert!(printed.ends_with(" -- stagecoach checkpoint list /workspace/jobs/small\n"), "{printed}");
         let (_, result) = plugin(&["checkpoints", "ended"]);
         let refused = result.unwrap_err();
         assert!(refused.starts_with("no pod of job ended runs, and only a pod can read its volume: "), "{refused}");
@@ -126,20 +126,20 @@ mod tests {
 
     #[test]
     fn what_runs_in_a_pod_of_its_own_gives_its_log_and_its_exit_code() {
-        let (said, result) = plugin(&["replay", "ended", "--", "--step", "7"]);
-        assert_eq!(said, "step 7 differs\n");
+        let (printed, result) = plugin(&["replay", "ended", "--", "--step", "7"]);
+        assert_eq!(printed, "step 7 differs\n");
         assert_eq!(result.unwrap_err(), "stagecoach ended with exit code 74 in the pod of job made");
-        let (said, result) = plugin(&["audit", "ended", "--dry-run", "--", "--all"]);
+        let (printed, result) = plugin(&["audit", "ended", "--dry-run", "--", "--all"]);
         result.unwrap();
-        let manifest: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let manifest: serde_json::Value = serde_json::from_str(&printed).unwrap();
         let arguments = &manifest["spec"]["template"]["spec"]["containers"][0]["args"];
         assert_eq!(arguments, &serde_json::json!(["audit", "/workspace/jobs/ended", "--all"]));
     }
 
     #[test]
     fn the_page_has_the_address_of_the_forwarded_port() {
-        let (said, result) = plugin(&["page", "small"]);
-        assert_eq!(said, "http://127.0.0.1:4567/token/\n");
+        let (printed, result) = plugin(&["page", "small"]);
+        assert_eq!(printed, "http://127.0.0.1:4567/token/\n");
         assert!(result.unwrap_err().starts_with("kubectl port-forward to pod small-0-1 ended (exit status: 0)"));
         let (_, result) = plugin(&["page", "pending"]);
         assert!(result.unwrap_err().starts_with("no running pod of job pending has the address of a page in its log"));

@@ -60,8 +60,8 @@ impl PageCommand {
             address.port
         );
         let mut forwarder = kubectl.start(&["port-forward", "--address=127.0.0.1", &pod.name, &ports])?;
-        let mut said = BufReader::new(forwarder.stdout.take().context("kubectl port-forward has no output")?).lines();
-        let Some(port) = said.by_ref().map_while(Result::ok).find_map(|line| local_port(&line)) else {
+        let mut output = BufReader::new(forwarder.stdout.take().context("kubectl port-forward has no output")?).lines();
+        let Some(port) = output.by_ref().map_while(Result::ok).find_map(|line| local_port(&line)) else {
             let status = forwarder.wait()?;
             bail!("kubectl port-forward to pod {} ended ({status}) before it forwarded anything", pod.name);
         };
@@ -72,7 +72,7 @@ impl PageCommand {
         }
         // kubectl writes a line for every connection: read these lines until Ctrl-C, which also ends kubectl, or until
         // the pod ends
-        said.map_while(Result::ok).for_each(drop);
+        output.map_while(Result::ok).for_each(drop);
         let status = forwarder.wait()?;
         bail!("kubectl port-forward to pod {} ended ({status}): the page moves when stage 0 is replaced", pod.name)
     }

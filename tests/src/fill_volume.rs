@@ -137,7 +137,7 @@ impl FillableRun {
     }
 
     /// Returns the launcher's output so far.
-    pub fn said(&self) -> String {
+    pub fn printed(&self) -> String {
         self.output.lock().unwrap().clone()
     }
 
@@ -148,9 +148,9 @@ impl FillableRun {
     pub fn wait(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
         until(what, || {
             let ended = self.child.try_wait().unwrap();
-            let said = self.said();
-            assert!(ended.is_none() || condition(&said), "the launcher ended ({ended:?}) before {what}:\n{said}");
-            condition(&said).then_some(())
+            let printed = self.printed();
+            assert!(ended.is_none() || condition(&printed), "the launcher ended ({ended:?}) before {what}:\n{printed}");
+            condition(&printed).then_some(())
         });
     }
 
@@ -171,7 +171,7 @@ impl Drop for FillableRun {
         let _ = self.child.kill(); // the stages end with their launcher
         let _ = self.child.wait();
         if std::thread::panicking() {
-            println!("{}", self.said());
+            println!("{}", self.printed());
         }
     }
 }

@@ -33,18 +33,18 @@ fn standstill(launcher: u32, folder: &Path, workspace: &Path) -> String {
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(25)..].join("\n")
     };
-    let mut said = format!(":\nlauncher:\n{}\n", end(&read(workspace.join("stdout"))));
+    let mut printed = format!(":\nlauncher:\n{}\n", end(&read(workspace.join("stdout"))));
     for entry in std::fs::read_dir(folder.join("logs")).into_iter().flatten().flatten() {
-        said += &format!("{}:\n{}\n", entry.path().display(), end(&read(entry.path())));
+        printed += &format!("{}:\n{}\n", entry.path().display(), end(&read(entry.path())));
     }
     for pid in stages(launcher) {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let task = |task: std::fs::DirEntry| {
             ["comm", "wchan", "syscall"].map(|file| read(task.path().join(file)).trim().to_owned()).join(" ")
         };
-        said += &format!("process {pid}:\n{}\n", tasks.map(task).collect::<Vec<_>>().join("\n"));
+        printed += &format!("process {pid}:\n{}\n", tasks.map(task).collect::<Vec<_>>().join("\n"));
     }
-    said
+    printed
 }
 
 /// A running launcher. Dropping this value kills the launcher and its stages.
@@ -138,8 +138,8 @@ impl Launched {
     pub fn wait_for_step(&mut self, step: u64) {
         until(&format!("step {step}"), || {
             let ended = self.child.try_wait().unwrap();
-            let said = || std::fs::read_to_string(self.folder.with_file_name("stdout")).unwrap_or_default();
-            assert!(ended.is_none(), "the launcher ended before step {step}: {}", said());
+            let printed = || std::fs::read_to_string(self.folder.with_file_name("stdout")).unwrap_or_default();
+            assert!(ended.is_none(), "the launcher ended before step {step}: {}", printed());
             (self.steps() >= step).then_some(())
         });
     }
@@ -153,8 +153,8 @@ impl Launched {
     pub fn wait_for_restart(&mut self, workspace: &Path) {
         until("the next attempt to train", || {
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before the next attempt trained");
-            let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
-            let (_, restarted) = said.rsplit_once(" restarts left; ")?;
+            let printed = std::fs::read_to_string(workspace.join("stdout")).unwrap();
+            let (_, restarted) = printed.rsplit_once(" restarts left; ")?;
             restarted.contains("\nstep ").then_some(())
         });
     }
@@ -196,8 +196,8 @@ impl Launched {
     /// Waits until a spare stands by whose process id is not in `others`. Returns its process id.
     pub fn wait_for_spare(&self, workspace: &Path, others: &[u32]) -> u32 {
         let standing_by = || {
-            let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
-            let standing = said.matches(" stands by").count();
+            let printed = std::fs::read_to_string(workspace.join("stdout")).unwrap();
+            let standing = printed.matches(" stands by").count();
             let spare = self.waiting_spares().into_iter().find(|spare| !others.contains(spare))?;
             (standing > others.len()).then_some(spare)
         };
@@ -326,6 +326,6 @@ pub fn is_gone(pid: u32) -> bool {
 
 /// Asserts that the run's output contains `words`.
 pub fn says(outcome: &Outcome, words: &str) {
-    let said = outcome.stdout.clone() + &outcome.stderr;
-    assert!(said.contains(words), "no {words:?} in\n{said}");
+    let printed = outcome.stdout.clone() + &outcome.stderr;
+    assert!(printed.contains(words), "no {words:?} in\n{printed}");
 }

@@ -62,7 +62,7 @@ pub fn is_here_with(test: &str, environment: &[(&str, &str)]) -> bool {
     child.args([test, "--exact", "--nocapture"]).env(LOADER_PATH, loader_path()).env(IS_HERE, "1");
     child.envs(environment.iter().copied());
     let output = child.output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
     false
 }

@@ -90,7 +90,7 @@ impl<'a> Soak<'a> {
             if now > best.0 {
                 best = (now, Deadline::start());
             }
-            assert!(!best.1.is_over(), "no step beyond {}: {}", best.0, self.said());
+            assert!(!best.1.is_over(), "no step beyond {}: {}", best.0, self.printed());
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> Soak<'a> {
                 self.dead = stages.clone();
                 return (phase, stages[rank]);
             }
-            assert!(!deadline.is_over(), "no stage was caught in {phase:?}: {}", self.said());
+            assert!(!deadline.is_over(), "no stage was caught in {phase:?}: {}", self.printed());
             phase = self.draw(false);
         }
     }
@@ -181,7 +181,13 @@ impl<'a> Soak<'a> {
             {
                 return stages;
             }
-            assert!(!deadline.is_over(), "{} stages instead of {}: {}", stages.len(), of_each * replicas, self.said());
+            assert!(
+                !deadline.is_over(),
+                "{} stages instead of {}: {}",
+                stages.len(),
+                of_each * replicas,
+                self.printed()
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -193,7 +199,7 @@ impl<'a> Soak<'a> {
     /// Asserts that the launcher has not ended by itself.
     fn check(&mut self) {
         if let Some(status) = self.launched.as_mut().unwrap().child.try_wait().unwrap() {
-            panic!("the launcher ended with {status} after step {}: {}", self.step(), self.said());
+            panic!("the launcher ended with {status} after step {}: {}", self.step(), self.printed());
         }
     }
 
@@ -204,7 +210,7 @@ impl<'a> Soak<'a> {
         self.newest = newest;
     }
 
-    fn said(&self) -> String {
+    fn printed(&self) -> String {
         let read = |name: &str| std::fs::read_to_string(self.workspace.join(name)).unwrap_or_default();
         read("stdout") + &read("stderr")
     }

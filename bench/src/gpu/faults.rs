@@ -72,11 +72,11 @@ fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
         json!({ "stage": stage, "secondsToNextStep": seconds })
     });
     let interrupted = launched.interrupt(own);
-    let said: Vec<&str> = interrupted.stdout.lines().filter(|line| line.contains(" restarts left; ")).collect();
+    let printed: Vec<&str> = interrupted.stdout.lines().filter(|line| line.contains(" restarts left; ")).collect();
     let rest = job.ending_after(saved(&own.join("killed")));
     let outcome = run.finish(run.launch(own, &rest), own, 120);
     compare(run, &format!("{transport}, next group"), &rest, own);
-    json!({ "kills": seconds, "said": said, "launcherCodes": [interrupted.status.code(), outcome.status.code()] })
+    json!({ "kills": seconds, "said": printed, "launcherCodes": [interrupted.status.code(), outcome.status.code()] })
 }
 
 /// Kills a stage of a job whose `reformTimeoutSeconds` is 0: every stage exits, and the next attempt starts all stages.

@@ -212,14 +212,14 @@ impl GpuRun<'_> {
 
 /// Runs `work`. If `work` panics, the error is the shortened message, because a report has no room for whole logs.
 pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| shortened(&said(&*panic)))
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| shortened(&panic_message(&*panic)))
 }
 
 /// Like [`attempt`], for work that starts a job in this workspace. The error also has the output of the job's launcher.
 pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Result<T, String> {
     attempt(work).map_err(|failure| match launcher_said(workspace) {
-        said if failure.contains(&said) => failure,
-        said => format!("{failure}\n{said}"),
+        logged if failure.contains(&logged) => failure,
+        logged => format!("{failure}\n{logged}"),
     })
 }
 
@@ -242,12 +242,12 @@ fn read_all(files: &[PathBuf]) -> String {
 
 /// Returns the launcher's output for a report: an excerpt without the lines of steps, saves and the start.
 fn launcher_said(workspace: &Path) -> String {
-    let said = read_all(&launcher_files(workspace));
+    let logs = read_all(&launcher_files(workspace));
     let is_reported = |line: &&str| !["page ", "prep ", "step ", "saved "].iter().any(|usual| line.starts_with(usual));
-    shortened(&said.lines().filter(is_reported).collect::<Vec<_>>().join("\n"))
+    shortened(&logs.lines().filter(is_reported).collect::<Vec<_>>().join("\n"))
 }
 
-fn said(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }

@@ -115,24 +115,24 @@ impl Complete {
     /// Creates a copy of the job, with its status and its pod, while no operator runs.
     fn copy(&self, cluster: &Cluster, name: &str) {
         let (client, jobs) = (cluster.plane.client(), cluster.system.jobs);
-        let said = |refusal| panic!("{name}: {refusal}");
+        let refused = |refusal| panic!("{name}: {refusal}");
         let job = json!({"apiVersion": self.job["apiVersion"], "kind": self.job["kind"], "metadata": {"name": name},
             "spec": self.job["spec"]});
-        let created = client.create(jobs, &job).unwrap_or_else(said);
+        let created = client.create(jobs, &job).unwrap_or_else(refused);
         let [uid, first_uid] = [&created, &self.job].map(|job| job["metadata"]["uid"].as_str().unwrap());
         let own = |value: &Value| -> Value {
             let text = value.to_string().replace(first_uid, uid).replace(Complete::NAME, name);
             serde_json::from_str(&text).unwrap()
         };
         let status = json!({"status": own(&self.job["status"])});
-        client.patch(&format!("{jobs}/{name}/status"), &status).unwrap_or_else(said);
+        client.patch(&format!("{jobs}/{name}/status"), &status).unwrap_or_else(refused);
         let mut pod = own(&self.pod);
         for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
             pod["metadata"].as_object_mut().unwrap().remove(field);
         }
-        client.create(PODS, &pod).unwrap_or_else(said);
+        client.create(PODS, &pod).unwrap_or_else(refused);
         let pod_name = pod["metadata"]["name"].as_str().unwrap();
-        client.patch(&format!("{PODS}/{pod_name}/status"), &json!({"status": pod["status"]})).unwrap_or_else(said);
+        client.patch(&format!("{PODS}/{pod_name}/status"), &json!({"status": pod["status"]})).unwrap_or_else(refused);
     }
 }
 

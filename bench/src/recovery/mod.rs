@@ -92,8 +92,8 @@ fn replica(folder: &Path) -> Value {
 
 /// Returns the number of lines in a launcher's output that begin with `marker`.
 fn lines(folder: &Path, marker: &str) -> usize {
-    let said = std::fs::read_to_string(folder.join("stdout")).unwrap_or_default();
-    said.lines().filter(|line| line.starts_with(marker)).count()
+    let printed = std::fs::read_to_string(folder.join("stdout")).unwrap_or_default();
+    printed.lines().filter(|line| line.starts_with(marker)).count()
 }
 
 /// Kills a stage. Returns the seconds until the first new step. Panics after `limit` seconds.

@@ -171,8 +171,8 @@ mod tests {
     #[test]
     fn what_cannot_be_a_token_is_not_shown() {
         for text in ["hf_se\ncret", "hf_se\u{7}cret", "hf_sécret"] {
-            let said = read(&[("HF_TOKEN", text)]).unwrap_err().to_string();
-            assert!(said.starts_with("HF_TOKEN: the token has") && !said.contains("cret"), "{said}");
+            let message = read(&[("HF_TOKEN", text)]).unwrap_err().to_string();
+            assert!(message.starts_with("HF_TOKEN: the token has") && !message.contains("cret"), "{message}");
         }
         let token = HubToken::parse("hf_secret", "HF_TOKEN").unwrap().unwrap();
         assert_eq!(format!("{token:?}"), "Token(from HF_TOKEN)");
@@ -182,8 +182,8 @@ mod tests {
     fn an_endpoint_is_a_url() {
         assert_eq!(read(&[("HF_ENDPOINT", "http://localhost:80/hf/")]).unwrap().endpoint, "http://localhost:80/hf");
         for endpoint in ["huggingface.co", "https://", "https://u:word@mirror", "https://mirror?a"] {
-            let said = read(&[("HF_ENDPOINT", endpoint)]).unwrap_err().to_string();
-            assert!(said.starts_with("HF_ENDPOINT: ") && !said.contains("word"), "{said}");
+            let message = read(&[("HF_ENDPOINT", endpoint)]).unwrap_err().to_string();
+            assert!(message.starts_with("HF_ENDPOINT: ") && !message.contains("word"), "{message}");
         }
     }
 

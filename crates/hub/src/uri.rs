@@ -167,8 +167,8 @@ mod tests {
             ("hf://", "is not the name of a repository"),
         ];
         for (uri, expected) in cases {
-            let said = uri.parse::<HubUri>().unwrap_err().to_string();
-            assert!(said.contains(expected), "{uri}: {said}");
+            let message = uri.parse::<HubUri>().unwrap_err().to_string();
+            assert!(message.contains(expected), "{uri}: {message}");
         }
     }
 

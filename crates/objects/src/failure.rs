@@ -25,7 +25,7 @@ pub(crate) enum Purpose {
     /// The listing or the contents of a bucket.
     Objects,
     /// The credentials of this machine or pod. They exist only if an administrator has set them up.
-    OwnCredentials,
+    AmbientCredentials,
     /// The credentials of a configured account or role.
     Credentials,
 }
@@ -36,8 +36,8 @@ impl RequestInfo {
         let is_own = name.starts_with("169.254.") || name.starts_with("[fd00:ec2:") || name.starts_with("metadata.");
         // the client only reads buckets: PUT and POST requests are for credentials
         let purpose = match *method {
-            Method::PUT => Purpose::OwnCredentials,
-            _ if is_own => Purpose::OwnCredentials,
+            Method::PUT => Purpose::AmbientCredentials,
+            _ if is_own => Purpose::AmbientCredentials,
             Method::GET | Method::HEAD => Purpose::Objects,
             _ => Purpose::Credentials,
         };
@@ -199,8 +199,8 @@ mod tests {
         let purpose = |method, uri: &str| RequestInfo::new(&method, &uri.parse().unwrap()).purpose;
         assert_eq!(purpose(Method::GET, "https://s3.eu-west-1.amazonaws.com/bucket"), Purpose::Objects);
         assert_eq!(purpose(Method::HEAD, "http://minio:9000/bucket/key"), Purpose::Objects);
-        assert_eq!(purpose(Method::GET, "http://169.254.170.2/v2/credentials"), Purpose::OwnCredentials);
-        assert_eq!(purpose(Method::PUT, "http://127.0.0.1:1/latest/api/token"), Purpose::OwnCredentials);
+        assert_eq!(purpose(Method::GET, "http://169.254.170.2/v2/credentials"), Purpose::AmbientCredentials);
+        assert_eq!(purpose(Method::PUT, "http://127.0.0.1:1/latest/api/token"), Purpose::AmbientCredentials);
         assert_eq!(purpose(Method::POST, "https://sts.eu-west-1.amazonaws.com/"), Purpose::Credentials);
     }
 

@@ -31,7 +31,7 @@ fn from_failure(failure: &StoreFailure, uri: &ObjectUri, settings: &StoreVariabl
         | StoreFailure::Interrupted(request, _) => request,
     };
     let host = request.host.clone();
-    if request.purpose == Purpose::OwnCredentials {
+    if request.purpose == Purpose::AmbientCredentials {
         return ObjectError::NoCredentials { uri: uri.clone(), tried: settings.redacted(&failure.to_string()) };
     }
     match failure {

@@ -23,11 +23,11 @@ pub(crate) fn job_config(
     let on_progress = &mut |what: &str, done, total| {
         display.update(&TrainingEvent::Preparing { what: what.to_owned(), done, total });
     };
-    JobConfig::with_settings(job, workspace, known, on_progress, noted_waits())
+    JobConfig::with_settings(job, workspace, known, on_progress, waits_as_notes())
 }
 
 /// Returns a receiver that shows the reasons for waits, such as a hub's rate limit, as notes.
-pub(crate) fn noted_waits() -> OnWait {
+pub(crate) fn waits_as_notes() -> OnWait {
     OnWait::without_repetitions(|sentence| {
         ProgressDisplay::notes().update(&TrainingEvent::Note { message: sentence.to_owned() });
     })

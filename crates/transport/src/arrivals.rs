@@ -11,7 +11,7 @@ use crate::{LinkError, LinkId};
 /// yet.
 #[derive(Debug)]
 pub(crate) struct ArrivedTensor {
-    pub(crate) microbatch: usize,
+    pub(crate) tag: usize,
     pub(crate) tensor: Tensor,
     pub(crate) at: Timestamp,
 }
@@ -26,7 +26,7 @@ impl ArrivedTensor {
     }
 }
 
-/// The arrived tensors, by microbatch.
+/// The arrived tensors, by tag.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     arrived: mpsc::Receiver<Result<ArrivedTensor, LinkError>>,
@@ -39,14 +39,14 @@ impl Arrivals {
         Arrivals { arrived, early: Vec::new() }
     }
 
-    /// Waits for the tensor of a microbatch, and makes later computations of libtorch wait until the tensor is filled.
-    pub(crate) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
-        if let Some(at) = self.early.iter().position(|early| early.microbatch == microbatch) {
+    /// Waits for the tensor with this tag, and makes later computations of libtorch wait until the tensor is filled.
+    pub(crate) fn wait(&mut self, link: LinkId, tag: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        if let Some(at) = self.early.iter().position(|early| early.tag == tag) {
             return self.early.swap_remove(at).into_parts();
         }
         loop {
             match self.arrived.recv() {
-                Ok(Ok(arrival)) if arrival.microbatch == microbatch => return arrival.into_parts(),
+                Ok(Ok(arrival)) if arrival.tag == tag => return arrival.into_parts(),
                 Ok(Ok(other)) => self.early.push(other),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Err(LinkError::Broken(format!("the link for {link} is closed"))),

@@ -1,4 +1,4 @@
-//! The fixed header of a payload: its microbatch, element type and shape. The bytes follow, in the stream or in
+//! The fixed header of a payload: its tag, element type and shape. The bytes follow, in the stream or in
 //! shared memory.
 
 use tch::{Kind, Tensor};
@@ -20,15 +20,16 @@ fn code(kind: Kind) -> u8 {
 /// The description of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The microbatch, or for a state the low bits of the step. The field is 0 on links that carry neither.
-    pub(super) microbatch: u32,
+    /// Identifies the tensor on its link, as `tag` in `torch.distributed.send` does: the microbatch, the index of a
+    /// gradient or weight among replicas, or for a state the low bits of the step.
+    pub(super) tag: u32,
     pub(super) kind: Kind,
     pub(super) shape: Vec<i64>,
 }
 
 impl Header {
-    pub(crate) fn of(microbatch: u32, tensor: &Tensor) -> Header {
-        Header { microbatch, kind: tensor.kind(), shape: tensor.size() }
+    pub(crate) fn of(tag: u32, tensor: &Tensor) -> Header {
+        Header { tag, kind: tensor.kind(), shape: tensor.size() }
     }
 
     /// Returns the size of the payload, in bytes.
@@ -39,7 +40,7 @@ impl Header {
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        out[4..8].copy_from_slice(&self.microbatch.to_le_bytes());
+        out[4..8].copy_from_slice(&self.tag.to_le_bytes());
         out[8] = code(self.kind);
         out[9] = self.shape.len() as u8;
         for (slot, dim) in out[16..].chunks_exact_mut(8).zip(&self.shape) {
@@ -60,7 +61,7 @@ impl Header {
         };
         let shape = bytes[16..].chunks_exact(8).take(dims);
         let shape = shape.map(|d| d.iter().rev().fold(0, |n, &byte| n << 8 | i64::from(byte))).collect();
-        Ok(Header { microbatch: word(4), kind, shape })
+        Ok(Header { tag: word(4), kind, shape })
     }
 }
 
@@ -73,7 +74,7 @@ impl std::fmt::Display for Header {
             _ => "?",
         };
         let dims: Vec<_> = self.shape.iter().map(i64::to_string).collect();
-        write!(f, "{kind}[{}] of microbatch {}", dims.join(","), self.microbatch)
+        write!(f, "{kind}[{}] of microbatch {}", dims.join(","), self.tag)
     }
 }
 
@@ -91,11 +92,11 @@ mod tests {
 
     #[test]
     fn headers_round_trip_and_other_bytes_are_refused() {
-        let header = Header { microbatch: 7, kind: Kind::Float, shape: vec![4, 512, 768] };
+        let header = Header { tag: 7, kind: Kind::Float, shape: vec![4, 512, 768] };
         assert_eq!(Header::decode(&header.encode()).unwrap(), header);
         assert_eq!(header.bytes(), 4 * 512 * 768 * 4);
         assert_eq!(header.to_string(), "f32[4,512,768] of microbatch 7");
-        let scalar = Header { microbatch: 0, kind: Kind::Int64, shape: vec![] };
+        let scalar = Header { tag: 0, kind: Kind::Int64, shape: vec![] };
         assert_eq!(Header::decode(&scalar.encode()).unwrap(), scalar);
         let mut broken = header.encode();
         broken[0] ^= 1;

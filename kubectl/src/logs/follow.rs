@@ -81,8 +81,8 @@ fn read(kubectl: &Kubectl, pod: JobPod, since: Timestamp, sender: Sender<Line>) 
     let mut process =
         kubectl.start(&["logs", &pod.name, "--container", CONTAINER_NAME, "--timestamps", "--follow", &since])?;
     Ok(thread::spawn(move || {
-        let said = process.stdout.take().map(|said| BufReader::new(said).lines().map_while(Result::ok));
-        for (at, text) in said.into_iter().flatten().flat_map(|line| lines(&line)) {
+        let output = process.stdout.take().map(|output| BufReader::new(output).lines().map_while(Result::ok));
+        for (at, text) in output.into_iter().flatten().flat_map(|line| lines(&line)) {
             if sender.send(Line { pod: pod.clone(), at, text }).is_err() {
                 break;
             }

@@ -58,9 +58,9 @@ fn argo(object: &Value) -> (String, String) {
     let text = format!("obj = {}\nlocal function check()\n{}\nend\n{run}\n", lua(&seen), script());
     std::fs::write(file.path(), text).unwrap();
     let output = Command::new(tool("glua")).arg(file.path()).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let (status, message) = said.split_once('\n').unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    let (status, message) = printed.split_once('\n').unwrap();
     (status.into(), message.trim_end().into())
 }
 

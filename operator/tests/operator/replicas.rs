@@ -66,10 +66,10 @@ fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
         (names(&pods) == ["replicas-0-0-1", "replicas-0-1-1", "replicas-1-0-1-1", "replicas-1-1-1"]).then_some(())
     });
     until("the events", || {
-        let said = |words: &str| cluster.event_notes("replicas").iter().any(|note| note.contains(words));
-        (said("attempt 1 with 2 replicas of 2 stages")
-            && said("attempt 1: stage 0 of replica 1: ")
-            && said("stage 0 of replica 1 starts again as replicas-1-0-1-1"))
+        let printed = |words: &str| cluster.event_notes("replicas").iter().any(|note| note.contains(words));
+        (printed("attempt 1 with 2 replicas of 2 stages")
+            && printed("attempt 1: stage 0 of replica 1: ")
+            && printed("stage 0 of replica 1 starts again as replicas-1-0-1-1"))
         .then_some(())
     });
 }

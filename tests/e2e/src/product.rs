@@ -125,10 +125,10 @@ impl Product {
     #[track_caller]
     fn kubectl_in(&self, namespace: &str, arguments: &[&str]) -> String {
         let output = self.node.kubectl(&[&["--namespace", namespace], arguments].concat(), "");
-        let [said, complained] =
+        let [printed, complained] =
             [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(output.status.success(), "kubectl {}: {said}{complained}", arguments.join(" "));
-        said
+        assert!(output.status.success(), "kubectl {}: {printed}{complained}", arguments.join(" "));
+        printed
     }
 }
 

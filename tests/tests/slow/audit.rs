@@ -195,7 +195,7 @@ impl Forge {
         let saved = 10 * (1 + draws.below(STEPS / 10));
         let of_checkpoint = vec![format!("checkpoint of step {saved}")];
         let of_step = vec![format!("step {step} has")];
-        let mut said = match kind {
+        let mut printed = match kind {
             Loss => {
                 change_metrics(&folder, |lines| {
                     let loss = lines[at]["loss"].as_f64().unwrap() as f32;
@@ -258,9 +258,9 @@ impl Forge {
             strip(&folder);
         } else if matches!(kind, ExchangedCheckpoint | Weight | Moment | Counter) {
             // the link in the next checkpoint reveals the forgery before a replay does
-            said = vec![format!("step {saved}")];
+            printed = vec![format!("step {saved}")];
         }
-        (folder, said)
+        (folder, printed)
     }
 }
 
@@ -272,9 +272,9 @@ fn forgeries(count: usize, seed: u64) {
         let without_receipts = (index / KINDS.len()).is_multiple_of(2);
         (kind, forge.forge(&format!("forged-{index}"), kind, without_receipts, &mut draws))
     });
-    each("forgeries", &forged.collect::<Vec<_>>(), |index, (kind, (folder, said))| {
+    each("forgeries", &forged.collect::<Vec<_>>(), |index, (kind, (folder, printed))| {
         let (code, words) = run(&["audit", text(folder), "--all"]);
-        let place = said.iter().find(|place| !words.contains(*place));
+        let place = printed.iter().find(|place| !words.contains(*place));
         assert!(code == Some(74) && place.is_none(), "{index}, {kind:?}: {code:?}, no {place:?} in\n{words}");
         std::fs::remove_dir_all(folder).unwrap();
     });
@@ -295,17 +295,20 @@ fn a_hundred_forged_runs_are_refused_with_the_place() {
 fn a_run_with_a_hard_life_passes() {
     let workspace = corpus::workspace();
     let folder = disturbed(workspace.path(), &job(STEPS));
-    let (code, said) = run(&["audit", text(&folder), "--all", "--stages", "1"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("the record agrees with its receipts") && said.contains("steps 1 to 10: equal"), "{said}");
-    assert_eq!(said.matches(": equal").count(), checkpoints(&folder).len(), "{said}");
+    let (code, printed) = run(&["audit", text(&folder), "--all", "--stages", "1"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(
+        printed.contains("the record agrees with its receipts") && printed.contains("steps 1 to 10: equal"),
+        "{printed}"
+    );
+    assert_eq!(printed.matches(": equal").count(), checkpoints(&folder).len(), "{printed}");
     // the sample is random, and the same seed draws the same sample
-    let intervals = |said: &str| -> Vec<String> {
-        said.lines().filter(|line| line.ends_with(": equal")).map(str::to_owned).collect()
+    let intervals = |printed: &str| -> Vec<String> {
+        printed.lines().filter(|line| line.ends_with(": equal")).map(str::to_owned).collect()
     };
-    let (code, said) = run(&["audit", text(&folder), "--sample", "2"]);
-    assert_eq!((code, intervals(&said).len()), (Some(0), 2), "{said}");
-    let (_, seed) = said.split_once("--seed ").unwrap();
+    let (code, printed) = run(&["audit", text(&folder), "--sample", "2"]);
+    assert_eq!((code, intervals(&printed).len()), (Some(0), 2), "{printed}");
+    let (_, seed) = printed.split_once("--seed ").unwrap();
     let again = run(&["audit", text(&folder), "--sample", "2", "--seed", seed.lines().next().unwrap()]).1;
-    assert_eq!(intervals(&again), intervals(&said));
+    assert_eq!(intervals(&again), intervals(&printed));
 }

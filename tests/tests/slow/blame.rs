@@ -51,8 +51,8 @@ fn train(workspace: &Path, job: &TestJob) -> PathBuf {
 fn blame(folder: &Path, arguments: &[&str]) -> Value {
     let output = Command::new(stagecoach()).args(["blame", text(folder), "--json"]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout).unwrap();
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let printed = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
 }
 
 fn names(step: &Value) -> Vec<&str> {
@@ -108,10 +108,10 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
         assert!(!workspace.path().join(".replay").exists());
     }
     // without --json, the output is a table of several steps, with the text of each document
-    let (code, said) = run(&["blame", text(&workspace.path().join("small")), "--step", "12", "--until", "13"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("equal: 3 steps, bit for bit") && said.contains("\nstep 12: loss "), "{said}");
-    assert_eq!(said.lines().filter(|line| line.starts_with("corpus/small.jsonl:")).count(), 20, "{said}");
+    let (code, printed) = run(&["blame", text(&workspace.path().join("small")), "--step", "12", "--until", "13"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("equal: 3 steps, bit for bit") && printed.contains("\nstep 12: loss "), "{printed}");
+    assert_eq!(printed.lines().filter(|line| line.starts_with("corpus/small.jsonl:")).count(), 20, "{printed}");
 }
 
 #[test]
@@ -152,11 +152,11 @@ fn spikes_are_found_and_name_what_made_them() {
         assert!(spikes.iter().any(|spike| spike["step"] == step["step"]), "{report}");
     }
     // an option changes the rule for spikes, and the command reports a step that is no spike as such
-    let (code, said) = run(&["blame", text(&folder), "--spikes", "--deviations", "1e9"]);
+    let (code, printed) = run(&["blame", text(&folder), "--spikes", "--deviations", "1e9"]);
     assert_eq!(
-        (code, said.starts_with("no spike: no step's loss or gradient norm is more than")),
+        (code, printed.starts_with("no spike: no step's loss or gradient norm is more than")),
         (Some(0), true),
-        "{said}"
+        "{printed}"
     );
 }
 
@@ -213,11 +213,11 @@ fn only_the_loss_is_missing(job: TestJob) {
     // the bits are the same for other numbers of stages
     assert_eq!(without(&[name, "--stages", "1"])["steps"].as_array().unwrap(), steps);
     // no step contains a held-out document, so the numbers without this document are those of the record
-    let (code, said) =
+    let (code, printed) =
         run(&["blame", text(&folder), "--step", "15", "--until", "20", "--without", "corpus/held-out.jsonl:40"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("corpus/held-out.jsonl:40 is in none of the steps 11 to 20"), "{said}");
-    assert!(said.contains("equal: without the documents steps 11 to 20 are the same, bit for bit"), "{said}");
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("corpus/held-out.jsonl:40 is in none of the steps 11 to 20"), "{printed}");
+    assert!(printed.contains("equal: without the documents steps 11 to 20 are the same, bit for bit"), "{printed}");
     assert!(contents(&folder) == before, "the run's folder is as it was");
 }
 
@@ -245,23 +245,27 @@ fn what_can_not_be_blamed_is_reported_in_one_sentence() {
             "the file has corpus/small.jsonl:1 to corpus/small.jsonl:400",
         ),
     ] {
-        let (found, said) = run(arguments);
-        assert!(said.contains(words), "{arguments:?}: {said}");
-        assert_eq!(found, Some(code), "{said}");
+        let (found, printed) = run(arguments);
+        assert!(printed.contains(words), "{arguments:?}: {printed}");
+        assert_eq!(found, Some(code), "{printed}");
     }
     change_metrics(&folder, |lines| lines[13]["loss"] = 0.125.into());
-    let (code, said) = run(&["blame", of, "--step", "14"]);
-    assert_eq!(code, Some(74), "{said}");
-    assert!(said.contains("stagecoach: step 14 has the loss 0.125 in the record and "), "{said}");
+    let (code, printed) = run(&["blame", of, "--step", "14"]);
+    assert_eq!(code, Some(74), "{printed}");
+    assert!(printed.contains("stagecoach: step 14 has the loss 0.125 in the record and "), "{printed}");
     std::fs::remove_file(folder.join("metrics.jsonl")).unwrap();
-    let (code, said) = run(&["blame", of, "--spikes"]);
-    assert_eq!((code, said.contains("has no metrics.jsonl, in which spikes are found")), (Some(1), true), "{said}");
+    let (code, printed) = run(&["blame", of, "--spikes"]);
+    assert_eq!(
+        (code, printed.contains("has no metrics.jsonl, in which spikes are found")),
+        (Some(1), true),
+        "{printed}"
+    );
 
     // the command refuses to leave out the only document of a step
     std::fs::write(workspace.path().join("corpus/small.jsonl"), poisoned_corpus(1, 900, &BTreeSet::new())).unwrap();
     let alone = train(workspace.path(), &TestJob { name: "alone".into(), stages: 1, ..job(3) });
-    let (code, said) = run(&["blame", text(&alone), "--step", "2", "--without", "corpus/small.jsonl:1"]);
-    assert_eq!((code, said.contains("step 1 has no other documents: without these")), (Some(1), true), "{said}");
+    let (code, printed) = run(&["blame", text(&alone), "--step", "2", "--without", "corpus/small.jsonl:1"]);
+    assert_eq!((code, printed.contains("step 1 has no other documents: without these")), (Some(1), true), "{printed}");
     assert!(blame(&alone, &["--step", "2"])["steps"][0]["documents"][0]["excess"].is_null());
 }
 
@@ -289,8 +293,8 @@ fn streamed_conversations_are_found_by_name() {
     // without all of its documents, a step has no loss
     let report = blame(&folder, &["--step", "13", "--top", "1000"]);
     let all = names(&report["steps"][0]).into_iter().flat_map(|name| ["--without", name]);
-    let (code, said) = run(&[&["blame", text(&folder), "--step", "13"][..], &all.collect::<Vec<_>>()].concat());
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("step 13 has no other documents: without these there is nothing to train"), "{said}");
+    let (code, printed) = run(&[&["blame", text(&folder), "--step", "13"][..], &all.collect::<Vec<_>>()].concat());
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("step 13 has no other documents: without these there is nothing to train"), "{printed}");
     assert!(contents(&folder) == before, "the run's folder is as it was");
 }

@@ -45,9 +45,9 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
             let file = workspace.path().join(format!("{name}-{stages}.safetensors"));
             let names: Vec<&str> = names.iter().flat_map(|name| ["--dump", *name]).collect();
             let always = ["replay", text(&folder), "--step", "14", "--stages", stages, "--dump-file", text(&file)];
-            let (code, said) = run(&[&always, names.as_slice()].concat());
-            assert_eq!(code, Some(0), "{said}");
-            assert!(said.contains("tensors into") && said.contains("equal"), "{said}");
+            let (code, printed) = run(&[&always, names.as_slice()].concat());
+            assert_eq!(code, Some(0), "{printed}");
+            assert!(printed.contains("tensors into") && printed.contains("equal"), "{printed}");
             file
         };
         let file = dump("1", &["*"]);
@@ -70,10 +70,10 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
         let some: Vec<String> = tensors(&dump("2", &["layer.*.output"])).into_iter().map(|(name, ..)| name).collect();
         assert_eq!(some, ["layer.0.output", "layer.1.output", "layer.2.output", "layer.3.output"]);
     }
-    let (code, said) =
+    let (code, printed) =
         run(&["replay", text(&workspace.path().join("tied")), "--step", "1", "--dump", "layer.9.output"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("no tensor of the step matches --dump: available are layer.N.output"), "{said}");
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("no tensor of the step matches --dump: available are layer.N.output"), "{printed}");
 }
 
 /// Trains another run beside `one` in a new workspace, and compares both. Returns the exit code and the output.
@@ -113,10 +113,10 @@ fn runs_that_part_are_distinguished_by_step_and_tensor() {
         (job(30), &["training.gradientClipNorm=0.2"], 74, &["training.gradientClipNorm is 0.7 and 0.2", "step"]),
     ];
     each("runs", &runs, |_, (job, set, expected, words)| {
-        let (code, said) = diff_with(&one, |workspace| train(workspace, "other", job.clone(), set));
-        assert_eq!(code, Some(*expected), "{set:?}\n{said}");
-        let missing = words.iter().find(|words| !said.contains(**words));
-        assert_eq!(missing, None, "{set:?}\n{said}");
+        let (code, printed) = diff_with(&one, |workspace| train(workspace, "other", job.clone(), set));
+        assert_eq!(code, Some(*expected), "{set:?}\n{printed}");
+        let missing = words.iter().find(|words| !printed.contains(**words));
+        assert_eq!(missing, None, "{set:?}\n{printed}");
     });
 }
 
@@ -125,12 +125,15 @@ fn runs_that_part_are_distinguished_by_step_and_tensor() {
 fn a_bit_that_flipped_in_a_checkpoint_is_distinguished_from_a_step() {
     let workspace = corpus::workspace();
     let one = train(workspace.path(), "one", job(30), &[]);
-    let (code, said) = diff_with(&one, |workspace| {
+    let (code, printed) = diff_with(&one, |workspace| {
         let flipped = train(workspace, "flipped", job(20), &[]);
         flip(&flipped, 20, "", &mut corpus::Draws(3));
         train(workspace, "flipped", job(30), &[])
     });
-    assert_eq!(code, Some(74), "{said}");
-    assert!(said.contains("the runs differ at the checkpoint of step 20, although their records are equal"), "{said}");
-    assert!(said.contains("on this machine, step 20 of both runs gives equal results"), "{said}");
+    assert_eq!(code, Some(74), "{printed}");
+    assert!(
+        printed.contains("the runs differ at the checkpoint of step 20, although their records are equal"),
+        "{printed}"
+    );
+    assert!(printed.contains("on this machine, step 20 of both runs gives equal results"), "{printed}");
 }

@@ -33,32 +33,32 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
     for full in FullVolumeCause::available() {
         println!("{full:?}");
         let mut run = FillableRun::start(full, workspace.path(), &job().endless());
-        run.wait("training", |said| said.contains("\nstep "));
+        run.wait("training", |printed| printed.contains("\nstep "));
         run.fill();
         let stages = run.stages();
         signal(stages[1], libc::SIGKILL);
         until("its end", || is_gone(stages[1]).then_some(()));
-        run.wait("the group to train again", |said| {
-            let again = said.split_once("starting stage 1 again").map(|(_, after)| after);
+        run.wait("the group to train again", |printed| {
+            let again = printed.split_once("starting stage 1 again").map(|(_, after)| after);
             again.is_some_and(|after| after.matches("\nstep ").count() > 5)
         });
         run.free();
-        run.wait("the state to be written", |said| said.contains("state.json is written again"));
-        let (status, said) = (run.interrupt(), run.said());
-        assert_eq!(status.code(), Some(143), "{said}");
+        run.wait("the state to be written", |printed| printed.contains("state.json is written again"));
+        let (status, printed) = (run.interrupt(), run.printed());
+        assert_eq!(status.code(), Some(143), "{printed}");
         let reported = [
             "; the job continues, and the launcher's state",
             "state.json is written again",
             "metrics.jsonl: cannot start",
         ];
         for reported in reported {
-            assert_eq!(said.matches(reported).count(), 1, "{reported:?} in\n{said}");
+            assert_eq!(printed.matches(reported).count(), 1, "{reported:?} in\n{printed}");
         }
-        assert_eq!(said.matches("resuming after step 100").count(), 2, "{said}");
+        assert_eq!(printed.matches("resuming after step 100").count(), 2, "{printed}");
         let state: serde_json::Value =
             serde_json::from_reader(File::open(run.path("filled/state.json")).unwrap()).unwrap();
         let state = &state["state"];
-        assert_eq!((&state["attempt"]["number"], &state["budget"]["replaced"]), (&1.into(), &1.into()), "{said}");
+        assert_eq!((&state["attempt"]["number"], &state["budget"]["replaced"]), (&1.into(), &1.into()), "{printed}");
 
         // the volume ends with the launcher, so the job resumes from a copy of it
         let workspace = corpus::workspace();
@@ -90,20 +90,20 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     command.args(options).args(["sh", "-c", script, "sh"]).arg(stagecoach()).arg("run").arg(&file);
     command.arg("--workspace").arg(workspace.path()).stdin(Stdio::null());
     let mut child = command.stdout(File::create(&stdout).unwrap()).stderr(Stdio::null()).spawn().unwrap();
-    let said = || std::fs::read_to_string(&stdout).unwrap();
+    let printed = || std::fs::read_to_string(&stdout).unwrap();
     let trained = std::panic::catch_unwind(|| {
-        until("training", || said().contains("\nstep ").then_some(()));
+        until("training", || printed().contains("\nstep ").then_some(()));
         // the group forms again within the same attempt
         signal(stages(child.id())[1], libc::SIGKILL);
-        let again = |said: String| said.split_once("starting stage 1 again")?.1.contains("\nstep ").then_some(());
-        until("the group to train again", || again(said()));
+        let again = |printed: String| printed.split_once("starting stage 1 again")?.1.contains("\nstep ").then_some(());
+        until("the group to train again", || again(printed()));
     });
     signal(child.id(), if trained.is_ok() { libc::SIGINT } else { libc::SIGKILL });
     let status = until("its end", || child.try_wait().unwrap());
-    assert_eq!(status.code(), Some(143), "{}", said());
+    assert_eq!(status.code(), Some(143), "{}", printed());
     let reported =
         "stages send over TCP to others on their host (0, 1, 2), since no shared memory could be made in /dev/shm";
-    assert_eq!(said().matches(reported).count(), 1, "{}", said());
+    assert_eq!(printed().matches(reported).count(), 1, "{}", printed());
 }
 
 /// A stage's stderr is its log on the volume, and the launcher's stderr may be a file on the volume too. This test

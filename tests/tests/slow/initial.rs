@@ -308,8 +308,8 @@ fn weights_that_their_config_does_not_describe_are_refused_everywhere() {
                 .unwrap(),
         ];
         for output in commands {
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert!(!output.status.success() && said.contains(words), "no {words:?} in {said}");
+            let printed = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success() && printed.contains(words), "no {words:?} in {printed}");
         }
     }
 }

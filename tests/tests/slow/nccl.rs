@@ -219,10 +219,10 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
         let mut run = Command::new(stagecoach());
         run.arg("run").arg(&file).arg("--workspace").arg(workspace.path()).envs(environment.iter().copied());
         let output = run.output().unwrap();
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.code(), Some(78), "{said}");
-        assert!(said.contains(&format!("can't use NCCL: {sentence}")), "{said}");
-        assert!(said.contains("; set Auto or Tcp, or give the stage a GPU"), "{said}");
+        let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(78), "{printed}");
+        assert!(printed.contains(&format!("can't use NCCL: {sentence}")), "{printed}");
+        assert!(printed.contains("; set Auto or Tcp, or give the stage a GPU"), "{printed}");
     }
 }
 

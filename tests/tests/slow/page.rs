@@ -188,20 +188,20 @@ fn a_pods_stage_0_serves_the_page_on_its_loopback_with_its_recoveries() {
 #[test]
 fn a_folder_that_is_no_jobs_and_a_port_that_is_taken_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |arguments: &[&str]| {
+    let printed = |arguments: &[&str]| {
         let output = Command::new(stagecoach()).arg("page").args(arguments).output().unwrap();
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
     let path = folder.path().to_str().unwrap();
     assert!(
-        said(&[&format!("{path}/nowhere")]).contains("nowhere does not exist: expected one such as workspace/NAME")
+        printed(&[&format!("{path}/nowhere")]).contains("nowhere does not exist: expected one such as workspace/NAME")
     );
-    assert!(said(&[path]).contains("is no job's folder"));
+    assert!(printed(&[path]).contains("is no job's folder"));
     long_run(folder.path(), 1);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let reported = said(&[path, "--page-port", &port]);
+    let reported = printed(&[path, "--page-port", &port]);
     assert!(reported.contains(&format!("could not serve the page at port {port} of 127.0.0.1")), "{reported}");
     assert_eq!(reported.lines().count(), 1, "{reported}");
 }

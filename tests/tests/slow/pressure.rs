@@ -19,8 +19,8 @@ fn a_save_that_falls_due_while_one_is_written_waits() {
     let ran = std::thread::scope(|scope| {
         let running = scope.spawn(|| fixture.run(&case));
         // the save of step 5 is due before the save of step 4 has finished
-        let said = || std::fs::read_to_string(notes.join("stdout")).unwrap_or_default();
-        until("the save to be deferred", || (running.is_finished() || said().contains(deferred)).then_some(()));
+        let printed = || std::fs::read_to_string(notes.join("stdout")).unwrap_or_default();
+        until("the save to be deferred", || (running.is_finished() || printed().contains(deferred)).then_some(()));
         block_io::release(&notes);
         running.join().unwrap()
     });

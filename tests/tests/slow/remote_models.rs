@@ -92,8 +92,8 @@ fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
     let job = path.join("remote.yaml").display().to_string();
     for arguments in [["plan", &job, "--stages", "2"], replay] {
         let output = Command::new(stagecoach()).args(arguments).arg("--workspace").arg(path).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {printed}");
     }
 }
 

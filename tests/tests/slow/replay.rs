@@ -12,8 +12,8 @@ use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, sta
 /// Runs a command. Returns the exit code and the whole output.
 pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(stagecoach()).args(arguments).output().unwrap();
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    (output.status.code(), said)
+    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.code(), printed)
 }
 
 pub fn text(path: &Path) -> &str {
@@ -82,16 +82,16 @@ fn every_step_of_a_job_with_a_hard_life_replays_equal_over_any_stages() {
     let drawn = (0..6).map(|_| (1 + draws.below(last), 1 + draws.below(4)));
     for (step, stages) in [(1, 1), (11, 3), (last, 2)].into_iter().chain(drawn) {
         let (step, stages) = (step.to_string(), stages.to_string());
-        let (code, said) = run(&["replay", text(&folder), "--step", &step, "--stages", &stages]);
-        assert_eq!(code, Some(0), "step {step} over {stages} stages\n{said}");
-        assert!(said.contains("bit for bit") && said.contains("equal"), "{said}");
+        let (code, printed) = run(&["replay", text(&folder), "--step", &step, "--stages", &stages]);
+        assert_eq!(code, Some(0), "step {step} over {stages} stages\n{printed}");
+        assert!(printed.contains("bit for bit") && printed.contains("equal"), "{printed}");
     }
     // replay several steps with the run's number of stages and schedule, and write a timeline
     let trace = workspace.path().join("trace.json");
-    let (code, said) = run(&["replay", text(&folder), "--step", "13", "--until", "15", "--trace", text(&trace)]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("from the checkpoint of step 1") && said.contains("steps, bit for bit"), "{said}");
-    assert_eq!(said.lines().filter(|line| line.ends_with("  equal")).count(), 3, "{said}");
+    let (code, printed) = run(&["replay", text(&folder), "--step", "13", "--until", "15", "--trace", text(&trace)]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("from the checkpoint of step 1") && printed.contains("steps, bit for bit"), "{printed}");
+    assert_eq!(printed.lines().filter(|line| line.ends_with("  equal")).count(), 3, "{printed}");
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 20);
     assert!(contents(&folder) == before, "a replay changes nothing in the run's folder");
@@ -114,8 +114,8 @@ fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
         let folder = &folders[index % folders.len()];
         let last = checkpoints(folder).last().copied().unwrap();
         let (step, stages) = ((1 + draws.below(last)).to_string(), (1 + draws.below(4)).to_string());
-        let (code, said) = run(&["replay", text(folder), "--step", &step, "--stages", &stages]);
-        assert_eq!(code, Some(0), "{}, step {step} over {stages} stages\n{said}", folder.display());
+        let (code, printed) = run(&["replay", text(folder), "--step", &step, "--stages", &stages]);
+        assert_eq!(code, Some(0), "{}, step {step} over {stages} stages\n{printed}", folder.display());
     }
 }
 
@@ -139,8 +139,8 @@ fn the_pages_commands_run() {
         let line = command.replacen("stagecoach", text(&stagecoach()), 1).replace("workspace/", "");
         let line = line.replace("corpus/shakespeare/noise.txt", "corpus/small.jsonl");
         let output = Command::new("sh").args(["-c", &line]).current_dir(workspace.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{command}\n{said}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}\n{printed}");
     });
 }
 
@@ -150,10 +150,10 @@ fn a_difference_is_reported_with_step_and_values() {
     Launched::start(workspace.path(), &job(20), &[]).finish(workspace.path()).hashes();
     let folder = workspace.path().join("small");
     change_metrics(&folder, |lines| lines[13]["gradientNorm"] = 0.125.into());
-    let (code, said) = run(&["replay", text(&folder), "--step", "14"]);
-    assert_eq!(code, Some(74), "{said}");
-    assert!(said.contains("stagecoach: step 14 has the gradient norm 0.125 in the record and "), "{said}");
-    assert!(said.contains("DIFFERS"), "{said}");
+    let (code, printed) = run(&["replay", text(&folder), "--step", "14"]);
+    assert_eq!(code, Some(74), "{printed}");
+    assert!(printed.contains("stagecoach: step 14 has the gradient norm 0.125 in the record and "), "{printed}");
+    assert!(printed.contains("DIFFERS"), "{printed}");
     // a replay also compares the earlier steps that it trains
     assert_eq!(run(&["replay", text(&folder), "--step", "16"]).0, Some(74));
     assert_eq!(run(&["replay", text(&folder), "--step", "13"]).0, Some(0));
@@ -162,18 +162,18 @@ fn a_difference_is_reported_with_step_and_values() {
         (&["--step", "5", "--until", "4"], "--until is 4, before --step 5"),
         (&["--step", "5", "--workspace", "/nowhere"], "is no folder"),
     ] {
-        let (code, said) = run(&[&["replay", text(&folder)], arguments].concat());
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains(words), "{said}");
+        let (code, printed) = run(&[&["replay", text(&folder)], arguments].concat());
+        assert_eq!(code, Some(1), "{printed}");
+        assert!(printed.contains(words), "{printed}");
     }
     // with another corpus, the replay reports the difference
     std::fs::write(workspace.path().join("corpus/small.jsonl"), corpus::jsonl(400, 40, 8)).unwrap();
     for step in ["3", "13"] {
-        let (code, said) = run(&["replay", text(&folder), "--step", step]);
-        assert_eq!(code, Some(74), "{said}");
+        let (code, printed) = run(&["replay", text(&folder), "--step", step]);
+        assert_eq!(code, Some(74), "{printed}");
         assert!(
-            said.contains("the corpus or the tokenizer on this machine differs from the run's: data.corpus is"),
-            "{said}"
+            printed.contains("the corpus or the tokenizer on this machine differs from the run's: data.corpus is"),
+            "{printed}"
         );
     }
 }
@@ -192,28 +192,28 @@ fn a_copied_checkpoint_replays_beside_its_corpus() {
         let always = ["replay", text(&copy), "--step", "12", "--stages", "1", "--workspace", text(workspace.path())];
         run(&[&always, more].concat())
     };
-    let (code, said) = replay(&[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("there is no record to compare with"), "{said}");
+    let (code, printed) = replay(&[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("there is no record to compare with"), "{printed}");
     let metrics = elsewhere.path().join("copied/metrics.jsonl");
     std::fs::copy(workspace.path().join("small/metrics.jsonl"), &metrics).unwrap();
-    let (code, said) = replay(&[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("equal: 2 steps, bit for bit"), "{said}");
+    let (code, printed) = replay(&[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("equal: 2 steps, bit for bit"), "{printed}");
     // the replay reports a different environment, and continues
     let copied = elsewhere.path().join("copied");
     change_manifest(&copied, 10, |manifest| manifest.metadata.environment["threads"] = 7.into());
-    let (code, said) = replay(&[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("this is another environment than the run's (threads 1 instead of 7)"), "{said}");
+    let (code, printed) = replay(&[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("this is another environment than the run's (threads 1 instead of 7)"), "{printed}");
     // the replay reports a damaged checkpoint
     let shard = copy.join("stage-0.model.safetensors");
     let mut bytes = std::fs::read(&shard).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&shard, bytes).unwrap();
-    let (code, said) = replay(&[]);
-    assert_eq!(code, Some(74), "{said}");
-    assert!(said.contains("stage-0.model.safetensors") && said.contains("other bytes"), "{said}");
+    let (code, printed) = replay(&[]);
+    assert_eq!(code, Some(74), "{printed}");
+    assert!(printed.contains("stage-0.model.safetensors") && printed.contains("other bytes"), "{printed}");
 }
 
 #[test]
@@ -224,18 +224,18 @@ fn steps_that_were_added_replay_with_their_own_decay() {
     Launched::start(workspace.path(), &of(40, Some(40)), &[]).finish(workspace.path()).hashes();
     let folder = workspace.path().join("small");
     for step in ["7", "13", "24", "33"] {
-        let (code, said) = run(&["replay", text(&folder), "--step", step]);
-        assert_eq!(code, Some(0), "step {step}\n{said}");
+        let (code, printed) = run(&["replay", text(&folder), "--step", step]);
+        assert_eq!(code, Some(0), "step {step}\n{printed}");
     }
     // without a later checkpoint, a replay can start from an earlier one
     std::fs::remove_dir_all(folder.join("checkpoints/step-00000020")).unwrap();
-    let (code, said) = run(&["replay", text(&folder), "--step", "24"]);
-    assert_eq!((code, said.contains("from the checkpoint of step 10")), (Some(0), true), "{said}");
+    let (code, printed) = run(&["replay", text(&folder), "--step", "24"]);
+    assert_eq!((code, printed.contains("from the checkpoint of step 10")), (Some(0), true), "{printed}");
     std::fs::remove_dir_all(folder.join("checkpoints/step-00000010")).unwrap();
     assert_eq!(run(&["replay", text(&folder), "--step", "20"]).0, Some(0));
-    let (code, said) = run(&["replay", text(&folder), "--step", "24"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("the steps after step 20 were added with another decay"), "{said}");
+    let (code, printed) = run(&["replay", text(&folder), "--step", "24"]);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("the steps after step 20 were added with another decay"), "{printed}");
 }
 
 #[test]

@@ -136,8 +136,8 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         // step in the metrics
         launched.wait_for_step(launched.steps() + 10);
         signal(launched.child.id(), libc::SIGCONT);
-        let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
-        until("the replica to be taken back", || said().contains("a lost replica is back").then_some(()));
+        let printed = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
+        until("the replica to be taken back", || printed().contains("a lost replica is back").then_some(()));
         launched.wait_for_stages(stages * data_parallel);
         let state = || std::fs::read(folder(workspace).join("state.json")).unwrap();
         let training = || serde_json::from_slice::<serde_json::Value>(&state()).unwrap()["trainingReplicas"].as_u64();
@@ -165,11 +165,11 @@ fn an_elastic_job_takes_a_replica_back_after_the_window() {
     let mut launched = begin(workspace, &job);
     let before = launched.wait_for_stages(4);
     signal(before[3], libc::SIGKILL);
-    let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
-    until("the replica to be left out", || said().contains("training with 1 of 2 replicas").then_some(()));
+    let printed = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
+    until("the replica to be left out", || printed().contains("training with 1 of 2 replicas").then_some(()));
     let replaced = launched.wait_for_stages(4);
     assert_ne!(replaced[3], before[3]);
-    until("the replica to be taken back", || said().contains("a lost replica is back").then_some(()));
+    until("the replica to be taken back", || printed().contains("a lost replica is back").then_some(()));
     let step = launched.steps() + 5;
     launched.wait_for_step(step);
     end(launched, workspace, &job, "elastic");
@@ -243,8 +243,8 @@ fn a_leader_may_be_lost_while_the_group_forms_again() {
         lose_for_good(&launched, &[1], 3);
         launched.wait_for_step(launched.steps() + 5);
         signal(launched.child.id(), libc::SIGCONT);
-        let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
-        until("the replica to be taken back", || said().contains("a lost replica is back").then_some(()));
+        let printed = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
+        until("the replica to be taken back", || printed().contains("a lost replica is back").then_some(()));
         signal(stages[0], libc::SIGKILL);
         launched.wait_for_stages(3);
         launched.wait_for_step(launched.steps() + 10);

@@ -84,9 +84,9 @@ fn the_results_do_not_depend_on_the_hub_nor_on_what_dies() {
             .env("HF_HUB_CACHE", "/nowhere")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {said}");
-        said
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {printed}");
+        printed
     };
     let folder = job.display().to_string();
     // the replay uses the commit of the job, although the branch has changed

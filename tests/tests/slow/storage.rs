@@ -75,15 +75,15 @@ fn run(fixture: &Fixture, at: usize, StorageFailure { call, errno, last }: &Stor
     assert_eq!(ran.fired().map(|fired| fired.operation).as_ref(), Some(&call.operation));
     let (step, older) = if *last { (STEPS, PERIODIC) } else { (PERIODIC, COMMITTED[2]) };
     assert!(ran.checkpoints().contains(&older), "the checkpoint before the failed one is gone");
-    let said = &ran.outcome.stdout;
+    let printed = &ran.outcome.stdout;
     if !last {
         ran.is_tidy(&[]);
-        assert_eq!(ran.attempts(), 1, "a periodic save that failed ended the attempt:\n{said}");
+        assert_eq!(ran.attempts(), 1, "a periodic save that failed ended the attempt:\n{printed}");
         let reported = [
             format!("the checkpoint of step {step} failed"),
             format!("remove obsolete files after the save of step {step}"),
         ];
-        assert!(reported.iter().any(|reported| said.contains(reported)), "nothing is reported:\n{said}");
+        assert!(reported.iter().any(|reported| printed.contains(reported)), "nothing is reported:\n{printed}");
     }
 }
 
@@ -129,8 +129,11 @@ fn a_volume_that_can_not_rename_folders_is_refused() {
     let fault = StageFault { rank: call.rank, call: call.number, fault: VolumeFault::Fail(ENOSYS) }.to_string();
     fixture.stopped("refused");
     let ran = fixture.run(&Case { name: "refused", checkpoint: CHECKPOINT, fault: &fault, restarts: 3 });
-    let said = ran.outcome.stdout.clone() + &ran.outcome.stderr;
-    assert_eq!((ran.outcome.status.code(), ran.attempts()), (Some(78), 1), "{said}");
-    assert!(said.contains("can't rename a folder") && said.contains("no object store behind a file system"), "{said}");
-    assert!(!said.contains("\nstep "), "{said}");
+    let printed = ran.outcome.stdout.clone() + &ran.outcome.stderr;
+    assert_eq!((ran.outcome.status.code(), ran.attempts()), (Some(78), 1), "{printed}");
+    assert!(
+        printed.contains("can't rename a folder") && printed.contains("no object store behind a file system"),
+        "{printed}"
+    );
+    assert!(!printed.contains("\nstep "), "{printed}");
 }

@@ -152,8 +152,8 @@ fn twenty_interruptions_of_every_kind_leave_one_result() {
         .envs(remote.variables())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&replayed.stdout).into_owned() + &String::from_utf8_lossy(&replayed.stderr);
-    assert!(replayed.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&replayed.stdout).into_owned() + &String::from_utf8_lossy(&replayed.stderr);
+    assert!(replayed.status.success(), "{printed}");
 }
 
 #[test]
@@ -223,12 +223,12 @@ fn replay_audit_blame_and_diff_work_on_streamed_mixtures() {
     let run = |arguments: &[&str]| {
         let output =
             std::process::Command::new(stagecoach()).args(arguments).envs(remote.variables()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        (output.status.code(), said)
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), printed)
     };
     let expect = |arguments: &[&str], code: i32, words: &str| {
-        let (found, said) = run(arguments);
-        assert!(found == Some(code) && said.contains(words), "{arguments:?}: {found:?}, no {words:?} in\n{said}");
+        let (found, printed) = run(arguments);
+        assert!(found == Some(code) && printed.contains(words), "{arguments:?}: {found:?}, no {words:?} in\n{printed}");
     };
     expect(&["replay", &folder, "--step", "15"], 0, "equal");
     expect(&["audit", &folder, "--all"], 0, "steps 21 to 30: equal");

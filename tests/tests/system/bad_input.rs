@@ -19,18 +19,18 @@ fn run(workspace: &Path, yaml: &str, arguments: &[&str], env: &[(&str, &str)]) -
         .envs(env.iter().copied())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (output.status.code().unwrap_or(-1), said)
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap_or(-1), printed)
 }
 
 /// Asserts the exit code, and that the output contains every word. Asserts that the run left neither a result, a last
 /// checkpoint nor an incomplete token cache.
-fn refused(name: &str, workspace: &Path, (code, said): (i32, String), expected: i32, words: &[&str]) {
-    assert_eq!(code, expected, "{name}:\n{said}");
+fn refused(name: &str, workspace: &Path, (code, printed): (i32, String), expected: i32, words: &[&str]) {
+    assert_eq!(code, expected, "{name}:\n{printed}");
     for word in words {
-        assert!(said.contains(word), "{name}: no {word:?} in\n{said}");
+        assert!(printed.contains(word), "{name}: no {word:?} in\n{printed}");
     }
-    assert!(!said.contains("panicked"), "{name}:\n{said}");
+    assert!(!printed.contains("panicked"), "{name}:\n{printed}");
     for left in ["small/result.json", "small/checkpoints/step-00000020"] {
         assert!(!workspace.join(left).exists(), "{name} left {left}");
     }
@@ -126,11 +126,11 @@ fn a_schedule_in_a_file_for_another_job_is_refused_with_the_job_that_it_is_for()
         let job = TestJob { stages: 2, schedule: "Csv, csv: {path: schedule.csv}", ..TestJob::default() };
         let yaml = TestJob { virtual_stages: *virtual_stages, ..job }.yaml();
         let yaml = yaml.replace("microbatches: 4", &format!("microbatches: {microbatches}"));
-        let said = run(workspace.path(), &yaml, &[], &[]);
+        let printed = run(workspace.path(), &yaml, &[], &[]);
         refused(
             csv,
             workspace.path(),
-            said,
+            printed,
             78,
             &[words, &["spec.pipeline.schedule.csv.path", "schedule.csv"][..]].concat(),
         );
@@ -184,8 +184,8 @@ fn a_workspace_that_is_no_folder_is_named_and_not_created() {
     for folder in [&file, &file.join("w"), &misspelt] {
         let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(folder).output().unwrap();
         assert_eq!(output.status.code(), Some(78));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(&format!("{} is no folder", folder.display())), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(printed.contains(&format!("{} is no folder", folder.display())), "{printed}");
     }
     assert!(!misspelt.exists());
 }
@@ -208,7 +208,7 @@ fn a_world_size_that_disagrees_with_the_job_is_refused() {
         .unwrap();
     assert_eq!(output.status.code(), Some(78));
     let termination_message = std::fs::read_to_string(workspace.path().join("termination-message")).unwrap();
-    for said in [String::from_utf8_lossy(&output.stderr).into_owned(), termination_message] {
-        assert!(said.contains("WORLD_SIZE is 2") && said.contains("has 3 stages"), "{said}");
+    for printed in [String::from_utf8_lossy(&output.stderr).into_owned(), termination_message] {
+        assert!(printed.contains("WORLD_SIZE is 2") && printed.contains("has 3 stages"), "{printed}");
     }
 }

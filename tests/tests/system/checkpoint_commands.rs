@@ -42,9 +42,9 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
 /// Runs `stagecoach checkpoint WORD FOLDER ...` and asserts that it succeeds. Returns its stdout.
 fn checkpoint(word: &str, folder: &Path, more: &[&str]) -> String {
     let arguments = [&["checkpoint", word, text(folder)], more].concat();
-    let (code, said, stderr) = run(&arguments);
-    assert_eq!(code, 0, "{arguments:?}\n{said}\n{stderr}");
-    said
+    let (code, printed, stderr) = run(&arguments);
+    assert_eq!(code, 0, "{arguments:?}\n{printed}\n{stderr}");
+    printed
 }
 
 fn json(word: &str, folder: &Path, more: &[&str]) -> Value {
@@ -53,8 +53,8 @@ fn json(word: &str, folder: &Path, more: &[&str]) -> Value {
 
 /// Asserts that the command fails with `code` and one sentence that contains `words`.
 fn refused(arguments: &[&str], code: i32, words: &str) {
-    let (found, said, stderr) = run(arguments);
-    assert!(found == code && stderr.contains(words), "{arguments:?}: {found}\n{said}\n{stderr}");
+    let (found, printed, stderr) = run(arguments);
+    assert!(found == code && stderr.contains(words), "{arguments:?}: {found}\n{printed}\n{stderr}");
     assert_eq!(stderr.lines().filter(|line| line.starts_with("stagecoach: ")).count(), 1, "{stderr}");
 }
 
@@ -96,11 +96,11 @@ fn what_is_there_is_listed_shown_and_proven() {
     assert_eq!(shown["step"], 9);
     let sizes = shown["tensors"].as_array().unwrap().iter().map(|tensor| tensor["bytes"].as_u64().unwrap());
     assert_eq!(sizes.sum::<u64>(), 4 * 3 * parameters);
-    let said = checkpoint("show", &folder, &["--tensors"]);
+    let printed = checkpoint("show", &folder, &["--tensors"]);
     for words in
         ["plan.schedule", "environment.threads", "stage-2.optimizer.safetensors", "model.norm.weight.exp_avg_sq"]
     {
-        assert!(said.contains(words), "{said}");
+        assert!(printed.contains(words), "{printed}");
     }
 
     let verdicts = json("verify", &folder, &[]);
@@ -122,10 +122,10 @@ fn damage_is_named_and_is_exit_code_74() {
 
     let verify = ["checkpoint", "verify", text(&folder)];
     refused(&verify, 74, "stage-1.model.safetensors holds other bytes than were written");
-    let (code, said, _) = run(&[&verify[..], &["--all", "--json"]].concat());
-    let verdicts: Vec<Value> = serde_json::from_str(&said).unwrap();
+    let (code, printed, _) = run(&[&verify[..], &["--all", "--json"]].concat());
+    let verdicts: Vec<Value> = serde_json::from_str(&printed).unwrap();
     let damaged: Vec<&Value> = verdicts.iter().filter(|verdict| verdict["intact"] == false).collect();
-    assert_eq!((code, damaged.len()), (74, 3), "{said}");
+    assert_eq!((code, damaged.len()), (74, 3), "{printed}");
     assert_eq!(damaged[1]["file"], "checkpoints/step-00000009/config.json");
     assert_eq!(damaged[2]["reason"], "is missing");
     checkpoint("verify", &folder, &["--step", "3"]);
@@ -184,8 +184,8 @@ fn pruning_keeps_the_newest_intact_one_and_the_job_resumes() {
 
     // a damaged checkpoint does not count as one to keep, and the command does not remove it
     flip(&step(&workspace, 12).join("stage-0.model.safetensors"));
-    let said = checkpoint("prune", &folder, &["--keep-last", "1"]);
-    assert!(said.contains("removed 0 of 2") && said.contains("the newest intact one is step 6"), "{said}");
+    let printed = checkpoint("prune", &folder, &["--keep-last", "1"]);
+    assert!(printed.contains("removed 0 of 2") && printed.contains("the newest intact one is step 6"), "{printed}");
     let longer = TestJob { steps: 15, ..job() };
     let outcome = Launched::start(workspace.path(), &longer, &[]).finish(workspace.path());
     outcome.hashes();
@@ -237,10 +237,10 @@ fn a_hugging_face_model_comes_in_and_goes_out_equal() {
         assert_eq!(fs::read(at("out").join(name)).unwrap(), fs::read(hugging_face().join(name)).unwrap());
     }
     let generate = |model: &Path| run(&["generate", text(model), "--prompt", "ka lo", "--max-tokens", "20"]);
-    let (code, said, _) = generate(&hugging_face());
-    assert!(code == 0 && said.starts_with("ka lo"), "{said}");
+    let (code, printed, _) = generate(&hugging_face());
+    assert!(code == 0 && printed.starts_with("ka lo"), "{printed}");
     for model in [at("out"), at("llama"), at("llama/checkpoints/step-00000000")] {
-        assert_eq!(generate(&model).1, said);
+        assert_eq!(generate(&model).1, printed);
     }
     // an export in bf16 with small shards is a model too
     let small = ["--to", "hf", "--dtype", "bf16", "--max-shard-size", "10KB", "--output"];
@@ -322,9 +322,9 @@ fn a_checkpoint_copied_under_another_name_is_verified_exported_and_replayed() {
     assert!(checkpoint("verify", &copied, &[]).starts_with("intact   "));
     checkpoint("export", &copied, &["--to", "single-file", "--output", text(&out)]);
     assert!(out.is_file());
-    let (code, said, stderr) =
+    let (code, printed, stderr) =
         run(&["replay", text(&copied), "--workspace", text(workspace.path()), "--step", "10", "--stages", "1"]);
-    assert_eq!(code, 0, "{said}\n{stderr}");
+    assert_eq!(code, 0, "{printed}\n{stderr}");
     refused(&["checkpoint", "list", text(&copied)], 1, "is a copy of the checkpoint of step 9");
 }
 

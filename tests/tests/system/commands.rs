@@ -11,9 +11,9 @@ use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 fn succeeds(arguments: &[&str]) -> String {
     // with one thread for each core, `generate` would spin at every barrier while other tests compute
     let output = Command::new(stagecoach()).args(arguments).env("OMP_NUM_THREADS", "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{arguments:?}\n{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    said
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{arguments:?}\n{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    printed
 }
 
 /// Returns the lines of JSON that a command prints.
@@ -33,8 +33,8 @@ fn samples() -> PathBuf {
 fn every_sample_can_be_planned() {
     let mut seen = 0;
     for sample in std::fs::read_dir(samples()).unwrap() {
-        let said = succeeds(&["plan", text(&sample.unwrap().path())]);
-        assert!(said.contains("balance") && said.contains("stage 0 |"), "{said}");
+        let printed = succeeds(&["plan", text(&sample.unwrap().path())]);
+        assert!(printed.contains("balance") && printed.contains("stage 0 |"), "{printed}");
         seen += 1;
     }
     assert_eq!(seen, 6);
@@ -108,8 +108,8 @@ fn a_plan_of_a_corpus_on_the_hub_needs_no_network() {
 
 #[test]
 fn a_field_is_explained() {
-    let said = succeeds(&["explain", "pipelinejob.spec.data.sources.weight"]);
-    assert!(said.contains("FIELD: weight <integer>") && said.contains("DEFAULT"), "{said}");
+    let printed = succeeds(&["explain", "pipelinejob.spec.data.sources.weight"]);
+    assert!(printed.contains("FIELD: weight <integer>") && printed.contains("DEFAULT"), "{printed}");
 }
 
 #[test]
@@ -118,13 +118,13 @@ fn a_plan_gives_the_head_its_weight_and_can_be_taken_along() {
     let file = |name: &str| folder.path().join(name);
     let sample = samples().join("llama-12-layers.yaml");
     let (svg, csv, trace) = (file("p.svg"), file("p.csv"), file("p.json"));
-    let said = succeeds(&["plan", text(&sample), "--svg", text(&svg), "--csv", text(&csv), "--trace", text(&trace)]);
+    let printed = succeeds(&["plan", text(&sample), "--svg", text(&svg), "--csv", text(&csv), "--trace", text(&trace)]);
     // the first columns of the table are stage, layers and work
-    let rows = said.lines().filter_map(|l| l.trim_start().strip_suffix('%'));
+    let rows = printed.lines().filter_map(|l| l.trim_start().strip_suffix('%'));
     let rows = rows.map(|l| l.split_whitespace().collect::<Vec<_>>()).filter(|row| row[0].parse::<usize>().is_ok());
     let layers: Vec<&str> = rows.map(|row| row[1]).collect();
-    assert_eq!(layers, ["5", "6", "1"], "{said}");
-    assert!(said.contains("balance 0.905"));
+    assert_eq!(layers, ["5", "6", "1"], "{printed}");
+    assert!(printed.contains("balance 0.905"));
     assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
     assert!(serde_json::from_str::<serde_json::Value>(&std::fs::read_to_string(trace).unwrap()).is_ok());
     // a job can use the CSV as its schedule
@@ -143,8 +143,8 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     let job = TestJob { steps: 3, ..TestJob::default() };
     let file = workspace.join("job.yaml");
     std::fs::write(&file, job.yaml()).unwrap();
-    let said = succeeds(&["tokenize", text(&file), "--workspace", text(workspace)]);
-    assert!(said.contains("400 documents"), "{said}");
+    let printed = succeeds(&["tokenize", text(&file), "--workspace", text(workspace)]);
+    assert!(printed.contains("400 documents"), "{printed}");
     Launched::start(workspace, &job, &[]).finish(workspace).hashes();
     let model = workspace.join("small/checkpoints/step-00000003");
     let generate = |seed| succeeds(&["generate", text(&model), "--prompt", "ka", "--max-tokens", "20", "--seed", seed]);
@@ -171,10 +171,10 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     std::fs::write(&prompts, "{\"prompt\": \"lo\"}\n{\"text\": \"ka\"}\n").unwrap();
     let mut refused = Command::new(stagecoach());
     let refused = refused.args(["generate", text(&model), "--prompts", text(&prompts)]).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
     let expected =
         "prompts.jsonl, line 2 is no prompt: it has neither prompt nor messages: expected {\"prompt\": \"...\"}";
-    assert!(said.contains(expected), "{said}");
+    assert!(printed.contains(expected), "{printed}");
     for (option, value) in [
         ("--temperature", "NaN"),
         ("--temperature", "-1"),
@@ -216,9 +216,10 @@ fn a_model_with_a_chat_template_answers() {
                     {% if add_generation_prompt %}assistant:{% endif %}";
     std::fs::write(model.join("chat_template.jinja"), template).unwrap();
     let written = |prompt: &str| {
-        let [said, _] = run(&["--prompt", prompt], "");
-        said.strip_prefix(prompt)
-            .unwrap_or_else(|| panic!("{prompt:?} begins {said:?}"))
+        let [printed, _] = run(&["--prompt", prompt], "");
+        printed
+            .strip_prefix(prompt)
+            .unwrap_or_else(|| panic!("{prompt:?} begins {printed:?}"))
             .trim_end_matches('\n')
             .to_owned()
     };
@@ -282,9 +283,9 @@ fn what_every_stage_did_is_recorded_and_drawn() {
         assert_eq!(stage["actions"].as_array().map(Vec::len), Some(times.len()));
     }
     let (svg, trace) = (workspace.join("t.svg"), workspace.join("t.json"));
-    let said = succeeds(&["timeline", text(&folder), "--step", "10", "--svg", text(&svg), "--trace", text(&trace)]);
+    let printed = succeeds(&["timeline", text(&folder), "--step", "10", "--svg", text(&svg), "--trace", text(&trace)]);
     for part in ["small, step 10", "measured, ", "simulated with the measured costs, ", "its share"] {
-        assert!(said.contains(part), "{part} in {said}");
+        assert!(printed.contains(part), "{part} in {printed}");
     }
     let svg = std::fs::read_to_string(svg).unwrap();
     let (heads, last) = (svg.matches(">stage 1</text>").count(), svg.matches("<title>3B").count());
@@ -303,9 +304,9 @@ fn a_plan_uses_what_was_measured_on_this_machine() {
     let plan = |more: &[&str]| succeeds(&[&["plan", text(&file), "--workspace", text(workspace)], more].concat());
     const NOTE: &str = "note: the plan uses the times that";
     assert!(!plan(&[]).contains(NOTE));
-    let said = plan(&["--profile"]);
+    let printed = plan(&["--profile"]);
     for row in ["embedding", "layer, recompute None", "layer, recompute Full", "head and loss", "message", NOTE] {
-        assert!(said.contains(row), "{row} in {said}");
+        assert!(printed.contains(row), "{row} in {printed}");
     }
     assert!(plan(&[]).contains(NOTE), "kept for later plans");
     assert!(!plan(&["--set", "training.threads=2"]).contains(NOTE), "of two threads nothing is known");
@@ -319,16 +320,16 @@ fn a_plan_shows_every_way_to_share_some_gpus() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.yaml");
     std::fs::write(&file, TestJob { microbatches: 2, global_batch_size: 4, ..TestJob::default() }.yaml()).unwrap();
-    let said = succeeds(&["plan", text(&file), "--gpus", "4"]);
-    let rows: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
+    let printed = succeeds(&["plan", text(&file), "--gpus", "4"]);
+    let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
     for mesh in [["1", "4"], ["2", "2"], ["4", "1"]] {
-        assert!(rows.iter().any(|row| *row == mesh), "{mesh:?} in {said}");
+        assert!(rows.iter().any(|row| *row == mesh), "{mesh:?} in {printed}");
     }
     assert!(
-        said.contains("impossible: spec.training.microbatches 2 can't be divided into 4 gradient blocks"),
-        "{said}"
+        printed.contains("impossible: spec.training.microbatches 2 can't be divided into 4 gradient blocks"),
+        "{printed}"
     );
-    assert!(said.contains("the shortest step of 4 GPUs, by simulation: --set stages="), "{said}");
+    assert!(printed.contains("the shortest step of 4 GPUs, by simulation: --set stages="), "{printed}");
 }
 
 #[test]
@@ -352,8 +353,8 @@ fn a_plan_knows_the_vocabulary_of_the_tokenizers_file() {
     std::fs::remove_file(workspace.join("tokenizer.json")).unwrap();
     let refused =
         Command::new(stagecoach()).args(["plan", text(&file), "--workspace", text(workspace)]).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(78) && said.contains("there is no such file"), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(78) && printed.contains("there is no such file"), "{printed}");
 }
 
 #[test]
@@ -361,10 +362,10 @@ fn a_plan_over_unequal_stages_gives_the_slow_one_less() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.yaml");
     std::fs::write(&file, TestJob { layers: 12, ..TestJob::default() }.yaml()).unwrap();
-    let said = succeeds(&["plan", text(&file), "--speeds", "2,2,0.5"]);
+    let printed = succeeds(&["plan", text(&file), "--speeds", "2,2,0.5"]);
     assert!(
-        said.contains("note: the stages are 1.00/1.00/0.25 times as fast as the fastest: their layers are"),
-        "{said}"
+        printed.contains("note: the stages are 1.00/1.00/0.25 times as fast as the fastest: their layers are"),
+        "{printed}"
     );
     assert!(!succeeds(&["plan", text(&file), "--speeds", "3,3,3"]).contains("note"));
     for (speeds, expected) in [
@@ -372,8 +373,8 @@ fn a_plan_over_unequal_stages_gives_the_slow_one_less() {
         ("1,0,1", "--speeds: the speed of stage 1 is 0: it has to be a finite number above zero"),
     ] {
         let refused = Command::new(stagecoach()).args(["plan", text(&file), "--speeds", speeds]).output().unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(refused.status.code() == Some(78) && said.contains(expected), "{said}");
+        let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(78) && printed.contains(expected), "{printed}");
     }
 }
 
@@ -383,18 +384,19 @@ fn the_best_schedule_of_a_job_is_found_and_can_be_taken_along() {
     let file = folder.path().join("job.yaml");
     std::fs::write(&file, TestJob::default().yaml()).unwrap();
     let csv = folder.path().join("optimal.csv");
-    let said = succeeds(&["plan", text(&file), "--optimal", "--csv", text(&csv)]);
-    assert!(said.contains("longer than the schedule below; no schedule of this partition is shorter"), "{said}");
+    let printed = succeeds(&["plan", text(&file), "--optimal", "--csv", text(&csv)]);
+    assert!(printed.contains("longer than the schedule below; no schedule of this partition is shorter"), "{printed}");
     let own = ["--set", "pipeline.schedule={type: Csv, csv: {path: optimal.csv}}", "--workspace", text(folder.path())];
     let again = succeeds(&[&["plan", text(&file)], own.as_slice()].concat());
-    let stages =
-        |said: &str| said.lines().filter(|line| line.starts_with("stage ")).map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(stages(&said), stages(&again));
+    let stages = |printed: &str| {
+        printed.lines().filter(|line| line.starts_with("stage ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(stages(&printed), stages(&again));
     let refused = Command::new(stagecoach())
         .args(["plan", text(&file), "--optimal", "--set", "pipeline.schedule={type: ZBVZeroBubble}"])
         .args(["--set", "pipeline.virtualStages=2", "--set", "model.llama.numHiddenLayers=6"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("--optimal searches among schedules with one chunk a stage"), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(printed.contains("--optimal searches among schedules with one chunk a stage"), "{printed}");
 }

@@ -15,10 +15,10 @@ fn init(workspace: &Path, arguments: &[&str]) -> Output {
 fn refused(workspace: &Path, arguments: &[&str], words: &[&str]) {
     let before = std::fs::read(workspace.join("first.yaml")).ok();
     let output = init(workspace, arguments);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success(), "{said}");
-    words.iter().for_each(|words| assert!(said.contains(words), "no {words:?} in {said}"));
-    assert!(!said.contains("panicked"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{printed}");
+    words.iter().for_each(|words| assert!(printed.contains(words), "no {words:?} in {printed}"));
+    assert!(!printed.contains("panicked"), "{printed}");
     assert_eq!(std::fs::read(workspace.join("first.yaml")).ok(), before);
 }
 
@@ -30,12 +30,12 @@ fn the_job_trains_as_it_was_written() {
     let text = corpus::jsonl(300, 60, 3).replace("{\"text\": \"", "").replace("\"}", "");
     std::fs::write(path.join("corpus/letters/all.txt"), text).unwrap();
     let output = init(path, &[]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
     let file = path.join("first.yaml");
     let command = format!("stagecoach run {} --workspace {}", file.display(), path.display());
     for words in [" of text in 1 file: corpus/letters/*.txt", " of memory", &command] {
-        assert!(said.contains(words), "no {words:?} in {said}");
+        assert!(printed.contains(words), "no {words:?} in {printed}");
     }
     let set = ["--set", "training.steps=3"];
     let outcome = Launched::start_file(path, &file, path.join("first"), &set).finish(path);
@@ -59,12 +59,12 @@ fn the_field_with_most_text_is_taken_and_the_others_are_named() {
     let line = format!("{{\"content\": \"{}\", \"url\": \"http://x.org\", \"lang\": \"en\"}}\n", "a b ".repeat(50));
     std::fs::write(path.join("corpus/web.jsonl"), line.repeat(200)).unwrap();
     let output = init(path, &[]);
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     for words in [
         "found 40.00 kB of text in 1 file: corpus/*.jsonl",
         "the text is the field \"content\", which has 93% of the bytes; there are also \"url\" (6%), \"lang\" (1%)",
     ] {
-        assert!(said.contains(words), "no {words:?} in {said}");
+        assert!(printed.contains(words), "no {words:?} in {printed}");
     }
     assert!(std::fs::read_to_string(path.join("first.yaml")).unwrap().contains("textField: \"content\""));
 }
@@ -104,12 +104,12 @@ fn a_job_that_fine_tunes_a_model_trains_as_it_was_written() {
     std::fs::create_dir(path.join("data")).unwrap();
     std::fs::write(path.join("data/all.jsonl"), corpus::jsonl(300, 60, 3)).unwrap();
     let output = init(path, &["--from", &from]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
     for words in
         [" of text in 1 file: data/*.jsonl", "found the model models/tiny: ", " thousand parameters in 2 layers"]
     {
-        assert!(said.contains(words), "no {words:?} in {said}");
+        assert!(printed.contains(words), "no {words:?} in {printed}");
     }
     let file = path.join("first.yaml");
     let set = ["--set", "training.steps=3"];
@@ -122,21 +122,21 @@ fn a_job_that_fine_tunes_a_model_trains_as_it_was_written() {
     let pair = format!("{{\"prompt\": \"ka\", \"completion\": \"{}\"}}\n", "lo mi ".repeat(50));
     std::fs::write(path.join("data/all.jsonl"), pair.repeat(40)).unwrap();
     let output = init(path, &["--from", &from, "--force"]);
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains("the records are pairs of a prompt and a completion: the completions are trained on"),
-        "{said}"
+        printed.contains("the records are pairs of a prompt and a completion: the completions are trained on"),
+        "{printed}"
     );
     assert!(read().contains("    format: PromptCompletion  # ") && !read().contains("textField"), "{}", read());
     let output = init(path, &["--force"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("and this job trains on \"completion\" alone"), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("and this job trains on \"completion\" alone"), "{printed}");
     let messages = format!("[{{\"role\": \"user\", \"content\": \"{}\"}}]", "lo mi ".repeat(50));
     let conversation = format!("{{\"id\": \"abcdefgh\", \"messages\": {messages}}}\n");
     std::fs::write(path.join("data/all.jsonl"), conversation.repeat(200)).unwrap();
     let output = init(path, &["--from", &from, "--force"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("the records are conversations in the field \"messages\""), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("the records are conversations in the field \"messages\""), "{printed}");
     assert!(read().contains("    format: Chat  # ") && read().contains("onLongConversation: Truncate"), "{}", read());
     std::fs::write(path.join("data/all.jsonl"), format!("{{\"messages\": {messages}}}\n")).unwrap();
     refused(path, &["--force"], &["there is no text that can be trained on"]);

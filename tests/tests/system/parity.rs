@@ -122,8 +122,8 @@ fn what_auto_takes_changes_no_bit() {
         Launched::start(workspace, &job, &["--fresh", "--set", &limit]).finish(workspace)
     };
     let refused = run("1k");
-    let said = format!("{}{}", refused.stdout, refused.stderr);
-    let (_, needed) = said.split_once("raise the limit to ").expect(&said);
+    let printed = format!("{}{}", refused.stdout, refused.stderr);
+    let (_, needed) = printed.split_once("raise the limit to ").expect(&printed);
     let (tight, ample) = (run(needed.split(',').next().unwrap()), run("1Gi"));
     assert!(tight.stdout.contains("recompute Full"), "{}", tight.stdout);
     assert!(ample.stdout.contains("recompute None"), "{}", ample.stdout);

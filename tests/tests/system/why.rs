@@ -8,31 +8,31 @@ use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
 /// Runs `why`. Returns the exit code and the output.
 fn why(folder: &Path) -> (i32, String) {
     let output = Command::new(stagecoach()).arg("why").arg(folder).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-    (output.status.code().unwrap_or(-1), said)
+    let printed = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    (output.status.code().unwrap_or(-1), printed)
 }
 
 fn says(folder: &Path, words: &[&str]) -> String {
-    let (code, said) = why(folder);
-    assert_eq!(code, 0, "{said}");
-    words.iter().for_each(|words| assert!(said.contains(words), "no {words:?} in\n{said}"));
-    said
+    let (code, printed) = why(folder);
+    assert_eq!(code, 0, "{printed}");
+    words.iter().for_each(|words| assert!(printed.contains(words), "no {words:?} in\n{printed}"));
+    printed
 }
 
 /// Waits until the output of `why` contains all `words`, and returns the output.
 fn reported(folder: &Path, words: &[&str]) -> String {
     until(&format!("{words:?} from why"), || {
-        let (_, said) = why(folder);
-        words.iter().all(|words| said.contains(words)).then_some(said)
+        let (_, printed) = why(folder);
+        words.iter().all(|words| printed.contains(words)).then_some(printed)
     })
 }
 
 /// Returns the words of the only job's line in `stagecoach top`.
 fn top(workspace: &Path) -> Vec<String> {
     let output = Command::new(stagecoach()).args(["top", "--workspace"]).arg(workspace).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(output.status.success() && lines.len() == 2 && lines[0].starts_with("NAME"), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(output.status.success() && lines.len() == 2 && lines[0].starts_with("NAME"), "{printed}");
     lines[1].split_whitespace().map(str::to_owned).collect()
 }
 
@@ -76,8 +76,8 @@ fn a_killed_stage_is_reported_while_the_job_runs_and_afterwards() {
 }
 
 /// Returns the output without the time since the event.
-fn without_age(said: &str) -> String {
-    let (before, after) = said.split_once(" (").unwrap();
+fn without_age(printed: &str) -> String {
+    let (before, after) = printed.split_once(" (").unwrap();
     before.to_owned() + after.split_once(" ago)").unwrap().1
 }
 
@@ -134,8 +134,11 @@ fn a_folder_that_is_no_jobs_is_named() {
     for (name, words) in
         [("nowhere", "nowhere does not exist"), ("", "is no job's folder"), ("file", "is no job's folder")]
     {
-        let (code, said) = why(&folder.path().join(name));
-        assert!(code != 0 && said.contains(words) && said.contains("such as workspace/NAME"), "{code}: {said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let (code, printed) = why(&folder.path().join(name));
+        assert!(
+            code != 0 && printed.contains(words) && printed.contains("such as workspace/NAME"),
+            "{code}: {printed}"
+        );
+        assert_eq!(printed.lines().count(), 1, "{printed}");
     }
 }

@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn a_condition_that_never_holds_is_named() {
-        let said = poll("a miracle", Instant::now(), || true, || Ok(None::<()>)).unwrap_err().to_string();
-        assert_eq!(said, "waited 0 s for a miracle");
+        let printed = poll("a miracle", Instant::now(), || true, || Ok(None::<()>)).unwrap_err().to_string();
+        assert_eq!(printed, "waited 0 s for a miracle");
         assert_eq!(poll("a value", Instant::now(), || true, || Ok(Some(7))).unwrap(), 7);
     }
 }

@@ -70,15 +70,15 @@ pub(crate) fn documented_schema() -> Value {
 fn columns() -> Vec<Value> {
     [
         ("Phase", "string", ".status.phase", "A summary of the job's state."),
-        ("Stages", "integer", ".spec.stages", "Desired number of stages of each replica."),
-        ("Replicas", "integer", ".spec.dataParallel", "Replicas of the pipeline that are wanted."),
-        ("Training", "integer", ".status.trainingReplicas", "Replicas that train."),
-        ("Ready", "integer", ".status.readyStages", "Stages that are ready, of all replicas."),
-        ("Step", "integer", ".status.progress.step", "Finished steps."),
-        ("Loss", "string", ".status.progress.loss", "Training loss of the last step, in nats per token."),
-        ("Checkpoint", "integer", ".status.checkpoint.step", "Step of the newest committed checkpoint."),
-        ("Restarts", "integer", ".status.restarts.total", "Restarts so far."),
-        ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
+        ("Stages", "integer", ".spec.stages", "The desired number of stages of each replica."),
+        ("Replicas", "integer", ".spec.dataParallel", "The desired number of replicas of the pipeline."),
+        ("Training", "integer", ".status.trainingReplicas", "The number of replicas that train."),
+        ("Ready", "integer", ".status.readyStages", "The number of stages that are ready, over all replicas."),
+        ("Step", "integer", ".status.progress.step", "The number of finished steps."),
+        ("Loss", "string", ".status.progress.loss", "The training loss of the last step, in nats per token."),
+        ("Checkpoint", "integer", ".status.checkpoint.step", "The step of the newest committed checkpoint."),
+        ("Restarts", "integer", ".status.restarts.total", "The number of restarts so far."),
+        ("Age", "date", ".metadata.creationTimestamp", "The time since the job was created."),
     ]
     .into_iter()
     .map(|(name, kind, path, description)| {

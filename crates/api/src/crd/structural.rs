@@ -61,7 +61,8 @@ fn pod_template() -> Map<String, Value> {
 fn stage_overrides(metadata: &Value) -> Value {
     let metadata = json!({"labels": metadata["labels"], "annotations": metadata["annotations"]});
     json!({
-        "description": "Overrides of the template for single stages. Objects are merged field by field, lists by the names of their items, and null removes a field.",
+        "description": "Overrides of the template for single stages. Objects are merged field by field. Lists are \
+                        merged by the names of their items. A null value removes a field.",
         "type": "array",
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["stage"],
@@ -69,12 +70,21 @@ fn stage_overrides(metadata: &Value) -> Value {
             "type": "object",
             "required": ["stage"],
             "properties": {
-                "stage": {"type": "integer", "format": "int64", "minimum": 0, "description": "The stage."},
-                "metadata": {"type": "object", "properties": metadata, "description": "Labels and annotations."},
+                "stage": {
+                    "type": "integer",
+                    "format": "int64",
+                    "minimum": 0,
+                    "description": "The number of the stage, from 0. The override applies to it in each replica.",
+                },
+                "metadata": {
+                    "type": "object",
+                    "properties": metadata,
+                    "description": "Labels and annotations that are merged into those of the template.",
+                },
                 "spec": {
                     "type": "object",
                     "x-kubernetes-preserve-unknown-fields": true,
-                    "description": "Fields of the pod's spec.",
+                    "description": "Fields of the pod's spec that are merged into the spec of the template.",
                 },
             },
         },

@@ -10,24 +10,25 @@ use super::path::{ModelPath, VolumePath};
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CheckpointSpec {
     /// The number of steps between two checkpoints. The job also saves a checkpoint after the last step and at a
-    /// graceful stop. With 0, it saves only these checkpoints.
+    /// graceful stop. If 0, the job saves only these checkpoints.
     pub every_steps: u64,
-    /// The number of newest checkpoints that are kept.
+    /// The number of newest checkpoints that the job keeps.
     #[schemars(
         range(min = 1),
         extend("x-expected" = "keep at least 1 checkpoint: without one, a restart begins at step 0")
     )]
     pub keep_last: u32,
-    /// The interval, in steps, of checkpoints that are never removed: the first checkpoint at or after each multiple.
-    /// With 0, there are no such checkpoints.
+    /// The interval, in steps, between checkpoints that the job never removes. For each multiple of the interval, the
+    /// job keeps the first checkpoint at or after it. If 0, the job keeps no such checkpoints.
     pub keep_every: u64,
-    /// Whether training continues while a checkpoint is written.
+    /// Whether training continues while the stages write a checkpoint.
     pub mode: CheckpointMode,
-    /// The checkpoints in the memory of the stages, from which the replacement of a lost stage restores its state. If
-    /// absent, there are none.
+    /// The checkpoints that the stages keep in memory. The replacement of a lost stage restores its state from these
+    /// checkpoints. If unset, the stages keep no checkpoints in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryCheckpointSpec>,
-    /// The weights with which the job begins. The optimizer begins with its initial state.
+    /// The source of the initial weights. The optimizer begins with its initial state. Mutually exclusive with a
+    /// `model` of type Pretrained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<InitFromSpec>,
 }
@@ -50,7 +51,7 @@ impl Default for CheckpointSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MemoryCheckpointSpec {
-    /// The number of steps between two checkpoints in memory. With Auto, the trainer chooses the smallest number with
+    /// The number of steps between two checkpoints in memory. If Auto, the trainer chooses the smallest number with
     /// which these checkpoints take less than 2 % of the time.
     pub every_steps: StepInterval,
 }
@@ -128,13 +129,13 @@ impl JsonSchema for StepInterval {
 }
 
 string_enum! {
-    /// Whether training continues while a checkpoint is written.
+    /// Whether training continues while the stages write a checkpoint.
     #[derive(Default)]
     pub enum CheckpointMode {
         /// Stages copy their state at the end of the step, and write it while training continues.
         #[default]
         Async = "Async",
-        /// Training continues once the checkpoint is committed.
+        /// Training waits until the checkpoint is committed.
         Sync = "Sync",
     }
 }
@@ -143,8 +144,9 @@ string_enum! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InitFromSpec {
-    /// The folder of a job (its newest checkpoint is used) or of a checkpoint, relative to the volume's root, or
-    /// `hf://OWNER/NAME[@REVISION]` for a model of the Hugging Face hub.
+    /// The folder of a job, a checkpoint or a Hugging Face model, relative to the volume's root, or
+    /// `hf://OWNER/NAME[@REVISION]` for a model of the Hugging Face hub. If the folder is a job's, the trainer reads
+    /// the newest checkpoint of that job.
     #[schemars(with = "ModelPath")]
     pub path: String,
 }
@@ -157,7 +159,8 @@ pub struct StorageSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<VolumePath>")]
     pub path: Option<String>,
-    /// The volume in a cluster. On one machine, `--workspace` names the volume.
+    /// The PersistentVolumeClaim that holds the job's folder in a cluster. On a single machine, `--workspace` names the
+    /// folder that serves as the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<PersistentVolumeClaim>,
 }
@@ -166,7 +169,7 @@ pub struct StorageSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PersistentVolumeClaim {
-    /// The claim's name.
+    /// The name of the PersistentVolumeClaim, in the job's namespace. All stages must be able to write to its volume.
     #[schemars(length(min = 1, max = 253), extend("x-expected" = "name a claim in the job's namespace"))]
     pub claim_name: String,
 }

@@ -13,7 +13,8 @@ use super::object_name::object_name_rules;
 pub struct SchedulingSpec {
     /// The gang scheduler, which starts all pods together or none.
     pub gang: GangScheduling,
-    /// The seconds that a pod may stay unscheduled before the attempt fails. The time in a queue does not count.
+    /// The maximum time, in seconds, that a pod may stay unscheduled before the attempt fails. The time in a queue does
+    /// not count.
     pub timeout_seconds: u32,
     /// The queue of Kueue that admits the job. Defaults to the queue that the job's label `kueue.x-k8s.io/queue-name`
     /// names, if the job has this label.
@@ -31,15 +32,15 @@ impl Default for SchedulingSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KueueSpec {
-    /// The LocalQueue, in the namespace of the job.
+    /// The name of the LocalQueue, in the job's namespace.
     #[schemars(
         length(min = 1, max = 253),
         extend("x-expected" = "name a LocalQueue in the job's namespace", "x-kubernetes-validations" = object_name_rules("LocalQueue"))
     )]
     pub queue_name: String,
-    /// The WorkloadPriorityClass of the job, which determines its order in the queue and its preemption. Defaults to
-    /// the class that the job's label `kueue.x-k8s.io/priority-class` names. Without this label, the PriorityClass of
-    /// the pods applies.
+    /// The name of the job's WorkloadPriorityClass. The class determines the job's order in the queue and its
+    /// preemption. Defaults to the class that the job's label `kueue.x-k8s.io/priority-class` names. Without this
+    /// label, the PriorityClass of the pods applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),
@@ -52,7 +53,7 @@ string_enum! {
     /// The gang scheduler, which starts all pods together or none.
     #[derive(Default)]
     pub enum GangScheduling {
-        /// Kubernetes' own PodGroup if the cluster serves it. Otherwise no gang scheduler.
+        /// The job uses Kubernetes' own PodGroup if the cluster serves it, and otherwise no gang scheduler.
         #[default]
         Auto = "Auto",
         /// No gang scheduler. The scheduler places each pod independently.
@@ -70,10 +71,10 @@ string_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkPolicySpec {
-    /// Whether a policy is created.
+    /// Whether the operator creates a NetworkPolicy for the job's pods.
     pub mode: NetworkPolicyMode,
-    /// Addresses outside the job to which its pods may connect, on any port: CIDRs such as `203.0.113.0/24`.
-    /// `0.0.0.0/0` and `::/0` include all addresses. The field has no effect with mode None.
+    /// The networks outside the job to which its pods may connect, on any port, as CIDRs such as `203.0.113.0/24`.
+    /// `0.0.0.0/0` and `::/0` include all addresses. If `mode` is None, the field has no effect.
     #[serde(rename = "egressCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Cidr>", length(max = 100))]
     pub egress_cidrs: Vec<String>,
@@ -138,13 +139,14 @@ impl JsonSchema for Cidr {
 }
 
 string_enum! {
-    /// Whether a network policy is created.
+    /// Whether the operator creates a NetworkPolicy for the job's pods.
     #[derive(Default)]
     pub enum NetworkPolicyMode {
-        /// A policy that allows the job's own pods, DNS, the operator, the scraper of metrics, and `egressCIDRs`.
+        /// The operator creates a policy that allows only traffic with the job's own pods, DNS, the operator, the
+        /// scraper of metrics, and `egressCIDRs`.
         #[default]
         Restricted = "Restricted",
-        /// No policy: the policies of the namespace apply.
+        /// The operator creates no policy. The policies of the namespace apply.
         None = "None",
     }
 }

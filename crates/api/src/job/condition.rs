@@ -13,19 +13,19 @@ pub struct Condition {
     /// The type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
-    /// True, False or Unknown.
+    /// The status of the condition: True, False or Unknown.
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
     /// The generation of the spec that the condition refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The time of the last change of `status`.
+    /// The time at which `status` last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: Option<String>,
     /// The reason for the condition's current status, a CamelCase identifier.
     pub reason: String,
-    /// A description of the current status for people.
+    /// A human-readable description of the current status.
     pub message: String,
 }
 

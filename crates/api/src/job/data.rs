@@ -11,9 +11,10 @@ use super::{CacheSpec, DataSource, EvaluationSpec, OnExhausted, StreamingSpec, T
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSpec {
-    /// Files or globs (`**` too): paths relative to the volume's root, `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for
-    /// files of the Hugging Face hub, or `s3://BUCKET/GLOB`, `gs://BUCKET/GLOB` and `az://CONTAINER/GLOB` for files of
-    /// object stores. The extension of a file selects its format. Either this or `sources`.
+    /// The files of the corpus, as paths or globs. A glob may contain `**`. An entry is a path relative to the volume's
+    /// root, `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for files of the Hugging Face hub, or `s3://BUCKET/GLOB`,
+    /// `gs://BUCKET/GLOB` or `az://CONTAINER/GLOB` for files of object stores. The extension of a file selects its
+    /// format. Mutually exclusive with `sources`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Option<Vec<SourcePath>>",
@@ -21,7 +22,7 @@ pub struct DataSpec {
         extend("x-expected" = "name at least one file or glob")
     )]
     pub paths: Option<Vec<String>>,
-    /// The parts of a mixture, each with its share of the sequences. Either this or `paths`.
+    /// The parts of a mixture, each with its share of the sequences. Mutually exclusive with `paths`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 32),
@@ -41,14 +42,16 @@ pub struct DataSpec {
     /// each replica and the spares get the variables. On one machine, the trainer inherits the variables of the shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<CredentialsSpec>,
-    /// The content of the records: texts, or conversations of which only some tokens are trained on.
+    /// The content of the records: texts, or conversations of which only some tokens count in the loss.
     #[serde(default)]
     pub format: DataFormat,
-    /// A file with a chat template in Jinja, which replaces the template of the tokenizer's model.
+    /// The file with the chat template in Jinja, relative to the volume's root. Defaults to the chat template in the
+    /// files beside the tokenizer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<VolumePath>")]
     pub chat_template: Option<String>,
-    /// The date, as YYYY-MM-DD, that a chat template gets when it asks for today's date.
+    /// The date, as YYYY-MM-DD, that a chat template gets when it asks for today's date. If unset, the job fails if the
+    /// template asks for the date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 10),
@@ -58,38 +61,38 @@ pub struct DataSpec {
         }])
     )]
     pub chat_date: Option<String>,
-    /// The treatment of a conversation that is longer than a training sequence.
+    /// The action for a conversation that is longer than a training sequence.
     #[serde(default)]
     pub on_long_conversation: OnLongConversation,
     /// The field or column that holds the text, in files that have fields or columns.
     #[serde(default = "text_field")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
     pub text_field: String,
-    /// Whether text that looks like a special token of the tokenizer, such as `<|im_start|>`, is that token.
+    /// Whether text that looks like a special token of the tokenizer, such as `<|im_start|>`, becomes that token.
     #[serde(default)]
     pub special_tokens: SpecialTokens,
-    /// The treatment of a record without a text: its field is missing or null, or the record is not valid JSON or
-    /// UTF-8.
+    /// The action for a record that has no text. A record has no text if its field is missing or null, or if the record
+    /// is not valid JSON or UTF-8.
     #[serde(default)]
     pub on_bad_record: OnBadRecord,
-    /// The number of tokens of a training sequence.
+    /// The number of tokens in a training sequence.
     #[schemars(
         range(min = 2),
         extend("x-expected" = "a sequence needs at least 2 tokens, one to read and one to predict")
     )]
     pub sequence_length: u32,
-    /// Whether consecutive documents fill the sequences. With false, each document begins a new sequence, and its last
-    /// sequence is padded.
+    /// Whether the job fills each sequence with consecutive documents. If false, each document begins a new sequence,
+    /// and its last sequence is padded.
     #[serde(default = "default_true")]
     pub packing: bool,
-    /// The streaming of the corpus. A job that streams begins to train when the first window of sequences is tokenised,
-    /// not when the whole corpus is. The mode defaults to `Auto`.
+    /// The streaming of the corpus. A job that streams begins to train when it has tokenised the first window of
+    /// sequences. Any other job tokenises the whole corpus first. If unset, the mode is Auto.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streaming: Option<StreamingSpec>,
-    /// The cache of a stream's tokens on the volume.
+    /// The cache for the tokens of a streamed corpus, on the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
-    /// The held-out part of the corpus, and its evaluation.
+    /// The held-out part of the corpus, and its evaluation. If unset, the job holds out no data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationSpec>,
     /// The source of the tokenizer.
@@ -100,7 +103,7 @@ pub struct DataSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CredentialsSpec {
-    /// The Secret's name. Each of its keys becomes an environment variable.
+    /// The name of the Secret, in the job's namespace. Each key of the Secret becomes an environment variable.
     #[schemars(
         length(min = 1, max = 253),
         extend("x-expected" = "name a Secret in the job's namespace", "x-kubernetes-validations" = object_name_rules("Secret"))
@@ -125,13 +128,13 @@ string_enum! {
 }
 
 string_enum! {
-    /// The treatment of a conversation that is longer than a training sequence.
+    /// The action for a conversation that is longer than a training sequence.
     #[derive(Default)]
     pub enum OnLongConversation {
         /// The job fails and names the conversation.
         #[default]
         Fail = "Fail",
-        /// The conversation is cut at the end of the last turn that fits.
+        /// The job cuts the conversation at the end of the last turn that fits.
         Truncate = "Truncate",
         /// The job leaves out the conversation and counts it.
         Skip = "Skip",
@@ -152,7 +155,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// The treatment of a record that has no text.
+    /// The action for a record that has no text.
     #[derive(Default)]
     pub enum OnBadRecord {
         /// The job fails and names the record.

@@ -11,8 +11,9 @@ use super::{DataFormat, default_number};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationSpec {
-    /// The share of the documents of each source that is held out, drawn by seed and content. Defaults to 0.01 if
-    /// neither `paths` nor `sets` is given, and to 0 otherwise. Either this or `paths`.
+    /// The fraction of each source's documents that the job holds out. The seed and the content of a document decide
+    /// whether it is held out. Defaults to 0.01 if neither `paths` nor `sets` is given, and to 0 otherwise. Mutually
+    /// exclusive with `paths`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         extend(
@@ -21,7 +22,8 @@ pub struct EvaluationSpec {
         )
     )]
     pub fraction: Option<f64>,
-    /// Files that are held out as a whole: files or globs, as in `data.paths`. Either this or `fraction`.
+    /// The files that the job holds out as a whole, as paths or globs like those of `data.paths`. Mutually exclusive
+    /// with `fraction`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Option<Vec<SourcePath>>",
@@ -29,7 +31,7 @@ pub struct EvaluationSpec {
         extend("x-expected" = "name at least one file or glob")
     )]
     pub paths: Option<Vec<String>>,
-    /// Further held-out sets, each with a curve of its own.
+    /// Additional held-out sets. The job reports a separate loss curve for each set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -39,20 +41,22 @@ pub struct EvaluationSpec {
         }])
     )]
     pub sets: Vec<EvaluationSet>,
-    /// Steps between two evaluations.
+    /// The number of steps between two evaluations.
     #[serde(default = "default_number::<100>")]
     #[schemars(range(min = 1))]
     pub every_steps: u32,
-    /// Sequences of each set that an evaluation reads at most; absent: all of them.
+    /// The maximum number of sequences that an evaluation reads from each set. If unset, an evaluation reads all
+    /// sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_sequences: Option<u32>,
-    /// Whether the checkpoint with the lowest held-out loss is kept, besides those of `checkpoint.keepLast`. The loss
-    /// is that of `fraction` or `paths`, or of the first of `sets` if neither is given.
+    /// Whether the job keeps the checkpoint with the lowest held-out loss, in addition to those of
+    /// `checkpoint.keepLast`. The loss is that of `fraction` or `paths`, or that of the first set in `sets` if neither
+    /// is given.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_best: bool,
-    /// Evaluations in a row without a lower held-out loss after which the job ends; absent: it trains all steps.
-    /// The loss is the one that `keepBest` follows.
+    /// The number of consecutive evaluations without a lower held-out loss after which the job ends. If unset, the job
+    /// trains all steps. The loss is the same as for `keepBest`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub patience: Option<u32>,
@@ -62,10 +66,10 @@ pub struct EvaluationSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationSet {
-    /// The name of the set, for messages and metrics: lower-case letters, digits and `-`.
+    /// The name of the set in messages and metrics. It consists of lower-case letters, digits and `-`.
     #[schemars(with = "SourceName", extend("x-expected" = "name the set"))]
     pub name: String,
-    /// Files or globs, as in `data.paths`.
+    /// The files of the set, as paths or globs like those of `data.paths`.
     #[schemars(
         with = "Vec<SourcePath>",
         length(min = 1, max = 100),

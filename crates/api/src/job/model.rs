@@ -31,7 +31,7 @@ string_enum! {
     }
 }
 
-/// A Llama, with the names of Hugging Face's `config.json`.
+/// The configuration of a Llama. The fields have the names of Hugging Face's `config.json`, in camel case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LlamaSpec {
@@ -58,11 +58,11 @@ pub struct LlamaSpec {
     /// The inner width of the SwiGLU feed-forward layers.
     #[schemars(range(min = 1))]
     pub intermediate_size: u32,
-    /// The size of the vocabulary. Defaults to the tokenizer's.
+    /// The size of the vocabulary. Defaults to the size of the tokenizer's vocabulary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub vocab_size: Option<u32>,
-    /// The length of the longest sequence that the model supports.
+    /// The length, in tokens, of the longest sequence that the model supports.
     #[serde(default = "super::default_number::<2048>")]
     #[schemars(range(min = 1))]
     pub max_position_embeddings: u32,
@@ -77,7 +77,7 @@ pub struct LlamaSpec {
     /// Whether the head shares its weight with the embedding.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// The standard deviation of initial weights.
+    /// The standard deviation of the initial weights.
     #[serde(default = "initializer_range")]
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub initializer_range: f64,
@@ -101,8 +101,8 @@ impl Payload for LlamaSpec {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PretrainedSpec {
-    /// The directory, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]` for a model of the Hugging Face
-    /// hub.
+    /// The directory of the model, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]` for a model of the
+    /// Hugging Face hub.
     #[schemars(with = "ModelPath")]
     pub path: String,
 }

@@ -16,15 +16,17 @@ pub struct PipelineSpec {
     #[serde(default)]
     pub partition: PartitionSpec,
     /// The number of chunks of each stage. Defaults to 2 for a schedule that always has two chunks, and to 1 otherwise.
-    /// A schedule without several chunks requires 1. Csv requires the number of its table. Auto chooses the number.
+    /// A schedule that supports only one chunk per stage requires 1. Csv requires the number of chunks in its table.
+    /// Auto chooses the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64), extend("x-expected" = "a stage has 1 to 64 chunks"))]
     pub virtual_stages: Option<u32>,
-    /// The activations that a stage recomputes in the backward pass instead of keeping them. With the schedule Auto and
-    /// a `memoryLimit`, the planner may recompute more activations.
+    /// The activations that a stage recomputes in the backward pass instead of keeping them. If the schedule is Auto
+    /// and `memoryLimit` is set, the planner may recompute more activations.
     #[serde(default)]
     pub recompute: Recompute,
-    /// The memory that a stage may use, as a Kubernetes quantity. If absent, the memory is not limited.
+    /// The maximum memory that the planner allows each stage to use, as a Kubernetes quantity. If unset, the memory is
+    /// not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Quantity>,
     /// The transport of activations and gradients between neighbouring stages.
@@ -57,7 +59,7 @@ impl PipelineSpec {
 
     /// Returns a note that the given partition does not fit `chunks` chunks, so that the planner computes one. `None`
     /// if the partition fits, or if the job gives none.
-    pub fn unfitting_partition(&self, chunks: usize) -> Option<String> {
+    pub fn partition_mismatch(&self, chunks: usize) -> Option<String> {
         let given = self.partition.layers.as_ref().filter(|_| self.explicit_layers(chunks).is_none())?;
         Some(format!(
             "spec.pipeline.partition.layers has {} entries, but the pipeline has {chunks} chunks: the planner computes a partition",
@@ -111,17 +113,18 @@ impl Default for PipelineSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PartitionSpec {
-    /// The strategy that determines the partition.
+    /// The strategy that divides the layers into chunks.
     #[serde(default)]
     pub strategy: PartitionStrategy,
-    /// The number of layers of each chunk, in the order of the model, for strategy Explicit. 0 is allowed.
+    /// The number of layers of each chunk, in the order of the model. A chunk may have 0 layers. The strategy Explicit
+    /// requires the field, and the strategy Auto does not allow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16384), extend("x-expected" = "list the layers of each chunk"))]
     pub layers: Option<Vec<u32>>,
 }
 
 string_enum! {
-    /// The strategy that determines the partition.
+    /// The strategy that divides the layers into chunks.
     #[derive(Default)]
     pub enum PartitionStrategy {
         /// The planner minimises the time of the slowest stage.
@@ -151,7 +154,7 @@ string_enum! {
     /// Whether tensors are encrypted on the network.
     #[derive(Default)]
     pub enum Encryption {
-        /// Tensors are not encrypted. This is for a network that is trusted or that encrypts by itself.
+        /// Tensors are not encrypted. This value suits a network that is trusted or that encrypts traffic itself.
         #[default]
         None = "None",
         /// Tensors are encrypted with Noise (ChaCha20-Poly1305).
@@ -163,11 +166,11 @@ string_enum! {
     /// The transport of tensors between neighbouring stages.
     #[derive(Default)]
     pub enum Transport {
-        /// NCCL between GPUs if tensors are not encrypted. Otherwise shared memory between stages on one host, and TCP
-        /// between hosts.
+        /// The stages use NCCL between GPUs if tensors are not encrypted. Otherwise, they use shared memory on one host
+        /// and TCP between hosts.
         #[default]
         Auto = "Auto",
-        /// TCP.
+        /// TCP, also between stages on one host.
         Tcp = "Tcp",
         /// Shared memory. All stages must be on one host.
         Shm = "Shm",

@@ -27,16 +27,16 @@ pub struct PodFailurePolicySpec {
 pub struct PodFailurePolicyRule {
     /// The action after a failure that matches the rule.
     pub action: PodFailurePolicyAction,
-    /// Exit codes of the trainer. A stage that was evicted, preempted or lost with its node matches no rule with exit
-    /// codes.
+    /// The exit codes of the trainer that match the rule. A stage that was evicted, preempted or lost with its node
+    /// matches no rule with exit codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<OnExitCodes>,
-    /// Conditions of the pod. The rule matches if the pod has one of them. A stage that runs as a local process has no
-    /// conditions.
+    /// The pod conditions that match the rule. The rule matches if the pod has at least one of them. A stage that runs
+    /// as a local process has no conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 20))]
     pub on_pod_conditions: Vec<OnPodCondition>,
-    /// Reasons of `status.lastFailure`. The rule matches if the failure has one of them.
+    /// The reasons of `status.lastFailure` that match the rule. The rule matches if the failure has one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 20))]
     pub on_reasons: Vec<FailureLabel>,
@@ -46,9 +46,9 @@ pub struct PodFailurePolicyRule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnExitCodes {
-    /// Whether the listed codes match, or all codes that are not listed.
+    /// Whether the rule matches the listed exit codes, or all exit codes that are not listed.
     pub operator: ExitCodeOperator,
-    /// Exit codes, 1 to 255.
+    /// The exit codes, each from 1 to 255.
     #[schemars(
         with = "Vec<FailureExitCode>",
         length(min = 1, max = 255),

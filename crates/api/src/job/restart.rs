@@ -10,36 +10,40 @@ use super::{PodFailurePolicyAction, PodFailurePolicySpec};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RestartSpec {
-    /// The restart budget: the number of counted restarts before the job fails. A committed checkpoint restores the
-    /// budget.
+    /// The restart budget: the maximum number of counted restarts before the job fails. A committed checkpoint restores
+    /// the budget.
     pub max_restarts: u32,
-    /// The delay before a restart.
+    /// The delay before a restart. The first restart has no delay. Each further failure without progress doubles the
+    /// delay.
     pub backoff: BackoffSpec,
-    /// Seconds from the start of an attempt until the group must have formed. Progress of the preparation extends the
-    /// time.
+    /// The maximum time, in seconds, from the start of an attempt until the group has formed. Progress of the
+    /// preparation extends the time.
     #[schemars(range(min = 1))]
     pub startup_timeout_seconds: u32,
-    /// The seconds that the other stages wait for the replacement of a lost stage, if they can't train without it.
-    /// After that time the whole group restarts. With 0 or a custom trainer, the whole group restarts at once.
+    /// The maximum time, in seconds, that the other stages wait for the replacement of a lost stage if they can't train
+    /// without it. After that time, the whole group restarts. If 0, or if the trainer is custom, the whole group
+    /// restarts at once.
     pub reform_timeout_seconds: u32,
     /// The smallest number of replicas with which the group continues after it has lost replicas. A lost replica joins
-    /// again when all its stages run. Defaults to 1. With the value of `dataParallel`, the group waits for all
-    /// replicas. The field has no effect with `reformTimeoutSeconds` 0 or with a custom trainer, because a lost stage
-    /// then ends the group.
+    /// again when all its stages run. Defaults to 1. If the value equals `dataParallel`, the group waits for all
+    /// replicas. If `reformTimeoutSeconds` is 0 or the trainer is custom, the field has no effect, because a lost stage
+    /// then ends the group. Mutually exclusive with `spec.elastic`.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_data_parallel: Option<u32>,
-    /// The seconds without a heartbeat after which a stage counts as lost: its process is stopped or hung, its node is
-    /// gone, or the network is down. The group detects the end of a process at once, by its closed connections.
+    /// The time, in seconds, without a heartbeat after which a stage counts as lost. A stage sends no heartbeat if its
+    /// process is stopped or hung, its node is gone, or the network is down. The group detects the end of a process at
+    /// once, because its connections close.
     #[schemars(range(min = 1))]
     pub heartbeat_timeout_seconds: u32,
-    /// Seconds without a finished action of the schedule after which a stage counts as hung.
+    /// The time, in seconds, without a finished action of the schedule after which a stage counts as hung.
     #[schemars(range(min = 1))]
     pub stall_timeout_seconds: u32,
-    /// Seconds that a restart waits for a deleted stage to end.
+    /// The maximum time, in seconds, that a restart waits for a deleted stage to end.
     #[schemars(range(min = 1))]
     pub termination_timeout_seconds: u32,
-    /// The actions after failures, by exit code, pod condition or reason.
+    /// The actions after failures, by exit code, pod condition or reason. The first rule that matches determines the
+    /// action. If no rule matches, the reason of the failure determines the action.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_failure_policy: Option<PodFailurePolicySpec>,
     /// An older form of `podFailurePolicy`. These rules are tried after the rules of `podFailurePolicy`.
@@ -72,7 +76,7 @@ impl Default for RestartSpec {
 pub struct BackoffSpec {
     /// The delay before the second restart, in seconds.
     pub initial_seconds: u32,
-    /// The largest delay, in seconds.
+    /// The maximum delay, in seconds.
     pub max_seconds: u32,
 }
 
@@ -86,7 +90,7 @@ impl Default for BackoffSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExitCodeRule {
-    /// Exit codes of the stage that failed first, 1 to 255.
+    /// The exit codes of the stage that failed first, each from 1 to 255.
     #[schemars(with = "Vec<FailureExitCode>", length(min = 1), extend("x-expected" = "list at least one exit code"))]
     pub codes: Vec<i32>,
     /// The action after these exit codes.

@@ -179,8 +179,8 @@ impl JsonSchema for ScheduleName {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let more = [
-            (CSV, "A table of your own, in torch's text form."),
-            (AUTO, "The fastest of them by simulation, with up to four chunks a stage, within the memory."),
+            (CSV, "A table in a file, in torch's text form."),
+            (AUTO, "The fastest built-in schedule by simulation, with up to 4 chunks a stage, within `memoryLimit`."),
         ];
         let all = SCHEDULES.iter().map(|schedule| (schedule.name, schedule.description)).chain(more);
         let choices: Vec<_> =

@@ -10,10 +10,10 @@ use super::{DataFormat, default_number};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSource {
-    /// The name of the source, for messages and metrics: lower-case letters, digits and `-`.
+    /// The name of the source in messages and metrics. It consists of lower-case letters, digits and `-`.
     #[schemars(with = "SourceName", extend("x-expected" = "name the source"))]
     pub name: String,
-    /// Files or globs, as in `data.paths`. No file may belong to two sources.
+    /// The files of the source, as paths or globs like those of `data.paths`. No file may belong to two sources.
     #[schemars(
         with = "Vec<SourcePath>",
         length(min = 1, max = 100),
@@ -27,12 +27,13 @@ pub struct DataSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
     pub text_field: Option<String>,
-    /// The share of the sequences: this weight divided by the sum of all sources' weights. At every step, the number of
-    /// sequences that the job has read from a source differs from its share by at most one.
+    /// The weight of the source. The source's share of the sequences is its weight divided by the sum of all sources'
+    /// weights. At every step, the number of sequences that the job has read from a source differs from its share by at
+    /// most one.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
-    /// The weights that apply from later steps on, for example in a phase of annealing.
+    /// The weights that replace `weight` from later steps on, for example in a phase of annealing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 20),
@@ -51,7 +52,7 @@ pub struct DataSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScheduledWeight {
-    /// The first step with this weight, from 1.
+    /// The first step with this weight. Steps are counted from 1.
     #[schemars(range(min = 2))]
     pub from_step: u32,
     /// The weight from this step on.

@@ -17,17 +17,17 @@ pub const API_VERSION: &str = "stagecoach.dev/v1alpha1";
 /// The value of `kind`.
 pub const KIND: &str = "PipelineJob";
 
-/// A training job: a pipeline of stages trains a model.
+/// A training job: a pipeline of stages that trains a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PipelineJob {
-    /// Always `stagecoach.dev/v1alpha1`.
+    /// The version of the API, which is always `stagecoach.dev/v1alpha1`.
     pub api_version: String,
-    /// Always `PipelineJob`.
+    /// The kind of the object, which is always `PipelineJob`.
     pub kind: String,
     /// The metadata, such as the name and the labels.
     pub metadata: Metadata,
-    /// The desired state: model, data, training, and how the job is kept running.
+    /// The desired state: the model, the data, the training, and the operation of the job.
     pub spec: PipelineJobSpec,
     /// The observed state. The operator writes it, and `stagecoach` ignores it in a job file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ impl PipelineJob {
 pub struct Metadata {
     /// The job's name, a DNS-1035 label. The hostnames of the pods begin with it.
     pub name: String,
-    /// The namespace, in a cluster.
+    /// The namespace of the job in a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// The labels of the job.
@@ -81,12 +81,12 @@ pub struct Metadata {
     pub resource_version: Option<String>,
 }
 
-/// The desired state of a PipelineJob: model, data, training, and how the job is kept running.
+/// The desired state of a PipelineJob: the model, the data, the training, and the operation of the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PipelineJobSpec {
-    /// The number of stages of the pipeline, 1 to 256. Each stage runs in one pod. With 1, the job trains on a single
-    /// device.
+    /// The number of stages of the pipeline, 1 to 256. Each stage runs in one pod. If 1, each replica trains on a
+    /// single device.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 stages"))]
     pub stages: u32,
@@ -96,8 +96,8 @@ pub struct PipelineJobSpec {
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 replicas of its pipeline"))]
     pub data_parallel: u32,
-    /// The range of replicas of an elastic job, which trains with as many replicas as the cluster can run. If absent,
-    /// the job has `dataParallel` replicas.
+    /// The range of the number of replicas of an elastic job. An elastic job trains with as many replicas as the
+    /// cluster can run. If unset, the job has `dataParallel` replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<ElasticSpec>,
     /// The number of spares, 0 to 8. A spare is a pod that has loaded its libraries and the plan, and waits to replace
@@ -105,25 +105,26 @@ pub struct PipelineJobSpec {
     #[serde(default)]
     #[schemars(range(max = MAX_SPARES), extend("x-expected" = "a job has at most 8 spares"))]
     pub spares: u32,
-    /// Whether the job is suspended. A suspended job saves a checkpoint, and the operator deletes its pods. With false,
-    /// the job resumes.
+    /// Whether the job is suspended. A suspended job saves a checkpoint, and the operator deletes its pods. If the
+    /// value becomes false, the job resumes.
     #[serde(default)]
     pub suspend: bool,
-    /// The controller that reconciles this job. With a value other than the default, Stagecoach's operator does not
-    /// reconcile the job. With `kueue.x-k8s.io/multikueue`, the operator makes the Workload, and Kueue runs the job in
+    /// The controller that reconciles this job. If the value is not the default, Stagecoach's operator does not run the
+    /// job. If the value is `kueue.x-k8s.io/multikueue`, the operator creates the Workload, and Kueue runs the job in
     /// another cluster.
     #[serde(default = "managed_by")]
     pub managed_by: String,
-    /// The trainer: the built-in one, or a container of the template.
+    /// The trainer: the built-in trainer, or a container of the template.
     #[serde(default)]
     pub trainer: TrainerSpec,
-    /// The model. Must be absent for a custom trainer.
+    /// The model to train. The built-in trainer requires the field, and a custom trainer does not allow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelSpec>,
-    /// The corpus and the tokenizer. Must be absent for a custom trainer.
+    /// The corpus and the tokenizer. The built-in trainer requires the field, and a custom trainer does not allow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataSpec>,
-    /// The length, the batch, the optimizer and the learning rate. Must be absent for a custom trainer.
+    /// The length of training, the batch, the optimizer and the learning rate. The built-in trainer requires the field,
+    /// and a custom trainer does not allow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<TrainingSpec>,
     /// The schedule, the partition and the transport of the pipeline.
@@ -144,14 +145,16 @@ pub struct PipelineJobSpec {
     /// The network traffic that is allowed for the pods.
     #[serde(default)]
     pub network_policy: NetworkPolicySpec,
-    /// The seconds that the job may take from its first start, including restarts, before it fails.
+    /// The maximum time, in seconds, that the job may take before it fails. The time begins with the first attempt and
+    /// includes restarts. It begins again when the job continues after a suspension. If unset, the time is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub active_deadline_seconds: Option<u64>,
-    /// The seconds after which a finished job is deleted. If absent, the job is not deleted.
+    /// The time, in seconds, after which the operator deletes a finished job. If unset, the operator does not delete
+    /// the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<u64>,
-    /// The pods' template: image, resources, volumes, node selection.
+    /// The template of the pods: their image, resources, volumes and node selection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<PodTemplate>,
 }

@@ -27,23 +27,23 @@ pub struct PipelineJobStatus {
     /// A summary of the job's state, derived from the conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<JobPhase>,
-    /// The number of stages that exist, of all replicas.
+    /// The number of stages that exist, over all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
-    /// The number of stages of each replica, which the scale subresource compares with `spec.stages`. Absent if no
-    /// stage exists.
+    /// The number of stages of each replica, which the scale subresource compares with `spec.stages`. The field is
+    /// unset if no stage exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages_per_replica: Option<u32>,
-    /// The number of stages that are ready, of all replicas.
+    /// The number of stages that are ready, over all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_stages: Option<u32>,
-    /// The number of replicas whose stages are all ready. Absent while the group needs more replicas.
+    /// The number of replicas that train. It is 0 while the group needs more replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_replicas: Option<u32>,
     /// The pods' label selector, for the scale subresource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// The attempt that runs, or the last one.
+    /// The attempt that runs, or the last attempt if none runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,
     /// The progress of training.
@@ -55,7 +55,7 @@ pub struct PipelineJobStatus {
     /// The numbers of restarts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartsStatus>,
-    /// The root cause of the last failure, without the stages that ended because of it.
+    /// The root cause of the last failure. The stages that ended because of it are not included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailureStatus>,
     /// The last recovery that stage 0 has reported. Custom trainers may report none.
@@ -65,8 +65,9 @@ pub struct PipelineJobStatus {
     /// reads it.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "record")]
     pub record: Option<String>,
-    /// The conditions: Accepted, Admitted (with a queue), Scheduled, Running, Progressing, CheckpointsHealthy,
-    /// Reproducible, AuditsEqual, ObjectsInSync, Suspended, Complete, Failed.
+    /// The conditions of the job: Accepted, Admitted (only with a queue), Scheduled, Running, Progressing,
+    /// CheckpointsHealthy, Reproducible, AuditsEqual, ObjectsInSync, Suspended, Complete, Failed, Ready, Reconciling
+    /// and Stalled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -118,7 +119,7 @@ pub struct AttemptStatus {
     pub generation: Option<i64>,
     /// The number of stages of each replica.
     pub stages: u32,
-    /// The number of replicas, if there are several.
+    /// The number of replicas. The field is unset if there is only one replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_parallel: Option<u32>,
     /// The image that the trainer's containers run, as the cluster resolved it.
@@ -196,10 +197,10 @@ pub struct CheckpointStatus {
     /// The number of stages that wrote the checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
-    /// The attempt that wrote the checkpoint.
+    /// The number of the attempt that wrote the checkpoint.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub attempt: Option<u64>,
-    /// The time of the commit.
+    /// The time at which the checkpoint was committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub committed_at: Option<String>,
 }
@@ -226,10 +227,10 @@ pub struct LastFailureStatus {
     /// The stage that failed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<u32>,
-    /// The replica of the stage, if there were several.
+    /// The replica of the stage. The field is unset if there was only one replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<u32>,
-    /// The pod of the stage.
+    /// The name of the stage's pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// The reason of the failure, a CamelCase identifier.
@@ -240,7 +241,7 @@ pub struct LastFailureStatus {
     /// The action of the schedule that the stage executed, in torch's text form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// A description of the failure for people.
+    /// A human-readable description of the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The end of the stage's log.
@@ -263,7 +264,7 @@ pub struct RecoveryStatus {
     pub replaced: bool,
     /// The time from the failure to the first new step, in seconds.
     pub seconds: Option<FloatString>,
-    /// The durations of the phases.
+    /// The durations of the phases, in seconds. The phases follow one another.
     pub phases: RecoveryPhasesStatus,
 }
 
@@ -273,18 +274,19 @@ pub struct RecoveryStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecoveryPhasesStatus {
-    /// The time until the operator detected the failure.
+    /// The time, in seconds, until the operator detected the failure.
     pub noticed: Option<FloatString>,
-    /// The time until the operator decided to create new pods. It includes the back-off and the end of the old pods.
+    /// The time, in seconds, until the operator decided to create new pods. It includes the back-off and the end of the
+    /// old pods.
     pub decided: Option<FloatString>,
-    /// The time until all pods existed.
+    /// The time, in seconds, until all pods existed.
     pub created: Option<FloatString>,
-    /// The time until all trainers ran.
+    /// The time, in seconds, until all trainers ran.
     pub started: Option<FloatString>,
-    /// The time until all stages had joined the group.
+    /// The time, in seconds, until all stages had joined the group.
     pub joined: Option<FloatString>,
-    /// The time until all stages had loaded their state.
+    /// The time, in seconds, until all stages had loaded their state.
     pub loaded: Option<FloatString>,
-    /// The time until the first step was finished.
+    /// The time, in seconds, until the first step was finished.
     pub first_step: Option<FloatString>,
 }

@@ -13,13 +13,13 @@ pub struct StreamingSpec {
     /// Whether the job trains while the corpus is read.
     #[serde(default)]
     pub mode: StreamingMode,
-    /// The number of sequences of a window. The job shuffles the sequences within each window, and training begins when
+    /// The number of sequences in a window. The job shuffles the sequences within each window, and training begins when
     /// the first window is complete.
     #[serde(default = "default_number::<4096>")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub window_sequences: u32,
-    /// The approximate number of bytes of a block. A block is a range of a Parquet file that is read at once. A file of
-    /// another format is one block.
+    /// The approximate size of a block, in bytes. A block is a range of a Parquet file that the job reads at once. A
+    /// file of another format is one block.
     #[serde(default = "block_bytes")]
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64))]
     pub block_bytes: u64,
@@ -35,17 +35,17 @@ string_enum! {
         Auto = "Auto",
         /// The job streams all files, including files of the volume.
         Always = "Always",
-        /// The whole corpus is tokenised before the first step.
+        /// The job tokenises the whole corpus before the first step.
         Never = "Never",
     }
 }
 
-/// The cache of a stream's tokens on the volume.
+/// The cache for the tokens of a streamed corpus, on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CacheSpec {
-    /// The number of bytes of windows that stay on the volume. The job deletes the oldest windows first, but no window
-    /// in use.
+    /// The maximum total size, in bytes, of the windows that stay on the volume. The job deletes the oldest windows
+    /// first, but never a window in use.
     #[serde(default = "max_bytes")]
     #[schemars(range(min = 1))]
     pub max_bytes: u64,

@@ -29,22 +29,25 @@ pub struct TokenizerTrainingSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerFile {
-    /// The `tokenizer.json`, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]/tokenizer.json` for that of
-    /// a model of the Hugging Face hub.
+    /// The path of the `tokenizer.json`, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]/tokenizer.json`
+    /// for the tokenizer of a model of the Hugging Face hub.
     #[schemars(with = "ModelPath")]
     pub path: String,
-    /// The text of the token that begins each document, such as `<s>`. Defaults to the token that the configuration
-    /// files beside the tokenizer name, if any.
+    /// The text of the token that begins each document, such as `<s>`. Defaults to the token that is named in the files
+    /// beside the tokenizer, or else to a special token with a usual name. If there is no such token, documents begin
+    /// without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), extend("x-expected" = "name a token of the tokenizer"))]
     pub bos: Option<String>,
-    /// The text of the token that ends each document, such as `<|im_end|>`. Defaults to the token that the
-    /// configuration files beside the tokenizer name.
+    /// The text of the token that ends each document, such as `<|im_end|>`. Defaults to the tokens that are named in
+    /// the files beside the tokenizer, or else to a special token with a usual name. If there is no such token, the job
+    /// fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), extend("x-expected" = "name a token of the tokenizer"))]
     pub eos: Option<String>,
-    /// The text of the token that pads rows, such as `<pad>`. Defaults to the token that the configuration files beside
-    /// the tokenizer name, if any.
+    /// The text of the token that pads rows, such as `<pad>`. Defaults to the token that is named in the files beside
+    /// the tokenizer, or else to a special token with a usual name. If there is no such token, the token of `eos` pads
+    /// rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), extend("x-expected" = "name a token of the tokenizer"))]
     pub pad: Option<String>,

@@ -10,38 +10,40 @@ use crate::string_enum::Payload;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainingSpec {
-    /// The number of optimizer steps. Either this or `epochs`. If a job that has begun gets more steps,
+    /// The number of optimizer steps. Mutually exclusive with `epochs`. If a job that has begun gets more steps,
     /// `learningRate.decaySteps` determines the learning rate of the added steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub steps: Option<u64>,
-    /// The number of passes over the training part of the corpus. Either this or `steps`.
+    /// The number of passes over the training part of the corpus. Mutually exclusive with `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub epochs: Option<u32>,
-    /// The number of sequences of a step, in all microbatches.
+    /// The number of sequences in a step, over all microbatches.
     #[schemars(range(min = 1))]
     pub global_batch_size: u32,
-    /// The number of microbatches into which a step's batch is divided. The stages of the pipeline compute different
-    /// microbatches at the same time. Must divide `globalBatchSize`.
+    /// The number of microbatches into which the batch of a step is divided. The stages of the pipeline compute
+    /// different microbatches at the same time. The number must divide `globalBatchSize`.
     #[schemars(range(min = 1))]
     pub microbatches: u32,
-    /// The number of gradient blocks: groups of consecutive microbatches. Gradients are added within a block in the
-    /// order of the microbatches, and then over the blocks as a binary tree. Must be a power of two that divides
-    /// `microbatches`. Defaults to the smallest power of two that is at least the `dataParallel` of the first attempt.
+    /// The number of gradient blocks. A gradient block is a group of consecutive microbatches. The trainer adds
+    /// gradients within a block in the order of the microbatches, and then over the blocks as a binary tree. The number
+    /// must be a power of two that divides `microbatches`. Defaults to the smallest power of two that is at least the
+    /// `dataParallel` of the first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         range(min = 1, max = 1024),
         extend("x-expected" = "the trainer adds blocks as a binary tree, so give a power of two, 1024 at most")
     )]
     pub gradient_blocks: Option<u32>,
-    /// The seed of the initial weights and of the order of the data.
+    /// The seed of the initial weights, the order of the data, and the choice of held-out documents.
     #[serde(default = "seed")]
     pub seed: u64,
-    /// The number format of weights and activations.
+    /// The number format of weights and activations. Gradients accumulate in 32 bits in any case.
     #[serde(default)]
     pub precision: Precision,
-    /// The largest norm of the whole gradient. Larger gradients are scaled down. If absent, gradients are not clipped.
+    /// The maximum norm of the whole gradient. The trainer scales down a gradient with a larger norm. If unset, the
+    /// trainer does not clip gradients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         extend(
@@ -53,7 +55,8 @@ pub struct TrainingSpec {
     /// The device on which stages compute.
     #[serde(default)]
     pub device: Device,
-    /// The number of threads within an operation of a stage on the CPU. It affects the last bits of the results.
+    /// The number of threads that a stage on the CPU uses for an operation. The number affects the last bits of the
+    /// results.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1))]
     pub threads: u32,
@@ -65,16 +68,16 @@ pub struct TrainingSpec {
     pub optimizer: OptimizerSpec,
     /// The learning rate of each step.
     pub learning_rate: LearningRateSpec,
-    /// The audits, in which a stage recomputes a result of another stage and compares the two. If absent, there are
-    /// none.
+    /// The audits of the computations. In an audit, a stage recomputes a result of another stage and compares the two
+    /// results. If unset, the job has no audits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditSpec>,
     /// Low-rank adapters (LoRA; Hu et al., 2021). Training updates only the adapters, and the initial weights stay
-    /// unchanged. If absent, training updates the weights.
+    /// unchanged. If unset, training updates the weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSpec>,
-    /// The weights that training does not update: patterns of their names, such as `model.embed_tokens.*`. `*` matches
-    /// any number of characters.
+    /// The weights that training does not update, as patterns of their names, such as `model.embed_tokens.*`. `*`
+    /// matches any number of characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub freeze: Vec<String>,
 }
@@ -87,15 +90,16 @@ pub struct LoraSpec {
     /// The number of rows of A and of columns of B.
     #[schemars(range(min = 1, max = 4096))]
     pub rank: u32,
-    /// The factor of the adapters, which is divided by the rank.
+    /// The scaling factor of the adapters. The trainer divides it by the rank, or by the square root of the rank if
+    /// `useRslora` is true.
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub alpha: f64,
-    /// The layers with adapters, by the end of their names, such as `q_proj`. Defaults to every linear layer except the
-    /// head.
+    /// The layers with adapters, as the ends of their names, such as `q_proj`. Defaults to every linear layer except
+    /// the head.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
     pub targets: Vec<String>,
-    /// Whether alpha is divided by the square root of the rank instead of the rank (rank-stabilized LoRA;
+    /// Whether the trainer divides `alpha` by the square root of the rank instead of the rank (rank-stabilized LoRA;
     /// Kalajdzievski, 2023).
     #[serde(default)]
     pub use_rslora: bool,
@@ -114,10 +118,10 @@ impl LoraSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditSpec {
-    /// Steps between two audits. An audit computes one microbatch of one chunk again.
+    /// The number of steps between two audits. An audit recomputes one microbatch of one chunk.
     #[schemars(range(min = 1))]
     pub every_steps: u32,
-    /// The action after a difference.
+    /// The action after an audit has found a difference.
     #[serde(default)]
     pub on_difference: OnDifference,
 }
@@ -126,7 +130,7 @@ string_enum! {
     /// The action after a difference that an audit has found.
     #[derive(Default)]
     pub enum OnDifference {
-        /// The difference is reported, and training continues.
+        /// The job reports the difference, and training continues.
         #[default]
         Report = "Report",
         /// The attempt ends, and the next attempt begins at the newest checkpoint. In a cluster, the next attempt
@@ -227,16 +231,16 @@ impl Default for OptimizerSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdamWSpec {
-    /// The decay of the first moment.
+    /// The decay rate of the first moment.
     #[schemars(extend("minimum" = 0, "maximum" = 1, "exclusiveMaximum" = true))]
     pub beta1: f64,
-    /// The decay of the second moment.
+    /// The decay rate of the second moment.
     #[schemars(extend("minimum" = 0, "maximum" = 1, "exclusiveMaximum" = true))]
     pub beta2: f64,
-    /// The number that is added to the square root of the second moment.
+    /// The number that AdamW adds to the square root of the second moment.
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub epsilon: f64,
-    /// The weight decay. Each step reduces a weight by this share times the learning rate.
+    /// The weight decay. Each step reduces a weight by the product of this number, the learning rate and the weight.
     #[schemars(extend("minimum" = 0))]
     pub weight_decay: f64,
     /// Whether weight decay also applies to norms, biases and embeddings.
@@ -278,7 +282,8 @@ pub struct LearningRateSpec {
     /// The shape of the learning rate after the warm-up.
     #[serde(default)]
     pub schedule: LearningRateSchedule,
-    /// The fraction of `decaySteps`, at their end, in which the learning rate falls. Only the schedule WSD uses it.
+    /// The fraction of `decaySteps` over which the learning rate falls, at the end of these steps. Only the schedule
+    /// WSD uses it.
     #[serde(default = "decay_fraction")]
     #[schemars(
         extend(

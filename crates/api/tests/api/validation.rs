@@ -385,10 +385,10 @@ fn an_explicit_partition_counts_only_for_its_number_of_chunks() {
     let pipeline = with(MINIMAL, &explicit).unwrap().spec.pipeline;
     assert_eq!(pipeline.explicit_layers(2), Some([1, 3].as_slice()));
     assert_eq!(pipeline.explicit_layers(3), None);
-    assert_eq!(pipeline.unfitting_partition(2), None);
-    let unfitting = pipeline.unfitting_partition(3).unwrap();
+    assert_eq!(pipeline.partition_mismatch(2), None);
+    let unfitting = pipeline.partition_mismatch(3).unwrap();
     assert!(unfitting.contains("has 2 entries, but the pipeline has 3 chunks"), "{unfitting}");
-    assert_eq!(with(MINIMAL, &[]).unwrap().spec.pipeline.unfitting_partition(3), None);
+    assert_eq!(with(MINIMAL, &[]).unwrap().spec.pipeline.partition_mismatch(3), None);
 }
 
 #[test]

@@ -127,8 +127,8 @@ fn a_fence_names_its_owner_and_a_lost_fence_its_new_owner() {
     assert_eq!(lost(&first), None, "to a newer group of its own job");
     Fence::acquire_for(&volume, &two, None).unwrap();
     assert_eq!(lost(&second), Some(two.clone()));
-    let said = second.check(&volume).unwrap_err().to_string();
-    assert!(said.contains("the job two (UID 22") && said.contains("storage.path"), "{said}");
+    let printed = second.check(&volume).unwrap_err().to_string();
+    assert!(printed.contains("the job two (UID 22") && printed.contains("storage.path"), "{printed}");
 }
 
 #[test]

@@ -20,8 +20,8 @@ fn a_folder_of_checkpoints_on_another_file_system_is_refused_before_anything_is_
     let volume = FaultyVolume::failing(Arc::new(MemoryVolume::new()), at, VolumeFault::Fail(18));
     let refused = Fence::acquire(&volume).unwrap_err();
     assert!(matches!(refused, CheckpointError::OtherFileSystem { .. }), "{refused}");
-    let said = refused.to_string();
-    assert!(said.contains("checkpoints is on another file system than") && said.contains("fences"), "{said}");
+    let printed = refused.to_string();
+    assert!(printed.contains("checkpoints is on another file system than") && printed.contains("fences"), "{printed}");
 }
 
 /// A group that ends between the probe's rename and its removal leaves a folder. The folder is not a checkpoint, and

@@ -163,13 +163,13 @@ impl Corpus {
         let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();
         let repeated: Vec<&str> = self.repeated.iter().map(String::as_str).collect();
         let held_out: Vec<&str> = self.held_out.iter().map(String::as_str).collect();
-        let said =
+        let note =
             |names: Vec<&str>, sentence: &str| (!names.is_empty()).then(|| format!("{sentence}: {}", few(&names)));
         [
-            said(empty, "data.paths matches empty files"),
-            said(folders, "data.paths matches folders, which are ignored"),
-            said(repeated, "data.paths matches files more than once: training reads each file once per epoch"),
-            said(held_out, "data.paths and data.evaluation match the same files, and training excludes them"),
+            note(empty, "data.paths matches empty files"),
+            note(folders, "data.paths matches folders, which are ignored"),
+            note(repeated, "data.paths matches files more than once: training reads each file once per epoch"),
+            note(held_out, "data.paths and data.evaluation match the same files, and training excludes them"),
         ]
         .into_iter()
         .flatten()

@@ -15,36 +15,37 @@ fn an_object_lists_its_fields() {
 FIELD: evaluation <Object>
 
 DESCRIPTION:
-    The held-out part of the corpus, and its evaluation.
+    The held-out part of the corpus, and its evaluation. If unset, the job holds
+    out no data.
 
 REFUSALS:
     - evaluation has both fraction and paths: remove one of them
 
 FIELDS:
   fraction\t<number>
-    The share of the documents of each source that is held out, drawn by seed
-    and content.
+    The fraction of each source's documents that the job holds out.
 
   paths\t<[]string>
-    Files that are held out as a whole: files or globs, as in `data.paths`.
+    The files that the job holds out as a whole, as paths or globs like those of
+    `data.paths`.
 
   sets\t<[]Object>
-    Further held-out sets, each with a curve of its own.
+    Additional held-out sets.
 
   everySteps\t<integer>
   default: 100
-    Steps between two evaluations.
+    The number of steps between two evaluations.
 
   maxSequences\t<integer>
-    Sequences of each set that an evaluation reads at most; absent: all of them.
+    The maximum number of sequences that an evaluation reads from each set.
 
   keepBest\t<boolean>
-    Whether the checkpoint with the lowest held-out loss is kept, besides those
-    of `checkpoint.keepLast`.
+    Whether the job keeps the checkpoint with the lowest held-out loss, in
+    addition to those of `checkpoint.keepLast`.
 
   patience\t<integer>
-    Evaluations in a row without a lower held-out loss after which the job ends;
-    absent: it trains all steps.";
+    The number of consecutive evaluations without a lower held-out loss after
+    which the job ends.";
     assert_eq!(below_version(&explained("spec.data.evaluation")), expected);
 }
 
@@ -57,11 +58,12 @@ LIMITS:
     - each item: 1 to 4096 characters; give a path relative to the volume's root
 
 DESCRIPTION:
-    Files or globs (`**` too): paths relative to the volume's root,
+    The files of the corpus, as paths or globs. A glob may contain `**`. An
+    entry is a path relative to the volume's root,
     `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for files of the Hugging Face
-    hub, or `s3://BUCKET/GLOB`, `gs://BUCKET/GLOB` and `az://CONTAINER/GLOB` for
-    files of object stores. The extension of a file selects its format. Either
-    this or `sources`.
+    hub, or `s3://BUCKET/GLOB`, `gs://BUCKET/GLOB` or `az://CONTAINER/GLOB` for
+    files of object stores. The extension of a file selects its format. Mutually
+    exclusive with `sources`.
 
 REFUSALS:
     - an item of paths is absolute: give a path relative to the volume's root
@@ -88,7 +90,7 @@ DEFAULT:
 
 DESCRIPTION:
     Whether text that looks like a special token of the tokenizer, such as
-    `<|im_start|>`, is that token.
+    `<|im_start|>`, becomes that token.
     - Text: The text stays text, so that a document can't forge a token.
       Documents still begin and end with special tokens.
     - Parse: The text becomes the token, as in texts that a chat template wrote.

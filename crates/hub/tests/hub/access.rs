@@ -98,11 +98,13 @@ fn a_machine_without_a_way_to_the_hub_is_reported() {
         .client(&format!("http://{address}"));
     let error = reader.client.commit(&repo(), "main").unwrap_err();
     assert!(matches!(error, HubError::Unreachable { .. }) && error.is_temporary(), "{error}");
-    let said = error.to_string();
-    assert!(said.starts_with(&format!("can't connect to {address}: Connection refused")), "{said}");
+    let printed = error.to_string();
+    assert!(printed.starts_with(&format!("can't connect to {address}: Connection refused")), "{printed}");
     assert!(
-        said.contains("networkPolicy.egressCIDRs") && said.contains("HTTPS_PROXY") && said.contains("HF_HUB_OFFLINE"),
-        "{said}"
+        printed.contains("networkPolicy.egressCIDRs")
+            && printed.contains("HTTPS_PROXY")
+            && printed.contains("HF_HUB_OFFLINE"),
+        "{printed}"
     );
     assert_eq!(reader.waits().len(), 2);
 }
@@ -110,7 +112,7 @@ fn a_machine_without_a_way_to_the_hub_is_reported() {
 #[test]
 fn a_proxy_that_is_down_is_named() {
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let said = |no_proxy: &str| {
+    let printed = |no_proxy: &str| {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "access::in_another_environment", "--ignored", "--nocapture"]).env_clear();
         child.env("HF_ENDPOINT", "http://hub.invalid").env("HF_TOKEN", SECRET).env("NO_PROXY", no_proxy);
@@ -118,8 +120,8 @@ fn a_proxy_that_is_down_is_named() {
         String::from_utf8(child.output().unwrap().stdout).unwrap()
     };
     let expected = format!("can't connect to hub.invalid by the proxy {proxy}: Connection refused");
-    assert!(said("").contains(&expected) && !said("").contains("word"), "{}", said(""));
-    assert!(said("hub.invalid").contains("can't connect to hub.invalid: "), "{}", said("hub.invalid"));
+    assert!(printed("").contains(&expected) && !printed("").contains("word"), "{}", printed(""));
+    assert!(printed("hub.invalid").contains("can't connect to hub.invalid: "), "{}", printed("hub.invalid"));
 }
 
 #[test]
@@ -150,22 +152,22 @@ fn a_server_that_is_no_hub_is_reported() {
 #[test]
 fn no_message_shows_the_token() {
     let hub = hub_with(&noise(10_000));
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     let reader = Reader::with_token(&hub, SECRET);
-    said.push(format!("{:?}", reader.client));
-    said.push(format!("{:?}", HubToken::parse(SECRET, "HF_TOKEN").unwrap()));
+    printed.push(format!("{:?}", reader.client));
+    printed.push(format!("{:?}", HubToken::parse(SECRET, "HF_TOKEN").unwrap()));
     // the hub first refuses the token, and accepts it after `hub.user`
     let refused = reader.text("data/*").unwrap_err();
-    said.push(format!("{refused} {refused:?}"));
+    printed.push(format!("{refused} {refused:?}"));
     hub.user(SECRET);
     hub.faults(|faults| (faults.answers, faults.truncate_at) = (vec![PlannedAnswer::hub(503); 3], Some(0)));
     let broken = reader.text("data/*").unwrap_err();
     let words = format!("{SECRET} may not read it");
     hub.faults(|faults| faults.answers = vec![PlannedAnswer::hub(403).with("x-error-message", &words)]);
     let forbidden = reader.text("data/*").unwrap_err();
-    said.push(format!("{forbidden} {forbidden:?}"));
-    said.push(format!("{broken} {broken:?}"));
-    said.extend(reader.notices());
-    assert!(said.len() > 6);
-    assert!(said.iter().all(|text| !text.contains("Secret") && !text.contains("Signature")), "{said:#?}");
+    printed.push(format!("{forbidden} {forbidden:?}"));
+    printed.push(format!("{broken} {broken:?}"));
+    printed.extend(reader.notices());
+    assert!(printed.len() > 6);
+    assert!(printed.iter().all(|text| !text.contains("Secret") && !text.contains("Signature")), "{printed:#?}");
 }

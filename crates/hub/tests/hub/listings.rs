@@ -45,20 +45,20 @@ fn only_the_folder_of_the_pattern_is_listed() {
 fn what_is_there_is_named_if_nothing_matches() {
     let hub = hub();
     let reader = Reader::new(&hub);
-    let said = |pattern| paths(&reader, pattern).unwrap_err().to_string();
+    let printed = |pattern| paths(&reader, pattern).unwrap_err().to_string();
     let commit = reader.client.commit(&repo(), "main").unwrap();
     assert_eq!(
-        said("data/*.parquet"),
+        printed("data/*.parquet"),
         format!(
             "no file of the dataset org/plays matches \"data/*.parquet\" at commit {commit}: its folder data holds \
              data/a.json, data/b.json, data/d.txt and 1 more"
         )
     );
     assert!(
-        said("dta/*.json").ends_with("the repository holds .gitattributes, README.md, data"),
+        printed("dta/*.json").ends_with("the repository holds .gitattributes, README.md, data"),
         "{}",
-        said("dta/*.json")
+        printed("dta/*.json")
     );
-    assert!(said("data").ends_with("the repository holds .gitattributes, README.md, data"), "{}", said("data"));
-    assert!(said("a/***").contains("not a valid pattern"));
+    assert!(printed("data").ends_with("the repository holds .gitattributes, README.md, data"), "{}", printed("data"));
+    assert!(printed("a/***").contains("not a valid pattern"));
 }

@@ -132,15 +132,15 @@ mod tests {
 
     #[test]
     fn why_there_is_no_gpu_is_one_sentence() {
-        let said = |driver| why_none(driver).to_string();
+        let why = |driver| why_none(driver).to_string();
         assert_eq!(
-            said(Ok((12_080, 1))),
+            why(Ok((12_080, 1))),
             "the NVIDIA driver is for CUDA 12.8, and libtorch needs one for 13.0 or newer: update the driver of the node"
         );
-        assert!(said(Ok((13_000, 0))).starts_with("the NVIDIA driver shows this process no device"));
-        assert_eq!(said(Ok((13_010, 2))), "libtorch finds no GPU, although the NVIDIA driver has 2");
-        assert_eq!(said(Err(CudaError::NoDevices)), said(Ok((13_000, 0))));
+        assert!(why(Ok((13_000, 0))).starts_with("the NVIDIA driver shows this process no device"));
+        assert_eq!(why(Ok((13_010, 2))), "libtorch finds no GPU, although the NVIDIA driver has 2");
+        assert_eq!(why(Err(CudaError::NoDevices)), why(Ok((13_000, 0))));
         let failed = CudaError::Failed { call: "cuInit", why: "system has unsupported display driver".into() };
-        assert_eq!(said(Err(failed)), "cuInit: system has unsupported display driver");
+        assert_eq!(why(Err(failed)), "cuInit: system has unsupported display driver");
     }
 }

@@ -158,6 +158,6 @@ fn a_gpu_that_can_t_get_the_kernels_is_reported() {
     let test = "tests::gpu::a_gpu_that_can_t_get_the_kernels_is_reported";
     let child = child.args([test, "--exact", "--nocapture"]).env(IN_CHILD, "1").env("LD_LIBRARY_PATH", folder.path());
     let output = child.output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }

@@ -122,8 +122,8 @@ fn a_library_that_is_missing_or_another_one_is_reported_by_name() {
 fn run_in_child(test: &str, environment: [(&str, &Path); 2]) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     let output = child.args([test, "--exact", "--nocapture"]).envs(environment).output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use stagecoach_api::job::Recompute;
 use stagecoach_kernels::{self as kernels, Heads};
 use tch::Tensor;
 
-use super::qkv::{QkvActivations, QkvStep};
+use super::qkv::{QkvActivations, QkvTransform};
 use crate::linear::Linear;
 use crate::rms_norm::RmsNorm;
 use crate::rotary::RotaryEmbedding;
@@ -20,7 +20,7 @@ pub(super) struct DecoderLayer {
     /// Computes queries, keys and values in one product.
     pub(super) qkv_proj: Linear,
     /// The step of the model's family before the rotation, if it has one.
-    pub(super) qkv_transform: Option<Box<dyn QkvStep>>,
+    pub(super) qkv_transform: Option<Box<dyn QkvTransform>>,
     pub(super) rotary: Rc<RotaryEmbedding>,
     pub(super) heads: Heads,
     pub(super) o_proj: Linear,

@@ -75,20 +75,20 @@ fn an_exchange_between_replicas_at_the_wrong_time_is_refused() {
         let mut ranks = REPLICA.map(str::to_owned);
         assert!(ranks[rank].contains(old), "{old}");
         ranks[rank] = ranks[rank].replacen(old, new, 1);
-        let said = verify(&replica([&ranks[0], &ranks[1]]), &Limits::default()).expect_err(new).to_string();
-        assert!(said.contains(error), "{old} -> {new}: {said}");
+        let printed = verify(&replica([&ranks[0], &ranks[1]]), &Limits::default()).expect_err(new).to_string();
+        assert!(printed.contains(error), "{old} -> {new}: {printed}");
     }
     let forward_behind =
         "3RECV_F0 0RECV_B0 3F0 3B0 3SEND_B0 3REDUCE 0B0 0REDUCE EXCHANGE UPDATE 0GATHER 3GATHER 0F0 SNAPSHOT";
-    let said = verify(&replica([forward_behind, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
-    assert!(said.contains("it needs 0F0 earlier"), "{said}");
+    let printed = verify(&replica([forward_behind, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
+    assert!(printed.contains("it needs 0F0 earlier"), "{printed}");
     let again = REPLICA[0].replace("3GATHER", "3GATHER 3F0");
-    let said = verify(&replica([&again, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
-    assert!(said.contains("3F0 (rank 0, position 14)"), "{said}");
+    let printed = verify(&replica([&again, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
+    assert!(printed.contains("3F0 (rank 0, position 14)"), "{printed}");
     // one rank can't run without replicas if the other ranks have them
     let without = REPLICA[1].replace("2REDUCE ", "").replace("1REDUCE ", "").replace("1GATHER 2GATHER ", "");
-    let said = verify(&replica([REPLICA[0], &without]), &Limits::default()).unwrap_err().to_string();
-    assert!(said.contains("EXCHANGE (rank 1, position 8): it needs 1REDUCE earlier"), "{said}");
+    let printed = verify(&replica([REPLICA[0], &without]), &Limits::default()).unwrap_err().to_string();
+    assert!(printed.contains("EXCHANGE (rank 1, position 8): it needs 1REDUCE earlier"), "{printed}");
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl LayoutContext<'_> {
                 explicit_partition(cost, &layers, schedule, limit)?
             }
             None => {
-                notes.extend(pipeline.unfitting_partition(chunks));
+                notes.extend(pipeline.partition_mismatch(chunks));
                 balanced_partition(cost, schedule, limit, speeds)?
             }
         };

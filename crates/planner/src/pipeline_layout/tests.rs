@@ -102,10 +102,10 @@ fn unequal_stages_get_unequal_layers() {
     let equal = plan(&[]).unwrap();
     let slow = plan_at(&[1.0, 1.0, 0.5], &[]).unwrap();
     assert!(slow.partition.layers[2] < equal.partition.layers[2], "{:?}", slow.partition);
-    let said = format!("the stages are 1.00/1.00/0.50 times as fast as the fastest: their layers are {}", {
+    let printed = format!("the stages are 1.00/1.00/0.50 times as fast as the fastest: their layers are {}", {
         slow.partition.layers.iter().map(usize::to_string).collect::<Vec<String>>().join("/")
     });
-    assert_eq!(slow.notes, [said]);
+    assert_eq!(slow.notes, [printed]);
     // an explicit partition does not change, and the simulated step gets longer
     let given = ("pipeline.partition", "{strategy: Explicit, layers: [4, 4, 4]}");
     let (even, slow_even) = (plan(&[given]).unwrap(), plan_at(&[1.0, 1.0, 0.5], &[given]).unwrap());

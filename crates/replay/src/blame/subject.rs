@@ -13,7 +13,7 @@ use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
 use super::windows::Windows;
 use crate::RunRecord;
-use crate::job_config::{job_config, noted_waits};
+use crate::job_config::{job_config, waits_as_notes};
 
 /// A job and its documents.
 pub struct BlamedJob {
@@ -44,7 +44,7 @@ impl BlamedJob {
         let streams = record.streams().unwrap_or(config.streams);
         let config = JobConfig { remote_files, holds_out_last_sequences, streams, ..config };
         let windows = streams.then(|| Windows::create(record, &workspace)).transpose()?;
-        let data_config = DataConfig { on_wait: noted_waits(), ..config.data_config() };
+        let data_config = DataConfig { on_wait: waits_as_notes(), ..config.data_config() };
         let data_config = match &windows {
             Some(windows) => windows.data_config(data_config),
             None => data_config,

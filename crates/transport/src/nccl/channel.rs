@@ -36,7 +36,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) link: LinkId,
-    pub(crate) microbatch: usize,
+    pub(crate) tag: usize,
     pub(crate) tensor: Tensor,
     /// The queue to which the channel passes a filled tensor, if any.
     pub(crate) arrivals: Option<mpsc::Sender<Result<ArrivedTensor, LinkError>>>,
@@ -167,7 +167,7 @@ impl ChannelThread {
     /// Passes a message to the communicator once both ends are ready for it, and returns when it is done.
     fn transfer(&mut self, message: Message, ready: &CudaEvent) -> Result<(), LinkError> {
         let message = &*self.current.insert(message);
-        let (microbatch, arrivals) = (message.microbatch, message.arrivals.clone());
+        let (tag, arrivals) = (message.tag, message.arrivals.clone());
         let tensor = message.tensor.shallow_clone();
         self.wait_until_complete(ready)?;
         // both ends skip the transfer of an empty tensor, which has no memory
@@ -181,7 +181,7 @@ impl ChannelThread {
         }
         let done = Arc::new(self.stream.record()?);
         if let Some(arrivals) = arrivals {
-            let arrival = ArrivedTensor { microbatch, tensor, at: Timestamp::Device(Arc::clone(&done)) };
+            let arrival = ArrivedTensor { tag, tensor, at: Timestamp::Device(Arc::clone(&done)) };
             // the receiver of the arrival may have been dropped
             let _ = arrivals.send(Ok(arrival));
         }

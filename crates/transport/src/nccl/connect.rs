@@ -138,7 +138,7 @@ pub(crate) fn connect(
         let channel = Arc::new(channel);
         // the first message makes NCCL connect its transports before training waits for a message
         let tensor = Tensor::zeros([1], (Kind::Float, endpoint.device));
-        channel.enqueue(Message { link: links[0], microbatch: 0, tensor, arrivals: None })?;
+        channel.enqueue(Message { link: links[0], tag: 0, tensor, arrivals: None })?;
         channels.extend(links.into_iter().map(|link| (link, Arc::clone(&channel))));
     }
     Ok(channels)

@@ -57,29 +57,29 @@ impl Receiver {
 
     /// Posts a receive: allocates the tensor (by libtorch, for the alignment that kernels expect) and returns at once.
     /// `shape` and `kind` must equal the shape and dtype of the sender's tensor.
-    pub fn post(&mut self, microbatch: usize, shape: &[i64], kind: Kind) {
-        self.post_into(microbatch, Tensor::empty(shape, (kind, self.device)));
+    pub fn post(&mut self, tag: usize, shape: &[i64], kind: Kind) {
+        self.post_into(tag, Tensor::empty(shape, (kind, self.device)));
     }
 
     /// Posts a receive into a contiguous tensor. The caller must not use the tensor until its data has arrived.
-    pub fn post_into(&mut self, microbatch: usize, tensor: Tensor) {
+    pub fn post_into(&mut self, tag: usize, tensor: Tensor) {
         match &mut self.backend {
-            ReceiverBackend::Stream(receiver) => receiver.post(microbatch, tensor),
-            ReceiverBackend::Nccl(receiver) => receiver.post(self.link, self.device, microbatch, tensor),
+            ReceiverBackend::Stream(receiver) => receiver.post(tag, tensor),
+            ReceiverBackend::Nccl(receiver) => receiver.post(self.link, self.device, tag, tensor),
         }
     }
 
-    /// Waits for the tensor that was posted for `microbatch`. A tensor in GPU memory may not be filled yet, but later
+    /// Waits for the tensor that was posted for `tag`. A tensor in GPU memory may not be filled yet, but later
     /// computations of libtorch wait for its data.
-    pub fn wait(&mut self, microbatch: usize) -> Result<Tensor, LinkError> {
-        self.wait_for_arrival(microbatch).map(|(tensor, _)| tensor)
+    pub fn wait(&mut self, tag: usize) -> Result<Tensor, LinkError> {
+        self.wait_for_arrival(tag).map(|(tensor, _)| tensor)
     }
 
     /// Like [`wait`](Self::wait), but also returns the time of arrival.
-    pub fn wait_for_arrival(&mut self, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+    pub fn wait_for_arrival(&mut self, tag: usize) -> Result<(Tensor, Timestamp), LinkError> {
         match &mut self.backend {
-            ReceiverBackend::Stream(receiver) => receiver.wait(self.link, microbatch),
-            ReceiverBackend::Nccl(receiver) => receiver.wait(self.link, microbatch),
+            ReceiverBackend::Stream(receiver) => receiver.wait(self.link, tag),
+            ReceiverBackend::Nccl(receiver) => receiver.wait(self.link, tag),
         }
     }
 

@@ -17,7 +17,7 @@ pub(super) struct NcclReceiver {
     /// The sending half of `arrivals`.
     sender: mpsc::Sender<Result<ArrivedTensor, LinkError>>,
     arrivals: Arrivals,
-    /// The destinations of tensors that were posted on another device, by microbatch.
+    /// The destinations of tensors that were posted on another device, by tag.
     destinations: HashMap<usize, Tensor>,
 }
 
@@ -32,20 +32,20 @@ impl NcclReceiver {
         self.channel.failure()
     }
 
-    pub(super) fn post(&mut self, link: LinkId, device: Device, microbatch: usize, mut tensor: Tensor) {
+    pub(super) fn post(&mut self, link: LinkId, device: Device, tag: usize, mut tensor: Tensor) {
         if tensor.device() != device {
             let here = Tensor::empty(tensor.size(), (tensor.kind(), device));
-            self.destinations.insert(microbatch, std::mem::replace(&mut tensor, here));
+            self.destinations.insert(tag, std::mem::replace(&mut tensor, here));
         }
-        let message = Message { link, microbatch, tensor, arrivals: Some(self.sender.clone()) };
+        let message = Message { link, tag, tensor, arrivals: Some(self.sender.clone()) };
         if let Err(error) = self.channel.enqueue(message) {
             let _ = self.sender.send(Err(error)); // `wait` returns this error
         }
     }
 
-    pub(crate) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
-        let (arrived, at) = self.arrivals.wait(link, microbatch)?;
-        let tensor = match self.destinations.remove(&microbatch) {
+    pub(crate) fn wait(&mut self, link: LinkId, tag: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        let (arrived, at) = self.arrivals.wait(link, tag)?;
+        let tensor = match self.destinations.remove(&tag) {
             None => arrived,
             Some(destination) => {
                 no_grad(|| destination.shallow_clone().copy_(&arrived));

@@ -19,7 +19,7 @@ use crate::arrivals::{Arrivals, ArrivedTensor};
 /// A posted receive on a stream.
 #[derive(Debug)]
 struct Posted {
-    microbatch: u32,
+    tag: u32,
     tensor: Tensor,
     /// For a tensor in GPU memory, an event after all earlier uses of this memory.
     free: Option<Result<CudaEvent, CudaError>>,
@@ -47,11 +47,11 @@ impl StreamReceiver {
         let (done, arrived) = mpsc::channel();
         let work = move || {
             let mut filler = Filler { link, stream, carrier, gpu, buffer: None };
-            for Posted { microbatch, tensor, free } in posted {
+            for Posted { tag, tensor, free } in posted {
                 let free = free.transpose().map_err(LinkError::from);
-                let result = free.and_then(|free| filler.fill(microbatch, &tensor, free.as_ref()));
+                let result = free.and_then(|free| filler.fill(tag, &tensor, free.as_ref()));
                 let stop = result.is_err();
-                let filled = |at| ArrivedTensor { microbatch: microbatch as usize, tensor, at };
+                let filled = |at| ArrivedTensor { tag: tag as usize, tensor, at };
                 if done.send(result.map(filled)).is_err() || stop {
                     return;
                 }
@@ -62,14 +62,14 @@ impl StreamReceiver {
         StreamReceiver { gpu, socket, posts: Some(posts), arrivals, thread }
     }
 
-    pub(super) fn post(&self, microbatch: usize, tensor: Tensor) {
+    pub(super) fn post(&self, tag: usize, tensor: Tensor) {
         let Some(posts) = &self.posts else { return };
         let free = self.gpu.filter(|gpu| gpu.holds(&tensor)).map(|gpu| gpu.record_default_stream());
-        let _ = posts.send(Posted { microbatch: microbatch as u32, tensor, free });
+        let _ = posts.send(Posted { tag: tag as u32, tensor, free });
     }
 
-    pub(crate) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
-        self.arrivals.wait(link, microbatch)
+    pub(crate) fn wait(&mut self, link: LinkId, tag: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        self.arrivals.wait(link, tag)
     }
 }
 
@@ -85,12 +85,12 @@ struct Filler {
 impl Filler {
     /// Fills a tensor. With the event `free`, the tensor is on the GPU, and its memory is free after this event.
     /// Without an event, the tensor is on the host. Returns the time at which the tensor is filled.
-    fn fill(&mut self, microbatch: u32, tensor: &Tensor, free: Option<&CudaEvent>) -> Result<Timestamp, LinkError> {
+    fn fill(&mut self, tag: u32, tensor: &Tensor, free: Option<&CudaEvent>) -> Result<Timestamp, LinkError> {
         let mut filled = None;
         for part in parts(tensor, self.link.payload) {
             match (self.gpu, free) {
-                (Some(gpu), Some(free)) => filled = Some(self.fill_on_gpu(gpu, microbatch, &part, free)?),
-                _ => self.receive(microbatch, &part)?,
+                (Some(gpu), Some(free)) => filled = Some(self.fill_on_gpu(gpu, tag, &part, free)?),
+                _ => self.receive(tag, &part)?,
             }
         }
         Ok(filled.map_or_else(Timestamp::now, Timestamp::Device))
@@ -99,7 +99,7 @@ impl Filler {
     fn fill_on_gpu(
         &mut self,
         gpu: CudaContext,
-        microbatch: u32,
+        tag: u32,
         part: &Tensor,
         free: &CudaEvent,
     ) -> Result<Arc<CudaEvent>, LinkError> {
@@ -108,16 +108,16 @@ impl Filler {
             None => PinnedBuffer::new(gpu)?,
         };
         let on_host = buffer.memory_for(part)?;
-        self.receive(microbatch, &on_host)?;
+        self.receive(tag, &on_host)?;
         let filled = buffer.write(part, &on_host, free)?;
         self.buffer = Some(buffer);
         Ok(filled)
     }
 
     /// Fills a host tensor with the next payload.
-    fn receive(&mut self, microbatch: u32, tensor: &Tensor) -> Result<(), LinkError> {
+    fn receive(&mut self, tag: u32, tensor: &Tensor) -> Result<(), LinkError> {
         let Filler { link, stream, carrier, .. } = self;
-        let expected = Header::of(microbatch, tensor);
+        let expected = Header::of(tag, tensor);
         let broken = |error| LinkError::from_io(format_args!("could not receive {expected}, {link}"), &error);
         let mut bytes = [0; HEADER_BYTES];
         stream.read_exact(&mut bytes).map_err(broken)?;

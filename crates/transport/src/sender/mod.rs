@@ -57,26 +57,21 @@ impl Sender {
     ///
     /// # Errors
     /// If an earlier send failed.
-    pub fn send(&self, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
-        self.send_when(microbatch, tensor, None)
+    pub fn send(&self, tag: usize, tensor: Tensor) -> Result<(), LinkError> {
+        self.send_when(tag, tensor, None)
     }
 
     /// Like [`send`](Self::send), for a tensor that is complete once the event `complete` is complete. Without an
     /// event, the tensor is complete after the work that libtorch has queued so far.
-    pub fn send_when(
-        &self,
-        microbatch: usize,
-        tensor: Tensor,
-        complete: Option<Arc<CudaEvent>>,
-    ) -> Result<(), LinkError> {
+    pub fn send_when(&self, tag: usize, tensor: Tensor, complete: Option<Arc<CudaEvent>>) -> Result<(), LinkError> {
         match &self.backend {
-            SenderBackend::Stream(queue) => queue.send(self.link, microbatch, tensor, complete),
+            SenderBackend::Stream(queue) => queue.send(self.link, tag, tensor, complete),
             SenderBackend::Nccl(channel, device) => {
                 complete.map_or(Ok(()), |complete| complete.make_default_stream_wait())?;
                 let tensor = tensor.to_device(*device);
                 let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
                 self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                channel.enqueue(Message { link: self.link, microbatch, tensor, arrivals: None })
+                channel.enqueue(Message { link: self.link, tag, tensor, arrivals: None })
             }
         }
     }

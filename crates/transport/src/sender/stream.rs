@@ -28,7 +28,7 @@ pub(super) struct StreamSender {
 /// A queued tensor.
 #[derive(Debug)]
 struct Outbound {
-    microbatch: u32,
+    tag: u32,
     tensor: Tensor,
     /// The GPU whose memory holds the tensor; `None` if the tensor is in host memory.
     gpu: Option<CudaContext>,
@@ -80,7 +80,7 @@ struct Writer {
 impl Writer {
     fn write(&mut self, outbound: &Outbound) -> Result<(), LinkError> {
         for part in parts(&outbound.tensor, self.link.payload) {
-            let header = Header::of(outbound.microbatch, &part);
+            let header = Header::of(outbound.tag, &part);
             let part = self.on_host(outbound, part)?;
             // SAFETY: the program never writes a boundary tensor again once it has sent the tensor. The program does
             // not write a copy of a state, or a tensor between replicas, before the receiver has it.
@@ -137,7 +137,7 @@ impl StreamSender {
     pub(super) fn send(
         &self,
         link: LinkId,
-        microbatch: usize,
+        tag: usize,
         tensor: Tensor,
         complete: Option<Arc<CudaEvent>>,
     ) -> Result<(), LinkError> {
@@ -146,7 +146,7 @@ impl StreamSender {
             (None, Some(gpu)) => Some(Arc::new(gpu.record_default_stream()?)),
             (complete, _) => complete,
         };
-        let outbound = Outbound { microbatch: microbatch as u32, tensor, gpu, complete };
+        let outbound = Outbound { tag: tag as u32, tensor, gpu, complete };
         match self.tensors.as_ref().and_then(|tensors| tensors.send(outbound)) {
             Some(()) => Ok(()),
             None => Err(self.failure().unwrap_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))),

@@ -135,7 +135,7 @@ fn accepted(inputs: &StatusInputs) -> ConditionValue {
     // the schedule `Auto` may choose a number of chunks that fits the partition
     let chunks = (spec.stages * spec.pipeline.virtual_stages()) as usize;
     let has_choice = matches!(spec.pipeline.schedule, ScheduleSpec::Auto);
-    match spec.pipeline.unfitting_partition(chunks).filter(|_| !has_choice) {
+    match spec.pipeline.partition_mismatch(chunks).filter(|_| !has_choice) {
         Some(unfitting) => value("True", reason::PARTITION_COMPUTED, unfitting),
         None => value("True", reason::VALID, "the job is valid"),
     }

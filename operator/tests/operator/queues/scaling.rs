@@ -59,9 +59,9 @@ fn an_elastic_job_is_queued_again_whole_if_kueue_has_no_slices() {
     let job = cluster.wait_running("whole", 2);
     assert_eq!(job["status"]["attempt"]["stages"], 3);
     assert_eq!(queues.workloads("whole").len(), 1);
-    let said =
+    let printed =
         until("the event", || cluster.event_notes("whole").into_iter().find(|note| note.contains("is queued again")));
-    assert!(said.contains("the feature gate ElasticJobsViaWorkloadSlices of Kueue is off"), "{said}");
+    assert!(printed.contains("the feature gate ElasticJobsViaWorkloadSlices of Kueue is off"), "{printed}");
 
     // the job asks for more than the quota, and the condition shows why no stage runs
     cluster.edit("whole", json!({"stages": 4}));

@@ -166,9 +166,9 @@ fn readiness_and_status_are_asked_over_http() {
     let mut status = StageStatus { attempt: 7, job_uid: "u".into(), ..StageStatus::default() };
     status.progress.step = 41;
     kubelet.pod("asked").set_status(status);
-    let said: StageStatus = serde_json::from_str(&http_get(&address, "/status")).unwrap();
-    assert_eq!((said.attempt, said.job_uid.as_str(), said.progress.step), (7, "u", 41));
-    assert_eq!(said.pod_uid, kubelet.pod("asked").view().uid);
+    let printed: StageStatus = serde_json::from_str(&http_get(&address, "/status")).unwrap();
+    assert_eq!((printed.attempt, printed.job_uid.as_str(), printed.progress.step), (7, "u", 41));
+    assert_eq!(printed.pod_uid, kubelet.pod("asked").view().uid);
 
     create(&pod("never", "never-ready"));
     wait("never", "running", |pod| pod["status"]["phase"] == "Running");
@@ -238,8 +238,8 @@ fn a_real_command_gets_its_environment_and_files() {
     assert_eq!((&exit["exitCode"], &exit["message"]), (&json!(7), &json!("stage")));
     let logs = plane.kubectl(&["logs", "real"]);
     let address = ended["status"]["podIP"].as_str().unwrap();
-    let said = format!("I am real at {address} and {address}\nstages: 3\n");
-    assert_eq!(String::from_utf8_lossy(&logs.stdout), said, "{logs:?}");
+    let printed = format!("I am real at {address} and {address}\nstages: 3\n");
+    assert_eq!(String::from_utf8_lossy(&logs.stdout), printed, "{logs:?}");
     delete("real");
 }
 

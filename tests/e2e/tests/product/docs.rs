@@ -41,9 +41,9 @@ fn the_first_job_is_as_its_page_says() {
         .env("PATH", path)
         .output()
         .unwrap();
-    let [said, did] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(output.status.success(), "{script}\n{did}\n{said}");
-    assert!(said.contains("the same\n"), "{said}");
+    let [printed, did] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{script}\n{did}\n{printed}");
+    assert!(printed.contains("the same\n"), "{printed}");
 }
 
 /// Returns the page's commands in order. Where the user watches the output, the script waits for the change. The job is

@@ -27,9 +27,9 @@ fn plugin(product: &Product, arguments: &[&str]) -> Command {
 
 fn reported(product: &Product, arguments: &[&str]) -> String {
     let output = plugin(product, arguments).output().unwrap();
-    let [said, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(output.status.success(), "kubectl stagecoach {}: {said}{complained}", arguments.join(" "));
-    said
+    let [printed, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "kubectl stagecoach {}: {printed}{complained}", arguments.join(" "));
+    printed
 }
 
 /// A plugin that serves until Ctrl-C, and the kubectl that it started. Dropping this value ends both as Ctrl-C does.

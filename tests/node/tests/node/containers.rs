@@ -117,11 +117,11 @@ impl Smoke {
         self.node.client().create(&format!("/api/v1/namespaces/{NAMESPACE}/services"), &service).unwrap();
         self.create(&pod("visitor", &["sleep"], json!({}), json!({}))).unwrap();
         self.running("visitor");
-        let said = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "pages:80"]);
-        assert!(said.contains("says 200 OK: web GET /"), "{said}");
+        let printed = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "pages:80"]);
+        assert!(printed.contains("says 200 OK: web GET /"), "{printed}");
         // the probe connects as an operator would; the API server answers a request without TLS with an error
-        let said = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "kubernetes.default.svc:443"]);
-        assert!(said.contains("[10.96.0.1]") && said.contains("HTTPS"), "{said}");
+        let printed = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "kubernetes.default.svc:443"]);
+        assert!(printed.contains("[10.96.0.1]") && printed.contains("HTTPS"), "{printed}");
     }
 
     fn containers_outlive_what_runs_them(&self) {

@@ -23,15 +23,15 @@ fn plan(workspace: &Path, arguments: &[&str]) -> Command {
 }
 
 /// Returns the output of `stagecoach plan`.
-fn said(workspace: &Path, arguments: &[&str]) -> String {
+fn printed(workspace: &Path, arguments: &[&str]) -> String {
     let output = plan(workspace, arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Returns the bubble of a plan from its output, such as `12.3%`.
-fn bubble(said: &str) -> String {
-    let (_, rest) = said.split_once(", bubble ").unwrap();
+fn bubble(printed: &str) -> String {
+    let (_, rest) = printed.split_once(", bubble ").unwrap();
     rest.lines().next().unwrap().to_owned()
 }
 
@@ -56,10 +56,10 @@ fn planner_shows_what_the_command_says() {
     ] {
         let (head, body) = page.get(&format!("{}{query}", page.path));
         assert!(head.starts_with("HTTP/1.1 200") && head.contains("form-action 'self';"), "{query}: {head}");
-        let said = said(workspace.path(), &arguments);
-        let shown = format!("<dt>bubble</dt><dd>{}</dd>", bubble(&said));
+        let printed = printed(workspace.path(), &arguments);
+        let shown = format!("<dt>bubble</dt><dd>{}</dd>", bubble(&printed));
         assert!(body.contains(&shown), "{query}: no {shown} in {body}");
-        for note in said.lines().filter_map(|line| line.strip_prefix("note: ")) {
+        for note in printed.lines().filter_map(|line| line.strip_prefix("note: ")) {
             assert!(body.contains(note), "{query}: no {note} in {body}");
         }
     }
@@ -117,7 +117,7 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
     browser.wait("the lines", "document.querySelector('#yaml').innerText.includes('schedule: {type: ZBVZeroBubble}')");
     let set =
         ["--stages", "2", "--set", "pipeline.schedule={type: ZBVZeroBubble}", "--set", "pipeline.virtualStages=2"];
-    let expected = bubble(&said(workspace.path(), &set));
+    let expected = bubble(&printed(workspace.path(), &set));
     let shown = "[...document.querySelectorAll('#plan dt')].find(e => e.innerText === 'bubble').nextSibling.innerText";
     assert_eq!(browser.value(shown), json!(expected));
     // the table of `Auto` is updated, with the current schedule marked

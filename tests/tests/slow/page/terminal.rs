@@ -30,7 +30,7 @@ fn commands_print_what_their_pictures_show() {
     launched.finish(&workspace).hashes();
     let mut launched = Launched::start(&workspace, &again, &["--set", "training.seed=43"]);
     launched.wait_for_step(20);
-    let top = said(folder.path(), "top");
+    let top = printed(folder.path(), "top");
     launched.finish(&workspace).hashes();
 
     let mut browser = Browser::start(&program);
@@ -44,12 +44,12 @@ fn commands_print_what_their_pictures_show() {
         ("timeline", "timeline workspace/hamlet --step 400", "measured"),
     ];
     for (name, command, words) in commands {
-        let said = if command == "top" { top.clone() } else { said(folder.path(), command) };
-        assert!(said.contains(words), "stagecoach {command}: {said}");
+        let printed = if command == "top" { top.clone() } else { printed(folder.path(), command) };
+        assert!(printed.contains(words), "stagecoach {command}: {printed}");
         let file = folder.path().join(format!("{name}.html"));
         let html = format!(
             "<!doctype html><meta charset=utf-8><style>{STYLE}</style><pre><b>$ stagecoach {command}</b>\n{}</pre>",
-            said.trim_end().replace('&', "&amp;").replace('<', "&lt;")
+            printed.trim_end().replace('&', "&amp;").replace('<', "&lt;")
         );
         std::fs::write(&file, html).unwrap();
         browser.open(&format!("file://{}", file.display()));
@@ -61,7 +61,7 @@ fn commands_print_what_their_pictures_show() {
 }
 
 /// Returns the whole output of `stagecoach COMMAND`.
-fn said(folder: &Path, command: &str) -> String {
+fn printed(folder: &Path, command: &str) -> String {
     let output = Command::new(stagecoach()).args(command.split(' ')).current_dir(folder).output().unwrap();
     [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat()
 }

@@ -26,7 +26,7 @@ impl TrainingLoop<'_, '_, '_> {
             if running.context.is_leader() {
                 running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
             }
-            if let Some(error) = audits.failure_to_leave_with(difference) {
+            if let Some(error) = audits.exit_error(difference) {
                 self.wrong_step = record.map(|record| record.step);
                 return Err(error.into());
             }

@@ -50,7 +50,7 @@ impl DataLoader {
         if !has_embedding && !has_head {
             return Ok(None);
         }
-        let on_wait = noted_waits(context.monitor.event_writer().clone());
+        let on_wait = waits_as_notes(context.monitor.event_writer().clone());
         let data_config = DataConfig { on_wait, ..config.resuming(&plan.identity)?.data_config() };
         let mut dataset = Dataset::open(&data_config, &plan.prepared)?.without(replay.without.clone());
         if context.is_leader() {
@@ -128,7 +128,7 @@ impl DataLoader {
 }
 
 /// Returns a receiver that reports waits for remote sources as notes.
-fn noted_waits(event_writer: EventWriter) -> OnWait {
+fn waits_as_notes(event_writer: EventWriter) -> OnWait {
     OnWait::without_repetitions(move |sentence| {
         event_writer.emit(&TrainingEvent::Note { message: sentence.to_owned() });
     })

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use stagecoach_api::parse;
 
 use super::rows::{job, rows};
-use super::schema::{broken, fill_in, root, walk};
+use super::schema::{apply_defaults, root, violated_constraints, walk};
 
 /// Turns all numbers into floats, so that 1 equals 1.0.
 fn floats(value: &Value) -> Value {
@@ -22,8 +22,8 @@ fn the_defaults_are_those_of_the_types() {
     for name in ["minimal", "full", "mixture", "custom"] {
         let job = job(name);
         let mut filled = job.clone();
-        fill_in(&root, &mut filled);
-        assert_eq!(broken(&root, &filled), [], "{name}");
+        apply_defaults(&root, &mut filled);
+        assert_eq!(violated_constraints(&root, &filled), [], "{name}");
         let read = serde_json::to_value(parse(&job.to_string(), name).unwrap()).unwrap();
         assert_eq!(floats(&filled["spec"]), floats(&read["spec"]), "{name}");
     }
@@ -39,7 +39,7 @@ fn filling_in_changes_no_job() {
     assert!(accepted.len() > 15, "{}", accepted.len());
     for row in accepted {
         let mut filled = row.manifest.clone();
-        fill_in(&root, &mut filled);
+        apply_defaults(&root, &mut filled);
         let read = |job: &Value| parse(&job.to_string(), "row").unwrap();
         assert_eq!(read(&filled).spec.pipeline, read(&row.manifest).spec.pipeline, "{:?}", row.changed);
         assert_eq!(read(&filled).spec.training, read(&row.manifest).spec.training, "{:?}", row.changed);

@@ -206,10 +206,12 @@ fn the_types_and_the_schema_have_the_same_fields() {
         ["status.completionTime", "status.conditions[].observedGeneration", "status.record", "status.trainingReplicas"];
     missing.retain(|path| !not_chosen.contains(&path.as_str()) && !not_given.contains(&path.as_str()));
     assert_eq!(missing, Vec::<String>::new(), "not in full.yaml");
-    let unknown: Vec<_> =
-        super::schema::broken(&root(), &full).into_iter().filter(|(path, _)| path != "metadata").collect();
+    let unknown: Vec<_> = super::schema::violated_constraints(&root(), &full)
+        .into_iter()
+        .filter(|(path, _)| path != "metadata")
+        .collect();
     assert_eq!(unknown, [], "not in the schema");
-    assert_eq!(super::schema::broken(&root(), &job("full")), []);
+    assert_eq!(super::schema::violated_constraints(&root(), &job("full")), []);
 }
 
 /// Adds the fields of a schema that a value does not have to `missing`.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::rows::{Row, job, put};
-use super::schema::{self, BOUNDS, Demand};
+use super::schema::{self, BOUNDS, SchemaConstraint};
 
 /// Returns one row for every constraint below `spec.template` and `status`, and for every bound of the other fields.
 pub(super) fn rows() -> Vec<Row> {
@@ -15,17 +15,17 @@ pub(super) fn rows() -> Vec<Row> {
     for (path, pointer) in [("spec.template", "/properties/spec/properties/template"), ("status", "/properties/status")]
     {
         let mut minimal = job("minimal");
-        let broken = |value: Value, demand: Demand, server: String| {
+        let violated_constraints = |value: Value, demand: SchemaConstraint, server: String| {
             put(&mut minimal, path, Some(value));
             let why = "only an API server reads this part field by field".to_owned();
             rows.push(Row { why: Some(why), ..row(minimal.clone(), path, demand, server) });
         };
-        Breaker { broken }.everything_in(root.pointer(pointer).unwrap(), path, path, &|value| value);
+        Breaker { violated_constraints }.everything_in(root.pointer(pointer).unwrap(), path, path, &|value| value);
     }
     rows
 }
 
-fn row(manifest: Value, changed: &str, breaks: Demand, server: String) -> Row {
+fn row(manifest: Value, changed: &str, breaks: SchemaConstraint, server: String) -> Row {
     let (changed, breaks, server) = (vec![changed.to_owned()], Some(breaks), Some(server));
     Row { manifest, changed, parse: None, validate: None, server, why: None, breaks }
 }
@@ -38,7 +38,7 @@ pub(super) fn bounds() -> Vec<Row> {
     let (mut rows, mut known) = (Vec::new(), BTreeSet::new());
     // with their defaults, these jobs together have every field
     for mut manifest in [job("full"), job("minimal"), job("mixture"), pretrained] {
-        schema::fill_in(&root, &mut manifest);
+        schema::apply_defaults(&root, &mut manifest);
         let spec = &manifest["spec"];
         schema::walk_value(&root["properties"]["spec"], spec, ["spec", "spec"], &mut |schema, value, [path, at]| {
             for key in BOUNDS.iter().filter(|key| !path.starts_with("spec.template") && schema.get(**key).is_some()) {
@@ -80,18 +80,18 @@ fn outside(schema: &Value, key: &str, inside: &Value) -> (Value, String) {
     }
 }
 
-/// Breaks one constraint at a time, and calls `broken` with the resulting value and the expected refusal.
+/// Breaks one constraint at a time, and calls `violated_constraints` with the resulting value and the expected refusal.
 struct Breaker<F> {
-    broken: F,
+    violated_constraints: F,
 }
 
-impl<F: FnMut(Value, Demand, String)> Breaker<F> {
+impl<F: FnMut(Value, SchemaConstraint, String)> Breaker<F> {
     /// Breaks every constraint of `schema`, one at a time. `path` is the schema's path, and `at` is the value's path.
     /// `within` puts a value of this schema into the whole value.
     fn everything_in(&mut self, schema: &Value, path: &str, at: &str, within: &dyn Fn(Value) -> Value) {
         for (_, demand) in schema::demands(schema).into_iter().filter(|(path, _)| path.is_empty()) {
-            let (value, words) = broken(schema, &demand, at);
-            (self.broken)(within(value), (path.to_owned(), demand), words);
+            let (value, words) = violated_constraints(schema, &demand, at);
+            (self.violated_constraints)(within(value), (path.to_owned(), demand), words);
         }
         let sample = schema::sample(schema);
         for (name, below) in schema::properties(schema) {
@@ -114,7 +114,7 @@ impl<F: FnMut(Value, Demand, String)> Breaker<F> {
 }
 
 /// Returns a value that breaks this constraint and no other one, and the API server's message about it.
-fn broken(schema: &Value, demand: &str, at: &str) -> (Value, String) {
+fn violated_constraints(schema: &Value, demand: &str, at: &str) -> (Value, String) {
     let mut sample = schema::sample(schema);
     match demand.split_once(' ').unwrap_or((demand, "")) {
         ("typo", _) => {

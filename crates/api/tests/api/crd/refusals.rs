@@ -6,7 +6,7 @@ use stagecoach_api::{Problem, parse};
 
 use super::generated::bounds;
 use super::rows::{Row, job, put, rows, says, transitions};
-use super::schema::{BOUNDS, broken, root, walk};
+use super::schema::{BOUNDS, root, violated_constraints, walk};
 
 fn read(manifest: &Value) -> Result<Vec<String>, String> {
     let job = parse(&manifest.to_string(), "row").map_err(|error| error.to_string())?;
@@ -77,7 +77,7 @@ fn the_samples_are_accepted() {
         let text = std::fs::read_to_string(sample.unwrap().path()).unwrap();
         let manifest: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(read(&manifest).unwrap(), Vec::<String>::new());
-        assert_eq!(broken(&root(), &manifest), [], "{text}");
+        assert_eq!(violated_constraints(&root(), &manifest), [], "{text}");
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// One constraint of a schema: its path (`spec.data.paths[]`) and its kind (`minimum`, `required path`, `typo`).
-pub(super) type Demand = (String, String);
+pub(super) type SchemaConstraint = (String, String);
 
 /// The keywords that bound a number, a text or a list.
 pub(super) const BOUNDS: [&str; 7] =
@@ -65,7 +65,7 @@ fn strings(schema: &Value, key: &str) -> Vec<String> {
 }
 
 /// Returns all constraints of a schema except types and rules.
-pub(super) fn demands(schema: &Value) -> Vec<Demand> {
+pub(super) fn demands(schema: &Value) -> Vec<SchemaConstraint> {
     let mut found = Vec::new();
     walk(schema, "", &mut |path, schema| {
         let mut demand = |what: &str| found.push((path.to_owned(), what.to_owned()));
@@ -85,13 +85,13 @@ pub(super) fn demands(schema: &Value) -> Vec<Demand> {
 }
 
 /// Returns the constraints that a value breaks, except bounds. A value of another type breaks `type`.
-pub(super) fn broken(schema: &Value, value: &Value) -> Vec<Demand> {
+pub(super) fn violated_constraints(schema: &Value, value: &Value) -> Vec<SchemaConstraint> {
     let mut found = Vec::new();
     check(schema, value, "", &mut found);
     found
 }
 
-fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
+fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<SchemaConstraint>) {
     let mut demand = |what: &str| found.push((path.to_owned(), what.to_owned()));
     let is_of_type = match schema["type"].as_str() {
         Some("object") => value.is_object(),
@@ -142,7 +142,7 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
 }
 
 /// Sets defaults like the API server: an absent field gets its default, and then the fields of this default get theirs.
-pub(super) fn fill_in(schema: &Value, value: &mut Value) {
+pub(super) fn apply_defaults(schema: &Value, value: &mut Value) {
     for (name, below) in properties(schema) {
         if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))
             && !object.contains_key(name)
@@ -150,11 +150,11 @@ pub(super) fn fill_in(schema: &Value, value: &mut Value) {
             object.insert(name.clone(), default.clone());
         }
         if let Some(value) = value.get_mut(name) {
-            fill_in(below, value);
+            apply_defaults(below, value);
         }
     }
     if let Some(items) = schema.get("items") {
-        value.as_array_mut().into_iter().flatten().for_each(|item| fill_in(items, item));
+        value.as_array_mut().into_iter().flatten().for_each(|item| apply_defaults(items, item));
     }
 }
 

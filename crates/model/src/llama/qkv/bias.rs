@@ -3,7 +3,7 @@
 use stagecoach_kernels::Heads;
 use tch::Tensor;
 
-use super::{QkvActivations, QkvStep};
+use super::{QkvActivations, QkvTransform};
 use crate::initializer::Initializer;
 use crate::linear::Bias;
 use crate::llama::{LlamaConfig, QKV, parameter_name};
@@ -16,7 +16,7 @@ pub(super) fn parameter_specs(config: &LlamaConfig, layer: usize) -> Vec<Paramet
     vec![bias(q_name, q), bias(k_name, kv).adjacent(), bias(v_name, kv).adjacent()]
 }
 
-pub(super) fn build(layer: usize, parameters: &Parameters) -> Box<dyn QkvStep> {
+pub(super) fn build(layer: usize, parameters: &Parameters) -> Box<dyn QkvTransform> {
     Box::new(parameters.bias(&names(layer)))
 }
 
@@ -24,7 +24,7 @@ fn names(layer: usize) -> [String; 3] {
     QKV.map(|module| parameter_name(layer, module, "bias"))
 }
 
-impl QkvStep for Bias {
+impl QkvTransform for Bias {
     fn forward(&self, projected: Tensor, _heads: Heads) -> (Tensor, Option<QkvActivations>) {
         self.add_to(&projected);
         (projected, None)

@@ -3,7 +3,7 @@
 use stagecoach_kernels::Heads;
 use tch::Tensor;
 
-use super::{QkvActivations, QkvElements, QkvStep};
+use super::{QkvActivations, QkvElements, QkvTransform};
 use crate::initializer::Initializer;
 use crate::llama::{LlamaConfig, parameter_name};
 use crate::rms_norm::RmsNorm;
@@ -13,7 +13,7 @@ pub(super) fn parameter_specs(config: &LlamaConfig, layer: usize) -> Vec<Paramet
     names(layer).map(|name| ParameterSpec::vector(name, config.head_dim, Initializer::Ones)).into()
 }
 
-pub(super) fn build(config: &LlamaConfig, layer: usize, parameters: &Parameters) -> Box<dyn QkvStep> {
+pub(super) fn build(config: &LlamaConfig, layer: usize, parameters: &Parameters) -> Box<dyn QkvTransform> {
     let [query, key] = names(layer).map(|name| RmsNorm::new(parameters.get(&name), config.rms_norm_eps));
     Box::new(HeadNorms { query, key })
 }
@@ -45,7 +45,7 @@ impl HeadNorms {
     }
 }
 
-impl QkvStep for HeadNorms {
+impl QkvTransform for HeadNorms {
     fn forward(&self, projected: Tensor, heads: Heads) -> (Tensor, Option<QkvActivations>) {
         let normed = projected.copy();
         let statistics = self.by_range(heads).map(|(norm, range)| {

@@ -34,7 +34,12 @@ impl QkvVariant {
     }
 
     /// Builds the step in `layer`, if the variant has a step.
-    pub(super) fn build(self, config: &LlamaConfig, layer: usize, parameters: &Parameters) -> Option<Box<dyn QkvStep>> {
+    pub(super) fn build(
+        self,
+        config: &LlamaConfig,
+        layer: usize,
+        parameters: &Parameters,
+    ) -> Option<Box<dyn QkvTransform>> {
         match self {
             QkvVariant::Plain => None,
             QkvVariant::Bias => Some(bias::build(layer, parameters)),
@@ -59,7 +64,7 @@ pub(super) struct QkvElements {
 }
 
 /// A step with its weights. Tensors are `[tokens, columns]`, with queries, keys and values side by side.
-pub(super) trait QkvStep: Debug {
+pub(super) trait QkvTransform: Debug {
     /// Returns the step's result, in the memory of `projected` or in new memory. If the step returns activations, the
     /// layer keeps them; otherwise the layer keeps the result.
     fn forward(&self, projected: Tensor, heads: Heads) -> (Tensor, Option<QkvActivations>);

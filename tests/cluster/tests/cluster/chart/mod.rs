@@ -111,8 +111,8 @@ fn lint_finds_no_problem() {
     for values in [Value::Null, everything(), narrow(), single()] {
         let input = if values.is_null() { String::new() } else { values.to_string() };
         let output = helm(&["lint", "--strict", "--quiet", "--values", "-", &chart], &input);
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && !said.contains("[WARNING]"), "{said}");
+        let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && !printed.contains("[WARNING]"), "{printed}");
     }
 }
 

@@ -158,7 +158,7 @@ impl<'a> Audits<'a> {
     /// Returns the error with which this stage ends after a difference, if the job restarts after differences. All
     /// stages end, because the memory of each may be wrong. Stages that are not suspected end as after a request to
     /// stop, but save nothing.
-    pub(in crate::train) fn failure_to_leave_with(&self, difference: &AuditDifference) -> Option<StageError> {
+    pub(in crate::train) fn exit_error(&self, difference: &AuditDifference) -> Option<StageError> {
         let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
         let kind = if is_suspected { FailureKind::WrongResult } else { FailureKind::Drained };
         (self.spec.on_difference == OnDifference::Restart).then(|| StageError::new(kind, difference.message.clone()))
@@ -200,7 +200,7 @@ impl<'a> Audits<'a> {
         let tokens = (layout.rows * layout.length) as i64;
         let hidden = self.config.architecture.hidden_size() as i64;
         let kind = stagecoach_engine::execute::kind(self.config.precision);
-        let tensor = |is_of_tokens| if is_of_tokens { (tokens, Kind::Int64) } else { (tokens * hidden, kind) };
+        let tensor = |holds_token_ids| if holds_token_ids { (tokens, Kind::Int64) } else { (tokens * hidden, kind) };
         let parameters = (work_numel(self.config.architecture, &part), Kind::Float);
         let messages = [tensor(part.has_embedding), tensor(part.has_head), parameters];
         for (message, (numel, kind)) in messages.into_iter().enumerate() {

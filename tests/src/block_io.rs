@@ -13,9 +13,9 @@ use rustix::thread::gettid;
 use crate::phases::Phase;
 use crate::until;
 
-/// The environment variable with a [`StageFault`] or an [`IoBlock`] as text, or with a mode that applies to all calls:
-/// `trace` records the calls, `full` fails every write to a checkpoint, `read-only` fails every call that changes the
-/// volume, and `rate=N` limits the reads of all stages together to N bytes a second.
+/// The environment variable with a [`StageFault`](crate::faulty::StageFault) or an [`IoBlock`] as text, or with a mode
+/// that applies to all calls: `trace` records the calls, `full` fails every write to a checkpoint, `read-only` fails
+/// every call that changes the volume, and `rate=N` limits the reads of all stages together to N bytes a second.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 
 /// The prefix of an [`IoBlock`] as text.

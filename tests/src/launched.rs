@@ -15,7 +15,7 @@ pub fn stagecoach() -> PathBuf {
     built("stagecoach")
 }
 
-/// Returns the path of the entry point of the trainer's image, found like [`stagecoach`].
+/// Returns the path of the entry point of the trainer's image, found like [`stagecoach()`].
 pub fn entrypoint() -> PathBuf {
     built("stagecoach-entrypoint")
 }

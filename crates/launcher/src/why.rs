@@ -160,8 +160,8 @@ mod tests {
   then:   the other stages waited, and stage 1 was started again; 9 of 10 restarts are left.
           Training resumed from the checkpoint of step 40: 3 finished steps were trained again.
   now:    It runs (process 12): 57 of 100 steps are trained.
-  to do:  find out who sent the signal: the kernel, if the machine or node ran out of memory; if it was for stored bytes, \
-             raise that limit."
+  to do:  find the sender of the signal: the kernel sends it if the machine or node runs out of memory; if the \
+             stage exceeded a limit of stored bytes, raise that limit."
         );
         let spare = History { successor: Some(Successor::Spare(2)), log: None, ..history() }.to_string();
         assert!(spare.contains("the other stages waited, and spare 2 took the place of stage 1; 9 of"), "{spare}");

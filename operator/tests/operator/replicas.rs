@@ -107,7 +107,10 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert!(has_condition(&job, "Ready", "True", "Running"), "{job:#}");
     until("the event", || {
         let notes = cluster.event_notes("bereft");
-        notes.iter().any(|note| note.contains("training with 1 of 2 replicas until all are back")).then_some(())
+        notes
+            .iter()
+            .any(|note| note.contains("training with 1 of 2 replicas until the missing replicas return"))
+            .then_some(())
     });
     stage.set_ready(true);
     let job = cluster.wait("bereft", "both replicas again", replicas(2));

@@ -16,7 +16,7 @@ fn a_partition_that_no_longer_fits_is_reported() {
     cluster.edit("divided", json!({"stages": 3}));
     let job = cluster.wait("divided", "reported", |job| has_condition(job, "Accepted", "True", "PartitionComputed"));
     let message = condition_of(&job, "Accepted").unwrap()["message"].to_string();
-    assert!(message.contains("has 2 entries and the pipeline 3 chunks"), "{message}");
+    assert!(message.contains("has 2 entries, but the pipeline has 3 chunks"), "{message}");
 }
 
 #[test]

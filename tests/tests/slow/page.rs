@@ -109,7 +109,7 @@ fn without_the_token_a_run_shows_nothing_but_health() {
     for path in ["/", "/page.js", "/events", "/0123456789abcdef0123456789abcdef/"] {
         let (head, body) = page.get(path);
         assert!(head.starts_with("HTTP/1.1 404") && body.lines().count() == 1, "{head}\n{body}");
-        assert!(body.contains("nothing is shown without the whole address"), "{body}");
+        assert!(body.contains("open the complete address"), "{body}");
     }
     assert_eq!(page.get("/healthz").1, "ok\n");
     let (head, body) = page.get(&page.path);

@@ -144,7 +144,8 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         until("all replicas to train", || (training() == Some(data_parallel as u64)).then_some(()));
         launched.wait_for_step(launched.steps() + 5);
         let outcome = launched.interrupt(workspace);
-        says(&outcome, &format!("training with {} of {data_parallel} replicas until all are back", data_parallel - 1));
+        let fewer = data_parallel - 1;
+        says(&outcome, &format!("training with {fewer} of {data_parallel} replicas until the missing replicas return"));
         if !memory.is_empty() {
             // the job repeated no finished step, neither at the loss of the replica nor at its return
             assert_eq!(outcome.stdout.matches(", which was in memory").count(), 2, "{}", outcome.stdout);

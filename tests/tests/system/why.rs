@@ -59,7 +59,7 @@ fn a_killed_stage_is_reported_while_the_job_runs_and_afterwards() {
         " of 10 restarts are left",
         "trained again.",
         "now:    It runs (process ",
-        "to do:  find out who sent the signal",
+        "to do:  find the sender of the signal",
     ] {
         assert!(reported.contains(words), "no {words:?} in\n{reported}");
     }

@@ -201,7 +201,7 @@ fn a_run_is_not_pruned_under() {
     let folder = workspace.path().join("small");
     let prune = ["checkpoint", "prune", text(&folder), "--keep-last", "1"];
     refused(&prune, 1, "is held by another run");
-    assert!(run(&["checkpoint", "prune", "--help"]).1.contains("is fenced off"));
+    assert!(run(&["checkpoint", "prune", "--help"]).1.contains("loses the fence"));
     // commands that change nothing work while a run holds the job
     checkpoint("list", &folder, &[]);
     checkpoint("prune", &folder, &["--keep-last", "1", "--dry-run"]);

@@ -237,7 +237,7 @@ fn job_of_pod_event(context: &Context, watched: &str, event: Event<PartialPod>) 
         Event::Apply(pod) | Event::InitApply(pod) => (pod, false),
         Event::Delete(pod) => (pod, true),
         Event::Init => {
-            context.pod_cache.lists().begin(watched);
+            context.pod_cache.begin_list(watched);
             return None;
         }
         Event::InitDone => {

@@ -53,7 +53,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         Manager::Other => return Ok(Action::await_change()),
     }
     let namespace = object.namespace().unwrap_or_default();
-    context.pod_cache.lists().wait_for_first_list(&namespace).await;
+    context.pod_cache.wait_for_first_list(&namespace).await;
     let clients = Clients::new(&context.client, &namespace, &context.field_manager);
     match job::parse(object).and_then(|job| with_folder(job, context)) {
         Ok(job) => reconcile_valid_job(object, job, &clients, context).await,

@@ -254,7 +254,7 @@ pub(crate) async fn write(
     let mut refused = None;
     for action in actions {
         match kueue::write(&write_context, action).await {
-            Ok(Some(written)) => drop(context.workloads.insert(written)),
+            Ok(Some(written)) => context.workloads.insert(written),
             Ok(None) => {
                 if let kueue::WorkloadAction::Delete(deleted) = action {
                     context.workloads.remove(deleted);

@@ -1,95 +1,107 @@
 //! The Workloads of all jobs, which the watch updates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use stagecoach_api::contract::{JOB_LABEL, JOB_UID_LABEL};
+use tokio::sync::Notify;
 
 use crate::build::JobReference;
 use crate::build::kueue::{Workload, workload_number};
 use crate::observe::parse_resource_version;
-use crate::sync::{WatchLists, lock};
+use crate::sync::lock;
 
 /// The Workloads of all jobs.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadCache {
+    watches: Mutex<HashMap<String, Watch>>,
+    list_ended: Notify,
+}
+
+/// The Workloads that one watch has delivered. A watch covers one namespace, or all namespaces.
+#[derive(Debug, Default)]
+struct Watch {
     /// The Workloads by namespace and name.
-    all: Mutex<BTreeMap<(String, String), Arc<Workload>>>,
-    /// The lists of the watches, with `namespace/name` as keys.
-    lists: WatchLists,
+    all: BTreeMap<(String, String), Arc<Workload>>,
+    has_listed: bool,
+    /// The Workloads of the list that is being read.
+    listed: HashSet<(String, String)>,
 }
 
 impl WorkloadCache {
     /// Applies an event of the watch of `watched`. Returns the jobs whose Workloads have changed.
     pub(crate) fn apply(&self, watched: &str, event: Event<Workload>) -> Vec<JobReference> {
+        let mut watches = lock(&self.watches);
+        let watch = watches.entry(watched.to_owned()).or_default();
         match event {
             Event::Init => {
-                self.lists.begin(watched);
+                watch.listed.clear();
                 Vec::new()
             }
             Event::InitApply(workload) => {
-                self.lists.add(watched, list_key(&key(&workload)));
-                self.insert(workload).into_iter().collect()
+                watch.listed.insert(key(&workload));
+                watch.insert(workload).into_iter().collect()
             }
-            Event::Apply(workload) => self.insert(workload).into_iter().collect(),
+            Event::Apply(workload) => watch.insert(workload).into_iter().collect(),
             Event::Delete(workload) => {
-                lock(&self.all).remove(&key(&workload));
+                watch.all.remove(&key(&workload));
                 job_of(&workload).into_iter().collect()
             }
             Event::InitDone => {
-                let mut all = lock(&self.all);
-                let listed = self.lists.end(watched);
-                let is_gone = |key: &&(String, String)| {
-                    (watched.is_empty() || key.0 == watched) && !listed.contains(&list_key(key))
-                };
-                let gone: Vec<_> = all.keys().filter(is_gone).cloned().collect();
-                gone.iter().filter_map(|key| job_of(&*all.remove(key)?)).collect()
+                let gone: Vec<_> = watch.all.keys().filter(|key| !watch.listed.contains(key)).cloned().collect();
+                let gone: Vec<_> = gone.iter().filter_map(|key| job_of(&*watch.all.remove(key)?)).collect();
+                watch.has_listed = true;
+                self.list_ended.notify_waiters();
+                gone
             }
         }
     }
 
-    /// Inserts a Workload that the watch delivers, or that this operator has written, unless the known version is as
-    /// new. Returns the job of an inserted Workload.
-    pub(crate) fn insert(&self, workload: Workload) -> Option<JobReference> {
-        let version = |workload: &Workload| parse_resource_version(workload.resource_version().as_deref());
-        let (mut all, key) = (lock(&self.all), key(&workload));
-        let is_old = all
-            .get(&key)
-            .is_some_and(|known| known.metadata.uid == workload.metadata.uid && version(known) >= version(&workload));
-        if is_old {
-            return None;
-        }
-        let job = job_of(&workload);
-        all.insert(key, Arc::new(workload));
-        job
+    /// Records a Workload that this operator has written, before the watch delivers it.
+    pub(crate) fn insert(&self, workload: Workload) {
+        let namespace = workload.namespace().unwrap_or_default();
+        self.with_watch(&namespace, |watch| drop(watch.insert(workload)));
     }
 
     /// Removes a Workload that this operator has deleted, before the watch delivers the deletion.
     pub(crate) fn remove(&self, workload: &Workload) {
-        let (mut all, key) = (lock(&self.all), key(workload));
-        if all.get(&key).is_some_and(|known| known.metadata.uid == workload.metadata.uid) {
-            all.remove(&key);
+        let key = key(workload);
+        self.with_watch(&key.0, |watch| {
+            if watch.all.get(&key).is_some_and(|known| known.metadata.uid == workload.metadata.uid) {
+                watch.all.remove(&key);
+            }
+        });
+    }
+
+    /// Calls `with` on the watch that delivers the Workloads of a namespace, if such a watch exists.
+    fn with_watch(&self, namespace: &str, with: impl FnOnce(&mut Watch)) {
+        let mut watches = lock(&self.watches);
+        let watched = if watches.contains_key("") { "" } else { namespace };
+        if let Some(watch) = watches.get_mut(watched) {
+            with(watch);
         }
     }
 
     /// Returns the Workloads of a job in the order of their creation, including the Workload with the name `prebuilt`.
     /// Waits for the first list, because a job would seem to have no Workloads before that list.
     pub(crate) async fn of(&self, job: &JobReference, prebuilt: Option<&str>) -> Vec<Arc<Workload>> {
-        self.lists.wait_for_first_list(&job.namespace).await;
-        self.of_job(job, prebuilt)
+        loop {
+            let ended = self.list_ended.notified();
+            if let Some(found) = self.listed(job, prebuilt) {
+                return found;
+            }
+            ended.await;
+        }
     }
 
     /// Returns the Workloads of a job; `None` before the first list.
     pub(crate) fn listed(&self, job: &JobReference, prebuilt: Option<&str>) -> Option<Vec<Arc<Workload>>> {
-        self.lists.has_listed(&job.namespace).then(|| self.of_job(job, prebuilt))
-    }
-
-    fn of_job(&self, job: &JobReference, prebuilt: Option<&str>) -> Vec<Arc<Workload>> {
-        let all = lock(&self.all);
+        let watches = lock(&self.watches);
+        let watch = watches.get("").or_else(|| watches.get(&job.namespace)).filter(|watch| watch.has_listed)?;
         let first = (job.namespace.clone(), String::new());
-        let of_namespace = all.range(first..).take_while(|((namespace, _), _)| *namespace == job.namespace);
+        let of_namespace = watch.all.range(first..).take_while(|((namespace, _), _)| *namespace == job.namespace);
         let is_own = |workload: &Workload| {
             workload.labels().get(JOB_UID_LABEL) == Some(&job.uid) || workload.metadata.name.as_deref() == prebuilt
         };
@@ -98,16 +110,29 @@ impl WorkloadCache {
         // Workloads of the same second are in the order of their numbers
         let created = |workload: &Workload| workload.creation_timestamp().map(|time| time.0);
         found.sort_by_key(|workload| (created(workload), workload_number(job, workload)));
-        found
+        Some(found)
+    }
+}
+
+impl Watch {
+    /// Inserts a Workload, unless the known version is as new. Returns the job of an inserted Workload.
+    fn insert(&mut self, workload: Workload) -> Option<JobReference> {
+        let version = |workload: &Workload| parse_resource_version(workload.resource_version().as_deref());
+        let key = key(&workload);
+        let is_old = self
+            .all
+            .get(&key)
+            .is_some_and(|known| known.metadata.uid == workload.metadata.uid && version(known) >= version(&workload));
+        let job = job_of(&workload).filter(|_| !is_old);
+        if !is_old {
+            self.all.insert(key, Arc::new(workload));
+        }
+        job
     }
 }
 
 fn key(workload: &Workload) -> (String, String) {
     (workload.namespace().unwrap_or_default(), workload.name_any())
-}
-
-fn list_key((namespace, name): &(String, String)) -> String {
-    format!("{namespace}/{name}")
 }
 
 fn job_of(workload: &Workload) -> Option<JobReference> {

@@ -15,11 +15,15 @@
 //! pod object is deleted, and a list has only existing pods. Exits that happen while the operator is down are lost, and
 //! their reason is `Unknown`.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
 
 use super::ObservedPod;
 use crate::build::JobReference;
-use crate::sync::{PerJob, WatchLists};
+use crate::sync::{PerJob, lock};
 
 /// The time for which a pod that is absent from a list keeps its last state, until the watch delivers the pod's exit.
 const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
@@ -28,8 +32,9 @@ const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct PodCache {
     jobs: PerJob<JobPods>,
-    /// The lists of the watches, with the pods' UIDs as keys.
-    lists: WatchLists,
+    /// The watches, by watched namespace; `""` stands for all namespaces.
+    watches: Mutex<HashMap<String, PodWatch>>,
+    list_ended: Notify,
 }
 
 #[derive(Debug)]
@@ -46,10 +51,23 @@ impl JobPods {
     }
 }
 
+/// A watch of pods.
+#[derive(Debug, Default)]
+struct PodWatch {
+    /// Whether the first list of the watch is complete.
+    has_listed: bool,
+    /// The UIDs of the pods in the list that is in progress; `None` between two lists.
+    listing: Option<HashSet<String>>,
+}
+
 impl PodCache {
     /// Applies a pod event of the watch. Returns whether the event changes the cached pod.
     pub(crate) fn apply_event(&self, job: &JobReference, mut pod: ObservedPod, deleted: bool) -> bool {
-        self.lists.add(&job.namespace, pod.uid.clone());
+        self.with_watch(&job.namespace, |watch| {
+            if let Some(listing) = &mut watch.listing {
+                listing.insert(pod.uid.clone());
+            }
+        });
         let mut jobs = self.jobs.lock();
         let pods = jobs.entry(job.uid.clone()).or_insert_with(|| JobPods::none(job));
         pods.newest_version = pods.newest_version.max(pod.version);
@@ -78,11 +96,6 @@ impl PodCache {
         pods.all.len() < before
     }
 
-    /// The lists of the watches.
-    pub(crate) fn lists(&self) -> &WatchLists {
-        &self.lists
-    }
-
     /// Returns a job's pods, including deleted pods of `attempt`. Returns `None` while a pod is absent from a list and
     /// the watch may still deliver its exit.
     pub(super) fn get(&self, job: &str, attempt: u64) -> Option<Vec<ObservedPod>> {
@@ -97,7 +110,8 @@ impl PodCache {
     /// Whether the cache proves that a job without a record has no pods. In that case, the watch delivers all pods that
     /// are created for the job later.
     pub(super) fn has_none(&self, job: &JobReference) -> bool {
-        self.lists.is_complete(&job.namespace) && self.jobs.lock().get(&job.uid).is_none_or(|pods| pods.all.is_empty())
+        let is_complete = self.with_watch(&job.namespace, |watch| watch.has_listed && watch.listing.is_none());
+        is_complete == Some(true) && self.jobs.lock().get(&job.uid).is_none_or(|pods| pods.all.is_empty())
     }
 
     /// Whether a pod of the job with this UID may run.
@@ -139,10 +153,22 @@ impl PodCache {
         listed
     }
 
+    /// Records that the watch of a namespace begins a list: its first list, or a list after a gap in which it may have
+    /// missed events. `""` stands for all namespaces.
+    pub(crate) fn begin_list(&self, watched: &str) {
+        lock(&self.watches).entry(watched.to_owned()).or_default().listing = Some(HashSet::new());
+    }
+
     /// Records that the list of a watch is complete, so that pods absent from the list do not exist. Returns the jobs
     /// that had such pods.
     pub(crate) fn end_list(&self, watched: &str) -> Vec<JobReference> {
-        let listed = self.lists.end(watched);
+        let listed = {
+            let mut watches = lock(&self.watches);
+            let watch = watches.entry(watched.to_owned()).or_default();
+            watch.has_listed = true;
+            watch.listing.take().unwrap_or_default()
+        };
+        self.list_ended.notify_waiters();
         let is_gone = |pod: &ObservedPod| !pod.deleted && !listed.contains(&pod.uid);
         let mut jobs = self.jobs.lock();
         let is_watched = |pods: &&mut JobPods| watched.is_empty() || pods.job.namespace == watched;
@@ -153,6 +179,24 @@ impl PodCache {
             pods.job.clone()
         });
         changed.collect()
+    }
+
+    /// Waits until the watch of this namespace has listed its pods for the first time.
+    pub(crate) async fn wait_for_first_list(&self, namespace: &str) {
+        loop {
+            let ended = self.list_ended.notified();
+            if self.with_watch(namespace, |watch| watch.has_listed) == Some(true) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Calls `with` on the watch that delivers the pods of a namespace. `None` if no such watch exists.
+    fn with_watch<T>(&self, namespace: &str, with: impl FnOnce(&mut PodWatch) -> T) -> Option<T> {
+        let mut watches = lock(&self.watches);
+        let watched = if watches.contains_key("") { "" } else { namespace };
+        watches.get_mut(watched).map(with)
     }
 
     /// Removes the entries of deleted jobs.

@@ -27,7 +27,7 @@ fn known(cache: &PodCache) -> Option<Vec<(String, bool)>> {
 
 /// Applies a complete list of these pods. Returns the names of the jobs that lost pods.
 fn list(cache: &PodCache, watched: &str, pods: &[ObservedPod]) -> Vec<String> {
-    cache.lists().begin(watched);
+    cache.begin_list(watched);
     for pod in pods {
         cache.apply_event(&job(), pod.clone(), false);
     }
@@ -40,7 +40,7 @@ fn what_a_new_list_of_the_watch_lacks_has_gone() {
     let [a, b] = ["a", "b"].map(|uid| pod(uid, 1, 1, None));
     assert_eq!(list(&cache, "", &[a.clone(), b.clone()]), Vec::<String>::new());
     assert!(list(&cache, "", &[a.clone(), b.clone()]).is_empty(), "nothing has changed");
-    cache.lists().begin("");
+    cache.begin_list("");
     assert_eq!(known(&cache).unwrap().len(), 2, "until it is complete they count");
     cache.apply_event(&job(), a.clone(), false);
     assert_eq!(cache.end_list("").len(), 1);
@@ -66,7 +66,7 @@ fn a_job_without_a_record_needs_no_list_while_the_watch_is_complete() {
     assert!(!cache.has_none(&job()));
     list(&cache, "other", &[]);
     assert!(!cache.has_none(&job()));
-    cache.lists().begin("ml");
+    cache.begin_list("ml");
     assert!(!cache.has_none(&job()));
     cache.end_list("ml");
     assert!(cache.has_none(&job()));
@@ -74,7 +74,7 @@ fn a_job_without_a_record_needs_no_list_while_the_watch_is_complete() {
     assert!(!cache.has_none(&job()), "its record was taken away, its pods were not");
     list(&cache, "ml", &[]);
     assert!(cache.has_none(&job()));
-    cache.lists().begin("ml");
+    cache.begin_list("ml");
     assert!(!cache.has_none(&job()), "the watch had a gap");
 }
 
@@ -82,15 +82,15 @@ fn a_job_without_a_record_needs_no_list_while_the_watch_is_complete() {
 async fn a_wait_for_the_first_list_ends_when_it_is_complete() {
     use futures::FutureExt;
     let cache = PodCache::default();
-    let mut waits = Box::pin(cache.lists().wait_for_first_list("ml"));
+    let mut waits = Box::pin(cache.wait_for_first_list("ml"));
     assert!((&mut waits).now_or_never().is_none());
     list(&cache, "other", &[]);
-    cache.lists().begin("ml");
+    cache.begin_list("ml");
     assert!((&mut waits).now_or_never().is_none());
     cache.end_list("ml");
     waits.await;
-    cache.lists().begin("ml");
-    cache.lists().wait_for_first_list("ml").await;
+    cache.begin_list("ml");
+    cache.wait_for_first_list("ml").await;
 }
 
 #[test]

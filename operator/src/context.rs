@@ -13,7 +13,7 @@ use crate::kueue::WorkloadCache;
 use crate::observe::{LogTails, OtherOperators, OwnedObjects, PodCache, StageStatusPoller};
 use crate::rejection::{Rejection, Rejections};
 use crate::repair_history::RepairHistory;
-use crate::status::Recovery;
+use crate::status::RecoveryTimes;
 use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
 use crate::triggers::Triggers;
@@ -67,7 +67,7 @@ pub(crate) struct ReconcileCache {
     /// The repairs of the job's objects.
     pub repairs: RepairHistory,
     /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<RecoveryTimes>,
     /// The number of consecutive failed reconciles.
     pub api_failures: u32,
     /// The attempt whose pods were all observed. A pod that is missing afterwards was deleted, even if the status does

@@ -11,7 +11,7 @@ use crate::job::{CreatedAttempt, ParsedJob};
 use crate::observe::{self, ChangedObject, ObservedPods};
 use crate::rejection::{CreationResults, Rejections};
 use crate::requeue::NEW_REJECTION_DELAY;
-use crate::status::{self, Recovery};
+use crate::status::{self, RecoveryTimes};
 
 /// Adds to `job` the cached state that its status does not have yet. Returns the rejections of the last tries.
 pub(crate) fn restore_cached_state(job: &mut ParsedJob, context: &Context) -> Rejections {
@@ -42,10 +42,10 @@ pub(crate) fn update_recovery(
     pods: &ObservedPods,
     decision: &Decision,
     context: &Context,
-) -> Option<Recovery> {
+) -> Option<RecoveryTimes> {
     let is_new = status::new_failure(job, decision).is_some();
     context.with_cache(&job.reference.uid, |cache| {
-        cache.recovery = Recovery::update(cache.recovery.take(), is_new, &decision.state, pods);
+        cache.recovery = RecoveryTimes::update(cache.recovery.take(), is_new, &decision.state, pods);
         cache.recovery.clone()
     })
 }

@@ -164,7 +164,7 @@ impl Telemetry {
             self.steps_lost.inc_by(state.max_finished_steps.unwrap_or_default().saturating_sub(saved));
         }
         if new.last_recovery != inputs.job.status.last_recovery
-            && let Some(seconds) = inputs.recovery.as_ref().and_then(status::Recovery::seconds)
+            && let Some(seconds) = inputs.recovery.as_ref().and_then(status::RecoveryTimes::seconds)
         {
             for (phase, seconds) in status::PHASES.into_iter().zip(seconds) {
                 self.recovery_phase_seconds.get_or_create(&PhaseLabel { phase: phase.into() }).observe(seconds);

@@ -76,7 +76,7 @@ fn compare(run: &GpuRun, part: &str, precision: &'static str, ways: &[Way]) -> V
     for way in ways {
         let what = format!("{precision} {}", way.name);
         if is_hanging {
-            run.not_measured(&format!("bits: {what}"), "the way before the command did not end in time");
+            run.not_measured(&format!("bits: {what}"), "the way before it did not end");
         }
         if is_hanging || !run.has_time_for(&format!("bits: {what}"), 8) {
             continue;

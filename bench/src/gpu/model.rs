@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::gpu_run::GpuRun;
 
 #[derive(Clone)]
-pub(super) struct GpuModel {
+pub(super) struct GpuBenchModel {
     pub(super) name: &'static str,
     hidden: u64,
     layers: u64,
@@ -22,7 +22,7 @@ pub(super) struct GpuModel {
 }
 
 /// The model of manifests/samples/llama-12-layers.yaml.
-const TWELVE_LAYERS: GpuModel = GpuModel {
+const TWELVE_LAYERS: GpuBenchModel = GpuBenchModel {
     name: "llama-12-layers-2048",
     hidden: 768,
     layers: 12,
@@ -37,9 +37,9 @@ const TWELVE_LAYERS: GpuModel = GpuModel {
 };
 
 /// The timed models. Other measurements also split the first model into stages, and save it.
-pub(super) const MODELS: [GpuModel; 3] = [
+pub(super) const MODELS: [GpuBenchModel; 3] = [
     TWELVE_LAYERS,
-    GpuModel {
+    GpuBenchModel {
         name: "llama-1-billion-2048",
         hidden: 2048,
         layers: 16,
@@ -51,7 +51,7 @@ pub(super) const MODELS: [GpuModel; 3] = [
         seconds: 40,
         ..TWELVE_LAYERS
     },
-    GpuModel { name: "llama-12-layers-512", length: 512, rows: 256, ..TWELVE_LAYERS },
+    GpuBenchModel { name: "llama-12-layers-512", length: 512, rows: 256, ..TWELVE_LAYERS },
 ];
 
 /// The layout and the settings with which a model is trained.
@@ -74,15 +74,15 @@ impl JobLayout {
     }
 }
 
-impl GpuModel {
+impl GpuBenchModel {
     /// Returns the model that this run trains: a shrunk model in a rehearsal.
-    pub(super) fn of_run(&self, run: &GpuRun) -> GpuModel {
+    pub(super) fn of_run(&self, run: &GpuRun) -> GpuBenchModel {
         if run.gpu().is_some() { self.clone() } else { self.shrunk() }
     }
 
-    fn shrunk(&self) -> GpuModel {
-        let GpuModel { name, heads, kv_heads, length, seconds, .. } = *self;
-        GpuModel {
+    fn shrunk(&self) -> GpuBenchModel {
+        let GpuBenchModel { name, heads, kv_heads, length, seconds, .. } = *self;
+        GpuBenchModel {
             name,
             heads,
             kv_heads,
@@ -99,8 +99,9 @@ impl GpuModel {
 
     /// Returns the job file, with the corpus of the run.
     pub(super) fn job(&self, layout: &JobLayout, device: &str) -> Value {
-        let GpuModel { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } =
-            *self;
+        let GpuBenchModel {
+            hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, ..
+        } = *self;
         json!({
             "apiVersion": "stagecoach.dev/v1alpha1",
             "kind": "PipelineJob",
@@ -134,8 +135,9 @@ impl GpuModel {
 
     /// Returns the settings for `bench/torch/speed.py`.
     pub(super) fn torch_settings(&self, steps: usize, compile: bool) -> Value {
-        let GpuModel { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } =
-            *self;
+        let GpuBenchModel {
+            hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, ..
+        } = *self;
         json!({
             "config": {
                 "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,

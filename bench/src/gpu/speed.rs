@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::gpu_run::{GpuRun, measured_or_failure};
-use super::model::{GpuModel, JobLayout, MODELS};
+use super::model::{GpuBenchModel, JobLayout, MODELS};
 use crate::stats::{line, median};
 
 /// The number of steps before the timed steps.
@@ -32,13 +32,13 @@ pub(super) fn measure_stages(run: &GpuRun) -> Value {
 }
 
 /// Measures the speed of a model; `None` if too little time is left.
-fn measure(run: &GpuRun, model: &GpuModel, layout: &JobLayout) -> Option<Value> {
+fn measure(run: &GpuRun, model: &GpuBenchModel, layout: &JobLayout) -> Option<Value> {
     let name = model.job_name(layout);
     if !run.has_time_for(&format!("speed of {name}"), model.seconds) {
         return None;
     }
     let mut reported = measured_or_failure(&name, || {
-        let Trained { metrics, seconds } = train(run, model, layout);
+        let TrainedJob { metrics, seconds } = train(run, model, layout);
         let step_values = |field| numbers(&metrics[WARM_UP..], field);
         let (speeds, mfus) = (step_values("tokensPerSecond"), step_values("mfu"));
         let mfu = (!mfus.is_empty()).then(|| median(&mfus));
@@ -57,7 +57,7 @@ fn measure(run: &GpuRun, model: &GpuModel, layout: &JobLayout) -> Option<Value> 
 }
 
 /// The results of a job.
-pub(super) struct Trained {
+pub(super) struct TrainedJob {
     pub(super) metrics: Vec<Value>,
     /// Seconds from the launch of the job to its end.
     pub(super) seconds: f64,
@@ -67,7 +67,7 @@ pub(super) struct Trained {
 ///
 /// # Panics
 /// If the job fails.
-pub(super) fn train(run: &GpuRun, model: &GpuModel, layout: &JobLayout) -> Trained {
+pub(super) fn train(run: &GpuRun, model: &GpuBenchModel, layout: &JobLayout) -> TrainedJob {
     let (name, workspace) = (model.job_name(layout), run.folder());
     let job = model.of_run(run).job(layout, run.device());
     let file = workspace.join(format!("{name}.json"));
@@ -80,7 +80,7 @@ pub(super) fn train(run: &GpuRun, model: &GpuModel, layout: &JobLayout) -> Train
     let metrics = std::fs::read_to_string(workspace.join(&name).join("metrics.jsonl")).unwrap();
     let metrics = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     std::fs::remove_dir_all(workspace.join(&name)).unwrap();
-    Trained { metrics, seconds }
+    TrainedJob { metrics, seconds }
 }
 
 /// Returns the values of a field in the lines that have the field.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::gpu_run::{GpuRun, measured_or_failure};
 use super::model::{JobLayout, MODELS};
-use super::speed::{Trained, WARM_UP, numbers, train};
+use super::speed::{TrainedJob, WARM_UP, numbers, train};
 use crate::stats::{line, median};
 
 pub(super) fn measure(run: &GpuRun) -> Value {
@@ -37,7 +37,7 @@ fn share_of_a_step(run: &GpuRun, layout: &JobLayout, field: &str) -> Value {
         return Value::Null;
     }
     let mut reported = measured_or_failure(&name, || {
-        let Trained { metrics, .. } = train(run, model, layout);
+        let TrainedJob { metrics, .. } = train(run, model, layout);
         let checkpoints: Vec<Value> = metrics[WARM_UP..].iter().map(|line| line[field].clone()).collect();
         let (stalls, step) = (numbers(&checkpoints, "stallSeconds"), median(&numbers(&metrics[WARM_UP..], "seconds")));
         assert!(!stalls.is_empty(), "no step of {name} tells of a checkpoint");

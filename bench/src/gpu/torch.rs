@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::gpu_run::{GpuRun, attempt, shortened};
-use super::model::{GpuModel, MODELS};
+use super::model::{GpuBenchModel, MODELS};
 use super::speed::WARM_UP;
 use crate::stats::{line, median};
 
@@ -32,7 +32,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     measured.collect()
 }
 
-fn train(run: &GpuRun, model: &GpuModel, compile: bool, what: &str) -> Value {
+fn train(run: &GpuRun, model: &GpuBenchModel, compile: bool, what: &str) -> Value {
     let model = model.of_run(run);
     let settings = model.torch_settings(STEPS, compile).to_string();
     // the path is relative to the root of the repository, where this program runs

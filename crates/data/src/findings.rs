@@ -198,7 +198,7 @@ impl Findings {
         }
         if self.lone_surrogates > 0 {
             notes.push(format!(
-                "the texts have {} without the second half: U+FFFD replaces each",
+                "the texts have {} without the other half: U+FFFD replaces each",
                 count(self.lone_surrogates, "half of a surrogate pair", "halves of surrogate pairs")
             ));
         }

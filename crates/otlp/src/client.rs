@@ -10,7 +10,7 @@ use crate::OtlpConfig;
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SendError {
+pub(crate) enum ExportError {
     /// The same request may succeed later.
     #[error("{0}")]
     Later(String),
@@ -48,18 +48,18 @@ impl CollectorClient {
     }
 
     /// Sends `message` to the path `v1/SIGNAL` below the endpoint.
-    pub(crate) fn send(&self, signal: &str, message: &impl Message) -> Result<(), SendError> {
+    pub(crate) fn send(&self, signal: &str, message: &impl Message) -> Result<(), ExportError> {
         let url = format!("{}/v1/{signal}", self.config.endpoint);
         let mut request = self.agent.post(&url).content_type("application/x-protobuf");
         for (name, value) in &self.config.headers {
             request = request.header(name, value);
         }
         let response = request.send(&message.encode_to_vec());
-        let status = response.map_err(|error| SendError::Later(format!("{url}: {error}")))?.status();
+        let status = response.map_err(|error| ExportError::Later(format!("{url}: {error}")))?.status();
         match status.as_u16() {
             200..=299 => Ok(()),
-            429 | 502 | 503 | 504 => Err(SendError::Later(format!("{url} answered {status}"))),
-            _ => Err(SendError::Refused(format!("{url} answered {status}"))),
+            429 | 502 | 503 | 504 => Err(ExportError::Later(format!("{url} answered {status}"))),
+            _ => Err(ExportError::Refused(format!("{url} answered {status}"))),
         }
     }
 }

@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans};
 
-use crate::client::{CollectorClient, SendError};
+use crate::client::{CollectorClient, ExportError};
 use crate::metrics::{self, Interval};
 use crate::span::{encode, nanos, text_attribute};
 use crate::{OtlpConfig, Span};
@@ -132,9 +132,9 @@ impl<P: MetricProducer> Worker<P> {
             let spans = self.send_spans();
             let is_due = is_flush || Instant::now() >= self.metrics_at;
             let metrics = if is_due { self.send_metrics() } else { Ok(()) };
-            let errors: Vec<SendError> = [spans, metrics].into_iter().filter_map(Result::err).collect();
+            let errors: Vec<ExportError> = [spans, metrics].into_iter().filter_map(Result::err).collect();
             let mut queue = self.shared.lock();
-            queue.is_failing = errors.iter().any(|error| matches!(error, SendError::Later(_)));
+            queue.is_failing = errors.iter().any(|error| matches!(error, ExportError::Later(_)));
             queue.flushed = requested;
             let dropped = if errors.is_empty() { std::mem::take(&mut queue.dropped) } else { 0 };
             drop(queue);
@@ -147,7 +147,7 @@ impl<P: MetricProducer> Worker<P> {
     }
 
     /// Logs an error once, and logs once that the error has ended.
-    fn log_change(&self, error: Option<&SendError>, was_all: bool, logged: &mut Option<String>) {
+    fn log_change(&self, error: Option<&ExportError>, was_all: bool, logged: &mut Option<String>) {
         match error.map(ToString::to_string) {
             Some(error) if logged.as_ref() != Some(&error) => {
                 tracing::warn!("the collector does not accept metrics or traces; training is not affected: {error}");
@@ -174,7 +174,7 @@ impl<P: MetricProducer> Worker<P> {
     }
 
     /// Sends the queued spans. Spans that the collector may accept later stay in the queue.
-    fn send_spans(&self) -> Result<(), SendError> {
+    fn send_spans(&self) -> Result<(), ExportError> {
         loop {
             let batch: Vec<Span> = {
                 let mut queue = self.shared.lock();
@@ -189,7 +189,7 @@ impl<P: MetricProducer> Worker<P> {
             let resource_spans =
                 vec![ResourceSpans { resource: Some(self.resource()), scope_spans, ..ResourceSpans::default() }];
             let sent = self.client.send("traces", &ExportTraceServiceRequest { resource_spans });
-            if let Err(SendError::Later(_)) = sent {
+            if let Err(ExportError::Later(_)) = sent {
                 let mut queue = self.shared.lock();
                 let free = MAX_QUEUED_SPANS.saturating_sub(queue.spans.len());
                 queue.dropped += batch.len().saturating_sub(free) as u64;
@@ -199,7 +199,7 @@ impl<P: MetricProducer> Worker<P> {
         }
     }
 
-    fn send_metrics(&mut self) -> Result<(), SendError> {
+    fn send_metrics(&mut self) -> Result<(), ExportError> {
         self.metrics_at = Instant::now() + self.client.config().metric_interval;
         let interval = Interval { start: self.started, now: nanos(SystemTime::now()) };
         let metrics = metrics::read(&self.producer.openmetrics(), interval);

@@ -15,7 +15,7 @@ use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, InstanceState
 
 pub(crate) use conditions::not_accepted;
 pub(crate) use events::{JobEvent, events, object_reference};
-pub(crate) use recovery::{PHASES, Recovery};
+pub(crate) use recovery::{PHASES, RecoveryTimes};
 pub(crate) use throttle::StatusUpdate;
 
 use crate::build::{self, PodRole};
@@ -37,7 +37,7 @@ pub(crate) struct StatusInputs<'a> {
     /// The end of the log of the stage that failed last, once the log was read.
     pub log_tail: Option<String>,
     /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<RecoveryTimes>,
     /// The objects that another client repeatedly changes or deletes.
     pub contested: Vec<ChangedObject>,
     /// The condition `Admitted`; `None` for a job without a queue.
@@ -105,7 +105,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
         checkpoint: old.checkpoint.clone(),
         restarts: Some(restarts(job, state)),
         last_failure: last_failure(inputs),
-        last_recovery: inputs.recovery.as_ref().and_then(Recovery::status).or_else(|| old.last_recovery.clone()),
+        last_recovery: inputs.recovery.as_ref().and_then(RecoveryTimes::status).or_else(|| old.last_recovery.clone()),
         conditions: Vec::new(),
         record: serde_json::to_string(state).ok(),
     };

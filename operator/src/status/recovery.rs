@@ -13,7 +13,7 @@ pub(crate) const PHASES: [&str; 7] = ["noticed", "decided", "created", "started"
 
 /// A recovery, complete or in progress.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Recovery {
+pub(crate) struct RecoveryTimes {
     failure: AttemptFailure,
     /// The attempt that continues the training.
     attempt: u64,
@@ -65,21 +65,21 @@ fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool 
         || taken_by.is_some_and(|taker| taker.is_none_or(|incarnation| incarnation > failure.incarnation))
 }
 
-impl Recovery {
+impl RecoveryTimes {
     /// Updates the recovery from the last failure: the `known` recovery, or a new recovery if the failure `is_new`.
     pub(crate) fn update(
-        known: Option<Recovery>,
+        known: Option<RecoveryTimes>,
         is_new: bool,
         state: &JobState,
         pods: &ObservedPods,
-    ) -> Option<Recovery> {
+    ) -> Option<RecoveryTimes> {
         let failure = state.last_failure.as_ref()?;
         let known = known.filter(|known| known.failure.is_same(failure));
-        if known.as_ref().is_some_and(Recovery::is_over) || (known.is_none() && !is_new) {
+        if known.as_ref().is_some_and(RecoveryTimes::is_over) || (known.is_none() && !is_new) {
             return known;
         }
         let progress = RecoveryProgress::of(state, failure, pods);
-        let mut recovery = known.unwrap_or_else(|| Recovery::new(failure));
+        let mut recovery = known.unwrap_or_else(|| RecoveryTimes::new(failure));
         recovery.attempt = state.attempt.number;
         recovery.advance(&progress);
         Some(recovery)
@@ -89,8 +89,8 @@ impl Recovery {
         self.ends.len() == PHASES.len()
     }
 
-    fn new(failure: &AttemptFailure) -> Recovery {
-        Recovery { failure: failure.clone(), attempt: failure.attempt, ends: Vec::new() }
+    fn new(failure: &AttemptFailure) -> RecoveryTimes {
+        RecoveryTimes { failure: failure.clone(), attempt: failure.attempt, ends: Vec::new() }
     }
 
     fn advance(&mut self, progress: &RecoveryProgress) {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn phases_end_in_their_order() {
-        let mut recovery = Recovery::new(&failure());
+        let mut recovery = RecoveryTimes::new(&failure());
         let steps = [
             RecoveryProgress { now: UnixMillis(1800), ..RecoveryProgress::default() },
             RecoveryProgress { now: UnixMillis(1850), is_decided: true, ..RecoveryProgress::default() },
@@ -218,7 +218,7 @@ mod tests {
     /// If a spare replaces the lost stage, the group may train before the operator observes the loss.
     #[test]
     fn what_was_over_before_the_failure_was_known_took_no_time() {
-        let mut recovery = Recovery::new(&failure());
+        let mut recovery = RecoveryTimes::new(&failure());
         let all =
             RecoveryProgress { is_decided: true, are_created: true, are_started: true, ..RecoveryProgress::default() };
         recovery.advance(&RecoveryProgress { now: UnixMillis(1500), group: group([200, 300, 400]), ..all });
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn clocks_that_differ_make_no_phase_negative() {
-        let mut recovery = Recovery::new(&failure());
+        let mut recovery = RecoveryTimes::new(&failure());
         recovery.attempt = 4;
         // the failure is in the operator's future, and the times of stage 0 are before and after all other times
         let all =

@@ -76,7 +76,7 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
     let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined else { return Ok(None) };
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
-    notes.into_iter().for_each(|message| monitor.note(message));
+    monitor.notes(notes);
     let group_rank = roster.group_rank(context.env.rank as usize).unwrap_or_default();
     let config = &context.config.with_replicas_of(roster.members.len());
     let in_group = StageContext { group_rank, config, ..*context };
@@ -160,7 +160,7 @@ fn load_and_train(
             resume::load_weights(context, member, &mut plan, architecture, &mut stage, damage, snapshot)?
         }
     };
-    notes.into_iter().for_each(|message| monitor.note(message));
+    monitor.notes(notes);
     load_frozen_weights(context, member, &mut plan, architecture, &mut stage)?;
     setup.gather_loaded_weights(&plan, &mut stage, &mut links)?;
     let environments = setup.compare_environments(&mut plan, audits.as_mut())?;

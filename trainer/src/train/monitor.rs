@@ -62,6 +62,11 @@ impl StageMonitor {
         self.emit(&TrainingEvent::Note { message: message.into() });
     }
 
+    /// Emits each message as a note.
+    pub(crate) fn notes(&self, messages: impl IntoIterator<Item = String>) {
+        messages.into_iter().for_each(|message| self.note(message));
+    }
+
     /// Emits the progress of the preparation before the first step.
     pub(crate) fn preparing(&self, what: &str, done: u64, total: u64) {
         self.emit(&TrainingEvent::Preparing { what: what.to_owned(), done, total });

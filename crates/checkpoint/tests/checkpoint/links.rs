@@ -1,4 +1,4 @@
-//! Tests a link in the place of a checkpoint, and a checkpoint that was copied out of its job's folder.
+//! Tests a link that replaces a checkpoint, and a checkpoint that a user copied out of its job's folder.
 
 use std::os::unix::fs::symlink;
 

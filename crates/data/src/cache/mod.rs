@@ -169,7 +169,7 @@ fn prepare_in_parts(
     let prepared = PreparedCorpus {
         padding: own.padding().unwrap_or(prepared.padding),
         special_tokens: SpecialTokenIds {
-            each_token_ends_a_document: own.special_tokens().eos.len() > 1 && ends_documents_at_tokens(config, &corpus),
+            all_end_documents: own.special_tokens().eos.len() > 1 && ends_documents_at_tokens(config, &corpus),
             ..own.special_tokens().clone()
         },
         ..prepared

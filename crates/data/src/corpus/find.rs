@@ -10,7 +10,7 @@ use super::formats::{self, Format, unknown_format, with_compression};
 use super::{Corpus, CorpusFile};
 use crate::config::{DataConfig, DocumentFormat};
 use crate::error::DataError;
-use crate::source::{Listing, Source, SourceFile, Sources};
+use crate::source::{Source, SourceFile, SourceListing, Sources};
 
 impl Corpus {
     /// Finds the files of a job's sources and held-out sets.
@@ -30,7 +30,7 @@ impl Corpus {
     /// held-out sets have a file in common, or if all files of a source are held out.
     pub(super) fn of(
         config: &DataConfig,
-        mut list: impl FnMut(&str) -> Result<(Arc<dyn Source>, Listing), DataError>,
+        mut list: impl FnMut(&str) -> Result<(Arc<dyn Source>, SourceListing), DataError>,
     ) -> Result<Corpus, DataError> {
         let mut corpus = Corpus { on_bad_record: config.on_bad_record, ..Corpus::default() };
         let mut held_out = Vec::new();
@@ -70,7 +70,7 @@ impl Corpus {
         &mut self,
         paths: &[String],
         (documents, text_field): (DocumentFormat, &str),
-        list: &mut impl FnMut(&str) -> Result<(Arc<dyn Source>, Listing), DataError>,
+        list: &mut impl FnMut(&str) -> Result<(Arc<dyn Source>, SourceListing), DataError>,
     ) -> Result<BTreeMap<PathBuf, CorpusFile>, DataError> {
         if paths.is_empty() {
             return Err(DataError::NoPaths);

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::{DataConfig, TokenizerSource};
 use crate::examples::{compressed, example};
-use crate::source::{FileStamp, Listing, SourceFile};
+use crate::source::{FileStamp, SourceFile, SourceListing};
 
 /// The content of a piece, whether its document ends, the cursor at which reading can resume, and the bytes read.
 type ReadPiece = (String, bool, Option<Cursor>, u64);
@@ -112,14 +112,14 @@ impl Read for Short {
 }
 
 impl Source for InMemory {
-    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+    fn list(&self, pattern: &str) -> Result<SourceListing, DataError> {
         let files = self.0.lock().unwrap();
         let file = |(path, (stamp, _)): (&PathBuf, &(FileStamp, Vec<u8>))| {
             let name = path.display().to_string();
             SourceFile { path: path.clone(), matched: name.clone(), name, stamp: *stamp, digest: None }
         };
         let matching = files.iter().filter(|(path, _)| path.starts_with(pattern));
-        Ok(Listing { files: matching.map(file).collect(), folders: Vec::new() })
+        Ok(SourceListing { files: matching.map(file).collect(), folders: Vec::new() })
     }
 
     fn is_unchanged(&self, file: &SourceFile) -> Result<bool, DataError> {
@@ -167,11 +167,11 @@ struct Recorded {
 }
 
 impl Source for Recorded {
-    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+    fn list(&self, pattern: &str) -> Result<SourceListing, DataError> {
         let stamp = FileStamp { size: 9, ..FileStamp::default() };
         let digest = Some("etag:9:\"a\"".to_owned());
         let file = SourceFile { path: pattern.into(), name: pattern.into(), matched: pattern.into(), stamp, digest };
-        Ok(Listing { files: vec![file], folders: Vec::new() })
+        Ok(SourceListing { files: vec![file], folders: Vec::new() })
     }
 
     fn is_unchanged(&self, _: &SourceFile) -> Result<bool, DataError> {

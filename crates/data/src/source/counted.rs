@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Listing, Source, SourceFile};
+use super::{Source, SourceFile, SourceListing};
 use crate::error::DataError;
 
 /// Wraps a source, and counts the bytes that its readers return.
@@ -23,7 +23,7 @@ struct CountedReader {
 }
 
 impl Source for CountedSource {
-    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+    fn list(&self, pattern: &str) -> Result<SourceListing, DataError> {
         self.source.list(pattern)
     }
 

@@ -4,10 +4,10 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use stagecoach_hub::{Digest, Environment, HubClient, HubFile, HubUri, RetryPolicy};
+use stagecoach_hub::{Digest, Environment, HUB_RETRY_POLICY, HubClient, HubFile, HubUri};
 
-use super::waits::Waits;
-use super::{FileStamp, Listing, Source, SourceFile};
+use super::waits::reporting_waiter;
+use super::{FileStamp, Source, SourceFile, SourceListing};
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::surroundings::{EnvironmentVariables, OnWait};
@@ -21,8 +21,7 @@ const MAIN: &str = "main";
 /// Fails if a variable can't be used.
 pub fn hub_client(variables: &EnvironmentVariables, on_wait: &OnWait) -> Result<HubClient, DataError> {
     let environment = Environment::read(|name| variables.get(name))?;
-    let Waits { pause, notice } = Waits::reported_to(on_wait);
-    Ok(HubClient::new(environment, RetryPolicy::default(), pause, notice)?)
+    Ok(HubClient::new(environment, HUB_RETRY_POLICY, reporting_waiter(on_wait))?)
 }
 
 /// The files of all repositories of a hub. The path of a file is its URI at a commit.
@@ -42,7 +41,7 @@ impl HubFiles {
 }
 
 impl Source for HubFiles {
-    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+    fn list(&self, pattern: &str) -> Result<SourceListing, DataError> {
         let HubUri { repo, revision, path: glob } = pattern.parse()?;
         let commit = self.client.commit(&repo, revision.as_deref().unwrap_or(MAIN))?;
         let files = self.client.files(&repo, &commit, &glob)?.into_iter().map(|HubFile { path, size, digest }| {
@@ -55,7 +54,7 @@ impl Source for HubFiles {
                 digest: Some(digest.to_string()),
             }
         });
-        Ok(Listing { files: files.collect(), folders: Vec::new() })
+        Ok(SourceListing { files: files.collect(), folders: Vec::new() })
     }
 
     fn is_unchanged(&self, _: &SourceFile) -> Result<bool, DataError> {

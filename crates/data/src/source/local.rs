@@ -6,14 +6,12 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use glob::{MatchOptions, Pattern};
+use glob::Pattern;
+use stagecoach_remote::MATCH_OPTIONS;
 
-use super::{FileStamp, Listing, Source, SourceFile};
+use super::{FileStamp, Source, SourceFile, SourceListing};
 use crate::config::DataConfig;
 use crate::error::DataError;
-
-const OPTIONS: MatchOptions =
-    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
 /// The files of a volume. The path of a file is its real path, so that a file counts once even if several links lead to
 /// it.
@@ -83,7 +81,7 @@ impl LocalFiles {
         let root = Pattern::escape(&self.volume_root.to_string_lossy());
         let absolute = Path::new(&root).join(pattern);
         let mut paths = Vec::new();
-        for path in glob::glob_with(&absolute.to_string_lossy(), OPTIONS).map_err(bad)? {
+        for path in glob::glob_with(&absolute.to_string_lossy(), MATCH_OPTIONS).map_err(bad)? {
             let path = path.map_err(|error| {
                 let path = error.path().to_owned();
                 DataError::io("list", path)(error.into())
@@ -101,13 +99,13 @@ impl LocalFiles {
 }
 
 impl Source for LocalFiles {
-    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+    fn list(&self, pattern: &str) -> Result<SourceListing, DataError> {
         let (folders, files): (Vec<_>, Vec<_>) =
             self.matching_paths(pattern)?.into_iter().partition(|path| path.is_dir());
         if files.is_empty() {
             return Err(DataError::NoMatch { pattern: pattern.to_owned(), root: self.volume_root.clone() });
         }
-        Ok(Listing {
+        Ok(SourceListing {
             files: files.iter().map(|path| self.file(path)).collect::<Result<_, _>>()?,
             folders: folders.iter().map(|path| name_below(path, &self.volume_root)).collect(),
         })

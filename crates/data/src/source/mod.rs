@@ -31,7 +31,7 @@ pub(crate) trait Source: Debug + Send + Sync {
     ///
     /// # Errors
     /// Fails if the pattern is invalid or matches no file, or if the source can't be listed.
-    fn list(&self, pattern: &str) -> Result<Listing, DataError>;
+    fn list(&self, pattern: &str) -> Result<SourceListing, DataError>;
 
     /// Whether the file still has the contents that it had when it was listed.
     ///
@@ -55,7 +55,7 @@ pub(crate) trait Source: Debug + Send + Sync {
 
 /// The matches of a pattern.
 #[derive(Default)]
-pub(crate) struct Listing {
+pub(crate) struct SourceListing {
     pub(crate) files: Vec<SourceFile>,
     /// The names of the matched folders, in a source that has folders.
     pub(crate) folders: Vec<String>,
@@ -120,7 +120,7 @@ impl<'a> Sources<'a> {
     ///
     /// # Errors
     /// Fails if the scheme is unknown, or like [`Source::list`].
-    pub(crate) fn list(&mut self, pattern: &str) -> Result<(Arc<dyn Source>, Listing), DataError> {
+    pub(crate) fn list(&mut self, pattern: &str) -> Result<(Arc<dyn Source>, SourceListing), DataError> {
         let source: Arc<dyn Source> = match scheme(pattern) {
             None => {
                 let local = opened(&mut self.local, || LocalFiles::of_job(self.config))?;
@@ -141,7 +141,7 @@ impl<'a> Sources<'a> {
                 files
             }
         };
-        Ok((source, Listing { files, folders: Vec::new() }))
+        Ok((source, SourceListing { files, folders: Vec::new() }))
     }
 
     /// Returns the record of the job's remote files, including the newly listed files.

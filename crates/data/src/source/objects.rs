@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use stagecoach_objects::{Object, ObjectClient, ObjectError, ObjectUri, RetryPolicy};
+use stagecoach_objects::{OBJECT_RETRY_POLICY, Object, ObjectClient, ObjectError, ObjectUri};
 
-use super::waits::Waits;
-use super::{FileStamp, Listing, Source, SourceFile};
+use super::waits::reporting_waiter;
+use super::{FileStamp, Source, SourceFile, SourceListing};
 use crate::config::DataConfig;
 use crate::error::DataError;
 
@@ -26,15 +26,15 @@ impl ObjectFiles {
     /// # Errors
     /// Fails if the client can't be started.
     pub(super) fn of_job(config: &DataConfig) -> Result<ObjectFiles, DataError> {
-        let Waits { pause, notice } = Waits::reported_to(&config.on_wait);
-        Ok(ObjectFiles { client: ObjectClient::new(config.variables.iter(), RetryPolicy::default(), pause, notice)? })
+        let waiter = reporting_waiter(&config.on_wait);
+        Ok(ObjectFiles { client: ObjectClient::new(config.variables.iter(), OBJECT_RETRY_POLICY, waiter)? })
     }
 }
 
 impl Source for ObjectFiles {
-    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+    fn list(&self, pattern: &str) -> Result<SourceListing, DataError> {
         let uri: ObjectUri = pattern.parse().map_err(ObjectError::from)?;
-        Ok(Listing { files: self.client.list(&uri)?.iter().map(file).collect(), folders: Vec::new() })
+        Ok(SourceListing { files: self.client.list(&uri)?.iter().map(file).collect(), folders: Vec::new() })
     }
 
     fn is_unchanged(&self, file: &SourceFile) -> Result<bool, DataError> {

@@ -50,7 +50,7 @@ pub struct SpecialTokenIds {
     pub(crate) pad_decides_texts: bool,
     /// Whether every token of `eos` ends documents in this corpus, if there are several.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) each_token_ends_a_document: bool,
+    pub(crate) all_end_documents: bool,
 }
 
 impl SpecialTokenIds {
@@ -63,7 +63,7 @@ impl SpecialTokenIds {
         if self.pad_decides_texts {
             add("pad", json!(self.pad));
         }
-        if self.each_token_ends_a_document {
+        if self.all_end_documents {
             add("eos", json!(self.eos));
         }
         identity
@@ -215,7 +215,7 @@ impl Configs {
             other_than_before,
             has_names_of_job,
             pad_decides_texts: false,
-            each_token_ends_a_document: false,
+            all_end_documents: false,
         })
     }
 
@@ -304,4 +304,26 @@ fn added_ids<'a>(value: &'a Value, names: &'a Names) -> impl Iterator<Item = u32
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     let is_added = |id: &u32| names.added.keys().any(|name| (names.id_of)(name) == Some(*id));
     list.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).filter(is_added)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The token caches of all versions have these keys.
+    #[test]
+    fn the_keys_of_a_record_stay_the_same() {
+        let ids = SpecialTokenIds {
+            bos: Some(1),
+            eos: vec![2, 3],
+            pad: Some(4),
+            other_than_before: true,
+            has_names_of_job: true,
+            pad_decides_texts: true,
+            all_end_documents: true,
+        };
+        let record = json!({"bos": 1, "eos": [2, 3], "pad": 4, "otherThanBefore": true, "hasNamesOfJob": true,
+            "padDecidesTexts": true, "allEndDocuments": true});
+        assert_eq!(serde_json::to_value(ids).unwrap(), record);
+    }
 }

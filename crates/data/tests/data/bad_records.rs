@@ -129,7 +129,7 @@ fn lone_surrogates_are_replaced_and_counted() {
             assert_eq!(text, "a \u{fffd} b \u{fffd}");
             assert_eq!(
                 volume.prepare().unwrap().notes,
-                ["the texts have 2 halves of surrogate pairs without the second half: U+FFFD replaces each"]
+                ["the texts have 2 halves of surrogate pairs without the other half: U+FFFD replaces each"]
             );
         }
     }

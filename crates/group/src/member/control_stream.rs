@@ -21,7 +21,7 @@ pub(crate) struct ControlStream {
 
 /// The reason why a frame was not sent.
 #[derive(Debug)]
-pub(crate) enum SendError {
+pub(crate) enum FrameSendError {
     /// The message can't be encoded, or is too large.
     Encode(GroupError),
     /// The connection is closed. The receiving thread reports the reason.
@@ -35,16 +35,16 @@ impl ControlStream {
         Ok(ControlStream { stream, reader, writer })
     }
 
-    pub(crate) fn send(&self, message: &MemberMessage) -> Result<(), SendError> {
-        self.write(&encode_message(message).map_err(SendError::Encode)?)
+    pub(crate) fn send(&self, message: &MemberMessage) -> Result<(), FrameSendError> {
+        self.write(&encode_message(message).map_err(FrameSendError::Encode)?)
     }
 
     /// Sends an encoded message.
-    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), SendError> {
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), FrameSendError> {
         lock(&self.writer).write_all(bytes).map_err(|_| {
             // a part of the message may have been sent, so the connection can't be used any more
             self.shut_down();
-            SendError::Disconnected
+            FrameSendError::Disconnected
         })
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use stagecoach_api::contract::Mesh;
 
-use self::control_stream::{ControlStream, SendError};
+use self::control_stream::{ControlStream, FrameSendError};
 use self::inbox::Inbox;
 use self::join::{Joined, join};
 use crate::sync::spawn;
@@ -196,9 +196,11 @@ impl Member {
     fn send(&self, message: &MemberMessage) -> Result<(), GroupError> {
         match self.stream.send(message) {
             Ok(()) => Ok(()),
-            Err(SendError::Encode(error)) => Err(error),
+            Err(FrameSendError::Encode(error)) => Err(error),
             // the receiving thread reads the reason from the connection and stores it in the inbox
-            Err(SendError::Disconnected) => self.inbox.wait_for(|_| None::<Infallible>).map(|never| match never {}),
+            Err(FrameSendError::Disconnected) => {
+                self.inbox.wait_for(|_| None::<Infallible>).map(|never| match never {})
+            }
         }
     }
 }

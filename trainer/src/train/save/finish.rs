@@ -37,9 +37,7 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
         running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;
         if !state.streams.is_empty() {
             let notes = running.data_loader.as_ref().map(|data_loader| data_loader.stream_notes(state.step));
-            for message in notes.unwrap_or_default() {
-                running.note(message);
-            }
+            running.context.monitor.notes(notes.unwrap_or_default());
             // No step reads the windows after training. A window that can't be removed only uses space.
             running.data_loader = None;
             let windows = running.context.config.folder().join(WINDOWS);

@@ -148,7 +148,7 @@ impl<'a> GroupSetup<'a> {
         if self.context.is_leader()
             && !std::mem::replace(&mut carry_over.reported_missing_transports, !missing.is_empty())
         {
-            self.report(missing);
+            self.context.monitor.notes(missing);
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ impl<'a> GroupSetup<'a> {
         let has_unaudited = audits.is_some_and(|audits| audits.set_environments(environments.clone()));
         let unaudited = has_unaudited.then(|| "stages in different environments do not audit each other".to_owned());
         if self.context.is_leader() {
-            self.report(different.into_iter().chain(unaudited));
+            self.context.monitor.notes(different.into_iter().chain(unaudited));
         }
         Ok(environments)
     }
@@ -218,16 +218,12 @@ impl<'a> GroupSetup<'a> {
         let record = self.start_record(plan);
         let step = plan.trainer_state.step;
         match record.first_step > record.steps {
-            true => self.report([format!(
+            true => self.context.monitor.notes([format!(
                 "step {step} is trained, and the job has {} steps: nothing is left to train",
                 plan.steps
             )]),
             false => self.context.monitor.emit(&TrainingEvent::Started(record)),
         }
-    }
-
-    fn report(&self, messages: impl IntoIterator<Item = String>) {
-        messages.into_iter().for_each(|message| self.context.monitor.note(message));
     }
 
     /// Returns the stage's number in its replica.

@@ -104,7 +104,7 @@ fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
             vec![format!("the checkpoints after step {step} could not be moved to damaged/, and may be wrong: {error}")]
         };
         let messages = quarantine_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
-        messages.into_iter().for_each(|message| running.note(message));
+        running.context.monitor.notes(messages);
     }
     // no stage leaves before the leader has finished, because the loss of a stage may end the leader
     let _ = all_gather(running.member, topic::AUDIT, &());

@@ -300,7 +300,7 @@ fn all_documents_are_counted_over_resumes() {
         "the texts spell special tokens, which are trained on as the characters they are written with: [EOT] (2 times); \
          set data.specialTokens to Parse to make them tokens",
         "the tokenizer lacks characters of the corpus: 4 unknown tokens stand for them",
-        "the texts have 2 halves of surrogate pairs without the second half: U+FFFD replaces each",
+        "the texts have 2 halves of surrogate pairs without the other half: U+FFFD replaces each",
         "4 bad records are left out: 2 with null for text, 2 in invalid JSON; in corpus/a.jsonl (4)",
     ];
     assert!(undisturbed.iter().any(|(_, notes)| *notes == expected), "{undisturbed:#?}");

@@ -42,7 +42,7 @@ pub(crate) struct ClusterState {
     pub(crate) admitted_replicas: Option<u32>,
     /// The faults that may still happen.
     pub(crate) remaining_faults: Faults,
-    pub(crate) history: History,
+    pub(crate) history: PastFacts,
 }
 
 /// The job's place in a queue.
@@ -189,7 +189,7 @@ pub(crate) struct Faults {
 
 /// The past events on which the invariants depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct History {
+pub(crate) struct PastFacts {
     /// The highest attempt number that was recorded.
     pub(crate) highest: u64,
     /// The highest attempt number that was recorded before the status was lost.

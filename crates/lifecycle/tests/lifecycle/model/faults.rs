@@ -4,7 +4,7 @@
 use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::*;
 
-use super::cluster_state::{ClusterState, Faults, History, ModelOperator, ModelQueue, NOW, Write};
+use super::cluster_state::{ClusterState, Faults, ModelOperator, ModelQueue, NOW, PastFacts, Write};
 use super::model_pod::ModelProcess;
 use super::operator::Guard;
 use super::pods;
@@ -127,7 +127,7 @@ pub(super) fn apply_fault(cluster: &mut ClusterState, fault: ModelTransition) {
         ModelTransition::LoseStatus => {
             faults.status_losses -= 1;
             cluster.job.recorded = canonical(JobState::default());
-            cluster.history = History { highest_before_loss: cluster.history.highest, ..History::default() };
+            cluster.history = PastFacts { highest_before_loss: cluster.history.highest, ..PastFacts::default() };
             job_changed(cluster);
         }
         other => unreachable!("{other:?}"),

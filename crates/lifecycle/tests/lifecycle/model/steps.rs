@@ -5,7 +5,7 @@ use stagecoach_lifecycle::*;
 use stateright::{Model, Property};
 
 use super::cluster_state::{
-    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, ModelOperator, ModelQueue, ModelVolume, NOW, Name,
+    ClusterState, Faults, HORIZON_SECONDS, JobObject, ModelOperator, ModelQueue, ModelVolume, NOW, Name, PastFacts,
     StaleCache,
 };
 use super::faults::apply_fault;
@@ -159,7 +159,7 @@ impl Model for ClusterModel {
             admitted_replicas: self.is_elastic.then_some(1),
             queue: if self.is_queued { ModelQueue::Waiting(0) } else { ModelQueue::None },
             remaining_faults: self.faults.clone(),
-            history: History::default(),
+            history: PastFacts::default(),
         }]
     }
 

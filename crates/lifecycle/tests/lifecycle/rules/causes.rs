@@ -165,7 +165,7 @@ fn giving_up_on_a_stage_that_the_cluster_has_not_started_does_not_count() {
     let state = decide(&incomplete(vec![exited(0, 1, 980), ready(1)]), NOW).state;
     assert_eq!((state.last_failure.unwrap().reason, state.budget.counted), (FailureReason::Error, 1));
     let undecided = decide(&incomplete(vec![exited(0, 75, 995), ready(1)]), NOW);
-    // no stage is created in the place of the ended stage, because it would start without its peers
+    // the caller replaces no ended stage alone, because the replacement would start without its peers
     assert_eq!((undecided.state.last_failure, undecided.actions), (None, vec![]));
     // if the cluster has started all stages, the start-up timeout is a failure of the stages
     let state = decide(&running(vec![gave_up(), exited(1, 75, 980), exited(2, 75, 980)]), NOW).state;

@@ -44,7 +44,7 @@ TEST_BINARIES := $(filter-out system slow $(CLUSTER_TEST_BINARIES) $(NODE_TEST_B
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers datasets object-stores tensorboard collector grafana kueue-minors bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers datasets object-stores tensorboard collector grafana kueue-minors bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts crates downloads cluster-tools tools clean
 
 # The targets of the help, by group. The help shows a target without a group at its end.
 HELP_FIRST := run test lint e2e bench
@@ -70,7 +70,7 @@ help:
 	@echo
 	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start over)"
 
-run: trainer texts ## trains the sample job on this machine, with three stages as processes
+run: downloads trainer ## trains the sample job on this machine, with three stages as processes
 	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)
 
 test: build texts nvrtc ## runs the tests of every crate and of whole jobs, without root, Go and Kubernetes
@@ -276,6 +276,14 @@ libtorch: tools ## downloads libtorch into .libtorch/, and verifies its hash
 nvrtc: tools ## downloads NVIDIA's compiler for GPU kernels into a cache folder, for a test, and verifies its hash
 	@python3 scripts/fetch.py nvrtc $(CACHE)/nvrtc
 	@echo $(NVRTC)
+
+# The sources of the crates that this machine needs.
+crates: tools
+	@cargo fetch --quiet --locked --target $$(rustc -vV | sed -n 's/^host: //p')
+
+# These downloads wait for different servers, so they run in parallel.
+downloads: tools
+	@$(MAKE) --no-print-directory --jobs libtorch crates texts
 
 texts: tools ## downloads the Shakespeare plays into the workspace, and verifies their hash
 	@python3 scripts/fetch.py texts $(WORKSPACE)/corpus/shakespeare

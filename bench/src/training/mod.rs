@@ -86,7 +86,11 @@ fn check_losses(contenders: &[Contender], folder: &Path) -> BTreeMap<&'static st
         let difference = relative_difference(&losses, expected);
         let beside = format!("largest relative difference {difference:.1e}");
         line(&contender.name, format!("{:.6}", losses[CHECKED_STEPS - 1]), &beside);
-        assert!(difference <= TOLERANCE, "{}: its losses are others, so its times would mean nothing", contender.name);
+        assert!(
+            difference <= TOLERANCE,
+            "{}: its losses differ from PyTorch's, so its times would mean nothing",
+            contender.name
+        );
     }
     reference
 }

@@ -34,7 +34,7 @@ impl CheckpointLocation {
             _ => io("open", path)(e),
         })?;
         if !folder.is_dir() {
-            return Err(wrong("is no folder"));
+            return Err(wrong("is not a folder"));
         }
         let step = folder.file_name().and_then(|name| paths::parse_step_dir_name(name.to_str()?));
         let parent = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == CHECKPOINTS_DIR));
@@ -88,7 +88,7 @@ mod tests {
         );
         assert_eq!(CheckpointLocation::resolve(&job.join("step-00000012")).unwrap().step, None);
         fs::write(job.join("file"), "").unwrap();
-        for (wrong, words) in [("file", "is no folder"), ("missing", "no such folder")] {
+        for (wrong, words) in [("file", "is not a folder"), ("missing", "no such folder")] {
             assert!(CheckpointLocation::resolve(&job.join(wrong)).unwrap_err().to_string().contains(words));
         }
     }

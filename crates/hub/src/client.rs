@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stagecoach_files::AtomicFile;
+use stagecoach_remote::{PathPattern, RetryPolicy, Waiter};
 
 use crate::digest::Digest;
 use crate::environment::Environment;
@@ -13,10 +14,8 @@ use crate::error::HubError;
 use crate::file::{CommitFile, HubFile};
 use crate::hub::Hub;
 use crate::listing::Revision;
-use crate::pattern::FilePattern;
 use crate::reader::HubReader;
 use crate::repo::{Repo, encode_segment};
-use crate::retry::{Notice, Pause, RetryContext, RetryPolicy};
 use crate::status::RequestSubject;
 use crate::verified::DigestReader;
 
@@ -27,18 +26,13 @@ pub struct HubClient {
 }
 
 impl HubClient {
-    /// Returns a client that retries within `limits`. The client waits by calling `pause`, and announces each wait to
-    /// `notice`.
+    /// Returns a client that retries within the limits of `policy`. [`crate::HUB_RETRY_POLICY`] suits the hub. The
+    /// client waits with `waiter`.
     ///
     /// # Errors
     /// Returns `HubError::Environment` if the endpoint is not a URL.
-    pub fn new(
-        environment: Environment,
-        limits: RetryPolicy,
-        pause: Pause,
-        notice: Notice,
-    ) -> Result<HubClient, HubError> {
-        Ok(HubClient { hub: Arc::new(Hub::new(environment, RetryContext { limits, pause, notice })?) })
+    pub fn new(environment: Environment, policy: RetryPolicy, waiter: Waiter) -> Result<HubClient, HubError> {
+        Ok(HubClient { hub: Arc::new(Hub::new(environment, policy, waiter)?) })
     }
 
     /// Returns the current commit of a revision: a branch, a tag, a reference or a commit. Offline, the cache resolves
@@ -66,7 +60,8 @@ impl HubClient {
     /// # Errors
     /// Returns `HubError::NoMatch` if no file matches. Also fails if the listing can't be read.
     pub fn files(&self, repo: &Repo, commit: &str, pattern: &str) -> Result<Vec<HubFile>, HubError> {
-        let glob = FilePattern::parse(pattern)?;
+        let glob = PathPattern::parse(pattern)
+            .map_err(|reason| HubError::Pattern { pattern: pattern.to_owned(), reason: reason.to_owned() })?;
         let mut found = self.hub.find(repo, commit, &glob)?;
         if found.files.is_empty() {
             let (repo, commit, pattern) = (repo.clone(), commit.to_owned(), pattern.to_owned());

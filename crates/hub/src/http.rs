@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use stagecoach_remote::RetryPolicy;
 use ureq::http::header::{AUTHORIZATION, HeaderName, LOCATION, RANGE};
 use ureq::http::{HeaderMap, HeaderValue, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
@@ -12,13 +13,14 @@ use ureq::{Agent, Body, Error, Timeout};
 
 use crate::environment::{Environment, HubToken};
 use crate::error::HubError;
-use crate::retry::RetryPolicy;
 use crate::url::Url;
 
 /// The largest answer of the API that a client reads. A page of a listing has some hundreds of kilobytes.
 const LARGEST_DOCUMENT: u64 = 64 << 20;
 /// The largest body of a redirect that a client reads.
 const LARGEST_REDIRECT: u64 = 64 << 10;
+/// The largest number of consecutive redirects.
+const MAX_REDIRECTS: u32 = 10;
 
 /// The HTTP client of one hub and its CDN.
 #[derive(Debug)]
@@ -27,7 +29,6 @@ pub(crate) struct Http {
     pub(crate) endpoint: String,
     origin: Url,
     token: Option<HubToken>,
-    redirects: u32,
 }
 
 /// The answer to a request, after all redirects.
@@ -44,7 +45,7 @@ pub(crate) struct HubResponse {
 }
 
 impl Http {
-    pub(crate) fn new(environment: &Environment, limits: &RetryPolicy) -> Result<Http, HubError> {
+    pub(crate) fn new(environment: &Environment, policy: &RetryPolicy) -> Result<Http, HubError> {
         let endpoint = environment.endpoint.trim_end_matches('/').to_owned();
         let Some(url) = Url::parse(&endpoint) else {
             let reason = "it is not a URL".to_owned();
@@ -59,17 +60,17 @@ impl Http {
         // token
         let agent = Agent::config_builder()
             .tls_config(tls)
-            .timeout_resolve(Some(limits.connect))
-            .timeout_connect(Some(limits.connect))
-            .timeout_recv_response(Some(limits.silence))
-            .timeout_per_read(Some(limits.silence))
+            .timeout_resolve(Some(policy.connect))
+            .timeout_connect(Some(policy.connect))
+            .timeout_recv_response(Some(policy.silence))
+            .timeout_per_read(Some(policy.silence))
             .http_status_as_error(false)
             .max_redirects(0)
             .accept_encoding("identity")
             .user_agent(concat!("stagecoach/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        Ok(Http { agent, endpoint, origin: url, token: environment.token.clone(), redirects: limits.redirects })
+        Ok(Http { agent, endpoint, origin: url, token: environment.token.clone() })
     }
 
     /// Returns the URL of a path on the hub. The path is already encoded.
@@ -97,7 +98,7 @@ impl Http {
     pub(crate) fn get(&self, url: &Url, range: Option<&Range<u64>>) -> Result<HubResponse, HubError> {
         let mut url = url.clone();
         let mut hub_headers = None;
-        for _ in 0..=self.redirects {
+        for _ in 0..=MAX_REDIRECTS {
             let is_hub = url.is_within(&self.origin);
             let mut request = self.agent.get(url.to_string());
             if is_hub && let Some(authorization) = self.authorization() {

@@ -2,16 +2,16 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use stagecoach_remote::{RetryPolicy, Waiter};
 
 use crate::cache::Cache;
 use crate::environment::Environment;
 use crate::error::HubError;
 use crate::headers::next_link;
 use crate::http::{Http, header};
-use crate::retry::{RequestFailure, Retry, RetryContext};
+use crate::retry::{HubRetry, RequestFailure};
 use crate::signed::SignedUrls;
 use crate::status::{self, RequestSubject};
 use crate::url::Url;
@@ -23,7 +23,8 @@ pub(crate) struct Hub {
     /// Whether clients use only the cache.
     pub(crate) is_offline: bool,
     pub(crate) signed: SignedUrls,
-    patience: Arc<RetryContext>,
+    policy: RetryPolicy,
+    waiter: Waiter,
 }
 
 impl fmt::Debug for Hub {
@@ -34,15 +35,14 @@ impl fmt::Debug for Hub {
 }
 
 impl Hub {
-    pub(crate) fn new(environment: Environment, patience: RetryContext) -> Result<Hub, HubError> {
-        let http = Http::new(&environment, &patience.limits)?;
+    pub(crate) fn new(environment: Environment, policy: RetryPolicy, waiter: Waiter) -> Result<Hub, HubError> {
+        let http = Http::new(&environment, &policy)?;
         let cache = environment.cache.map(|root| Cache { root });
-        let (is_offline, signed, patience) = (environment.offline, SignedUrls::default(), Arc::new(patience));
-        Ok(Hub { http, cache, is_offline, signed, patience })
+        Ok(Hub { http, cache, is_offline: environment.offline, signed: SignedUrls::default(), policy, waiter })
     }
 
-    pub(crate) fn retry(&self) -> Retry {
-        Retry::new(self.patience.clone())
+    pub(crate) fn retry(&self) -> HubRetry {
+        HubRetry::new(self.policy, self.waiter.clone())
     }
 
     /// Returns the error of an offline client for `what`, which the cache lacks.

@@ -13,7 +13,7 @@ use crate::file::CommitFile;
 use crate::headers::{content_range, etag};
 use crate::http::{HubResponse, broken, header};
 use crate::hub::Hub;
-use crate::retry::{RequestFailure, Retry};
+use crate::retry::{HubRetry, RequestFailure};
 use crate::status::{self, RequestSubject};
 use crate::url::Url;
 
@@ -25,7 +25,7 @@ pub(crate) struct RangeReader {
     body: Option<OpenBody>,
     /// The server that sent the last bytes.
     host: String,
-    retry: Retry,
+    retry: HubRetry,
 }
 
 /// The body of an answer, while it is read.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use stagecoach_remote::PathPattern;
+
 use crate::error::HubError;
 use crate::file::HubFile;
 use crate::hub::Hub;
 use crate::listing::Entry;
-use crate::pattern::FilePattern;
 use crate::repo::{Repo, encode_path, encode_segment};
 use crate::status::RequestSubject;
 
@@ -41,7 +42,7 @@ impl Found {
 
 impl Hub {
     /// Finds the files of a commit that a pattern matches.
-    pub(crate) fn find(&self, repo: &Repo, commit: &str, glob: &FilePattern) -> Result<Found, HubError> {
+    pub(crate) fn find(&self, repo: &Repo, commit: &str, glob: &PathPattern) -> Result<Found, HubError> {
         match self.is_offline {
             true => self.cached_files(repo, commit, glob),
             false => self.listed_files(repo, commit, glob),
@@ -49,7 +50,7 @@ impl Hub {
     }
 
     /// Finds files in the cache.
-    fn cached_files(&self, repo: &Repo, commit: &str, glob: &FilePattern) -> Result<Found, HubError> {
+    fn cached_files(&self, repo: &Repo, commit: &str, glob: &PathPattern) -> Result<Found, HubError> {
         let missing = || self.not_cached(format!("commit {commit} of the {repo}"));
         let cache = self.cache.as_ref().ok_or_else(missing)?;
         let paths = cache.paths(repo, commit)?.ok_or_else(missing)?;
@@ -59,12 +60,12 @@ impl Hub {
     }
 
     /// Finds files in the hub's listing.
-    fn listed_files(&self, repo: &Repo, commit: &str, glob: &FilePattern) -> Result<Found, HubError> {
-        let (folder, entries) = match self.entries(repo, commit, &glob.folder, glob.is_deep) {
-            Err(HubError::NoFile { .. }) if !glob.folder.is_empty() => {
+    fn listed_files(&self, repo: &Repo, commit: &str, glob: &PathPattern) -> Result<Found, HubError> {
+        let (folder, entries) = match self.entries(repo, commit, glob.folder(), glob.is_deep()) {
+            Err(HubError::NoFile { .. }) if !glob.folder().is_empty() => {
                 (String::new(), self.entries(repo, commit, "", false)?)
             }
-            entries => (glob.folder.clone(), entries?),
+            entries => (glob.folder().to_owned(), entries?),
         };
         let paths = entries.iter().map(|entry| entry.path.clone()).collect();
         let mut files = Vec::new();

@@ -1,8 +1,11 @@
 // libtorch's flash attention (Dao 2023) over sequences of any lengths, which tch does not expose. It runs only on GPUs.
 // Both functions call it through libtorch's dispatcher, so that this file compiles and links without CUDA.
 
-#include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/empty.h>
 
 #include <optional>
 

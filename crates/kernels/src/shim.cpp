@@ -1,11 +1,13 @@
 // C functions for the CPU kernels on tensors, and for parts of libtorch that tch does not expose. A function that can
 // fail returns 0, or -1 with a message in sc_last_error(). The caller owns the returned tensors.
 
-#include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Version.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/cpu/Utils.h>
 #include <ATen/native/CPUBlas.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/headeronly/version.h>
 

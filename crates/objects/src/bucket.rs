@@ -9,11 +9,12 @@ use futures::stream::BoxStream;
 use object_store::list::{PaginatedListOptions, PaginatedListResult};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta};
+use stagecoach_remote::{Retry, RetryPolicy, Waiter};
 use tokio::runtime::Runtime;
 
 use crate::error::ObjectError;
 use crate::object::Object;
-use crate::retry::{Retry, RetryContext};
+use crate::retry::wait_to_retry;
 use crate::settings::{ListableStore, StoreVariables};
 use crate::uri::{ObjectUri, UriError};
 use crate::verdict::{response, verdict};
@@ -22,7 +23,8 @@ use crate::verdict::{response, verdict};
 #[derive(Debug)]
 pub(crate) struct ClientShared {
     pub(crate) settings: StoreVariables,
-    pub(crate) patience: Arc<RetryContext>,
+    pub(crate) policy: RetryPolicy,
+    pub(crate) waiter: Waiter,
     pub(crate) runtime: Runtime,
 }
 
@@ -46,12 +48,12 @@ pub(crate) type Chunks = BoxStream<'static, object_store::Result<bytes::Bytes>>;
 
 impl Bucket {
     pub(crate) fn open(shared: &Arc<ClientShared>, uri: ObjectUri) -> Result<Bucket, ObjectError> {
-        let store = shared.settings.open(&uri, &shared.patience.limits)?;
+        let store = shared.settings.open(&uri, &shared.policy)?;
         Ok(Bucket { uri, store, shared: Arc::clone(shared) })
     }
 
     pub(crate) fn retry(&self) -> Retry {
-        Retry::new(Arc::clone(&self.shared.patience))
+        Retry::new(self.shared.policy, self.shared.waiter.clone())
     }
 
     /// Blocks until a future is ready.
@@ -135,7 +137,7 @@ impl Bucket {
         loop {
             match self.wait_for(request()) {
                 Ok(answer) => return Ok(answer),
-                Err(error) => retry.wait(self.verdict(&error, key))?,
+                Err(error) => wait_to_retry(&mut retry, self.verdict(&error, key))?,
             }
         }
     }

@@ -5,11 +5,12 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stagecoach_remote::{RetryPolicy, Waiter};
+
 use crate::bucket::{Bucket, ClientShared};
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::reader::ObjectReader;
-use crate::retry::{Notice, Pause, RetryContext, RetryPolicy};
 use crate::settings::StoreVariables;
 use crate::uri::ObjectUri;
 
@@ -23,21 +24,20 @@ pub struct ObjectClient {
 
 impl ObjectClient {
     /// Returns a client that `variables` configure: `AWS_*`, `GOOGLE_*` and `AZURE_*`, with their meaning in
-    /// `object_store`. The client waits by calling `pause`, and announces each wait to `notice`.
+    /// `object_store`. The client retries within the limits of `policy`, and waits with `waiter`.
+    /// [`crate::OBJECT_RETRY_POLICY`] suits the stores.
     ///
     /// # Errors
     /// Returns `ObjectError::Runtime` if the system can't start a thread.
     pub fn new(
         variables: impl IntoIterator<Item = (String, String)>,
-        limits: RetryPolicy,
-        pause: Pause,
-        notice: Notice,
+        policy: RetryPolicy,
+        waiter: Waiter,
     ) -> Result<ObjectClient, ObjectError> {
         // the runtime has one thread, because connections need a thread while no reader is active
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| ObjectError::Runtime { reason: error.to_string() })?;
-        let patience = Arc::new(RetryContext { limits, pause, notice });
-        let shared = ClientShared { settings: StoreVariables::new(variables), patience, runtime };
+        let shared = ClientShared { settings: StoreVariables::new(variables), policy, waiter, runtime };
         Ok(ObjectClient { shared: Arc::new(shared), buckets: Arc::default() })
     }
 

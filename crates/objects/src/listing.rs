@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
+use stagecoach_remote::PathPattern;
+
 use crate::bucket::Bucket;
 use crate::error::ObjectError;
 use crate::object::Object;
-use crate::pattern::KeyPattern;
 
 /// The largest number of keys that an error names.
 const NAMED_KEYS: usize = 3;
@@ -16,13 +17,14 @@ impl Bucket {
     /// # Errors
     /// Returns `ObjectError::NoMatch` if no object matches. Also fails if the bucket can't be listed.
     pub(crate) fn matches(&self, text: &str) -> Result<Vec<Object>, ObjectError> {
-        let pattern = KeyPattern::parse(text)?;
-        let objects = match pattern.is_literal {
+        let pattern = PathPattern::parse(text)
+            .map_err(|reason| ObjectError::Pattern { pattern: text.to_owned(), reason: reason.to_owned() })?;
+        let objects = match pattern.is_literal() {
             true => self.find(text)?,
             false => self.list(&pattern)?,
         };
         if objects.is_empty() {
-            let nearest = self.nearest(&pattern.prefix)?;
+            let nearest = self.nearest(pattern.prefix())?;
             return Err(ObjectError::NoMatch { uri: self.uri.with_key(text), nearest });
         }
         Ok(objects)
@@ -36,11 +38,11 @@ impl Bucket {
         }
     }
 
-    fn list(&self, pattern: &KeyPattern) -> Result<Vec<Object>, ObjectError> {
+    fn list(&self, pattern: &PathPattern) -> Result<Vec<Object>, ObjectError> {
         let (mut found, mut folders) = (Vec::new(), HashSet::new());
         let mut page_token = None;
         loop {
-            let page = self.page(&pattern.prefix, pattern.is_deep, page_token)?;
+            let page = self.page(pattern.prefix(), pattern.is_deep(), page_token)?;
             folders.extend(page.result.common_prefixes.iter().map(ToString::to_string));
             for meta in page.result.objects {
                 let key = meta.location.as_ref();

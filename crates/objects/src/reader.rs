@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use futures::StreamExt;
+use stagecoach_remote::Retry;
 
 use crate::bucket::{Bucket, Chunks};
 use crate::error::ObjectError;
 use crate::object::Object;
-use crate::retry::Retry;
+use crate::retry::wait_to_retry;
 
 /// A reader of a range of an object's bytes. The reader sends no request before the first read.
 pub(crate) struct ObjectReader {
@@ -65,7 +66,7 @@ impl Read for ObjectReader {
                 }
                 Err(error) => {
                     self.chunks = None;
-                    self.retry.wait(error)?;
+                    wait_to_retry(&mut self.retry, error)?;
                 }
             }
         }

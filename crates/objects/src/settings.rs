@@ -9,13 +9,13 @@ use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use stagecoach_remote::RetryPolicy;
 use url::Url;
 
 use crate::error::ObjectError;
 use crate::failure::reason;
 use crate::http::Connector;
 use crate::provider::Provider;
-use crate::retry::RetryPolicy;
 use crate::uri::ObjectUri;
 
 /// A store that reads the objects of a bucket, and lists them in pages.
@@ -44,7 +44,7 @@ impl StoreVariables {
     ///
     /// # Errors
     /// Fails if a variable can't be used or is missing.
-    pub(crate) fn open(&self, bucket: &ObjectUri, limits: &RetryPolicy) -> Result<Arc<dyn ListableStore>, ObjectError> {
+    pub(crate) fn open(&self, bucket: &ObjectUri, policy: &RetryPolicy) -> Result<Arc<dyn ListableStore>, ObjectError> {
         let (provider, name) = (bucket.provider, bucket.bucket.as_str());
         self.check(provider)?;
         let endpoint = self.endpoint(provider)?;
@@ -52,8 +52,8 @@ impl StoreVariables {
         // a body that makes progress has no timeout
         let options = ClientOptions::new()
             .with_timeout_disabled()
-            .with_connect_timeout(limits.connect)
-            .with_read_timeout(limits.silence)
+            .with_connect_timeout(policy.connect)
+            .with_read_timeout(policy.silence)
             .with_allow_http(is_http || provider == Provider::Google);
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let variables = self.0.iter().filter(|(variable, _)| variable.starts_with(provider.prefix()));

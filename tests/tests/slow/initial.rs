@@ -55,8 +55,9 @@ fn fresh() -> String {
     let config = read_json(&hugging_face().join("config.json"));
     let number = |field: &str| config[field].to_string();
     format!(
-        "  model: {{type: Llama, llama: {{hiddenSize: {}, numHiddenLayers: {}, numAttentionHeads: {}, numKeyValueHeads: {}, \
-         intermediateSize: {}, vocabSize: {}, maxPositionEmbeddings: {}, ropeTheta: {}, rmsNormEps: {}}}}}\n",
+        "  model: {{type: Llama, llama: {{hiddenSize: {}, numHiddenLayers: {}, numAttentionHeads: {}, \
+         numKeyValueHeads: {}, intermediateSize: {}, vocabSize: {}, maxPositionEmbeddings: {}, ropeTheta: {}, \
+         rmsNormEps: {}}}}}\n",
         number("hidden_size"),
         number("num_hidden_layers"),
         number("num_attention_heads"),
@@ -275,7 +276,8 @@ fn a_checkpoint_has_the_files_of_its_source() {
     assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
     says(
         &refused,
-        "data.tokenizer.file.eos is <end>, and the tokenizer has no such token: name another, its special tokens are [BOT], [EOT], [PAD]",
+        "data.tokenizer.file.eos is <end>, and the tokenizer has no such token: name another, its special tokens are \
+         [BOT], [EOT], [PAD]",
     );
 }
 
@@ -336,7 +338,8 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
         (
             "other heads",
             init("one", yaml(&other, &heads)),
-            "numAttentionHeads is 8 here and 4 there, numKeyValueHeads is 4 here and 2 there, headDim is 2 here and 4 there",
+            "numAttentionHeads is 8 here and 4 there, numKeyValueHeads is 4 here and 2 there, headDim is 2 here and \
+             4 there",
         ),
         (
             "another rotation",
@@ -348,7 +351,7 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
         ("another tokenizer", init("one", retrained), "trained with another tokenizer"),
         ("no model", init("corpus", yaml(&other, &fresh())), "holds no model"),
         ("no folder", yaml(&other, &pretrained("nowhere")), "there is no such folder"),
-        ("both", init("one", yaml(&other, &pretrained("tiny"))), "set one of both"),
+        ("both", init("one", yaml(&other, &pretrained("tiny"))), "already has weights"),
         (
             "long sequences",
             yaml(&other, &pretrained("tiny")).replace("sequenceLength: 24", "sequenceLength: 4096"),

@@ -160,7 +160,7 @@ fn a_difference_is_reported_with_step_and_values() {
     for (arguments, words) in [
         (&["--step", "21"][..], "the record in"),
         (&["--step", "5", "--until", "4"], "--until is 4, before --step 5"),
-        (&["--step", "5", "--workspace", "/nowhere"], "is no folder"),
+        (&["--step", "5", "--workspace", "/nowhere"], "is not a folder"),
     ] {
         let (code, printed) = run(&[&["replay", text(&folder)], arguments].concat());
         assert_eq!(code, Some(1), "{printed}");

@@ -185,7 +185,7 @@ fn a_workspace_that_is_no_folder_is_named_and_not_created() {
         let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(folder).output().unwrap();
         assert_eq!(output.status.code(), Some(78));
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(printed.contains(&format!("{} is no folder", folder.display())), "{printed}");
+        assert!(printed.contains(&format!("{} is not a folder", folder.display())), "{printed}");
     }
     assert!(!misspelt.exists());
 }

@@ -271,7 +271,7 @@ fn a_request_that_cannot_be_met_is_one_sentence() {
     let (job, missing, empty) = (at("small"), at("missing"), at("corpus"));
     for word in ["list", "show", "verify"] {
         refused(&["checkpoint", word, text(&missing)], 1, "missing: there is no such folder");
-        refused(&["checkpoint", word, text(&at("small.yaml"))], 1, "is no folder");
+        refused(&["checkpoint", word, text(&at("small.yaml"))], 1, "is not a folder");
     }
     assert!(checkpoint("list", &empty, &[]).contains("has no checkpoints"));
     assert_eq!(json("list", &empty, &[]), serde_json::json!([]));

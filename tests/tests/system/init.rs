@@ -83,7 +83,7 @@ fn without_a_corpus_or_with_a_bad_name_it_says_what_to_do() {
     corpus::write(path);
     refused(path, &["--name", "My Job"], &["metadata.name", "\"My Job\" is not a DNS-1035 label"]);
     refused(path, &["--stages", "0"], &["--stages"]);
-    refused(&path.join("nowhere"), &[], &["nowhere is no folder"]);
+    refused(&path.join("nowhere"), &[], &["nowhere is not a folder"]);
 }
 
 /// Copies the tiny model to the folder `name` of the workspace.
@@ -151,7 +151,7 @@ fn a_model_that_no_job_can_start_from_is_refused() {
     let outside = hugging_face().display().to_string();
     refused(path, &["--from", &outside], &["is not in a folder below the workspace", "copy it there"]);
     refused(path, &["--from", "hf://owner/name"], &["--from hf://owner/name is a URI, expected a folder below"]);
-    refused(path, &["--from", &path.join("no").display().to_string()], &["there is no folder"]);
+    refused(path, &["--from", &path.join("no").display().to_string()], &["there is not a folder"]);
     refused(path, &["--from", &path.join("corpus").display().to_string()], &["corpus/config.json: could not be read"]);
     let tokenizer = path.join("tiny/tokenizer.json");
     let text = std::fs::read_to_string(&tokenizer).unwrap();

@@ -110,8 +110,16 @@ fn stage_table(timeline: &Timeline, placement: &Placement, partition: &[usize]) 
         row
     };
     let rows = ranks.into_iter().enumerate().map(row).collect();
-    let header =
-        ["stage", "layers", "computation", "bubble", "of it messages", "of its share", "replicas", "of it hidden"];
+    let header = [
+        "stage",
+        "layers",
+        "computation",
+        "bubble",
+        "exposed communication",
+        "imbalance",
+        "data parallel",
+        "overlapped",
+    ];
     let columns = if has_replicas { header.len() } else { header.len() - 2 };
     table(Some(&header[..columns]), &(0..columns).collect::<Vec<usize>>(), rows)
 }

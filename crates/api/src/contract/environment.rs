@@ -217,7 +217,8 @@ impl Vars {
         let mesh = Mesh { stages: number_or(env::STAGES, world_size)?, data_parallel };
         if mesh.ranks() != world_size {
             return wrong(format!(
-                "is {world_size}, but {} times {} is {} times {data_parallel}: both are the number of the job's processes",
+                "is {world_size}, but {} times {} is {} times {data_parallel}: the product must be WORLD_SIZE, the \
+                 number of the job's processes",
                 env::STAGES,
                 env::DATA_PARALLEL,
                 mesh.stages
@@ -240,7 +241,7 @@ impl Vars {
         let text = self.text(variable)?;
         text.parse().map_err(|_| ContractError {
             variable,
-            message: format!("is \"{}\", expected a whole number that fits", text.escape_debug()),
+            message: format!("is \"{}\", expected a whole number in the range of the variable", text.escape_debug()),
         })
     }
 }

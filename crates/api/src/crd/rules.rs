@@ -90,22 +90,28 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "",
         ".metadata.name",
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or digit",
+        "is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or \
+         digit",
     ),
     (
         "",
         ".metadata.name",
         // A hostname has at most 63 characters. A pod's name adds 8 characters, which are two dashes and an attempt
         // number of six digits, and the stage's number. With replicas, it also adds a dash and the replica's number.
-        "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52) - (has(self.spec.elastic) ? (self.spec.elastic.maxDataParallel <= 10 ? 2 : self.spec.elastic.maxDataParallel <= 100 ? 3 : 4) : self.spec.dataParallel == 1 ? 0 : self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
-        "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more, and a replica's number takes 2 to 4 of them",
+        "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : \
+         self.spec.stages <= 100 ? 53 : 52) - (has(self.spec.elastic) ? (self.spec.elastic.maxDataParallel <= 10 ? 2 \
+         : self.spec.elastic.maxDataParallel <= 100 ? 3 : 4) : self.spec.dataParallel == 1 ? 0 : \
+         self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
+        "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most \
+         54 fit with up to 10 stages, 53 with up to 100, 52 with more, and a replica's number takes 2 to 4 of them",
     ),
     (
         "",
         ".metadata.name",
         // A job that has a status passes the rule, because an older version may have accepted its name.
         "self.spec.spares == 0 || size(self.metadata.name) <= 48 || has(self.status)",
-        "is too long for a job with spares: their pods are called <name>-spare-<number>-<attempt> and a hostname has at most 63 characters, so at most 48 fit",
+        "is too long for a job with spares: their pods are called <name>-spare-<number>-<attempt> and a hostname has \
+         at most 63 characters, so at most 48 fit",
     ),
     (
         "spec.managedBy",
@@ -135,13 +141,17 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".trainer.type",
         "self.trainer.type != 'Custom' || !has(self.model) && !has(self.data) && !has(self.training)",
-        "is Custom, but model, data or training is set, and only the built-in trainer uses them: remove them, and configure the custom trainer with the template's command",
+        "is Custom, but model, data or training is set, and only the built-in trainer uses them: remove them, and \
+         configure the custom trainer with the template's command",
     ),
     (
         "spec",
         ".trainer.type",
-        "self.trainer.type != 'Custom' || has(self.template) && has(self.template.spec) && has(self.template.spec.containers) && self.template.spec.containers.exists(container, container.name == 'trainer')",
-        "is Custom, but spec.template.spec.containers has no container called `trainer`: add it; its command is the trainer",
+        "self.trainer.type != 'Custom' || has(self.template) && has(self.template.spec) && \
+         has(self.template.spec.containers) && self.template.spec.containers.exists(container, container.name == \
+         'trainer')",
+        "is Custom, but spec.template.spec.containers has no container called `trainer`: add it; its command is the \
+         trainer",
     ),
     (
         "spec",
@@ -152,15 +162,20 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec",
         ".dataParallel",
-        "!has(self.training) || !has(self.training.gradientBlocks) || self.dataParallel <= self.training.gradientBlocks",
+        "!has(self.training) || !has(self.training.gradientBlocks) || self.dataParallel <= \
+         self.training.gradientBlocks",
         "is more than training.gradientBlocks: a replica computes at least one block",
     ),
     (
         "spec",
         ".dataParallel",
         // The divisor is the default of `gradientBlocks`: the smallest power of two that is at least `dataParallel`.
-        "!has(self.training) || has(self.training.gradientBlocks) || self.training.microbatches % (self.dataParallel <= 1 ? 1 : self.dataParallel <= 2 ? 2 : self.dataParallel <= 4 ? 4 : self.dataParallel <= 8 ? 8 : self.dataParallel <= 16 ? 16 : self.dataParallel <= 32 ? 32 : self.dataParallel <= 64 ? 64 : self.dataParallel <= 128 ? 128 : 256) == 0",
-        "needs microbatches that are a multiple of it, rounded up to a power of two: the trainer adds gradients in as many blocks",
+        "!has(self.training) || has(self.training.gradientBlocks) || self.training.microbatches % (self.dataParallel \
+         <= 1 ? 1 : self.dataParallel <= 2 ? 2 : self.dataParallel <= 4 ? 4 : self.dataParallel <= 8 ? 8 : \
+         self.dataParallel <= 16 ? 16 : self.dataParallel <= 32 ? 32 : self.dataParallel <= 64 ? 64 : \
+         self.dataParallel <= 128 ? 128 : 256) == 0",
+        "needs microbatches that are a multiple of it, rounded up to a power of two: the trainer adds gradients in \
+         as many blocks",
     ),
     (
         "spec",
@@ -171,14 +186,18 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec",
         ".elastic.maxDataParallel",
-        "!has(self.elastic) || !has(self.training) || !has(self.training.gradientBlocks) || self.elastic.maxDataParallel <= self.training.gradientBlocks",
+        "!has(self.elastic) || !has(self.training) || !has(self.training.gradientBlocks) || \
+         self.elastic.maxDataParallel <= self.training.gradientBlocks",
         "is more than training.gradientBlocks: a replica computes at least one block",
     ),
     (
         "spec",
         ".elastic.maxDataParallel",
-        "!has(self.elastic) || !has(self.training) || has(self.training.gradientBlocks) || [1, 2, 4, 8, 16, 32, 64, 128, 256].exists_one(blocks, blocks >= self.elastic.maxDataParallel && blocks < 2 * self.elastic.maxDataParallel && self.training.microbatches % blocks == 0)",
-        "needs microbatches that are a multiple of it, rounded up to a power of two: the trainer adds gradients in as many blocks",
+        "!has(self.elastic) || !has(self.training) || has(self.training.gradientBlocks) || [1, 2, 4, 8, 16, 32, 64, \
+         128, 256].exists_one(blocks, blocks >= self.elastic.maxDataParallel && blocks < 2 * \
+         self.elastic.maxDataParallel && self.training.microbatches % blocks == 0)",
+        "needs microbatches that are a multiple of it, rounded up to a power of two: the trainer adds gradients in \
+         as many blocks",
     ),
     (
         "spec.elastic",
@@ -202,7 +221,8 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".spares",
         "!has(self.elastic) || self.spares == 0",
-        "is given, but an elastic job continues without a lost replica and uses no spares: remove spares or elastic",
+        "is given, but an elastic job that loses a replica continues with the others and uses no spares: remove \
+         spares or elastic",
     ),
     (
         "spec",
@@ -226,30 +246,35 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".spares",
         "self.spares == 0 || self.restart.reformTimeoutSeconds > 0",
-        "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends the whole group, and a spare has no group to join",
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends the whole group, and a \
+         spare has no group to join",
     ),
     (
         "spec",
         ".data.sequenceLength",
-        "!has(self.data) || !has(self.model) || !has(self.model.llama) || self.data.sequenceLength <= self.model.llama.maxPositionEmbeddings",
+        "!has(self.data) || !has(self.model) || !has(self.model.llama) || self.data.sequenceLength <= \
+         self.model.llama.maxPositionEmbeddings",
         "is more than the model's maxPositionEmbeddings: shorten the one or raise the other",
     ),
     (
         "spec",
         ".model.llama.vocabSize",
-        "!has(self.data) || !has(self.data.tokenizer.train) || !has(self.model) || !has(self.model.llama) || !has(self.model.llama.vocabSize) || self.model.llama.vocabSize >= self.data.tokenizer.train.vocabSize",
+        "!has(self.data) || !has(self.data.tokenizer.train) || !has(self.model) || !has(self.model.llama) || \
+         !has(self.model.llama.vocabSize) || self.model.llama.vocabSize >= self.data.tokenizer.train.vocabSize",
         "is less than the tokenizer's vocabSize: remove it, and the model uses the tokenizer's",
     ),
     (
         "spec",
         ".pipeline.partition.layers",
-        "!has(self.pipeline.partition.layers) || !has(self.model) || !has(self.model.llama) || self.pipeline.partition.layers.sum() == self.model.llama.numHiddenLayers",
+        "!has(self.pipeline.partition.layers) || !has(self.model) || !has(self.model.llama) || \
+         self.pipeline.partition.layers.sum() == self.model.llama.numHiddenLayers",
         "does not add up to the model's numHiddenLayers: every layer is in exactly one chunk",
     ),
     (
         "spec.model.llama",
         ".numKeyValueHeads",
-        "!has(self.numKeyValueHeads) || self.numKeyValueHeads < 1 || self.numAttentionHeads % self.numKeyValueHeads == 0",
+        "!has(self.numKeyValueHeads) || self.numKeyValueHeads < 1 || self.numAttentionHeads % self.numKeyValueHeads \
+         == 0",
         "does not divide numAttentionHeads: each key-value head serves the same number of query heads",
     ),
     (
@@ -261,51 +286,67 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec.model.llama",
         ".headDim",
-        "(has(self.headDim) ? self.headDim : self.numAttentionHeads < 1 ? 0 : self.hiddenSize / self.numAttentionHeads) % 2 == 0",
-        "(or hiddenSize / numAttentionHeads, if it is absent) is odd; rotary embeddings rotate pairs of elements, so it must be even",
+        "(has(self.headDim) ? self.headDim : self.numAttentionHeads < 1 ? 0 : self.hiddenSize / \
+         self.numAttentionHeads) % 2 == 0",
+        "(or hiddenSize / numAttentionHeads, if it is absent) is odd; rotary embeddings rotate pairs of elements, so \
+         it must be even",
     ),
     (
         "spec",
         ".training",
-        "!has(self.training) || !has(self.training.lora) && (!has(self.training.freeze) || size(self.training.freeze) == 0) || has(self.checkpoint.initFrom) || has(self.model) && has(self.model.pretrained)",
-        "freezes weights (lora or freeze), but the initial weights are random: give a model of type Pretrained, or checkpoint.initFrom",
+        "!has(self.training) || !has(self.training.lora) && (!has(self.training.freeze) || \
+         size(self.training.freeze) == 0) || has(self.checkpoint.initFrom) || has(self.model) && \
+         has(self.model.pretrained)",
+        "freezes weights (lora or freeze), but the initial weights are random: give a model of type Pretrained, or \
+         checkpoint.initFrom",
     ),
     (
         "spec.training",
         ".freeze",
         "!has(self.lora) || !has(self.freeze) || size(self.freeze) == 0",
-        "is given, and adapters (training.lora) freeze every weight of the model: remove one of them",
+        "is given, but training.lora already freezes every weight of the model: remove freeze or lora",
     ),
     ("spec.data", "", "has(self.paths) || has(self.sources)", "has neither paths nor sources: give one of them"),
     ("spec.data", "", "!has(self.paths) || !has(self.sources)", "has both paths and sources: remove one of them"),
     (
         "spec.data",
         ".format",
-        "!has(self.chatTemplate) && !has(self.chatDate) && self.onLongConversation == 'Fail' || (self.format != 'Text' || has(self.sources) && self.sources.exists(source, has(source.format) && source.format != 'Text') || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format != 'Text'))",
-        "is Text, but chatTemplate, chatDate or onLongConversation is set, and they apply to conversations alone: remove them, or set format to Chat or PromptCompletion",
+        "!has(self.chatTemplate) && !has(self.chatDate) && self.onLongConversation == 'Fail' || (self.format != \
+         'Text' || has(self.sources) && self.sources.exists(source, has(source.format) && source.format != 'Text') \
+         || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && \
+         set.format != 'Text'))",
+        "is Text, but chatTemplate, chatDate or onLongConversation is set, and they apply to conversations alone: \
+         remove them, or set format to Chat or PromptCompletion",
     ),
     (
         "spec.data",
         ".tokenizer.type",
-        "self.tokenizer.type == 'File' || !(self.format != 'Text' || has(self.sources) && self.sources.exists(source, has(source.format) && source.format != 'Text') || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format != 'Text'))",
-        "is Train, but conversations need the special tokens and the chat template of a model: name the model's tokenizer with type File",
+        "self.tokenizer.type == 'File' || !(self.format != 'Text' || has(self.sources) && \
+         self.sources.exists(source, has(source.format) && source.format != 'Text') || has(self.evaluation) && \
+         has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format != 'Text'))",
+        "is Train, but conversations need the special tokens and the chat template of a model: name the model's \
+         tokenizer with type File",
     ),
     (
         "spec.data",
         ".textField",
-        "self.textField == 'text' || self.format == 'Text' || (has(self.sources) && self.sources.exists(source, has(source.format) && source.format == 'Text') || has(self.evaluation) && has(self.evaluation.sets) && self.evaluation.sets.exists(set, has(set.format) && set.format == 'Text'))",
+        "self.textField == 'text' || self.format == 'Text' || (has(self.sources) && self.sources.exists(source, \
+         has(source.format) && source.format == 'Text') || has(self.evaluation) && has(self.evaluation.sets) && \
+         self.evaluation.sets.exists(set, has(set.format) && set.format == 'Text'))",
         "is given, and no source has the format Text: remove it, since conversations have fields of their own",
     ),
     (
         "spec.data",
         ".sources",
-        "!has(self.sources) || self.sources.all(source, !has(source.textField) || (has(source.format) ? source.format : self.format) == 'Text')",
+        "!has(self.sources) || self.sources.all(source, !has(source.textField) || (has(source.format) ? \
+         source.format : self.format) == 'Text')",
         "has a textField beside a format other than Text: remove it, since conversations have fields of their own",
     ),
     (
         "spec.data",
         ".evaluation.sets",
-        "!has(self.evaluation) || !has(self.evaluation.sets) || self.evaluation.sets.all(set, !has(set.textField) || (has(set.format) ? set.format : self.format) == 'Text')",
+        "!has(self.evaluation) || !has(self.evaluation.sets) || self.evaluation.sets.all(set, !has(set.textField) || \
+         (has(set.format) ? set.format : self.format) == 'Text')",
         "has a textField beside a format other than Text: remove it, since conversations have fields of their own",
     ),
     (
@@ -323,14 +364,18 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec",
         ".data.streaming.mode",
-        "!has(self.data) || !has(self.data.streaming) || self.data.streaming.mode != 'Always' || !has(self.training) || !has(self.training.epochs)",
-        "is Always, but training.epochs is given, and the number of sequences of a stream is not known beforehand: set training.steps, or mode Never or Auto",
+        "!has(self.data) || !has(self.data.streaming) || self.data.streaming.mode != 'Always' || !has(self.training) \
+         || !has(self.training.epochs)",
+        "is Always, but training.epochs is given, and the number of sequences of a stream is not known beforehand: \
+         set training.steps, or mode Never or Auto",
     ),
     (
         "spec.data",
         ".streaming.mode",
-        "!has(self.streaming) || self.streaming.mode != 'Always' || !has(self.sources) || self.sources.all(source, source.onExhausted != 'Stop')",
-        "is Always, but a source has onExhausted: Stop, and a stream can't know where a source ends: set onExhausted: Repeat, or mode Never or Auto",
+        "!has(self.streaming) || self.streaming.mode != 'Always' || !has(self.sources) || self.sources.all(source, \
+         source.onExhausted != 'Stop')",
+        "is Always, but a source has onExhausted: Stop, and a stream can't know where a source ends: set \
+         onExhausted: Repeat, or mode Never or Auto",
     ),
     ("spec.training", "", "has(self.steps) || has(self.epochs)", "has neither steps nor epochs: give one of them"),
     ("spec.training", "", "!has(self.steps) || !has(self.epochs)", "has both steps and epochs: remove one of them"),
@@ -379,7 +424,8 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec.pipeline.memoryLimit",
         "",
-        "type(self) == int || self.matches('^([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[kMGTPE])?$') && !quantity(self).isLessThan(quantity('1'))",
+        "type(self) == int || self.matches('^([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[kMGTPE])?$') && \
+         !quantity(self).isLessThan(quantity('1'))",
         "is not an amount of memory: write it as 40Gi, 500Mi or plain bytes",
     ),
     (

@@ -36,7 +36,10 @@ fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
     let (replicas, stages) = (spec.data_parallel, spec.stages);
     let ranks = u64::from(replicas) * u64::from(stages);
     problems.require(ranks <= MAX_STAGES.into(), at, || {
-        format!("is {replicas}; with {stages} stages each that is {ranks} pods, and a job has at most {MAX_STAGES}")
+        format!(
+            "is {replicas}: {replicas} replicas of {stages} stages are {ranks} pods, but a job has at most \
+             {MAX_STAGES}"
+        )
     });
     let Some(training) = &spec.training else { return };
     let (blocks, microbatches) = (training.gradient_blocks(replicas.min(MAX_STAGES)), training.microbatches);
@@ -48,8 +51,8 @@ fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
         at,
         || {
             format!(
-                "is {replicas}, for which microbatches {microbatches} must be divisible by {blocks}: gradients are added in that \
-                 many blocks"
+                "is {replicas}: the trainer adds the gradients of {replicas} replicas in {blocks} blocks, which must \
+                 divide microbatches {microbatches}"
             )
         },
     );
@@ -64,7 +67,8 @@ fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut P
     });
     problems.require(spec.data_parallel == max, "spec.dataParallel", || {
         format!(
-            "is {}, and an elastic job has elastic.maxDataParallel {max} replicas at most: remove it",
+            "is {}, but elastic.maxDataParallel {max} sets the number of replicas of an elastic job: remove \
+             dataParallel",
             spec.data_parallel
         )
     });
@@ -72,7 +76,8 @@ fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut P
         "is given beside spec.elastic.minDataParallel: remove it".into()
     });
     problems.require(spec.spares == 0, "spec.spares", || {
-        "is given, but an elastic job continues without a lost replica and uses no spares: remove spares or elastic"
+        "is given, but an elastic job that loses a replica continues with the others and uses no spares: remove \
+         spares or elastic"
             .into()
     });
     problems.require(spec.replaces_stages() || spec.training.is_none(), AT, || {
@@ -93,7 +98,9 @@ fn check_spares(spec: &PipelineJobSpec, problems: &mut Problems) {
         "is given, and spec.trainer.type is Custom: only the built-in trainer can wait as a spare".into()
     });
     problems.require(spec.restart.reform_timeout_seconds > 0, AT, || {
-        "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends the whole group, and a spare has no group to join".into()
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with 0, a lost stage ends the whole group, and a \
+         spare has no group to join"
+            .into()
     });
 }
 
@@ -102,7 +109,10 @@ fn check_llama(llama: &LlamaSpec, problems: &mut Problems) {
     let LlamaSpec { hidden_size, num_attention_heads: heads, .. } = *llama;
     let kv = llama.key_value_heads();
     problems.require(kv == 0 || heads.is_multiple_of(kv), format!("{AT}.numKeyValueHeads"), || {
-        format!("is {kv}, which does not divide numAttentionHeads {heads}: each key-value head serves the same number of query heads")
+        format!(
+            "is {kv}, which does not divide numAttentionHeads {heads}: each key-value head serves the same number of \
+             query heads"
+        )
     });
     if llama.head_dim.is_none() && heads > 0 {
         problems.require(hidden_size.is_multiple_of(heads), format!("{AT}.hiddenSize"), || {
@@ -145,7 +155,10 @@ fn check_training(training: &TrainingSpec, problems: &mut Problems) {
     }
     let (batch, microbatches) = (training.global_batch_size, training.microbatches);
     problems.require(microbatches == 0 || batch.is_multiple_of(microbatches), format!("{AT}.microbatches"), || {
-        format!("is {microbatches}, which does not divide globalBatchSize {batch}: all microbatches have the same number of sequences")
+        format!(
+            "is {microbatches}, which does not divide globalBatchSize {batch}: all microbatches have the same number \
+             of sequences"
+        )
     });
     if let Some(blocks) = training.gradient_blocks {
         let fits = blocks.is_power_of_two();
@@ -153,11 +166,14 @@ fn check_training(training: &TrainingSpec, problems: &mut Problems) {
             format!("is {blocks}; the trainer adds blocks as a binary tree, so give a power of two, 1024 at most")
         });
         problems.require(!fits || microbatches.is_multiple_of(blocks), format!("{AT}.gradientBlocks"), || {
-            format!("is {blocks}, which does not divide microbatches {microbatches}: all blocks have the same number of them")
+            format!(
+                "is {blocks}, which does not divide microbatches {microbatches}: all blocks have the same number of \
+                 them"
+            )
         });
     }
     problems.require(training.lora.is_none() || training.freeze.is_empty(), format!("{AT}.freeze"), || {
-        "is given, and adapters (training.lora) freeze every weight of the model: remove one of them".into()
+        "is given, but training.lora already freezes every weight of the model: remove freeze or lora".into()
     });
     check_learning_rate(&training.learning_rate, problems);
 }
@@ -200,20 +216,21 @@ fn check_choices(spec: &PipelineJobSpec, problems: &mut Problems) {
     let is_nccl = spec.pipeline.transport == Transport::Nccl;
     let has_device = |device| spec.training.as_ref().is_some_and(|training| training.device == device);
     problems.require(!(is_nccl && has_device(Device::Cpu)), "spec.pipeline.transport", || {
-        "is Nccl, which sends between GPUs, and spec.training.device is Cpu: set the transport to Auto, Tcp or Shm, or the device to \
-         Cuda"
+        "is Nccl, which sends between GPUs, and spec.training.device is Cpu: set the transport to Auto, Tcp or Shm, \
+         or the device to Cuda"
             .into()
     });
     let is_encrypted = spec.pipeline.encryption == Encryption::Required;
     problems.require(!(is_nccl && is_encrypted), "spec.pipeline.transport", || {
-        "is Nccl, which does not encrypt, and spec.pipeline.encryption is Required: set the transport to Tcp, or encryption to None"
+        "is Nccl, which does not encrypt, and spec.pipeline.encryption is Required: set the transport to Tcp, or \
+         encryption to None"
             .into()
     });
     let is_portable_gpu =
         has_device(Device::Cuda) && spec.training.as_ref().is_some_and(|t| t.kernels == Kernels::Portable);
     problems.require(!is_portable_gpu, "spec.training.kernels", || {
-        "is Portable, and spec.training.device is Cuda: only CPUs of all makers compute the same; set kernels to Fastest or device \
-         to Cpu"
+        "is Portable, but spec.training.device is Cuda: Portable gives the same bits on the CPUs of all makers, and \
+         there are no such kernels for GPUs; set kernels to Fastest, or device to Cpu"
             .into()
     });
     let has_weights = matches!(spec.model, Some(ModelSpec::Pretrained(_))) || spec.checkpoint.init_from.is_some();
@@ -225,6 +242,6 @@ fn check_choices(spec: &PipelineJobSpec, problems: &mut Problems) {
     });
     let has_weights_twice = matches!(spec.model, Some(ModelSpec::Pretrained(_))) && spec.checkpoint.init_from.is_some();
     problems.require(!has_weights_twice, "spec.checkpoint.initFrom", || {
-        "is given, and a model of type Pretrained brings its weights along: set one of both".into()
+        "is given, but a model of type Pretrained already has weights: remove initFrom, or set another type of model".into()
     });
 }

@@ -58,29 +58,37 @@ fn a_wrong_environment_is_refused_by_name() {
             "environment variable RANK: is set, and so is STAGECOACH_SPARE: a spare has no stage",
         ),
         ("RANK", None, "environment variable RANK: is not set; the operator and `stagecoach run` set it"),
-        ("RANK", Some("one"), "environment variable RANK: is \"one\", expected a whole number that fits"),
-        ("RANK", Some("-1"), "environment variable RANK: is \"-1\", expected a whole number that fits"),
+        (
+            "RANK",
+            Some("one"),
+            "environment variable RANK: is \"one\", expected a whole number in the range of the variable",
+        ),
+        (
+            "RANK",
+            Some("-1"),
+            "environment variable RANK: is \"-1\", expected a whole number in the range of the variable",
+        ),
         ("RANK", Some("3"), "environment variable RANK: is 3; with WORLD_SIZE 3 the ranks are 0 to 2"),
         ("STAGECOACH_STAGE", Some("2"), "environment variable RANK: is 1, stage 1, but STAGECOACH_STAGE is 2"),
         (
             "WORLD_SIZE",
             Some("4"),
-            "environment variable WORLD_SIZE: is 4, but STAGECOACH_STAGES times STAGECOACH_DATA_PARALLEL is 3 times 1: both are \
-             the number of the job's processes",
+            "environment variable WORLD_SIZE: is 4, but STAGECOACH_STAGES times STAGECOACH_DATA_PARALLEL is 3 times \
+             1: the product must be WORLD_SIZE, the number of the job's processes",
         ),
         ("STAGECOACH_REPLICA", Some("1"), "environment variable RANK: is 1, stage 1, but STAGECOACH_REPLICA is 1"),
         (
             "STAGECOACH_DATA_PARALLEL",
             Some("2"),
-            "environment variable WORLD_SIZE: is 3, but STAGECOACH_STAGES times STAGECOACH_DATA_PARALLEL is 3 times 2: both are \
-             the number of the job's processes",
+            "environment variable WORLD_SIZE: is 3, but STAGECOACH_STAGES times STAGECOACH_DATA_PARALLEL is 3 times \
+             2: the product must be WORLD_SIZE, the number of the job's processes",
         ),
         ("WORLD_SIZE", Some("0"), "environment variable WORLD_SIZE: is 0; a job has 1 to 256 stages"),
         ("WORLD_SIZE", Some(""), "environment variable WORLD_SIZE: is empty"),
         (
             "MASTER_PORT",
             Some("99999"),
-            "environment variable MASTER_PORT: is \"99999\", expected a whole number that fits",
+            "environment variable MASTER_PORT: is \"99999\", expected a whole number in the range of the variable",
         ),
         (
             "STAGECOACH_JOB_UID",

@@ -16,17 +16,21 @@ fn each_rule_has_its_sentence() {
         (
             "training.microbatches",
             "3",
-            "spec.training.microbatches: is 3, which does not divide globalBatchSize 8: all microbatches have the same number of sequences",
+            "spec.training.microbatches: is 3, which does not divide globalBatchSize 8: all microbatches have the \
+             same number of sequences",
         ),
         (
             "pipeline",
             "{transport: Nccl, encryption: Required}",
-            "spec.pipeline.transport: is Nccl, which does not encrypt, and spec.pipeline.encryption is Required: set the transport to Tcp, or encryption to None",
+            "spec.pipeline.transport: is Nccl, which does not encrypt, and spec.pipeline.encryption is Required: set \
+             the transport to Tcp, or encryption to None",
         ),
         (
             "training",
-            "{steps: 4, globalBatchSize: 8, microbatches: 4, learningRate: {peak: 1e-3}, kernels: Portable, device: Cuda}",
-            "spec.training.kernels: is Portable, and spec.training.device is Cuda: only CPUs of all makers compute the same; set kernels to Fastest or device to Cpu",
+            "{steps: 4, globalBatchSize: 8, microbatches: 4, learningRate: {peak: 1e-3}, kernels: Portable, device: \
+             Cuda}",
+            "spec.training.kernels: is Portable, but spec.training.device is Cuda: Portable gives the same bits on \
+             the CPUs of all makers, and there are no such kernels for GPUs; set kernels to Fastest, or device to Cpu",
         ),
         ("training.microbatches", "0", "spec.training.microbatches: is 0; it must be at least 1"),
         ("training.globalBatchSize", "0", "spec.training.globalBatchSize: is 0; it must be at least 1"),
@@ -47,7 +51,8 @@ fn each_rule_has_its_sentence() {
         (
             "training.gradientClipNorm",
             ".inf",
-            "spec.training.gradientClipNorm: is infinite or no number; give a norm above 0, or remove it to clip nothing",
+            "spec.training.gradientClipNorm: is infinite or no number; give a norm above 0, or remove it to clip \
+             nothing",
         ),
         (
             "training.optimizer",
@@ -89,17 +94,20 @@ fn each_rule_has_its_sentence() {
         (
             "training.learningRate",
             "{peak: 1, schedule: WSD, decayFraction: 0}",
-            "spec.training.learningRate.decayFraction: is 0; the decay's share of decaySteps lies above 0 and is at most 1",
+            "spec.training.learningRate.decayFraction: is 0; the decay's share of decaySteps lies above 0 and is at \
+             most 1",
         ),
         (
             "model.llama.numKeyValueHeads",
             "3",
-            "spec.model.llama.numKeyValueHeads: is 3, which does not divide numAttentionHeads 4: each key-value head serves the same number of query heads",
+            "spec.model.llama.numKeyValueHeads: is 3, which does not divide numAttentionHeads 4: each key-value head \
+             serves the same number of query heads",
         ),
         (
             "model.llama.hiddenSize",
             "66",
-            "spec.model.llama.hiddenSize: is 66, which numAttentionHeads 4 does not divide: change one of them or give headDim",
+            "spec.model.llama.hiddenSize: is 66, which numAttentionHeads 4 does not divide: change one of them or \
+             give headDim",
         ),
         (
             "model.llama.headDim",
@@ -116,12 +124,14 @@ fn each_rule_has_its_sentence() {
         (
             "model.llama.vocabSize",
             "500",
-            "spec.model.llama.vocabSize: is 500, fewer than the tokenizer's 512: remove it, and the model uses the tokenizer's",
+            "spec.model.llama.vocabSize: is 500, fewer than the tokenizer's 512: remove it, and the model uses the \
+             tokenizer's",
         ),
         (
             "model.llama.maxPositionEmbeddings",
             "63",
-            "spec.data.sequenceLength: is 64, but the model's maxPositionEmbeddings is 63: shorten the one or raise the other",
+            "spec.data.sequenceLength: is 64, but the model's maxPositionEmbeddings is 63: shorten the one or raise \
+             the other",
         ),
         (
             "model",
@@ -153,7 +163,8 @@ fn each_rule_has_its_sentence() {
         (
             "data.evaluation",
             "{fraction: 1}",
-            "spec.data.evaluation.fraction: is 1; the held-out share lies above 0 and below 1 (remove `evaluation` to hold nothing out)",
+            "spec.data.evaluation.fraction: is 1; the held-out share lies above 0 and below 1 (remove `evaluation` \
+             to hold nothing out)",
         ),
         (
             "data.evaluation",
@@ -168,7 +179,8 @@ fn each_rule_has_its_sentence() {
         (
             "data.evaluation",
             "{sets: [{name: a, paths: [a.txt, tiny/*.txt]}]}",
-            "metadata.name: \"tiny\" is where spec.data.evaluation.sets[0].paths[1], \"tiny/*.txt\", looks for text: give the job another folder by spec.storage.path",
+            "metadata.name: \"tiny\" is where spec.data.evaluation.sets[0].paths[1], \"tiny/*.txt\", looks for text: \
+             give the job another folder by spec.storage.path",
         ),
         ("data.evaluation", "{everySteps: 0}", "spec.data.evaluation.everySteps: is 0; it must be at least 1"),
         (
@@ -191,17 +203,20 @@ fn each_rule_has_its_sentence() {
         (
             "storage.path",
             "./cache/mine",
-            "spec.storage.path: \"./cache/mine\" is the token cache's, which all jobs share: give the job another folder by spec.storage.path",
+            "spec.storage.path: \"./cache/mine\" is the token cache's, which all jobs share: give the job another \
+             folder by spec.storage.path",
         ),
         (
             "data.paths",
             "[a.txt, tiny/texts/*.txt]",
-            "metadata.name: \"tiny\" is where spec.data.paths[1], \"tiny/texts/*.txt\", looks for text: give the job another folder by spec.storage.path",
+            "metadata.name: \"tiny\" is where spec.data.paths[1], \"tiny/texts/*.txt\", looks for text: give the job \
+             another folder by spec.storage.path",
         ),
         (
             "data.paths",
             "[tiny/*.txt]",
-            "metadata.name: \"tiny\" is where spec.data.paths[0], \"tiny/*.txt\", looks for text: give the job another folder by spec.storage.path",
+            "metadata.name: \"tiny\" is where spec.data.paths[0], \"tiny/*.txt\", looks for text: give the job \
+             another folder by spec.storage.path",
         ),
         (
             "checkpoint.keepLast",
@@ -216,7 +231,8 @@ fn each_rule_has_its_sentence() {
         (
             "pipeline",
             "{schedule: {type: Auto}, virtualStages: 3}",
-            "spec.pipeline.virtualStages: is 3, but Auto chooses how many chunks a stage has: leave it out, or name the schedule",
+            "spec.pipeline.virtualStages: is 3, but Auto chooses how many chunks a stage has: leave it out, or name \
+             the schedule",
         ),
         (
             "pipeline",
@@ -236,7 +252,8 @@ fn each_rule_has_its_sentence() {
         (
             "pipeline.partition",
             "{layers: [2, 2]}",
-            "spec.pipeline.partition.layers: is given, but the strategy is Auto: remove the list or set strategy to Explicit",
+            "spec.pipeline.partition.layers: is given, but the strategy is Auto: remove the list or set strategy to \
+             Explicit",
         ),
         (
             "pipeline.memoryLimit",
@@ -263,18 +280,21 @@ fn each_rule_has_its_sentence() {
         (
             "template",
             "{spec: {containers: [{name: trainer, env: [{name: A}, {name: RANK}]}]}}",
-            "spec.template.spec.containers[0].env[1].name: RANK is set by Stagecoach for every stage: remove it, or use another name",
+            "spec.template.spec.containers[0].env[1].name: RANK is set by Stagecoach for every stage: remove it, or \
+             use another name",
         ),
         (
             "template",
             "{stages: [{stage: 0, spec: {containers: [{name: trainer, env: [{name: RANK}]}]}}]}",
-            "spec.template.stages[0].spec.containers[0].env[0].name: RANK is set by Stagecoach for every stage: remove it, or use another name",
+            "spec.template.stages[0].spec.containers[0].env[0].name: RANK is set by Stagecoach for every stage: \
+             remove it, or use another name",
         ),
         ("template", "{stages: {stage: 0}}", "spec.template.stages: is no list: write `- {stage: 0, spec: {...}}`"),
         (
             "template",
             "{stages: [{spec: {}}]}",
-            "spec.template.stages[0].stage: is missing, or no whole number: name the stage that this is for, counted from 0",
+            "spec.template.stages[0].stage: is missing, or no whole number: name the stage that this is for, counted \
+             from 0",
         ),
         (
             "template",
@@ -289,27 +309,32 @@ fn each_rule_has_its_sentence() {
         (
             "metadata.name",
             "Tiny",
-            "metadata.name: \"Tiny\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or digit",
+            "metadata.name: \"Tiny\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a \
+             letter, end with a letter or digit",
         ),
         (
             "metadata.name",
             "\"0a\"",
-            "metadata.name: \"0a\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or digit",
+            "metadata.name: \"0a\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a \
+             letter, end with a letter or digit",
         ),
         (
             "metadata.name",
             "a123456789012345678901234567890123456789012345678901234",
-            "metadata.name: has 55 characters; with 2 stages at most 54 fit, since pods are called <name>-<stage>-<attempt> and a hostname has at most 63",
+            "metadata.name: has 55 characters; with 2 stages at most 54 fit, since pods are called \
+             <name>-<stage>-<attempt> and a hostname has at most 63",
         ),
         (
             "trainer.type",
             "Custom",
-            "spec.model: is for the built-in trainer, but spec.trainer.type is Custom: remove it; the template's command configures a custom trainer",
+            "spec.model: is for the built-in trainer, but spec.trainer.type is Custom: remove it; the template's \
+             command configures a custom trainer",
         ),
         (
             "model",
             "null",
-            "spec.model: is missing: the built-in trainer needs it (or set spec.trainer.type to Custom to bring your own)",
+            "spec.model: is missing: the built-in trainer needs it (or set spec.trainer.type to Custom to bring your \
+             own)",
         ),
     ];
     for (path, value, expected) in rows {
@@ -334,7 +359,8 @@ fn what_is_too_long_says_how_long_it_may_be() {
 #[test]
 fn a_job_does_not_live_where_its_corpus_is_searched_to_any_depth() {
     let found = problems(MINIMAL, &[("data.paths", "[\"books/**/*.txt\"]"), ("storage.path", "books/./run-1")]);
-    let expected = "spec.storage.path: \"books/./run-1\" is where spec.data.paths[0], \"books/**/*.txt\", looks for text: give the job another folder by spec.storage.path";
+    let expected = "spec.storage.path: \"books/./run-1\" is where spec.data.paths[0], \"books/**/*.txt\", looks for \
+                    text: give the job another folder by spec.storage.path";
     assert_eq!(found, [expected]);
 }
 
@@ -342,9 +368,8 @@ fn a_job_does_not_live_where_its_corpus_is_searched_to_any_depth() {
 fn a_custom_trainer_needs_its_container() {
     assert_eq!(
         problems(CUSTOM, &[("template.spec.containers[0].name", "main")]),
-        [
-            "spec.template.spec.containers: has no container called `trainer`: with spec.trainer.type Custom, its command is the trainer"
-        ]
+        ["spec.template.spec.containers: has no container called `trainer`: with spec.trainer.type Custom, its \
+          command is the trainer"]
     );
 }
 
@@ -354,8 +379,8 @@ fn a_pretrained_model_brings_its_weights_along() {
     let from = ("checkpoint", "{initFrom: {path: models/b}}");
     assert_eq!(problems(MINIMAL, &[pretrained]), [""; 0]);
     assert_eq!(problems(MINIMAL, &[from]), [""; 0]);
-    let refused =
-        "spec.checkpoint.initFrom: is given, and a model of type Pretrained brings its weights along: set one of both";
+    let refused = "spec.checkpoint.initFrom: is given, but a model of type Pretrained already has weights: remove \
+                   initFrom, or set another type of model";
     assert_eq!(problems(MINIMAL, &[pretrained, from]), [refused]);
 }
 

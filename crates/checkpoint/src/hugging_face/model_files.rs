@@ -83,8 +83,8 @@ impl ModelFiles {
         let is_single = self.shards.iter().any(|shard| shard.path == self.folder.join(SINGLE_WEIGHTS_FILE));
         (is_single && self.folder.join(WEIGHTS_INDEX_FILE).exists()).then(|| {
             format!(
-                "{} has {SINGLE_WEIGHTS_FILE} beside {WEIGHTS_INDEX_FILE}: the single file is read, as transformers does, and \
-                 the index is not",
+                "{} has {SINGLE_WEIGHTS_FILE} beside {WEIGHTS_INDEX_FILE}: the single file is read, as transformers \
+                 does, and the index is not",
                 self.folder.display()
             )
         })
@@ -238,8 +238,8 @@ pub fn refuse_adapter(folder: &Path) -> Result<(), CheckpointError> {
         true => Err(CheckpointError::Content {
             path: folder.to_owned(),
             problem: format!(
-                "holds an adapter ({ADAPTER_CONFIG_FILE}), which this trainer does not apply: merge it into its model \
-                 (merge_and_unload of peft), and save that"
+                "holds an adapter ({ADAPTER_CONFIG_FILE}), which this trainer does not apply: merge it into its \
+                 model (merge_and_unload of peft), and save that"
             ),
         }),
     }
@@ -248,10 +248,10 @@ pub fn refuse_adapter(folder: &Path) -> Result<(), CheckpointError> {
 fn no_weights(folder: &Path) -> CheckpointError {
     let pickled = PICKLED_FILES.into_iter().find(|name| folder.join(name).exists());
     let problem = match (folder.is_dir(), pickled) {
-        (false, _) => "is no folder, expected a Hugging Face model directory".into(),
+        (false, _) => "is not a folder, expected a Hugging Face model directory".into(),
         (true, Some(name)) => format!(
-            "has its weights in {name}, and this trainer reads safetensors only: load the model with transformers, and save \
-             it with save_pretrained"
+            "has its weights in {name}, and this trainer reads safetensors only: load the model with transformers, \
+             and save it with save_pretrained"
         ),
         (true, None) => {
             format!("has no weights in safetensors: neither {WEIGHTS_INDEX_FILE} nor {SINGLE_WEIGHTS_FILE} is there")

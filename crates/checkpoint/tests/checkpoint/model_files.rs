@@ -67,7 +67,7 @@ fn shards_are_read_by_offset() {
 fn a_single_file_needs_no_index() {
     let folder = tempfile::tempdir().unwrap();
     assert!(refusal(folder.path()).contains("neither model.safetensors.index.json nor model.safetensors"));
-    assert!(refusal(&folder.path().join("x")).contains("is no folder"));
+    assert!(refusal(&folder.path().join("x")).contains("is not a folder"));
     write(&folder, "model.safetensors", &file(&json!({"i": one("I64", json!([1]), 0, 8)}), &[7; 8]));
     let files = ModelFiles::open(folder.path()).unwrap();
     assert_eq!(files.read("i").unwrap(), [7; 8]);

@@ -139,7 +139,7 @@ pub(super) fn stages(model: &PageModel, _: &View) -> Markup {
         @if !stages.is_empty() {
             table {
                 caption { "Step " (HumanCount(*step)) ", measured above a simulation with the measured costs" }
-                thead { tr { @for name in ["stage", "layers", "computation", "bubble", "of it messages", "of its share"] { th scope="col" { (name) } } } }
+                thead { tr { @for name in ["stage", "layers", "computation", "bubble", "exposed communication", "imbalance"] { th scope="col" { (name) } } } }
                 tbody { @for row in stages.iter().enumerate().map(row) { (row) } }
             }
             @if let Some(data_wait) = data_wait { p.note { (data_wait) "." } }

@@ -55,7 +55,7 @@ pub fn load_checkpoint(
                 (None, None) => {
                     return Err(CheckpointError::Content {
                         path: name.into(),
-                        problem: "is in no checkpoint that was opened: this is a bug".into(),
+                        problem: "is not in memory, and no checkpoint is open: this is a bug".into(),
                     });
                 }
             };
@@ -89,12 +89,16 @@ pub(super) fn find_tensor<'l>(
 ) -> Result<&'l TensorEntry, CheckpointError> {
     let content_error = |problem: String| CheckpointError::Content { path: checkpoint.folder().into(), problem };
     let entry = checkpoint.tensor(name);
-    let entry = entry
-        .ok_or_else(|| content_error(format!("has no tensor {name}, which this model has: it is another model's")))?;
+    let entry = entry.ok_or_else(|| {
+        content_error(format!("has no tensor {name}, which this model needs: the checkpoint belongs to another model"))
+    })?;
     if entry.dtype == Dtype::F32 && entry.shape.iter().map(|&dim| dim as i64).eq(spec.shape.iter().copied()) {
         return Ok(entry);
     }
-    Err(content_error(format!("has {name} as {:?}{:?}, the model as F32{:?}", entry.dtype, entry.shape, spec.shape)))
+    Err(content_error(format!(
+        "has {name} with type and shape {:?}{:?}, but the model needs F32{:?}",
+        entry.dtype, entry.shape, spec.shape
+    )))
 }
 
 /// Copies little-endian fp32 values into a tensor with the same number of elements.

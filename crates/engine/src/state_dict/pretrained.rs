@@ -21,7 +21,7 @@ pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Resul
     for (name, shape) in &expected {
         let Some(found) = files.tensor(name) else {
             return Err(content_error(format!(
-                "has no tensor {name}, which this model has as {shape:?}: it is another model's"
+                "has no tensor {name}, which this model needs with shape {shape:?}: the files belong to another model"
             )));
         };
         let same_shape = found.shape.iter().map(|&dim| dim as i64).eq(shape.iter().copied());
@@ -51,8 +51,8 @@ pub fn check_tied_head(files: &ModelFiles, architecture: &dyn Architecture) -> R
         return Ok(());
     }
     let problem = format!(
-        "has a {} that differs from {}, and its config.json says tie_word_embeddings: true, which makes them one: set it \
-         to false to keep the head, or remove the head",
+        "has a {} that differs from {}, and its config.json says tie_word_embeddings: true, which makes them one: \
+         set it to false to keep the head, or remove the head",
         names::HEAD,
         names::EMBEDDING
     );

@@ -4,7 +4,8 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::sync::Arc;
 
-use stagecoach_hub::{Environment, HubClient, HubError, HubToken, RetryPolicy};
+use stagecoach_hub::{Environment, HUB_RETRY_POLICY, HubClient, HubError, HubToken};
+use stagecoach_remote::{RetryPolicy, Waiter};
 use stagecoach_test_hub::{File, Hub, PlannedAnswer};
 
 use crate::{REPO, Reader, Setup, hub_with, named, noise, repo};
@@ -22,7 +23,8 @@ fn a_missing_repository_looks_like_a_private_one() {
     let error = Reader::new(&hub).text("a").unwrap_err();
     assert!(no_repository(&error), "{error}");
     let expected = format!(
-        "{} has no dataset org/plays, or it is private: check the spelling, or set HF_TOKEN to a token that may read it",
+        "{} has no dataset org/plays, or it is private: check the spelling, or set HF_TOKEN to a token that may read \
+         it",
         hub.endpoint()
     );
     assert_eq!(error.to_string(), expected);
@@ -94,7 +96,7 @@ fn references_of_the_hub_are_revisions() {
 #[test]
 fn a_machine_without_a_way_to_the_hub_is_reported() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let reader = Setup { limits: RetryPolicy { attempts: 3, ..RetryPolicy::default() }, ..Setup::default() }
+    let reader = Setup { policy: Some(RetryPolicy { attempts: Some(3), ..HUB_RETRY_POLICY }), ..Setup::default() }
         .client(&format!("http://{address}"));
     let error = reader.client.commit(&repo(), "main").unwrap_err();
     assert!(matches!(error, HubError::Unreachable { .. }) && error.is_temporary(), "{error}");
@@ -128,15 +130,16 @@ fn a_proxy_that_is_down_is_named() {
 #[ignore = "a_proxy_that_is_down_is_named runs it"]
 fn in_another_environment() {
     let environment = Environment::read(|name| std::env::var(name).ok()).unwrap();
-    let limits = RetryPolicy { attempts: 1, ..RetryPolicy::default() };
-    let client = HubClient::new(environment, limits, Arc::new(|_| ()), Arc::new(|_: &str| ())).unwrap();
+    let policy = RetryPolicy { attempts: Some(1), ..HUB_RETRY_POLICY };
+    let waiter = Waiter { pause: Arc::new(|_| ()), notice: Arc::new(|_| ()) };
+    let client = HubClient::new(environment, policy, waiter).unwrap();
     println!("{}", client.commit(&repo(), "main").unwrap_err());
 }
 
 #[test]
 fn a_host_without_a_name_is_reported() {
-    let limits = RetryPolicy { attempts: 1, ..RetryPolicy::default() };
-    let reader = Setup { limits, ..Setup::default() }.client("http://hub.invalid");
+    let policy = Some(RetryPolicy { attempts: Some(1), ..HUB_RETRY_POLICY });
+    let reader = Setup { policy, ..Setup::default() }.client("http://hub.invalid");
     let error = reader.client.commit(&repo(), "main").unwrap_err();
     assert!(matches!(&error, HubError::Unreachable { host, .. } if host == "hub.invalid"), "{error}");
 }

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stagecoach_hub::{Environment, HubClient, HubError, HubFile, HubToken, HubUri, Repo, RetryPolicy};
+use stagecoach_hub::{Environment, HUB_RETRY_POLICY, HubClient, HubError, HubFile, HubToken, HubUri, Repo};
+use stagecoach_remote::{RetryPolicy, Waiter};
 use stagecoach_test_hub::{File, Hub, Request};
 
 const REPO: &str = "datasets/org/plays";
@@ -38,7 +39,7 @@ struct Setup {
     token: Option<&'static str>,
     cache: Option<PathBuf>,
     offline: bool,
-    limits: RetryPolicy,
+    policy: Option<RetryPolicy>,
 }
 
 impl Setup {
@@ -49,7 +50,11 @@ impl Setup {
         let (waits, notices) = (log.clone(), log.clone());
         let pause = Arc::new(move |wait| waits.lock().unwrap().waits.push(wait));
         let notice = Arc::new(move |text: &str| notices.lock().unwrap().notices.push(text.to_owned()));
-        Reader { client: HubClient::new(environment, self.limits, pause, notice).unwrap(), log }
+        Reader {
+            client: HubClient::new(environment, self.policy.unwrap_or(HUB_RETRY_POLICY), Waiter { pause, notice })
+                .unwrap(),
+            log,
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use stagecoach_hub::{HubError, RetryPolicy};
+use stagecoach_hub::{HUB_RETRY_POLICY, HubError};
+use stagecoach_remote::RetryPolicy;
 use stagecoach_test_hub::{File, Hub, PlannedAnswer, Port};
 
 use crate::{REPO, Reader, Setup, hub_with, noise, ranges, repo};
@@ -123,8 +124,8 @@ fn a_body_that_stops_is_asked_for_again() {
     let bytes = noise(10_000);
     let hub = hub_with(&bytes);
     hub.faults(|faults| (faults.stall_at, faults.stalls) = (Some(5000), 1));
-    let limits = RetryPolicy { silence: Duration::from_millis(300), ..RetryPolicy::default() };
-    let reader = Setup { limits, ..Setup::default() }.client(&hub.endpoint());
+    let policy = Some(RetryPolicy { silence: Duration::from_millis(300), ..HUB_RETRY_POLICY });
+    let reader = Setup { policy, ..Setup::default() }.client(&hub.endpoint());
     let (sender, receiver) = mpsc::channel();
     let reading = thread::spawn(move || {
         sender.send(reader.text("data/*").unwrap()).unwrap();

@@ -12,7 +12,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stagecoach_objects::{Object, ObjectClient, ObjectError, RetryPolicy};
+use stagecoach_objects::{OBJECT_RETRY_POLICY, Object, ObjectClient, ObjectError};
+use stagecoach_remote::Waiter;
 use stagecoach_test_objects::TestStore;
 
 /// A secret that no message may contain.
@@ -50,7 +51,7 @@ impl Reader {
         let pause = Arc::new(move |wait| waits.lock().unwrap().waited += wait);
         let notice = Arc::new(move |text: &str| notices.lock().unwrap().notices.push(text.to_owned()));
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Reader { client: ObjectClient::new(variables, RetryPolicy::default(), pause, notice).unwrap(), log }
+        Reader { client: ObjectClient::new(variables, OBJECT_RETRY_POLICY, Waiter { pause, notice }).unwrap(), log }
     }
 
     fn list(&self, uri: &str) -> Result<Vec<Object>, ObjectError> {

@@ -125,7 +125,7 @@ fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> 
     let remedy = format!("put {} below {}", text_formats(), workspace.join(CORPUS).display());
     if !workspace.is_dir() {
         return Err(StageError::invalid(format!(
-            "the workspace {} is no folder: make it and {remedy}, or name another one with --workspace",
+            "the workspace {} is not a folder: create it and {remedy}, or set --workspace to another folder",
             workspace.display()
         ))
         .into());
@@ -182,8 +182,8 @@ fn field_choice(field: &str, others: &[(String, f64)]) -> String {
     match others {
         [] => format!("the text is the field {field:?}, the only one of text"),
         _ => format!(
-            "the text is the field {field:?}, which has {share} of the bytes; there are also {}{and_more}: change textField to \
-             train on another",
+            "the text is the field {field:?}, which has {share} of the bytes; there are also {}{and_more}: change \
+             textField to train on another",
             named.join(", ")
         ),
     }
@@ -200,12 +200,12 @@ fn form_choice(texts: &Texts) -> Option<String> {
             Some("the records are pairs of a prompt and a completion: the completions are trained on".to_owned())
         }
         (RecordForm::Conversation(name), Some(field)) => Some(format!(
-            "note: the records hold conversations in the field {name:?}, and this job trains on {field:?} alone; a job that \
-             fine-tunes a model (--from) can train on conversations in the field \"messages\""
+            "note: the records hold conversations in the field {name:?}, and this job trains on {field:?} alone; a \
+             job that fine-tunes a model (--from) can train on conversations in the field \"messages\""
         )),
         (RecordForm::PromptAndCompletion, Some(field)) => Some(format!(
-            "note: the records are pairs of a prompt and a completion, and this job trains on {field:?} alone; a job that \
-             fine-tunes a model (--from) trains on the pairs"
+            "note: the records are pairs of a prompt and a completion, and this job trains on {field:?} alone; a job \
+             that fine-tunes a model (--from) trains on the pairs"
         )),
     }
 }

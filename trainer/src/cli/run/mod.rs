@@ -97,8 +97,8 @@ impl RunCommand {
             }
             PreviousRun::OtherLength(summary) if is_shorter(job, &summary) => {
                 print_line(format!(
-                    "{} was trained for {} steps, and spec.training.steps is less: nothing is left to train, and this is its \
-                     result (--fresh trains it again)\n",
+                    "{} was trained for {} steps, and spec.training.steps is less: nothing is left to train, and \
+                     this is its result (--fresh trains it again)\n",
                     job.metadata.name, summary.steps
                 ));
                 return print_earlier_results(job, &folder, &workspace, &summary);
@@ -114,8 +114,8 @@ impl RunCommand {
             }
             PreviousRun::OtherJob(difference) => {
                 return Err(RunError::Job(StageError::invalid(format!(
-                    "{} holds the result of a job with other settings ({difference}): set spec.storage.path to another \
-                     folder, or discard that result with --fresh",
+                    "{} holds the result of a job with other settings ({difference}): set spec.storage.path to \
+                     another folder, or discard that result with --fresh",
                     folder.root().display()
                 ))));
             }
@@ -133,7 +133,7 @@ impl RunCommand {
         let workspace = &self.job.workspace;
         if !workspace.is_dir() {
             return Err(StageError::invalid(format!(
-                "the workspace {} is no folder: --workspace names the one below which the job's paths start",
+                "the workspace {} is not a folder: set --workspace to the folder to which the job's paths are relative",
                 workspace.display()
             )));
         }

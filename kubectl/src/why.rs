@@ -147,7 +147,8 @@ fn status_text(job: &StoredJob, status: &PipelineJobStatus, state: Option<&JobSt
         },
         (phase, _) => {
             let ready = status.ready_stages.unwrap_or_default();
-            let stages = job.spec.stages.unwrap_or(1);
+            // `readyStages` counts the stages of all replicas
+            let stages = status.attempt.as_ref().map_or(job.spec.stages.unwrap_or(1), |attempt| attempt.mesh().ranks());
             format!("It is {phase}: {trained}, {ready} of {stages} stages are ready; it continues from {checkpoint}.")
         }
     }
@@ -290,6 +291,10 @@ mod tests {
              from the first step, since there is no checkpoint.
   also:   Accepted is False (InvalidSpec): no stages"
         );
+        let attempt = json!({"number": 1, "stages": 3, "dataParallel": 2});
+        let status = json!({"phase": "Starting", "attempt": attempt, "readyStages": 4});
+        let reported = tell(&job(status), &Ok(Vec::new()), NOW).unwrap();
+        assert!(reported.contains("4 of 6 stages are ready"), "{reported}");
         let error = format!("{:#}", tell(&job(json!({"record": {"doing": 7}})), &Ok(Vec::new()), NOW).unwrap_err());
         assert!(error.starts_with("status.record of job small can't be read: it was written by another"), "{error}");
     }

@@ -71,7 +71,7 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
             TestJob { schedule: "ZBVZeroBubble", ..TestJob::default() }.yaml(),
             &[
                 "spec.pipeline.virtualStages",
-                "is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2",
+                "is 1, but ZBVZeroBubble has two chunks per stage: remove virtualStages or set it to 2",
             ],
         ),
         (

@@ -87,7 +87,8 @@ fn an_impossible_choice_shows_its_sentence_and_keeps_the_fields() {
         ("microbatches=7", "spec.training.microbatches: is 7, which does not divide globalBatchSize 32"),
         (
             "schedule=ZBVZeroBubble",
-            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2.",
+            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks per stage: remove virtualStages or \
+             set it to 2.",
         ),
         ("schedule=Csv", "schedule: `Csv` is not one of the choices."),
         ("schedule=Interleaved1F1B&virtualStages=65", "is 65; a stage has 1 to 64 chunks."),

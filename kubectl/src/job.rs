@@ -63,8 +63,8 @@ impl StoredJob {
     fn read<T>(&self, what: &str, read: serde_json::Result<T>) -> anyhow::Result<T> {
         read.with_context(|| {
             format!(
-                "{what} of job {} can't be read: it was written by another version of the operator, whose kubectl-stagecoach \
-                 reads it",
+                "{what} of job {} can't be read: it was written by another version of the operator; use the \
+                 kubectl-stagecoach of that version",
                 self.metadata.name
             )
         })

@@ -49,8 +49,8 @@ impl PageCommand {
             })
             .with_context(|| {
                 format!(
-                    "no running pod of job {} has the address of a page in its log: stage 0 of the built-in trainer serves it once \
-                     it has started, and a log that was rotated has lost it",
+                    "no running pod of job {} has the address of a page in its log: stage 0 of the built-in trainer \
+                     logs the address when it starts, and a rotated log no longer contains the address",
                     self.job
                 )
             })?;
@@ -74,7 +74,11 @@ impl PageCommand {
         // the pod ends
         output.map_while(Result::ok).for_each(drop);
         let status = forwarder.wait()?;
-        bail!("kubectl port-forward to pod {} ended ({status}): the page moves when stage 0 is replaced", pod.name)
+        bail!(
+            "kubectl port-forward to pod {} ended ({status}): if stage 0 was replaced, another pod serves the page; \
+             run the command again",
+            pod.name
+        )
     }
 }
 

@@ -136,8 +136,8 @@ fn status_text(job: &StoredJob, status: &PipelineJobStatus, state: Option<&JobSt
     };
     match (status.phase.unwrap_or_default(), state.and_then(JobState::outcome)) {
         (JobPhase::Failed, Some(JobOutcome::Failed(reason))) => format!(
-            "It has failed for good, since {}: {trained}; deleted and made again with the same name and storage.path, it continues \
-             from {checkpoint}.",
+            "It has failed for good, since {}: {trained}. If you delete the job and create it again with the same \
+             name and storage.path, it continues from {checkpoint}.",
             reason.explanation()
         ),
         (JobPhase::Complete, _) => format!("It is finished: {trained}."),
@@ -217,7 +217,8 @@ mod tests {
             "lastRecovery": {"attempt": 1, "replaced": true, "seconds": "1.36", "phases": {"noticed": "0", "joined": "0.24"}},
             "record": serde_json::to_string(state).unwrap(),
             "conditions": [
-                {"type": "CheckpointsHealthy", "status": "False", "reason": "SavingFails", "message": "the disk is full"},
+                {"type": "CheckpointsHealthy", "status": "False", "reason": "SavingFails", "message": "the disk is \
+                                                                                                       full"},
                 {"type": "Scheduled", "status": "False", "reason": "Waiting", "message": "1 of 3 pods"},
             ],
         })
@@ -272,8 +273,9 @@ mod tests {
         );
         assert!(
             reported.contains(
-                "It has failed for good, since restart.maxRestarts is used up: 57 of 100 steps are trained; deleted and made \
-                 again with the same name and storage.path, it continues from the checkpoint of step 40."
+                "It has failed for good, since restart.maxRestarts is used up: 57 of 100 steps are trained. If you \
+                 delete the job and create it again with the same name and storage.path, it continues from the \
+                 checkpoint of step 40."
             ),
             "{reported}"
         );

@@ -117,13 +117,13 @@ impl User {
         let is_leaving = self.left.is_some();
         let message = match is_leaving {
             true => format!(
-                "pods of the job {name} still leave the folder \"{path}\" of claim {claim}, which is this job's too: it \
-                 starts when they have gone"
+                "pods of the job {name} still use the folder \"{path}\" of claim {claim}, which this job also uses: \
+                 this job starts when these pods have ended"
             ),
             false => format!(
-                "the job {name} has the folder \"{path}\" of claim {claim}, and two jobs in one folder would take it from \
-                 each other: give this job a folder of its own by spec.storage.path, or delete {name}; this job starts when \
-                 {name} has ended or is deleted"
+                "the job {name} has the folder \"{path}\" of claim {claim}, and two jobs in one folder would take \
+                 the folder from each other: give this job its own folder with spec.storage.path, or delete {name}; \
+                 this job starts when {name} has ended or is deleted"
             ),
         };
         FolderTaken { message, is_leaving }

@@ -230,7 +230,7 @@ mod tests {
         for skew in [-3600, 0, 3600] {
             let base = Timestamp::now().as_second() + skew;
             let mut candidate = LeaderElector::new("b", start);
-            assert_eq!(candidate.may_take_at(), None, "it has not been looked at");
+            assert_eq!(candidate.may_take_at(), None, "the Lease was not observed yet");
             candidate.see(lease("a", base), start);
             assert_eq!(candidate.may_take_at(), Some(start + 15 * SECOND), "skew {skew}");
             candidate.see(lease("a", base), start + 7 * SECOND);

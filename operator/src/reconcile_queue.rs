@@ -126,10 +126,9 @@ impl ObservedQueue {
         decision: &Decision,
         clients: &Clients,
     ) -> kube::Result<Option<Result<PodSetPlacements, BlockingReason>>> {
-        let starts = |action: &AttemptAction| {
-            matches!(action, AttemptAction::StartAttempt { .. } | AttemptAction::ReplaceStages { .. })
-        };
-        let Some(holder) = self.state.holder.as_ref().filter(|_| decision.actions.iter().any(starts)) else {
+        let Some(holder) =
+            self.state.holder.as_ref().filter(|_| decision.actions.iter().any(AttemptAction::starts_stages))
+        else {
             return Ok(None);
         };
         let api = clients.of_kueue("ResourceFlavor");

@@ -47,7 +47,7 @@ impl Rejections {
         let (start_waits, spare_waits) = (waits(&self.start), waits(&self.spare));
         decision
             .actions
-            .retain(|action| !(start_waits && is_start(action) || spare_waits && is_start_of_spares(action)));
+            .retain(|action| !(start_waits && action.starts_stages() || spare_waits && is_start_of_spares(action)));
     }
 
     /// Returns the rejections after the results `created`. A rejection whose creation was not tried again stays while
@@ -88,10 +88,6 @@ impl Rejections {
             .filter_map(|rejection| rejection.retry_delay(attempt, now))
             .min()
     }
-}
-
-fn is_start(action: &AttemptAction) -> bool {
-    matches!(action, AttemptAction::StartAttempt { .. } | AttemptAction::ReplaceStages { .. })
 }
 
 fn is_start_of_spares(action: &AttemptAction) -> bool {

@@ -127,7 +127,11 @@ mod tests {
         let now = UnixMillis::from_seconds(1000);
         (0..6).for_each(|_| history.add(&restore(OwnedKind::Service), now));
         let later = now.plus(Duration::from_secs(2));
-        assert_eq!(history.requeue_delay(later), Some(QUIET - Duration::from_secs(2)), "to say that it is in order");
+        assert_eq!(
+            history.requeue_delay(later),
+            Some(QUIET - Duration::from_secs(2)),
+            "to report that the object is in order"
+        );
         history.forget_quiet(later);
         assert_eq!(history.contested().count(), 1);
         history.forget_quiet(now.plus(QUIET));

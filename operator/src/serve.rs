@@ -49,7 +49,7 @@ pub(crate) async fn serve(
         }
         let filter: EnvFilter = match wanted.trim().parse() {
             Ok(filter) => filter,
-            Err(e) => return (StatusCode::BAD_REQUEST, format!("no log level: {e}\n")),
+            Err(e) => return (StatusCode::BAD_REQUEST, format!("not a log filter: {e}\n")),
         };
         match log_filter.reload(filter) {
             Ok(()) => (StatusCode::OK, format!("{}\n", wanted.trim())),

@@ -64,19 +64,19 @@ impl Default for Telemetry {
             restarts: register(
                 &mut all,
                 "restarts",
-                "Failed attempts that were followed by another, by root cause",
+                "Failed attempts after which another attempt started, by root cause",
                 Family::default(),
             ),
             recovery_seconds: register(
                 &mut all,
                 "recovery_seconds",
-                "From a failure until all stages are ready again",
+                "Seconds from a failure until all stages are ready again",
                 Histogram::new(recovery_buckets),
             ),
             recovery_phase_seconds: register(
                 &mut all,
                 "recovery_phase_seconds",
-                "Phases of recoveries, from a failure to the first new step",
+                "Seconds of each phase of a recovery, from the failure to the first new step",
                 Family::new_with_constructor(phase_buckets),
             ),
             steps_lost: register(

@@ -31,7 +31,9 @@ pub enum CheckpointError {
         problem: String,
     },
     /// A newer group holds the fence. This group can neither commit nor remove anything, and must exit.
-    #[error("fence {fence} is held no more{}: {}", newest.map_or_else(String::new, |newest| format!(", a newer group took fence {newest}")), fenced_off_by(.by.as_ref()))]
+    #[error("fence {fence} is no longer held{}: {}", newest.map_or_else(String::new, |newest| format!(", a newer \
+                                                                                                       group took \
+                                                                                                       fence {newest}")), fenced_off_by(.by.as_ref()))]
     FencedOff {
         /// This group's fence.
         fence: u64,
@@ -42,8 +44,9 @@ pub enum CheckpointError {
     },
     /// The volume can't rename folders, or copies a folder instead of renaming it.
     #[error(
-        "{} can't rename a folder ({problem}), which is how a checkpoint is committed: use a volume of a file system that does \
-         it at once, such as NFS, CephFS or Lustre, and no object store behind a file system",
+        "{} can't rename a folder ({problem}), which is how a checkpoint is committed: use a file system that \
+         renames folders atomically, such as NFS, CephFS or Lustre, and not an object store that is mounted as a \
+         file system",
         .path.display()
     )]
     NoFolderRename {
@@ -62,8 +65,8 @@ pub enum CheckpointError {
     },
     /// The folder of checkpoints is on another file system than the job's folder.
     #[error(
-        "{} is on another file system than {}, and a checkpoint is committed by a rename, which does not leave one: move the \
-         whole job's folder to that file system and link that, or put it back",
+        "{} is on another file system than {}, and a checkpoint is committed by a rename, which can't cross file \
+         systems: move the job's whole folder to that file system and link to it, or move the checkpoints back",
         .checkpoints.display(), .fences.display()
     )]
     OtherFileSystem {
@@ -74,8 +77,8 @@ pub enum CheckpointError {
     },
     /// A symbolic link has the name of a step that is newer than all checkpoints.
     #[error(
-        "{} is a link, and no newer checkpoint is there: put the folder of the checkpoint in its place, or \
-         remove it to start without", .path.display()
+        "{} is a link, and no newer checkpoint is there: replace the link with the folder of the checkpoint, or \
+         remove the link to start without this checkpoint", .path.display()
     )]
     StepIsLink {
         /// The link.
@@ -150,7 +153,9 @@ pub(crate) fn io(operation: &'static str, path: &Path) -> impl FnOnce(std::io::E
 /// Returns the last part of the message of [`CheckpointError::FencedOff`].
 fn fenced_off_by(by: Option<&FenceOwner>) -> String {
     match by {
-        Some(job) => format!("{job} holds it, and a folder is of one job: give each its own spec.storage.path"),
+        Some(job) => format!(
+            "{job} holds the newest fence, and a folder belongs to one job: give each job its own spec.storage.path"
+        ),
         None => "this group's work ends here".to_owned(),
     }
 }

@@ -149,7 +149,8 @@ impl Manifest {
         let Version { format_version } = serde_json::from_slice(bytes).map_err(wrong)?;
         if format_version > FORMAT_VERSION {
             return Err(format!(
-                "has format version {format_version}, and this stagecoach reads up to {FORMAT_VERSION}: use the newer one that wrote it"
+                "has format version {format_version}, and this stagecoach reads up to {FORMAT_VERSION}: use the \
+                 newer stagecoach that wrote it"
             ));
         }
         let manifest: Manifest = serde_json::from_slice(bytes).map_err(wrong)?;

@@ -114,7 +114,7 @@ impl CheckpointReader {
         if blake3::hash(buffer).to_hex().as_str() == tensor.blake3 {
             return Ok(());
         }
-        Err(self.damage_error(&tensor.file, format!("holds other bytes for {} than were written", tensor.name)))
+        Err(self.damage_error(&tensor.file, format!("does not hold the bytes of {} that were written", tensor.name)))
     }
 
     /// Reads one tensor's bytes into a new buffer.
@@ -154,7 +154,7 @@ impl CheckpointReader {
         if hash.to_hex().as_str() == entry.blake3 {
             return Ok(());
         }
-        Err(self.damage_error(&entry.name, "holds other bytes than were written".into()))
+        Err(self.damage_error(&entry.name, "does not hold the bytes that were written".into()))
     }
 
     fn read_range(&self, file: &str, offset: u64, buffer: &mut [u8]) -> Result<(), CheckpointError> {

@@ -209,7 +209,8 @@ impl PendingCheckpoint {
         let existing = Manifest::parse(manifest).map_err(|problem| CheckpointError::Content {
             path: path.clone(),
             problem: format!(
-                "is in the way of a new checkpoint, and its {MANIFEST_FILE} {problem}; a restart sets it aside"
+                "is in the way of a new checkpoint, and its {MANIFEST_FILE} {problem}; a restart sets that \
+                 checkpoint aside"
             ),
         })?;
         let differences = differences(identity, &existing.metadata.identity);

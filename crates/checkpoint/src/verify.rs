@@ -47,7 +47,7 @@ fn verify_file(
     let reader = open_file(volume, step, entry)?;
     match hash_file(&*reader, entry.bytes, &mut |bytes| on_event(VerifyEvent::BytesRead(bytes))) {
         Ok(hash) if hash.to_hex().as_str() == entry.blake3 => Ok(None),
-        Ok(_) => Ok(Some("holds other bytes than were written".into())),
+        Ok(_) => Ok(Some("does not hold the bytes that were written".into())),
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(Some("has become shorter".into())),
         Err(e) => Err(io_error_on(volume, "read", &format!("{}/{}", paths::checkpoint_path(step), entry.name))(e)),
     }

@@ -83,8 +83,10 @@ impl JobReader {
         });
         match metrics.unreadable {
             0 => {}
-            1 => problems.push("One line of metrics.jsonl is no step's record and is left out.".into()),
-            lines => problems.push(format!("{lines} lines of metrics.jsonl are no steps' records and are left out.")),
+            1 => problems.push("One line of metrics.jsonl is not the record of a step and is left out.".into()),
+            lines => {
+                problems.push(format!("{lines} lines of metrics.jsonl are not records of steps and are left out."))
+            }
         }
         let shown = self.timeline.as_ref().map(|timeline| timeline.step);
         if metrics.timeline_step() != shown {

@@ -167,8 +167,8 @@ impl ConversationEncoder {
     fn too_long(&self, count: usize) -> String {
         let length = self.max_tokens - 1;
         format!(
-            "the conversation has {count} tokens, and a sequence has {length} with the target of its last one: raise \
-             data.sequenceLength, or set data.onLongConversation to Truncate or Skip"
+            "the conversation has {count} tokens, more than the {length} inputs of a sequence and the target of the \
+             last input: raise data.sequenceLength, or set data.onLongConversation to Truncate or Skip"
         )
     }
 }

@@ -42,7 +42,8 @@ pub enum DataError {
     },
     /// A pattern is a URI with a scheme that no source has.
     #[error(
-        "data.paths: \"{pattern}\" has the scheme {scheme}://, which is none of hf, s3, gs and az: copy the files to the volume"
+        "data.paths: \"{pattern}\" has the scheme {scheme}://, which is none of hf, s3, gs and az: copy the files to \
+         the volume"
     )]
     UnknownScheme {
         /// The pattern as written in the job.
@@ -52,7 +53,8 @@ pub enum DataError {
     },
     /// The record of a job's remote files is damaged.
     #[error(
-        "{} is no record of remote files ({problem}): remove it, and the job lists its sources again; it resumes only if they still have the same files",
+        "{} is not a record of remote files ({problem}): remove this file, and the job lists its sources again; the \
+         job resumes only if the sources still have the same files",
         path.display()
     )]
     RemoteFiles {
@@ -63,7 +65,8 @@ pub enum DataError {
     },
     /// A pattern matches no file.
     #[error(
-        "data.paths: no file matches \"{pattern}\" below {}: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
+        "data.paths: no file matches \"{pattern}\" below {}: check the spelling, and that the files are on the \
+         volume (a folder is matched by \"folder/**/*.txt\")",
         root.display()
     )]
     NoMatch {
@@ -87,7 +90,8 @@ pub enum DataError {
     },
     /// A matched file is a compressed file of a format that is only read uncompressed.
     #[error(
-        "{path} is a compressed .{extension} file, which can't be read ({compressible}): decompress it ({command} {path}), or narrow data.paths",
+        "{path} is a compressed .{extension} file, which can't be read ({compressible}): decompress it ({command} \
+         {path}), or narrow data.paths",
         path = path.display()
     )]
     NotCompressible {
@@ -139,8 +143,8 @@ pub enum DataError {
     },
     /// All records of conversations are left out.
     #[error(
-        "no conversation of {file} and the files after it can be trained on: {records} are left out, most of them {reason}: \
-         {remedy}"
+        "no conversation of {file} and the files after it can be trained on: {records} are left out, most of them \
+         {reason}: {remedy}"
     )]
     NoConversations {
         /// The name of the first file.
@@ -154,7 +158,8 @@ pub enum DataError {
     },
     /// A file that holds no records belongs to a source of conversations.
     #[error(
-        "{} has no records, and data.format {format} reads conversations from {known} files: narrow data.paths, or set format to Text",
+        "{} has no records, and data.format {format} reads conversations from {known} files: narrow data.paths, or \
+         set format to Text",
         path.display()
     )]
     NoRecords {
@@ -190,7 +195,8 @@ pub enum DataError {
     },
     /// A file is in UTF-16 or UTF-32 according to its byte order mark.
     #[error(
-        "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it ({}) or leave it out of data.paths",
+        "{path} is in {encoding} according to its byte order mark, not in UTF-8: convert it ({}) or leave it out of \
+         data.paths",
         conversion(path, encoding, *decompress),
         path = path.display()
     )]
@@ -204,7 +210,8 @@ pub enum DataError {
     },
     /// Text that must be held in one piece is too long.
     #[error(
-        "{location} has more than {limit} bytes that the tokenizer must get in one piece ({reason}): split it into several documents, such as lines of a .jsonl file"
+        "{location} has more than {limit} bytes that the tokenizer must get in one piece ({reason}): split it into \
+         several documents, such as lines of a .jsonl file"
     )]
     TooLong {
         /// The file, and the document in it.
@@ -215,7 +222,10 @@ pub enum DataError {
         reason: &'static str,
     },
     /// A record that must be held in memory is too long.
-    #[error("{location} has more than {limit} bytes, and a record is held in memory: split it into several")]
+    #[error(
+        "{location} has more than {limit} bytes, and a record must fit into memory as a whole: split it into several \
+         records"
+    )]
     RecordTooLong {
         /// The file, and the record in it.
         location: String,
@@ -258,7 +268,8 @@ pub enum DataError {
     },
     /// The size of a token file is not a multiple of the size of an id.
     #[error(
-        "{} has {size} bytes, which is no whole number of {width}-byte token ids: is it cut off, or of another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
+        "{} has {size} bytes, which is no whole number of {width}-byte token ids: is it cut off, or of another kind \
+         (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
         path.display()
     )]
     TruncatedIds {
@@ -271,7 +282,8 @@ pub enum DataError {
     },
     /// A token file holds an id that the tokenizer doesn't have.
     #[error(
-        "{}: token {index} is {id}, but the tokenizer has {vocab_size} tokens (ids 0 to {}): give the tokenizer that made this file as data.tokenizer.file",
+        "{}: token {index} is {id}, but the tokenizer has {vocab_size} tokens (ids 0 to {}): give the tokenizer that \
+         made this file as data.tokenizer.file",
         path.display(),
         vocab_size - 1
     )]
@@ -287,7 +299,8 @@ pub enum DataError {
     },
     /// The corpus has token files, but the job names no tokenizer file.
     #[error(
-        "{} holds token ids, which a tokenizer still to be trained can't have made: give theirs with data.tokenizer {{type: File, file: {{path: ...}}}}",
+        "{} holds token ids, but data.tokenizer trains a new tokenizer, which can't have made these ids: give the \
+         tokenizer that made them with data.tokenizer {{type: File, file: {{path: ...}}}}",
         path.display()
     )]
     IdsWithoutTokenizer {
@@ -296,7 +309,8 @@ pub enum DataError {
     },
     /// The vocabulary is too small. A byte-level vocabulary has at least the 256 bytes and the special tokens.
     #[error(
-        "data.tokenizer.train.vocabSize is {found}: a byte-level tokenizer needs at least {least} (256 bytes and 3 special tokens)"
+        "data.tokenizer.train.vocabSize is {found}: a byte-level tokenizer needs at least {least} (256 bytes and 3 \
+         special tokens)"
     )]
     VocabularyTooSmall {
         /// The requested size.
@@ -314,7 +328,9 @@ pub enum DataError {
     },
     /// A tokenizer has no end-of-text token.
     #[error(
-        "the tokenizer {} has no end-of-text token, so the end of a document could not be learned: name it as data.tokenizer.file.eos or as eos_token in tokenizer_config.json, or add one of {} to its added_tokens as a special token",
+        "the tokenizer {} has no end-of-text token, so the end of a document could not be learned: name it as \
+         data.tokenizer.file.eos or as eos_token in tokenizer_config.json, or add one of {} to its added_tokens as a \
+         special token",
         path.display(),
         known.join(", ")
     )]
@@ -326,7 +342,9 @@ pub enum DataError {
     },
     /// The corpus, or one of its sources, has too little text for a training sequence in addition to the held-out part.
     #[error(
-        "{subject} is too short: {tokens} tokens in {documents} documents make {sequences} sequences of {sequence_length} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction"
+        "{subject} is too short: {tokens} tokens in {documents} documents make {sequences} sequences of \
+         {sequence_length} tokens, of which {held_out} are held out, and none is left to train on: add text, or \
+         lower data.sequenceLength or data.evaluation.fraction"
     )]
     TooShort {
         /// The corpus or the source.
@@ -344,7 +362,8 @@ pub enum DataError {
     },
     /// A held-out set has too little text for a sequence.
     #[error(
-        "{subject} is too short: {tokens} tokens make no sequence of {sequence_length} tokens to evaluate: add text, or lower data.sequenceLength"
+        "{subject} is too short: {tokens} tokens make no sequence of {sequence_length} tokens to evaluate: add text, \
+         or lower data.sequenceLength"
     )]
     HeldOutTooShort {
         /// The set.
@@ -355,7 +374,7 @@ pub enum DataError {
         sequence_length: usize,
     },
     /// All files of a source are held out.
-    #[error("data.evaluation holds out all files of {subject}: leave it a file to train on")]
+    #[error("data.evaluation holds out all files of {subject}: leave at least one of these files to train on")]
     AllHeldOut {
         /// The source.
         subject: String,
@@ -370,7 +389,8 @@ pub enum DataError {
     },
     /// The token ids of a document's text differ from its ids in the cache.
     #[error(
-        "{name} has other token ids now than in the token cache: its tokenizer depends on more than the text of a document, and so where a token is in it can't be told"
+        "{name} has other token ids now than in the token cache: the tokenizer depends on more than the text of a \
+         document, so the places of the tokens in this document can't be determined"
     )]
     OtherTokens {
         /// The name of the document.
@@ -390,7 +410,8 @@ pub enum DataError {
     },
     /// The size of a token cache file differs from the size that stage 0 wrote.
     #[error(
-        "{} should have {expected} bytes and has {found}: the token cache is damaged; remove its folder, and the next start builds it again",
+        "{} should have {expected} bytes and has {found}: the token cache is damaged; remove its folder, and the \
+         next start builds it again",
         path.display()
     )]
     WrongSize {
@@ -409,7 +430,10 @@ pub enum DataError {
     },
     /// A rebuilt window has other tokens than the window on which the job trained.
     #[error(
-        "window {window} of the streamed corpus has other tokens than when the job trained on it: bytes of a file were damaged in transfer, in the earlier attempt or in this one. Another attempt reads them again. If this message stays, the job trained on damaged bytes: start a new one, from an earlier checkpoint (checkpoint.initFrom) or from the beginning"
+        "window {window} of the streamed corpus has other tokens than when the job trained on it: bytes of a file \
+         were damaged in transfer, in the earlier attempt or in this one. Another attempt reads them again. If this \
+         message stays, the job trained on damaged bytes: start a new one, from an earlier checkpoint \
+         (checkpoint.initFrom) or from the beginning"
     )]
     WindowDiffers {
         /// The number of the window, from 0.
@@ -417,7 +441,8 @@ pub enum DataError {
     },
     /// A stream has too few documents to draw held-out documents from.
     #[error(
-        "data.evaluation.fraction is {fraction}, and no sequence is drawn from the {documents} documents of {subject}: name files in data.evaluation.paths, or set data.streaming.mode to Never"
+        "data.evaluation.fraction is {fraction}, and no sequence is drawn from the {documents} documents of \
+         {subject}: name files in data.evaluation.paths, or set data.streaming.mode to Never"
     )]
     NothingDrawn {
         /// The source.

@@ -167,8 +167,8 @@ impl Findings {
             let examples: Vec<String> =
                 counts.iter().take(EXAMPLES).map(|(name, count)| format!("{name} ({count} times)")).collect();
             notes.push(format!(
-                "the texts spell special tokens, which are trained on as the characters they are written with: {}; set \
-                 data.specialTokens to Parse to make them tokens",
+                "the texts contain the names of special tokens, which are encoded as ordinary text: {}; set \
+                 data.specialTokens to Parse to encode them as special tokens",
                 examples.join(", ")
             ));
         }

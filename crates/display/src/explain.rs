@@ -96,9 +96,14 @@ fn first_sentence(description: &str) -> &str {
 
 fn change(effect: ChangeEffect) -> &'static str {
     match effect {
-        ChangeEffect::Identity => "A change is refused once training began, since the field decides the numbers.",
-        ChangeEffect::Extension => "A change is refused once training began, except together with more steps.",
-        ChangeEffect::Attempt => "A change starts a new attempt: the stages save, leave, and continue from there.",
+        ChangeEffect::Identity => {
+            "A change is refused once training has begun, because the field determines the results."
+        }
+        ChangeEffect::Extension => "A change is refused once training has begun, except together with more steps.",
+        ChangeEffect::Attempt => {
+            "A change starts a new attempt: the stages save a checkpoint and exit, and the new attempt resumes from \
+             this checkpoint."
+        }
         ChangeEffect::Live => "A change takes effect in the running attempt.",
         ChangeEffect::Cluster => "The operator alone reads the field: it has no meaning outside a cluster.",
     }

@@ -102,7 +102,7 @@ impl FailureSummary<'_> {
     fn consequence(&self, state: &JobState, failure: &AttemptFailure) -> String {
         let remaining = state.budget.remaining(self.max_restarts);
         let left = format!("{remaining} of {} restarts are left", self.max_restarts);
-        let stage = failure.stage().unwrap_or_else(|| "what was lost".into());
+        let stage = failure.stage().unwrap_or_else(|| "the lost stage".into());
         let is_replaced = failure.rank.is_some_and(|rank| state.incarnation(rank) > failure.incarnation);
         if let Some(JobOutcome::Failed(reason)) = state.outcome()
             && failure.attempt == state.attempt.number

@@ -21,7 +21,8 @@ pub enum GroupError {
         source: io::Error,
     },
     /// The stage could not reach the leader.
-    #[error("{name} could not reach the leader within {} s ({reason}): is the leader running, and can its address be reached from here?", .waited.as_secs_f32().round())]
+    #[error("{name} could not reach the leader within {} s ({reason}): is the leader running, and can its address be \
+             reached from here?", .waited.as_secs_f32().round())]
     Unreachable {
         /// The name of the stage.
         name: String,
@@ -32,7 +33,8 @@ pub enum GroupError {
     },
     /// The leader runs another version of the protocol.
     #[error(
-        "{name} uses version {} of the control protocol, and the leader uses version {found}: run the same image on all stages",
+        "{name} uses version {} of the control protocol, and the leader uses version {found}: run the same image on \
+         all stages",
         crate::PROTOCOL_VERSION
     )]
     OtherVersion {
@@ -58,7 +60,7 @@ pub enum GroupError {
         refusal: Refusal,
     },
     /// The leader answered, but did not release the group in time.
-    #[error("{name} waited {} s without progress of the leader; its last report was: {progress}", .waited.as_secs_f32().round())]
+    #[error("{name} waited {} s without progress by the leader, whose last report was: {progress}", .waited.as_secs_f32().round())]
     StartupTimedOut {
         /// The stage that waited.
         name: String,
@@ -91,7 +93,8 @@ pub enum GroupError {
     GroupFailed(Box<GroupFailure>),
     /// A message exceeds the size limit of a frame.
     #[error(
-        "a message of {bytes} bytes is too large for the control connection, which carries at most {max_bytes}: large data belongs on the links or on the volume"
+        "a message of {bytes} bytes is too large for the control connection, which carries at most {max_bytes}: \
+         large data belongs on the links or on the volume"
     )]
     FrameTooLarge {
         /// The size of the message.
@@ -170,7 +173,8 @@ mod tests {
     #[test]
     fn a_shortage_has_its_remedy_and_a_lost_peer_has_none() {
         let shown = |errno: Errno| GroupError::io("could not connect")(errno.into()).to_string();
-        let limit = "could not connect: Too many open files (os error 24); raise the limit of open files for a process (`ulimit -n`)";
+        let limit = "could not connect: Too many open files (os error 24); raise the limit of open files for a \
+                     process (`ulimit -n`)";
         assert_eq!(shown(Errno::MFILE), limit);
         assert!(shown(Errno::NFILE).ends_with("(`sysctl fs.file-max`)"));
         assert!(shown(Errno::CONNRESET).ends_with("(os error 104)"));

@@ -59,7 +59,7 @@ pub(super) fn restarting_or_giving_up(
 fn replacement(decision: &Decision, wait: u64) -> String {
     let state = &decision.state;
     let failed = state.last_failure.as_ref();
-    let name = failed.and_then(AttemptFailure::stage).unwrap_or_else(|| "what was lost".into());
+    let name = failed.and_then(AttemptFailure::stage).unwrap_or_else(|| "the lost stage".into());
     match failed.and_then(|failure| failure.rank).is_some_and(|rank| !state.ranks_to_create.contains(&rank)) {
         true => format!("a spare takes the place of {name}"),
         false => {
@@ -77,7 +77,8 @@ pub fn rules_for_pods(restart: &RestartSpec) -> Option<String> {
     let verb = if named.len() == 1 { "matches" } else { "match" };
     (!named.is_empty()).then(|| {
         format!(
-            "spec.restart.podFailurePolicy: {} {verb} nothing here, since stages that are processes have no pod conditions",
+            "spec.restart.podFailurePolicy: {} {verb} nothing here, since stages that are processes have no pod \
+             conditions",
             named.join(", ")
         )
     })
@@ -172,8 +173,8 @@ pub(super) mod tests {
         };
         assert_eq!(
             restart_sentence(&replaced, &policy),
-            "starting stage 1 again in 2.0s; the others wait for it; 9 of 10 restarts left; training starts at step 0, \
-             since there is no checkpoint"
+            "starting stage 1 again in 2.0s; the others wait for it; 9 of 10 restarts left; training starts at step \
+             0, since there is no checkpoint"
         );
         assert!(
             restarting_or_giving_up(&decision(&replaced), &policy, true, UnixMillis(500))
@@ -188,7 +189,8 @@ pub(super) mod tests {
         let taken = JobState { ranks_to_create: [].into(), ..replaced };
         assert_eq!(
             restart_sentence(&taken, &policy),
-            "a spare takes the place of stage 1; 9 of 10 restarts left; training starts at step 0, since there is no checkpoint"
+            "a spare takes the place of stage 1; 9 of 10 restarts left; training starts at step 0, since there is no \
+             checkpoint"
         );
         state.checkpoint_step = Some(7);
         let sentence = restart_sentence(&state, &policy);
@@ -207,8 +209,8 @@ pub(super) mod tests {
         assert_eq!(
             rules_for_pods(&restart).as_deref(),
             Some(
-                "spec.restart.podFailurePolicy: rules[0] matches nothing here, since stages that are processes have no pod \
-                 conditions"
+                "spec.restart.podFailurePolicy: rules[0] matches nothing here, since stages that are processes have \
+                 no pod conditions"
             )
         );
     }

@@ -19,7 +19,7 @@ impl fmt::Display for History {
             name: self.folder.display().to_string(),
             state: self.state.as_ref(),
             finished_step: self.recovery.and_then(|recovery| recovery.finished_step),
-            log: log.ok_or("none is left: the next run removes those of the run before"),
+            log: log.ok_or("none is left: a run removes the logs of the run before it"),
             successor: self.successor,
             max_restarts: self.max_restarts,
             resumption: self.recovery.as_ref().and_then(Recovery::resumption),
@@ -165,7 +165,7 @@ mod tests {
         );
         let spare = History { successor: Some(Successor::Spare(2)), log: None, ..history() }.to_string();
         assert!(spare.contains("the other stages waited, and spare 2 took the place of stage 1; 9 of"), "{spare}");
-        assert!(spare.contains("log:    none is left: the next run removes those of the run before"), "{spare}");
+        assert!(spare.contains("log:    none is left: a run removes the logs of the run before it"), "{spare}");
     }
 
     #[test]
@@ -265,8 +265,8 @@ mod tests {
         assert_eq!(
             new.to_string(),
             format!(
-                "{begin}It is stopped: no step is trained yet; the next `stagecoach run` begins at the first step, since there \
-                 is no checkpoint."
+                "{begin}It is stopped: no step is trained yet; the next `stagecoach run` begins at the first step, \
+                 since there is no checkpoint."
             )
         );
     }

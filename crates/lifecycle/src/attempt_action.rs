@@ -64,3 +64,10 @@ pub enum AttemptAction {
         attempt: u64,
     },
 }
+
+impl AttemptAction {
+    /// Whether the action creates instances of stages.
+    pub fn starts_stages(&self) -> bool {
+        matches!(self, AttemptAction::StartAttempt { .. } | AttemptAction::ReplaceStages { .. })
+    }
+}

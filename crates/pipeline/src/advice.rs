@@ -116,9 +116,9 @@ impl fmt::Display for Advice {
         )?;
         match better {
             Some((better, saving)) => {
-                write!(f, "; {} -> {} would bring {:.0} %", layers(partition), layers(better), 100.0 * saving)
+                write!(f, "; {} -> {} would save {:.0} %", layers(partition), layers(better), 100.0 * saving)
             }
-            None => write!(f, "; no other partition brings 1 %"),
+            None => write!(f, "; no other partition saves 1 %"),
         }
     }
 }

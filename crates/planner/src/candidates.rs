@@ -119,8 +119,10 @@ fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) 
             schedule.microbatches,
             match config.job.spec.data_parallel {
                 1 => format!("spec.training.microbatches is {microbatches}: set that to {}", schedule.microbatches),
-                replicas =>
-                    format!("a replica of {replicas} has {microbatches}: all must have as many as the schedule"),
+                replicas => format!(
+                    "each of the {replicas} replicas has {microbatches}: give every replica as many microbatches as \
+                     the schedule has"
+                ),
             }
         )));
     }
@@ -130,7 +132,8 @@ fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) 
             _ => "write it with the same number of chunks for every stage".to_owned(),
         };
         return Err(invalid(format!(
-            "it has {chunks} chunks, and {stages} stages with spec.pipeline.virtualStages {virtual_stages} have {}: {remedy}",
+            "it has {chunks} chunks, and {stages} stages with spec.pipeline.virtualStages {virtual_stages} have {}: \
+             {remedy}",
             stages * virtual_stages
         )));
     }

@@ -61,12 +61,12 @@ impl JobConfig {
         let Some(bytes) = bytes else { return Ok(None) };
         let problem = match serde_json::from_slice::<RecordedModel>(&bytes) {
             Ok(recorded) if recorded.model.starts_with(&recorded.path) => return Ok(Some(recorded)),
-            Ok(_) => "its model is not in its path".to_owned(),
+            Ok(_) => "the recorded model is not in the recorded path".to_owned(),
             Err(error) => error.to_string(),
         };
         let problem = format!(
-            "is no record of the model with which the job begins ({problem}): remove it, and a job without a checkpoint \
-             chooses again"
+            "has no valid record of the model with which the job begins ({problem}): remove the file; a job without \
+             a checkpoint then chooses the model again"
         );
         Err(CheckpointError::Content { path, problem })
     }

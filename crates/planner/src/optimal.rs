@@ -26,16 +26,16 @@ impl PipelineLayout {
         let (ranks, microbatches) = (self.schedule.placement.ranks(), self.programs.microbatches);
         if self.schedule.placement.chunks() != ranks {
             return Err(StageError::invalid(format!(
-                "--optimal searches among schedules with one chunk a stage, and {} has {} chunks on {ranks} stages: set \
-                 spec.pipeline.schedule to 1F1B and virtualStages to 1",
+                "--optimal searches among schedules with one chunk a stage, and {} has {} chunks on {ranks} stages: \
+                 set spec.pipeline.schedule to 1F1B and virtualStages to 1",
                 self.schedule.name,
                 self.schedule.placement.chunks()
             )));
         }
         if ranks * microbatches > MAX_WORK_ITEMS {
             return Err(StageError::invalid(format!(
-                "--optimal searches up to {MAX_WORK_ITEMS} microbatches in all stages together, and {ranks} stages with \
-                 {microbatches} each have {}: plan it with fewer, as in --set training.microbatches={}",
+                "--optimal searches up to {MAX_WORK_ITEMS} microbatches in all stages together, and {ranks} stages \
+                 with {microbatches} each have {}: plan with fewer microbatches, as in --set training.microbatches={}",
                 ranks * microbatches,
                 (MAX_WORK_ITEMS / ranks).max(1)
             )));

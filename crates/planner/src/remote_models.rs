@@ -65,7 +65,8 @@ impl Remote {
         match (is_file, uri.path.is_empty()) {
             (true, true) => Err(invalid(format!("\"{path}\" names no file: add it, as in {path}/tokenizer.json"))),
             (false, false) => Err(invalid(format!(
-                "\"{path}\" names \"{}\" in a repository, and a model is a whole one: hf://OWNER/NAME[@REVISION]",
+                "\"{path}\" names \"{}\" in a repository, but a model is a whole repository: write \
+                 hf://OWNER/NAME[@REVISION]",
                 uri.path
             ))),
             _ => Ok(Some(Remote { field, uri })),
@@ -131,8 +132,8 @@ impl RemoteModels {
         let Some(bytes) = bytes else { return Ok(RemoteModels::default()) };
         let damaged = |problem: String| {
             StageError::invalid(format!(
-                "{} is no record of remote models ({problem}): remove it, and the job asks the hub again; it resumes \
-                 only if the hub answers with the same commits",
+                "{} has no valid record of remote models ({problem}): remove the file; the job then asks the hub \
+                 again, and resumes only if the hub answers with the same commits",
                 path.display()
             ))
         };

@@ -30,8 +30,8 @@ fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<ReplayDiffer
     let mut wrong = expected.filter(|(step, line)| line.is_none_or(|line| line.step != *step));
     let (step, line) = wrong.next()?;
     let what = match line {
-        Some(line) => format!("line {step} of metrics.jsonl is of step {}, expected step {step}", line.step),
-        None => format!("metrics.jsonl has no line of step {step}, and the run has {last} steps"),
+        Some(line) => format!("line {step} of metrics.jsonl is the record of step {}, expected step {step}", line.step),
+        None => format!("metrics.jsonl has no line for step {step}, but the run has {last} steps"),
     };
     Some(ReplayDifference { step, what })
 }
@@ -45,7 +45,8 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
     if let Some(d) = different {
         let text = |value: Option<serde_json::Value>| value.map_or_else(|| "absent".into(), |value| value.to_string());
         let what = format!(
-            "the checkpoint of step {step} is of another job than that of step {from}: {} is {} and was {}",
+            "the checkpoint of step {step} belongs to another job than the checkpoint of step {from}: {} is {} and \
+             was {}",
             d.path,
             text(d.current),
             text(d.recorded)
@@ -56,7 +57,10 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
     let is_other = CheckpointLink::to(&before.manifest).ok()? != link;
     is_other.then(|| ReplayDifference {
         step: from,
-        what: format!("the checkpoint of step {from} is not the one that was there when that of step {step} was saved"),
+        what: format!(
+            "the checkpoint of step {from} is not the checkpoint that existed when the checkpoint of step {step} was \
+             saved"
+        ),
     })
 }
 
@@ -84,7 +88,8 @@ fn first_receipt_mismatch(record: &RunRecord) -> Option<ReplayDifference> {
         if receipt != state.receipt {
             let step = manifest.step;
             let what = format!(
-                "the lines of steps {} to {step} in metrics.jsonl do not come to the receipt in the checkpoint of step {step}",
+                "the lines of steps {} to {step} in metrics.jsonl do not match the receipt in the checkpoint of step \
+                 {step}",
                 begins + 1
             );
             return Some(ReplayDifference { step: begins + 1, what });

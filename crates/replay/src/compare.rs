@@ -81,10 +81,13 @@ pub fn compare_tensors(recorded: &Manifest, replayed: &Manifest) -> Option<Repla
         match in_replay.remove(name) {
             None => return difference(format!("has a tensor {name}, which this model lacks")),
             Some(other) if other.shape != entry.shape => {
-                return difference(format!("has {name} as {:?}, the replay as {:?}", entry.shape, other.shape));
+                return difference(format!(
+                    "has {name} with the shape {:?}, and the replay has the shape {:?}",
+                    entry.shape, other.shape
+                ));
             }
             Some(other) if other.blake3 != entry.blake3 => {
-                return difference(format!("has other values in {name} than the replay comes to"));
+                return difference(format!("has other values in {name} than the replay"));
             }
             Some(_) => {}
         }

@@ -35,7 +35,7 @@ pub fn first_divergent_tensor(ones: &[(String, Tensor)], others: &[(String, Tens
     ones.sort_by_key(|(name, _)| moment(name));
     ones.into_iter().find_map(|(name, one)| {
         let what = match others.get(&**name) {
-            None => "which the other run has not".to_owned(),
+            None => "which the other run lacks".to_owned(),
             Some(other) => difference(one, other)?,
         };
         Some(DivergentTensor { name: name.clone(), what })

@@ -202,8 +202,9 @@ fn replayed_job(
             (None, Some(RecordedCheckpoint { state, .. })) => {
                 if let Some(extension) = state.extensions.iter().find(|extension| extension.from < until) {
                     bail!(
-                        "the steps after step {} were added with another decay of the learning rate, so a replay of them \
-                         begins at a checkpoint of that step or a later one: there is none before step {until}",
+                        "the steps after step {} were added with another decay of the learning rate, so a replay of \
+                         these steps begins at a checkpoint of that step or a later one: there is none before step \
+                         {until}",
                         extension.from
                     );
                 }

@@ -22,7 +22,8 @@ pub enum MetricsError {
         source: io::Error,
     },
     /// A line before the last line is not a [`StepRecord`].
-    #[error("{}:{line}: this is not a step's record ({source}): move the file away to start with an empty one", path.display())]
+    #[error("{}:{line}: this is not the record of a step ({source}): move the file away, and training starts with an \
+             empty file", path.display())]
     Line {
         /// The file.
         path: PathBuf,
@@ -242,7 +243,7 @@ mod tests {
         }
         fs::write(&path, format!("{}{{\"st\n{}", to_line(&record(1)), to_line(&record(2)))).unwrap();
         let error = read_metrics(&path).unwrap_err().to_string();
-        assert!(error.contains("metrics.jsonl:2: this is not a step's record"), "{error}");
+        assert!(error.contains("metrics.jsonl:2: this is not the record of a step"), "{error}");
     }
 
     #[test]

@@ -39,7 +39,8 @@ impl SaveFailures {
 pub(crate) fn format_save_failure(save: &SaveRecord) -> String {
     let why = save.error.as_deref().unwrap_or("no reason was reported");
     format!(
-        "the checkpoint of step {} failed: {why}; older ones are kept, and the next one is saved on schedule",
+        "the checkpoint of step {} failed: {why}; older checkpoints are kept, and the next checkpoint is saved on \
+         schedule",
         save.step
     )
 }

@@ -100,7 +100,7 @@ pub(super) fn accept(
                     }
                     Err(why) => {
                         (config.on_rejected)();
-                        tracing::warn!("closed a connection that is no link of this group: {why}");
+                        tracing::warn!("closed a connection that does not belong to a link of this group: {why}");
                     }
                 },
                 Ok(None) => (config.on_rejected)(),
@@ -121,10 +121,10 @@ pub(super) fn accept(
 fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
     let Greeting { link, ring, communicator } = greeting;
     if !config.link_ids.contains(link) || link.to != config.rank {
-        return Err(format!("it brings {link}, which does not end here"));
+        return Err(format!("its greeting names {link}, which does not end at this stage"));
     }
     if accepted.has(*link) {
-        return Err(format!("it brings {link}, which is connected already"));
+        return Err(format!("its greeting names {link}, which is already connected"));
     }
     let id = communicator.as_ref().map(|bytes| UniqueId::from_bytes(bytes).ok_or("its NCCL identifier is invalid"));
     let announced = match (ring, id.transpose()?, config.transport) {
@@ -143,12 +143,15 @@ fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &A
                 (Some(_), None) => "shared memory",
                 (None, None) => "no shared memory",
             };
-            return Err(format!("it brings {brings} for {link}, and the transport is {transport:?}"));
+            return Err(format!("its greeting announces {brings} for {link}, but the transport is {transport:?}"));
         }
     };
     let bytes = ring_bytes(config, *link);
     if announced.bytes != bytes {
-        return Err(format!("it brings {} bytes of shared memory for {link}, which takes {bytes}", announced.bytes));
+        return Err(format!(
+            "its greeting announces {} bytes of shared memory for {link}, expected {bytes}",
+            announced.bytes
+        ));
     }
     match RingReader::open(&RingIdentity { group: &config.group, link: *link, nonce: &announced.nonce, bytes }) {
         RingLookup::Ring(ring) => Ok(Carrier::Incoming(Incoming::Ring(ring))),
@@ -188,7 +191,7 @@ fn start(
 
 /// Returns the error for a group that fails while this stage opens its links.
 fn ended(config: &LinksConfig) -> LinkError {
-    LinkError::Broken(format!("stage {} opens no links any more: the group has ended", config.rank))
+    LinkError::Broken(format!("stage {} stopped opening its links, because the group has ended", config.rank))
 }
 
 fn late(config: &LinksConfig, accepted: &Accepted) -> LinkError {

@@ -66,7 +66,8 @@ impl Dialer<'_> {
             Some(Ok(ring)) => Some(ring),
             Some(Err(e)) if config.transport == Transport::Shm => {
                 return Err(LinkError::Unavailable(format!(
-                    "{}, which takes {bytes} bytes in /dev/shm: {e}; enlarge it, or set spec.pipeline.transport to Auto or Tcp",
+                    "{}, which takes {bytes} bytes in /dev/shm: {e}; enlarge it, or set spec.pipeline.transport to \
+                     Auto or Tcp",
                     with_peer("could not make shared memory for")
                 )));
             }
@@ -124,7 +125,7 @@ fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> io::Result
     let attempt = || {
         stagecoach_group::connect(address).inspect_err(|error| {
             if !std::mem::replace(&mut is_reported, true) {
-                tracing::warn!("{address} is not reached yet: {error}");
+                tracing::warn!("could not reach {address} yet, trying again: {error}");
             }
         })
     };

@@ -24,7 +24,7 @@ pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     if config.transport != Transport::Tcp
         && let Err(error) = remove_abandoned()
     {
-        tracing::debug!("shared memory of killed stages could not be looked for: {error}");
+        tracing::debug!("could not search for the shared memory of killed stages: {error}");
     }
     let gpu = config.gpu()?;
     let mut dialer =

@@ -57,7 +57,10 @@ impl LogsCommand {
             }
         }
         if !self.follow && logs.is_empty() && failure.as_ref().is_none_or(|failure| failure.log_tail.is_none()) {
-            anyhow::bail!("job {} has no pod with a log: `kubectl stagecoach why {0}` tells how it stands", self.job);
+            anyhow::bail!(
+                "job {} has no pod with a log: `kubectl stagecoach why {0}` shows the state of the job",
+                self.job
+            );
         }
         let shown = logs.iter().filter_map(|log| Some((log.pod.name.clone(), log.lines.last()?.0))).collect();
         write!(out, "{}", show(logs, failure.as_ref(), self.timestamps))?;
@@ -170,7 +173,8 @@ mod tests {
         let merged = show(logs(), None, false);
         assert_eq!(
             merged,
-            "stage 0  | a\nstage 1  | b\nstage 0  | c\nstage 0  | no time\nspare 10 | waits\nstage 1  | d\nstage 0  | e\n"
+            "stage 0  | a\nstage 1  | b\nstage 0  | c\nstage 0  | no time\nspare 10 | waits\nstage 1  | d\nstage 0  \
+             | e\n"
         );
         assert!(show(logs(), None, true).starts_with("stage 0  | 2026-09-21T14:00:00.1Z a\n"));
         assert_eq!(
@@ -206,8 +210,8 @@ mod tests {
         let reported = show(logs(), Some(&failure), false);
         assert!(
             reported.starts_with(
-                "--- stage 1 failed first: Killed ---\nstage 1 | its last words\n--- its pod is gone: this was the end of its log \
-                 ---\n--- the others ---\nstage 0  | a\nstage 1  | b\n"
+                "--- stage 1 failed first: Killed ---\nstage 1 | its last words\n--- its pod is gone: this was the \
+                 end of its log ---\n--- the others ---\nstage 0  | a\nstage 1  | b\n"
             ),
             "{reported}"
         );

@@ -72,7 +72,7 @@ pub(super) async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> 
     let mut message = format!("the {} {name} exists and does not belong to this job", api.kind());
     message += match metadata.deletion_timestamp.is_none() {
         true => ": delete it, or give the job another name",
-        false => "; it is being deleted and is waited for",
+        false => "; it is being deleted, and the operator waits for its end",
     };
     Err(ApplyError::Rejected(BlockingReason { reason: condition_reason::NAME_TAKEN.into(), message }))
 }

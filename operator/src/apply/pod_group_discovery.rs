@@ -41,7 +41,8 @@ impl PodGroupDiscovery {
         let api = self.served_apis(client).await?.into_iter().find(fits);
         if api.is_none() && wanted != GangScheduling::Auto {
             let message = format!(
-                "spec.scheduling.gang is {wanted}, and the cluster serves no PodGroup of it: install it, or change the field"
+                "spec.scheduling.gang is {wanted}, and the cluster does not serve the PodGroup API that {wanted} \
+                 needs: install this API, or change the field"
             );
             return Err(ApplyError::Rejected(BlockingReason {
                 reason: condition_reason::GANG_NOT_SERVED.into(),

@@ -137,7 +137,7 @@ impl AttemptTemplate {
     pub(crate) fn from_config_map(config_map: &ConfigMap) -> Result<AttemptTemplate, BuildError> {
         let name = config_map.name_any();
         let wrong = |what: &str| {
-            BuildError(format!("the ConfigMap {name} {what}: it was changed by another client, delete it"))
+            BuildError(format!("the ConfigMap {name} {what}: another client has changed it; delete the ConfigMap"))
         };
         let text = |key: &str| {
             let text = config_map.data.as_ref().and_then(|data| data.get(key));

@@ -154,8 +154,8 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
     is_missing.then(|| {
         format!(
-            "spec.storage.persistentVolumeClaim is missing: the stages' pods share a volume; name a ReadWriteMany claim of \
-             this namespace, or mount a volume of spec.template at {WORKSPACE_PATH}"
+            "spec.storage.persistentVolumeClaim is missing: the stages' pods share a volume; name a ReadWriteMany \
+             claim of this namespace, or mount a volume of spec.template at {WORKSPACE_PATH}"
         )
     })
 }
@@ -194,8 +194,8 @@ pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     };
     let most = trainer_containers(spec).iter().filter_map(count).max().filter(|&most| most > 1)?;
     Some(format!(
-        "container {CONTAINER_NAME} of spec.template asks for {most} GPUs ({GPU_RESOURCE}), and a stage uses one, so that the others do \
-         nothing: ask for 1, and use them by more stages or replicas"
+        "container {CONTAINER_NAME} of spec.template asks for {most} GPUs ({GPU_RESOURCE}), and a stage uses only \
+         one, so that the other GPUs stay idle: ask for 1, and use more GPUs with more stages or replicas"
     ))
 }
 

@@ -11,7 +11,7 @@ use super::boost::boost;
 use super::queue_state::holder;
 use crate::build::JobReference;
 use crate::build::kueue::keys::{LAST_CHECKPOINT_ANNOTATION, PRIORITY_BOOST_ANNOTATION, SLICE_REPLACEMENT_ANNOTATION};
-use crate::build::kueue::{Demand, Workload, condition_type, workload_number};
+use crate::build::kueue::{Demand, Workload, condition_type, next_workload_number};
 
 /// A write to a Workload of the job.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ pub(crate) fn actions(
     if situation.is_suspended || demand.problem().is_some() {
         return if situation.has_stopped { all(WorkloadAction::Delete) } else { Vec::new() };
     }
-    let number = 1 + workloads.iter().filter_map(|workload| workload_number(job, workload)).max().unwrap_or(0);
+    let number = next_workload_number(job, workloads);
     match holder(workloads) {
         Some(holder) if demand.matches(holder) => of_holder(demand, holder, &unfinished, number, situation),
         Some(holder) if situation.has_stopped => vec![WorkloadAction::Delete(Arc::clone(holder))],

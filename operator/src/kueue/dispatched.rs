@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::actions::{WorkloadAction, pods_ready, release, set_priority};
 use crate::build::JobReference;
-use crate::build::kueue::{Demand, Workload, workload_number};
+use crate::build::kueue::{Demand, Workload, next_workload_number};
 
 /// The state of the job's copy in the other cluster, according to the status that Kueue copies into this cluster.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +58,7 @@ pub(crate) fn dispatched_actions(
         }
     }
     if unfinished.is_empty() && wanted.is_some() {
-        let number = 1 + workloads.iter().filter_map(|workload| workload_number(job, workload)).max().unwrap_or(0);
+        let number = next_workload_number(job, workloads);
         actions.push(WorkloadAction::Create { number, replaced: None });
     }
     actions

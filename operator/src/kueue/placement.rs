@@ -90,9 +90,9 @@ fn agree(set: &PodSet, check: &str, update: &PodSetUpdate) -> Result<(), String>
         for (key, value) in changes {
             if let Some(own) = set.value(map, key).filter(|own| own != value) {
                 return Err(format!(
-                    "the admission check {check} gives the pods of {} {key}: {value}, and spec.template has {key}: {own}: \
-                     change the template, or the check",
-                    set.name
+                    "the admission check {check} sets {key} of the pods of {name} to {value}, and spec.template sets \
+                     {key} to {own}: change the template, or the check",
+                    name = set.name
                 ));
             }
         }
@@ -106,8 +106,8 @@ fn add(all: &mut BTreeMap<String, String>, added: &BTreeMap<String, String>, wor
         let before = all.insert(key.clone(), value.clone());
         if let Some(before) = before.filter(|before| before != value) {
             return Err(format!(
-                "the admission of the Workload {workload} gives its pods {key} twice, as {before} and as {value}: \
-                 change its ResourceFlavors or its admission checks"
+                "the admission of the Workload {workload} sets {key} of its pods to both {before} and {value}: \
+                 change the ResourceFlavors or the admission checks"
             ));
         }
     }

@@ -50,13 +50,14 @@ impl QueueState {
             let name = holder.name_any();
             let hint = match demand.is_elastic {
                 true => {
-                    "the feature gate ElasticJobsViaWorkloadSlices of Kueue is off, so the job does not run while it waits"
+                    "the feature gate ElasticJobsViaWorkloadSlices of Kueue is off, so the job does not run while it \
+                     waits"
                 }
-                false => "the annotation kueue.x-k8s.io/elastic-job keeps a job running meanwhile",
+                false => "with the annotation kueue.x-k8s.io/elastic-job, a job keeps running while it waits",
             };
             let message = format!(
-                "the job asks for {}, and the Workload {name} is admitted for fewer pods: the job saves, stops and is queued \
-                 again; {hint}",
+                "the job asks for {}, and the Workload {name} is admitted for fewer pods: the job saves, stops and \
+                 is queued again; {hint}",
                 demand.mesh
             );
             return QueueState::waiting(reason::REQUEUED, message);
@@ -97,8 +98,8 @@ fn without_admission(demand: &Demand, workloads: &[Arc<Workload>], other: Option
     }
     if let Some(other) = other {
         let message = format!(
-            "the Workload {} is admitted for other pods or another queue than the job asks for: the job saves, stops and \
-             is queued again",
+            "the Workload {} is admitted for other pods or another queue than the job asks for: the job saves, stops \
+             and is queued again",
             other.name_any()
         );
         return QueueState::waiting(reason::REQUEUED, message);

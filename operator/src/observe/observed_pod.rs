@@ -204,7 +204,7 @@ mod tests {
             assert!(pod.stage_instance().is_none());
             pod.spare_instance().map(|spare| (spare.number, spare.attempt, spare.state)).unwrap()
         };
-        assert_eq!(state(None), (1, 7, InstanceState::Ready), "what its node says, until it answers");
+        assert_eq!(state(None), (1, 7, InstanceState::Ready), "the kubelet's readiness counts until the spare answers");
         assert_eq!(state(last(StagePhase::StandingBy, true)), (1, 7, InstanceState::Ready));
         assert_eq!(state(last(StagePhase::StandingBy, false)), (1, 7, InstanceState::Starting));
         assert_eq!(state(last(StagePhase::Preparing, true)), (1, 7, InstanceState::Starting));

@@ -13,7 +13,8 @@ pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -
     let message = ended.and_then(termination_message);
     let mut report = message.as_ref().map(TerminationReport::from);
     if ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")) {
-        let message = "the kernel ended the trainer because its memory limit was reached: raise it, or use more stages";
+        let message = "the kernel killed the trainer because it reached the memory limit of its container: raise the \
+                       limit, or use more stages";
         let report = report.get_or_insert(TerminationReport {
             kind: FailureKind::OutOfMemory,
             step: None,

@@ -120,10 +120,10 @@ mod tests {
     #[test]
     fn a_pod_without_a_response_is_awaited_until_the_first_request_and_longer_if_it_is_ready() {
         let mut pod = PolledPod::default();
-        assert!(!pod.is_awaited(true), "nobody asks it");
+        assert!(!pod.is_awaited(true), "the pod is not polled");
         pod.polled_since = Some(Instant::now());
         assert!(pod.is_awaited(false));
-        assert!(pod.receive(None), "that it can't be asked is news once");
+        assert!(pod.receive(None), "the failure of the first request is news");
         assert!(!pod.receive(None));
         assert!(!pod.is_awaited(false));
         assert!(pod.is_awaited(true));

@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(update.write_after, Some(Duration::from_millis(600)), "what is held back is written later");
         assert_eq!(throttle(new.clone(), &old, None, NOW).status, new, "after a restart no write is known");
         let again = PipelineJobStatus { phase: Some(JobPhase::Restarting), ..starting(0) };
-        assert!(!is_written(&new, &again, 400), "the same after a failure as at first");
+        assert!(!is_written(&new, &again, 400), "a restart after a failure is throttled like the first start");
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl Forge {
             ExchangedLines => {
                 let other = (at + 1 + draws.below(STEPS - 1) as usize) % STEPS as usize;
                 change_metrics(&folder, |lines| lines.swap(at, other));
-                vec![format!("metrics.jsonl is of step")]
+                vec![format!("metrics.jsonl is the record of step")]
             }
             ExchangedCheckpoint => {
                 let claimed = manifest(&folder, saved).metadata.identity;

@@ -255,17 +255,17 @@ fn what_can_not_be_blamed_is_reported_in_one_sentence() {
     assert!(printed.contains("stagecoach: step 14 has the loss 0.125 in the record and "), "{printed}");
     std::fs::remove_file(folder.join("metrics.jsonl")).unwrap();
     let (code, printed) = run(&["blame", of, "--spikes"]);
-    assert_eq!(
-        (code, printed.contains("has no metrics.jsonl, in which spikes are found")),
-        (Some(1), true),
-        "{printed}"
-    );
+    assert_eq!((code, printed.contains("has no metrics.jsonl, and --spikes needs it")), (Some(1), true), "{printed}");
 
     // the command refuses to leave out the only document of a step
     std::fs::write(workspace.path().join("corpus/small.jsonl"), poisoned_corpus(1, 900, &BTreeSet::new())).unwrap();
     let alone = train(workspace.path(), &TestJob { name: "alone".into(), stages: 1, ..job(3) });
     let (code, printed) = run(&["blame", text(&alone), "--step", "2", "--without", "corpus/small.jsonl:1"]);
-    assert_eq!((code, printed.contains("step 1 has no other documents: without these")), (Some(1), true), "{printed}");
+    assert_eq!(
+        (code, printed.contains("step 1 contains only the documents of --without")),
+        (Some(1), true),
+        "{printed}"
+    );
     assert!(blame(&alone, &["--step", "2"])["steps"][0]["documents"][0]["excess"].is_null());
 }
 
@@ -295,6 +295,9 @@ fn streamed_conversations_are_found_by_name() {
     let all = names(&report["steps"][0]).into_iter().flat_map(|name| ["--without", name]);
     let (code, printed) = run(&[&["blame", text(&folder), "--step", "13"][..], &all.collect::<Vec<_>>()].concat());
     assert_eq!(code, Some(1), "{printed}");
-    assert!(printed.contains("step 13 has no other documents: without these there is nothing to train"), "{printed}");
+    assert!(
+        printed.contains("step 13 contains only the documents of --without, so nothing is left to train"),
+        "{printed}"
+    );
     assert!(contents(&folder) == before, "the run's folder is as it was");
 }

@@ -91,24 +91,24 @@ fn runs_that_part_are_distinguished_by_step_and_tensor() {
     let same = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, ..job(30) };
     // if a run differs, the first tensor that the command compares differs too
     let runs: [(TestJob, &[&str], i32, &[&str]); 5] = [
-        (same, &[], 0, &["equal: 30 steps and 3 checkpoints of both"]),
+        (same, &[], 0, &["equal: 30 steps and 3 checkpoints of both runs"]),
         (
             job(30),
             &["training.seed=7"],
             74,
-            &["training.seed is 42 and 7", "part at step 1: loss", "weight.value, ", "bits apart"],
+            &["training.seed is 42 and 7", "diverge at step 1: loss", "weight.value, ", "bits apart"],
         ),
         (
             job(30),
             &["training.precision=BFloat16"],
             74,
-            &["part at step 1", "layer.0.output, Float[288, 32] and BFloat16[288, 32]"],
+            &["diverge at step 1", "layer.0.output, Float[288, 32] and BFloat16[288, 32]"],
         ),
         (
             job(30),
             &["training.learningRate.warmupSteps=4"],
             74,
-            &["part at step 2", "the update of step 2 is the first that differs"],
+            &["diverge at step 2", "the update of step 2 is the first that differs"],
         ),
         (job(30), &["training.gradientClipNorm=0.2"], 74, &["training.gradientClipNorm is 0.7 and 0.2", "step"]),
     ];

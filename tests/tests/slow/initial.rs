@@ -276,8 +276,8 @@ fn a_checkpoint_has_the_files_of_its_source() {
     assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
     says(
         &refused,
-        "data.tokenizer.file.eos is <end>, and the tokenizer has no such token: name another, its special tokens are \
-         [BOT], [EOT], [PAD]",
+        "data.tokenizer.file.eos is <end>, and the tokenizer has no such token: name another token; its special \
+         tokens are [BOT], [EOT], [PAD]",
     );
 }
 
@@ -346,7 +346,11 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
             init("one/checkpoints/step-00000020", yaml(&other, &rotation)),
             "ropeTheta is 110000 here and 10000 there",
         ),
-        ("other norms", init("tiny", yaml(&other, &norms)), " here and 0.00001 there; set spec.model.llama to theirs"),
+        (
+            "other norms",
+            init("tiny", yaml(&other, &norms)),
+            " here and 0.00001 there; set spec.model.llama to the configuration of that model",
+        ),
         ("another shape", init("one", yaml(&other, &narrow)), "intermediateSize is 124 here and 24 there"),
         ("another tokenizer", init("one", retrained), "trained with another tokenizer"),
         ("no model", init("corpus", yaml(&other, &fresh())), "holds no model"),

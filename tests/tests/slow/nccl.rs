@@ -11,7 +11,8 @@ use stagecoach_tests::{
 };
 
 fn job() -> TestJob {
-    let extra = "  checkpoint: {everySteps: 4, keepLast: 2}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
+    let extra = "  checkpoint: {everySteps: 4, keepLast: 2}\n  restart: {backoff: {initialSeconds: 0}, \
+                 terminationTimeoutSeconds: 2}\n";
     TestJob {
         name: "small".into(),
         transport: "Nccl",
@@ -204,7 +205,7 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
         (&[], "there is no usable NVIDIA driver: libcuda.so.1 can't be loaded: "),
         (
             &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_DEVICES", "0")],
-            "the NVIDIA driver has 0 devices, and device 0 is asked for",
+            "the NVIDIA driver has 0 devices, but device 0 was requested",
         ),
         (
             &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_BUSY", "1")],

@@ -100,7 +100,7 @@ fn a_stage_that_computed_one_result_wrong_once_is_named() {
         for words in [
             what,
             "audit  audit of step 1: stage 1 on ",
-            "computed wrong: two stages came to another result when all computed again",
+            "computed a wrong result: two stages agreed on another result when all computed the item again",
         ] {
             says(&outcome, words);
         }
@@ -128,7 +128,7 @@ fn one_of_two_stages_that_always_computes_wrong_can_not_be_distinguished_from_th
     let flip = BitFlip { rank: 0, result: "weight-gradient".into(), calls: 0..u64::MAX };
     let outcome = trained_with(&flip, workspace.path(), &TestJob { stages: 2, ..job() }, &EVERY_STEP);
     assert!(audits(workspace.path()).iter().all(|audit| suspects(audit) == [0, 1]));
-    says(&outcome, "computes wrong: no two stages came to one result when all computed again");
+    says(&outcome, "computed a wrong result: no two stages agreed when all computed the item again");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn the_next_attempt_resumes_from_before_the_wrong_result() {
         assert_eq!(outcome.hashes(), undisturbed(&job), "{mode}");
         says(
             &outcome,
-            "was saved after step 1, of which an audit has found a result wrong: the checkpoint is now in damaged/",
+            "was saved after step 1, for which an audit has found a wrong result: the checkpoint is now in damaged/",
         );
     }
 }

@@ -132,7 +132,7 @@ fn a_volume_that_can_not_rename_folders_is_refused() {
     let printed = ran.outcome.stdout.clone() + &ran.outcome.stderr;
     assert_eq!((ran.outcome.status.code(), ran.attempts()), (Some(78), 1), "{printed}");
     assert!(
-        printed.contains("can't rename a folder") && printed.contains("no object store behind a file system"),
+        printed.contains("can't rename a folder") && printed.contains("not an object store that is mounted"),
         "{printed}"
     );
     assert!(!printed.contains("\nstep "), "{printed}");

@@ -71,7 +71,7 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
             TestJob { schedule: "ZBVZeroBubble", ..TestJob::default() }.yaml(),
             &[
                 "spec.pipeline.virtualStages",
-                "is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2",
+                "is 1, but ZBVZeroBubble has two chunks per stage: remove virtualStages or set it to 2",
             ],
         ),
         (
@@ -82,11 +82,7 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
             &["spec.pipeline.partition: stage", "more than the limit of 100000", "raise the limit to"],
         ),
         ("no YAML", "spec: [".into(), &["job.yaml:1:"]),
-        (
-            "far too large",
-            format!("{yaml}#{}", " ".repeat(2 << 20)),
-            &["a job file at most 1572864: is it another file"],
-        ),
+        ("far too large", format!("{yaml}#{}", " ".repeat(2 << 20)), &["expected a job file of at most 1572864 bytes"]),
         (
             "a GPU where there is none",
             yaml.replace("  training:\n", "  training:\n    device: Cuda\n"),

@@ -121,7 +121,7 @@ fn damage_is_named_and_is_exit_code_74() {
     fs::write(folder.join("damaged/step-00000001/reason.txt"), "config.json is missing\n").unwrap();
 
     let verify = ["checkpoint", "verify", text(&folder)];
-    refused(&verify, 74, "stage-1.model.safetensors holds other bytes than were written");
+    refused(&verify, 74, "stage-1.model.safetensors does not hold the bytes that were written");
     let (code, printed, _) = run(&[&verify[..], &["--all", "--json"]].concat());
     let verdicts: Vec<Value> = serde_json::from_str(&printed).unwrap();
     let damaged: Vec<&Value> = verdicts.iter().filter(|verdict| verdict["intact"] == false).collect();
@@ -142,7 +142,7 @@ fn damage_is_named_and_is_exit_code_74() {
     let out = workspace.path().join("out");
     let export = |to| ["checkpoint", "export", text(&folder), "--to", to, "--output", text(&out)];
     for to in ["hf", "single-file"] {
-        refused(&export(to), 74, "stage-1.model.safetensors holds other bytes for model.");
+        refused(&export(to), 74, "stage-1.model.safetensors does not hold the bytes of model.");
         assert!(!out.exists());
     }
     refused(&["checkpoint", "show", text(&folder), "--step", "6"], 74, "manifest.json is missing");

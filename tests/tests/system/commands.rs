@@ -247,7 +247,7 @@ fn a_model_with_a_chat_template_answers() {
         ("{", "this is not JSON (EOF while parsing an object at line 1 column 1)"),
         ("[]", "this is no object"),
         (r#"{"promt": "a"}"#, "it has neither prompt nor messages"),
-        (r#"{"prompt": "a", "id": 1}"#, "it has the field id too"),
+        (r#"{"prompt": "a", "id": 1}"#, "it has the unexpected field id: remove it"),
     ] {
         let [_, refused] = run(&["--prompts", "-"], line);
         assert!(refused.contains(&format!("-, line 1 is no prompt: {problem}: expected")), "{refused}");

@@ -51,7 +51,7 @@ impl DiffCommand {
         let checkpoint = first_divergence(&common, |step| tensors(step).is_none());
         let step = match (&line, checkpoint) {
             (None, None) => {
-                print_line(format!("equal: {last} steps and {} checkpoints of both", common.len()));
+                print_line(format!("equal: {last} steps and {} checkpoints of both runs", common.len()));
                 return Ok(());
             }
             (Some(line), None) => line.step,
@@ -59,7 +59,7 @@ impl DiffCommand {
             (Some(line), Some(step)) => line.step.min(step),
         };
         if let Some(line) = line.filter(|line| line.step == step) {
-            print_line(format!("the runs part at step {step}: {}", in_words(&one, &other, line.step)));
+            print_line(format!("the runs diverge at step {step}: {}", in_words(&one, &other, line.step)));
         } else {
             print_line(format!("the runs differ at the checkpoint of step {step}, although their records are equal"));
         }
@@ -135,7 +135,7 @@ fn not_here(one: &RunRecord, other: &RunRecord, step: u64) -> String {
         _ => Vec::new(),
     };
     let why = match changed.is_empty() {
-        true => "`stagecoach audit` says which record is not what its job comes to".to_owned(),
+        true => "`stagecoach audit` finds the record that does not follow from its job".to_owned(),
         false => format!("they were trained in different environments ({})", changed.join(", ")),
     };
     format!("on this machine, step {step} of both runs gives equal results: {why}")

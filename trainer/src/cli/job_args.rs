@@ -84,7 +84,7 @@ pub(super) fn read_job(path: &Path, overrides: &[(String, String)]) -> Result<Pi
     let bytes = metadata.len();
     if bytes > MAX_JOB_BYTES {
         return Err(StageError::invalid(format!(
-            "{} has {bytes} bytes, and a job file at most {MAX_JOB_BYTES}: is it another file?",
+            "{} has {bytes} bytes, expected a job file of at most {MAX_JOB_BYTES} bytes: give the path of a job file",
             path.display()
         )));
     }

@@ -149,9 +149,10 @@ fn mesh_table(plans: &[MeshPlan], gpus: u32) -> String {
     let table = table(Some(&header), &[0, 1, 2, 3, 4], plans.iter().map(row).collect());
     match plans.first().filter(|plan| plan.layout.is_ok()) {
         Some(MeshPlan { mesh: Mesh { stages, data_parallel }, .. }) => format!(
-            "{table}\n\nthe shortest step of {gpus} GPUs, by simulation: --set stages={stages} --set dataParallel={data_parallel}\n"
+            "{table}\n\nthe shortest step of {gpus} GPUs, by simulation: --set stages={stages} --set \
+             dataParallel={data_parallel}\n"
         ),
-        None => format!("{table}\n\nnone is possible with {gpus} GPUs\n"),
+        None => format!("{table}\n\nno division into stages and replicas is possible with {gpus} GPUs\n"),
     }
 }
 
@@ -197,7 +198,8 @@ fn prediction_table(roofline: &Roofline, layout: &PipelineLayout, replicas: u32)
         ),
     };
     format!(
-        "{table}\n\nprediction for {gpus} x {}: a step of {:.3} s, {:.0} tokens/s, MFU {:.1}%, update {:.1} ms; {fits}\n",
+        "{table}\n\nprediction for {gpus} x {}: a step of {:.3} s, {:.0} tokens/s, MFU {:.1}%, update {:.1} ms; \
+         {fits}\n",
         gpu.name,
         seconds,
         step_tokens / seconds,

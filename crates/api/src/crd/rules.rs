@@ -1,5 +1,5 @@
 //! Validation rules in CEL, for constraints that a schema can't express: combinations of fields, and changes that the
-//! API server refuses once training began. Each message states the reason and the remedy. The API server evaluates the
+//! API server refuses once training has begun. Each message states the reason and the remedy. The API server evaluates the
 //! rules at the root on every write, including the operator's writes of the status. A new rule must therefore accept
 //! every object that an older version stored. Otherwise the operator could not update that object's status.
 
@@ -174,8 +174,8 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
          <= 1 ? 1 : self.dataParallel <= 2 ? 2 : self.dataParallel <= 4 ? 4 : self.dataParallel <= 8 ? 8 : \
          self.dataParallel <= 16 ? 16 : self.dataParallel <= 32 ? 32 : self.dataParallel <= 64 ? 64 : \
          self.dataParallel <= 128 ? 128 : 256) == 0",
-        "needs microbatches that are a multiple of it, rounded up to a power of two: the trainer adds gradients in \
-         as many blocks",
+        "rounded up to a power of two, does not divide training.microbatches: this power of two is the number of \
+         gradient blocks, and all blocks have the same number of microbatches",
     ),
     (
         "spec",
@@ -196,8 +196,8 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "!has(self.elastic) || !has(self.training) || has(self.training.gradientBlocks) || [1, 2, 4, 8, 16, 32, 64, \
          128, 256].exists_one(blocks, blocks >= self.elastic.maxDataParallel && blocks < 2 * \
          self.elastic.maxDataParallel && self.training.microbatches % blocks == 0)",
-        "needs microbatches that are a multiple of it, rounded up to a power of two: the trainer adds gradients in \
-         as many blocks",
+        "rounded up to a power of two, does not divide training.microbatches: this power of two is the number of \
+         gradient blocks, and all blocks have the same number of microbatches",
     ),
     (
         "spec.elastic",
@@ -209,13 +209,13 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".dataParallel",
         "!has(self.elastic) || self.dataParallel == 1 || self.dataParallel == self.elastic.maxDataParallel",
-        "is given beside elastic.maxDataParallel: remove it",
+        "is given, but elastic.maxDataParallel sets the number of replicas: remove dataParallel",
     ),
     (
         "spec",
         ".restart.minDataParallel",
         "!has(self.elastic) || !has(self.restart.minDataParallel)",
-        "is given beside spec.elastic.minDataParallel: remove it",
+        "is given, but spec.elastic.minDataParallel sets this number: remove spec.restart.minDataParallel",
     ),
     (
         "spec",
@@ -261,7 +261,8 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         ".model.llama.vocabSize",
         "!has(self.data) || !has(self.data.tokenizer.train) || !has(self.model) || !has(self.model.llama) || \
          !has(self.model.llama.vocabSize) || self.model.llama.vocabSize >= self.data.tokenizer.train.vocabSize",
-        "is less than the tokenizer's vocabSize: remove it, and the model uses the tokenizer's",
+        "is less than the tokenizer's vocabSize: remove spec.model.llama.vocabSize, and the model uses the \
+         tokenizer's size",
     ),
     (
         "spec",
@@ -389,13 +390,13 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec.training",
         ".gradientBlocks",
         "!has(self.gradientBlocks) || self.gradientBlocks in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]",
-        "is not a power of two, 1024 at most: the trainer adds blocks as a binary tree",
+        "is not a power of two from 1 to 1024: the trainer adds blocks as a binary tree",
     ),
     (
         "spec.training",
         ".gradientBlocks",
         "!has(self.gradientBlocks) || self.gradientBlocks < 1 || self.microbatches % self.gradientBlocks == 0",
-        "does not divide microbatches: all blocks have the same number of them",
+        "does not divide microbatches: all blocks have the same number of microbatches",
     ),
     (
         "spec.training.learningRate",

@@ -9,7 +9,7 @@ use super::{EvaluationSpec, PipelineJobSpec};
 /// The effect of changing a field of an existing job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeEffect {
-    /// The field determines the results of training, so a change is refused once training began.
+    /// The field determines the results of training, so a change is refused once training has begun.
     Identity,
     /// Like `Identity`, but a change is accepted together with more steps. The change applies to the added steps.
     Extension,

@@ -83,7 +83,7 @@ fn path_schema(mark: &str, uri_rule: &str, uri_message: &str) -> Schema {
                 "rule": "self != '..' && !self.startsWith('../') && !self.endsWith('/..') && !self.contains('/../')",
                 "message": "leaves the volume by `..`: give a path inside it",
             },
-            {"rule": "!self.contains('\\x00')", "message": "holds a NUL character, which no path can"},
+            {"rule": "!self.contains('\\x00')", "message": "contains a NUL character, which a path can't contain"},
             {"rule": uri_rule, "message": uri_message},
         ],
     });

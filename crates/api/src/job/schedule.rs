@@ -83,12 +83,12 @@ impl ScheduleSpec {
             Self::Named(schedule) => (
                 schedule.chunks.fixed()?,
                 match schedule.chunks {
-                    ChunkRule::Two => "has two chunks a stage: leave it out or set it to 2",
-                    _ => "has one chunk a stage: set it to 1 or use Interleaved1F1B",
+                    ChunkRule::Two => "has two chunks per stage: remove virtualStages or set it to 2",
+                    _ => "has one chunk per stage: set virtualStages to 1, or use Interleaved1F1B",
                 },
             ),
             Self::Csv(_) => return None,
-            Self::Auto => (1, "chooses how many chunks a stage has: leave it out, or name the schedule"),
+            Self::Auto => (1, "chooses the number of chunks per stage: remove virtualStages, or name a schedule"),
         };
         Some(FixedChunks { chunks: chunks as u32, predicate })
     }

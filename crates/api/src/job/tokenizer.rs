@@ -21,7 +21,8 @@ union! {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerTrainingSpec {
     /// The size of the vocabulary, including special tokens.
-    #[schemars(range(min = 259), extend("x-expected" = "256 bytes and 3 special tokens make 259 tokens the least"))]
+    #[schemars(range(min = 259), extend("x-expected" = "a vocabulary has at least 259 tokens: 256 bytes and 3 \
+                                                        special tokens"))]
     pub vocab_size: u32,
 }
 

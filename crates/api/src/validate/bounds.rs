@@ -34,7 +34,7 @@ fn walk(schema: &Value, value: &Value, path: &str, problems: &mut Problems) {
         }
         // serde_json writes infinity and NaN as null, and leaves out an absent field
         Value::Null => problems.require(schema["type"] != "number", path, || {
-            format!("is infinite or no number; {}", expected(Bounds::of(schema).to_string()))
+            format!("is infinite or not a number; {}", expected(Bounds::of(schema).to_string()))
         }),
         Value::String(text) => {
             let characters = text.chars().count() as u64;

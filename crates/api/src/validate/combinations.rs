@@ -73,7 +73,7 @@ fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut P
         )
     });
     problems.require(spec.restart.min_data_parallel.is_none(), "spec.restart.minDataParallel", || {
-        "is given beside spec.elastic.minDataParallel: remove it".into()
+        "is given, but spec.elastic.minDataParallel sets this number: remove spec.restart.minDataParallel".into()
     });
     problems.require(spec.spares == 0, "spec.spares", || {
         "is given, but an elastic job that loses a replica continues with the others and uses no spares: remove \
@@ -139,7 +139,8 @@ fn check_data(data: &DataSpec, model: &LlamaSpec, problems: &mut Problems) {
     if let (TokenizerSpec::Train(train), Some(size)) = (&data.tokenizer, model.vocab_size) {
         problems.require(size >= train.vocab_size, "spec.model.llama.vocabSize", || {
             format!(
-                "is {size}, fewer than the tokenizer's {}: remove it, and the model uses the tokenizer's",
+                "is {size}, but the tokenizer's vocabSize is {}: remove spec.model.llama.vocabSize, and the model \
+                 uses the tokenizer's size",
                 train.vocab_size
             )
         });
@@ -168,7 +169,7 @@ fn check_training(training: &TrainingSpec, problems: &mut Problems) {
         problems.require(!fits || microbatches.is_multiple_of(blocks), format!("{AT}.gradientBlocks"), || {
             format!(
                 "is {blocks}, which does not divide microbatches {microbatches}: all blocks have the same number of \
-                 them"
+                 microbatches"
             )
         });
     }

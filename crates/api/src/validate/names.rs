@@ -15,7 +15,8 @@ pub(super) fn check(name: &str, spec: &PipelineJobSpec, problems: &mut Problems)
     const FIELD: &str = "metadata.name";
     problems.require(is_dns_1035(name), FIELD, || {
         format!(
-            "\"{}\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or digit",
+            "\"{}\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a \
+             letter or digit",
             name.escape_debug()
         )
     });
@@ -30,7 +31,8 @@ pub(super) fn check(name: &str, spec: &PipelineJobSpec, problems: &mut Problems)
     let longest = HOSTNAME - (2 + characters + ATTEMPT_DIGITS);
     problems.require(name.len() <= longest, FIELD, || {
         format!(
-            "has {} characters; with {mesh}{spares} at most {longest} fit, since pods are called <name>-{place}-<attempt> and a hostname has at most {HOSTNAME}",
+            "has {} characters; with {mesh}{spares} at most {longest} fit, since pods are called \
+             <name>-{place}-<attempt> and a hostname has at most {HOSTNAME}",
             name.len()
         )
     });
@@ -121,5 +123,5 @@ fn relative_path(path: &str, field: &str, problems: &mut Problems) {
     problems.require(!path.split('/').any(|part| part == ".."), field, || {
         format!("\"{}\" leaves the volume by `..`: give a path inside it", path.escape_debug())
     });
-    problems.require(!path.contains('\0'), field, || "holds a NUL character, which no path can".into());
+    problems.require(!path.contains('\0'), field, || "contains a NUL character, which a path can't contain".into());
 }

@@ -51,15 +51,17 @@ fn check_overrides(overrides: &Value, problems: &mut Problems) {
         let at = format!("spec.template.stages[{index}]");
         let stage = one.get("stage").and_then(Value::as_u64);
         problems.require(stage.is_some(), format!("{at}.stage"), || {
-            "is missing, or no whole number: name the stage that this is for, counted from 0".into()
+            "is missing, or is not a whole number: give the number of the stage to which the override applies, \
+             counted from 0"
+                .into()
         });
         problems.require(stage.is_none() || !seen.contains(&stage), format!("{at}.stage"), || {
-            "is given twice: merge the two".into()
+            "is also the stage of an earlier override: merge the two overrides".into()
         });
         seen.push(stage);
         for field in one.as_object().into_iter().flat_map(|fields| fields.keys()) {
             problems.require(["stage", "metadata", "spec"].contains(&field.as_str()), format!("{at}.{field}"), || {
-                "is not known: there are stage, metadata and spec".into()
+                "is not known: an override has the fields stage, metadata and spec".into()
             });
         }
         check_pod(one.get("spec"), &format!("{at}.spec"), problems);

@@ -69,7 +69,8 @@ fn a_bad_file_is_refused_with_place_field_and_remedy() {
         (
             "type: Llama",
             "pretrained: {path: a}\n    type: Llama",
-            "7:3: spec.model: `type` is Llama, but `pretrained` is given too: remove `pretrained` or write `type: Pretrained`",
+            "7:3: spec.model: `type` is Llama, but `pretrained` is given too: remove `pretrained` or write `type: \
+             Pretrained`",
         ),
         ("llama:", "pretrained:", "10:7: spec.model.pretrained.hiddenSize: unknown field; expected `path`"),
         ("paths: [a.txt]", "paths: [a.txt", "16:19: this is not YAML: illegal placement of ':' indicator"),
@@ -91,7 +92,8 @@ fn a_bad_file_is_refused_with_place_field_and_remedy() {
         (
             "steps: 20",
             "precision: bfloat16",
-            "22:16: spec.training.precision: found `bfloat16`; did you mean `BFloat16`? Allowed: `Float32` or `BFloat16`",
+            "22:16: spec.training.precision: found `bfloat16`; did you mean `BFloat16`? Allowed: `Float32` or \
+             `BFloat16`",
         ),
         (
             "steps: 20",
@@ -199,7 +201,12 @@ fn a_bad_override_names_itself() {
         ),
         ("trainig.steps", "5", "spec.trainig: unknown field; did you mean `training`?"),
         ("stages.x", "5", "spec.stages: found `2`, which has no field `x`"),
-        ("data.paths[3]", "x", "spec.data.paths: there is no item `3`: the list has 1; 0 to 1 can be set"),
+        (
+            "data.paths[3]",
+            "x",
+            "spec.data.paths: there is no item `3`: the list has 1 items, and an index from 0 to 1 can be set (1 \
+             appends an item)",
+        ),
         ("", "5", "a path is made of names and list positions: `training.steps` or `data.paths[0]`"),
         ("a..b", "5", "a path is made of names and list positions: `training.steps` or `data.paths[0]`"),
         ("training", "{steps: 1}", "spec.training.globalBatchSize: is missing and has no default: add it"),

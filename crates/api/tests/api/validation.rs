@@ -51,7 +51,7 @@ fn each_rule_has_its_sentence() {
         (
             "training.gradientClipNorm",
             ".inf",
-            "spec.training.gradientClipNorm: is infinite or no number; give a norm above 0, or remove it to clip \
+            "spec.training.gradientClipNorm: is infinite or not a number; give a norm above 0, or remove it to clip \
              nothing",
         ),
         (
@@ -73,7 +73,7 @@ fn each_rule_has_its_sentence() {
         (
             "training.learningRate.peak",
             ".nan",
-            "spec.training.learningRate.peak: is infinite or no number; it must be a number above 0",
+            "spec.training.learningRate.peak: is infinite or not a number; it must be a number above 0",
         ),
         (
             "training.learningRate.floor",
@@ -124,8 +124,8 @@ fn each_rule_has_its_sentence() {
         (
             "model.llama.vocabSize",
             "500",
-            "spec.model.llama.vocabSize: is 500, fewer than the tokenizer's 512: remove it, and the model uses the \
-             tokenizer's",
+            "spec.model.llama.vocabSize: is 500, but the tokenizer's vocabSize is 512: remove \
+             spec.model.llama.vocabSize, and the model uses the tokenizer's size",
         ),
         (
             "model.llama.maxPositionEmbeddings",
@@ -186,7 +186,8 @@ fn each_rule_has_its_sentence() {
         (
             "data.tokenizer.train.vocabSize",
             "258",
-            "spec.data.tokenizer.train.vocabSize: is 258; 256 bytes and 3 special tokens make 259 tokens the least",
+            "spec.data.tokenizer.train.vocabSize: is 258; a vocabulary has at least 259 tokens: 256 bytes and 3 \
+             special tokens",
         ),
         ("data.textField", "\"\"", "spec.data.textField: is empty: name the field or column that holds the text"),
         (
@@ -226,18 +227,20 @@ fn each_rule_has_its_sentence() {
         (
             "pipeline.virtualStages",
             "2",
-            "spec.pipeline.virtualStages: is 2, but 1F1B has one chunk a stage: set it to 1 or use Interleaved1F1B",
+            "spec.pipeline.virtualStages: is 2, but 1F1B has one chunk per stage: set virtualStages to 1, or use \
+             Interleaved1F1B",
         ),
         (
             "pipeline",
             "{schedule: {type: Auto}, virtualStages: 3}",
-            "spec.pipeline.virtualStages: is 3, but Auto chooses how many chunks a stage has: leave it out, or name \
-             the schedule",
+            "spec.pipeline.virtualStages: is 3, but Auto chooses the number of chunks per stage: remove \
+             virtualStages, or name a schedule",
         ),
         (
             "pipeline",
             "{schedule: {type: ZBVZeroBubble}, virtualStages: 1}",
-            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2",
+            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks per stage: remove virtualStages or \
+             set it to 2",
         ),
         (
             "pipeline.partition",
@@ -293,18 +296,18 @@ fn each_rule_has_its_sentence() {
         (
             "template",
             "{stages: [{spec: {}}]}",
-            "spec.template.stages[0].stage: is missing, or no whole number: name the stage that this is for, counted \
-             from 0",
+            "spec.template.stages[0].stage: is missing, or is not a whole number: give the number of the stage to \
+             which the override applies, counted from 0",
         ),
         (
             "template",
             "{stages: [{stage: 1}, {stage: 1}]}",
-            "spec.template.stages[1].stage: is given twice: merge the two",
+            "spec.template.stages[1].stage: is also the stage of an earlier override: merge the two overrides",
         ),
         (
             "template",
             "{stages: [{stage: 1, specs: {}}]}",
-            "spec.template.stages[0].specs: is not known: there are stage, metadata and spec",
+            "spec.template.stages[0].specs: is not known: an override has the fields stage, metadata and spec",
         ),
         (
             "metadata.name",

@@ -30,7 +30,9 @@ pub(crate) fn read_header(file: &File, path: &Path) -> Result<Vec<(String, Tenso
     read(0, &mut length)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER_BYTES {
-        return Err(wrong(format!("announces a header of {length} bytes: it is no safetensors file, or damaged")));
+        return Err(wrong(format!(
+            "announces a header of {length} bytes: it is not a safetensors file, or it is damaged"
+        )));
     }
     let start = LENGTH_PREFIX_BYTES + length;
     if start > size {

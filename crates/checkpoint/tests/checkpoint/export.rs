@@ -215,7 +215,7 @@ fn verification_continues_after_the_first_damage() {
     assert!(volume.edit(&at("stage-1.model.safetensors"), |bytes| bytes.truncate(20)));
     volume.remove_file(&at("config.json")).unwrap();
     let (damage, _) = verify_all(&volume);
-    assert_eq!(damage[0], "stage-0.model.safetensors holds other bytes than were written");
+    assert_eq!(damage[0], "stage-0.model.safetensors does not hold the bytes that were written");
     assert!(damage[1].starts_with("stage-1.model.safetensors has 20 bytes"));
     assert_eq!(damage[2], "config.json is missing");
     assert!(volume.edit(&at("manifest.json"), |bytes| bytes.truncate(70)));

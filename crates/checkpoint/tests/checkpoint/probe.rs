@@ -48,7 +48,7 @@ fn a_volume_that_can_not_rename_folders_is_refused_in_one_sentence() {
         let refused = Fence::acquire(&volume).unwrap_err();
         assert!(matches!(refused, CheckpointError::NoFolderRename { .. }), "{refused}");
         let expected = format!(
-            "can't rename a folder ({}), which is how a checkpoint is committed: use a volume of",
+            "can't rename a folder ({}), which is how a checkpoint is committed: use a file system that",
             std::io::Error::from_raw_os_error(error)
         );
         assert!(refused.to_string().contains(&expected), "{refused}");

@@ -36,7 +36,8 @@ pub(super) fn figures(model: &PageModel, _: &View) -> Markup {
             }
             (figure("tokens a second", &HumanCount(last.tokens_per_second.max(0.0).round() as u64).to_string(), ""))
             @if let Some(seconds) = metrics.seconds_per_step() {
-                (figure("time of a step", &format!("{seconds:.3} s"), &remaining.map_or_else(String::new, |left| format!("{left} to go"))))
+                (figure("time of a step", &format!("{seconds:.3} s"), &remaining.map_or_else(String::new, |left| format!("{left} \
+                                                                                                                          to go"))))
             }
             @if let Some(bubble) = bubble { (figure("bubble", &percent(bubble), "mean of all stages")) }
             @if let Some(wait) = metrics.data_wait() {
@@ -138,12 +139,14 @@ pub(super) fn stages(model: &PageModel, _: &View) -> Markup {
         @if let Some(advice) = advice { p.advice { (advice) "." } }
         @if !stages.is_empty() {
             table {
-                caption { "Step " (HumanCount(*step)) ", measured above a simulation with the measured costs" }
+                caption { "Step " (HumanCount(*step)) ": the measured timeline, above a simulation with the measured \
+                                                       costs" }
                 thead { tr { @for name in ["stage", "layers", "computation", "bubble", "exposed communication", "imbalance"] { th scope="col" { (name) } } } }
                 tbody { @for row in stages.iter().enumerate().map(row) { (row) } }
             }
             @if let Some(data_wait) = data_wait { p.note { (data_wait) "." } }
-            @if picture.is_none() { p.note { "Too many actions to draw here: `stagecoach timeline --svg FILE` draws them." } }
+            @if picture.is_none() { p.note { "Too many actions to draw here: `stagecoach timeline --svg FILE` draws \
+                                              them." } }
         }
     }
 }
@@ -169,8 +172,9 @@ pub(super) fn memory(model: &PageModel, _: &View) -> Markup {
             }
         }
         p.note {
-            "The most that each stage's process had resident. "
-            @if model.memory_limit.is_none() { "spec.pipeline.memoryLimit is not set: bars are relative to the largest." }
+            "The peak resident memory of each stage's process. "
+            @if model.memory_limit.is_none() { "spec.pipeline.memoryLimit is not set: bars are relative to the \
+                                                largest." }
         }
     }
 }
@@ -217,7 +221,7 @@ pub(super) fn recoveries(model: &PageModel, _: &View) -> Markup {
                 th.text scope="row" { (time(failure.failed_at)) ", " (age(failure.failed_at, model.now)) }
                 td.text { (failure.cause) }
                 td.text {
-                    @if phases.is_empty() { "nothing was started again" } @else { (phases.join(", ")) ": " (precise(failure.seconds())) " in all" }
+                    @if phases.is_empty() { "no stage was started again" } @else { (phases.join(", ")) ": " (precise(failure.seconds())) " in all" }
                 }
                 td.text { (failure.resumption.as_deref().unwrap_or("-")) }
             }

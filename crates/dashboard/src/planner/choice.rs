@@ -161,7 +161,7 @@ impl Choice {
             Some(speed) => *speed *= self.speed,
             None if self.speed == 1.0 => {}
             None => {
-                return Err(format!("stage: there is no stage {}, the last one is {}", self.stage, self.stages - 1));
+                return Err(format!("stage: there is no stage {}: the last stage is {}", self.stage, self.stages - 1));
             }
         }
         let bandwidth = self.bandwidth.map(|gigabits| gigabits * GIGABIT);
@@ -209,10 +209,10 @@ impl Choice {
 pub(super) const RECOMPUTES: [Recompute; 3] = [Recompute::None, Recompute::Selective, Recompute::Full];
 
 fn whole(name: &str, text: &str) -> Result<u32, String> {
-    text.trim().parse().map_err(|_| format!("{name}: `{}` is no whole number", text.trim()))
+    text.trim().parse().map_err(|_| format!("{name}: `{}` is not a whole number", text.trim()))
 }
 
 fn within(name: &str, text: &str, range: &RangeInclusive<f64>) -> Result<f64, String> {
     let number = text.trim().parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("{name}: `{}` is no number from {} to {}", text.trim(), range.start(), range.end()))
+    number.ok_or_else(|| format!("{name}: `{}` is not a number from {} to {}", text.trim(), range.start(), range.end()))
 }

@@ -23,14 +23,14 @@ pub(super) fn page(planner: &Planner, query: &PlannerQuery) -> String {
         a.skip href="#main" { "Skip to the plan" }
         header {
             h1 { (planner.name()) }
-            p { "What a step of this job takes, by simulation. The job stays as it is." }
+            p { "The simulated time and memory of a step of this job. This page does not change the job." }
         }
         (form(planner, &model.fields))
         p #status.note role="status" {}
         main #main {
             div #plan { (planned(planner, &model)) }
             section aria-labelledby="auto-heading" {
-                h2 #auto-heading { "What Auto would take" }
+                h2 #auto-heading { "The choice of Auto" }
                 div #auto { (chosen_by_auto(planner, query)) }
             }
         }
@@ -78,10 +78,10 @@ fn form(planner: &Planner, fields: &PlannerQuery) -> Markup {
                 (choices("recompute", "recompute", &fields.recompute, &RECOMPUTES.map(|recompute| recompute.as_str())))
             }
             fieldset {
-                legend { "Its machines, if" }
+                legend { "Assumed machines" }
                 (number("stage", "stage", &fields.stage, "0", None, "1"))
-                (number("were so many times as fast", "speed", &fields.speed, "0.01", Some("100"), "any"))
-                (number("every link had Gbit/s", "bandwidth", &fields.bandwidth, "0.001", Some("100000"), "any"))
+                (number("speed of this stage, times the known speed", "speed", &fields.speed, "0.01", Some("100"), "any"))
+                (number("bandwidth of every link, in Gbit/s", "bandwidth", &fields.bandwidth, "0.001", Some("100000"), "any"))
             }
             p {
                 button { "Simulate" }
@@ -177,7 +177,7 @@ fn stages(layout: &PipelineLayout, limit: Option<u64>) -> Markup {
     };
     let bars = match limit {
         Some(limit) => format!("of {}", HumanBytes(limit)),
-        None => "of the largest: no memoryLimit is set".to_owned(),
+        None => "share of the largest stage: no memoryLimit is set".to_owned(),
     };
     html! {
         table {
@@ -195,7 +195,8 @@ fn yaml(planner: &Planner, choice: &Choice) -> Markup {
         pre #yaml tabindex="0" aria-labelledby="yaml-heading" { (lines) }
         p { button type="button" data-copy="yaml" { "Copy" } }
         @if choice.microbatches != planner.own.microbatches {
-            p.note { "Microbatches decide the job's numbers: a job that has begun keeps those that it has." }
+            p.note { "The number of microbatches affects the losses and weights of the job, so a job that has begun \
+                      keeps its number." }
         }
     }
 }
@@ -232,7 +233,8 @@ fn chosen_by_auto(planner: &Planner, query: &PlannerQuery) -> Markup {
     };
     let table = html! {
         table {
-            caption { "With these stages, microbatches and machines: the fastest first, which it takes." }
+            caption { "The schedules with these stages, microbatches and machines, the fastest first. Auto takes the \
+                       first row." }
             thead { tr { @for name in ["schedule, chunks", "recompute", "time of a step", "largest stage"] { th scope="col" { (name) } } } }
             tbody { @for alternative in layout.ranked_alternatives() { (row(alternative)) } }
         }

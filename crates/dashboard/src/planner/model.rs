@@ -109,8 +109,8 @@ impl Planner {
         let work_items = u64::from(stages) * u64::from(virtual_stages) * u64::from(microbatches);
         if work_items > MAX_WORK_ITEMS {
             return Err(format!(
-                "this page simulates up to {} microbatches in all chunks together, and these are {}: choose fewer, or let \
-                 `stagecoach plan` simulate them",
+                "this page simulates at most {} work items (chunks times microbatches), and this choice has {}: \
+                 choose fewer, or let `stagecoach plan` simulate them",
                 HumanCount(MAX_WORK_ITEMS),
                 HumanCount(work_items)
             ));

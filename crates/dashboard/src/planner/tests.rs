@@ -45,7 +45,7 @@ fn without_a_choice_the_plan_is_that_of_the_job() {
     for shown in [
         "No change: the job already has these values",
         "stage 2",
-        "What Auto would take",
+        "The choice of Auto",
         "value=\"3\"",
         "no memoryLimit is set",
     ] {
@@ -83,19 +83,20 @@ fn an_impossible_choice_shows_its_sentence_and_keeps_the_fields() {
     let planner = planner(&[("pipeline.memoryLimit", "400Mi")]);
     for (fields, sentence) in [
         ("stages=0", "spec.stages: is 0; a job has 1 to 256 stages."),
-        ("stages=x", "stages: `x` is no whole number."),
+        ("stages=x", "stages: `x` is not a whole number."),
         ("microbatches=7", "spec.training.microbatches: is 7, which does not divide globalBatchSize 32"),
         (
             "schedule=ZBVZeroBubble",
-            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2.",
+            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks per stage: remove virtualStages or \
+             set it to 2.",
         ),
         ("schedule=Csv", "schedule: `Csv` is not one of the choices."),
         ("schedule=Interleaved1F1B&virtualStages=65", "is 65; a stage has 1 to 64 chunks."),
         ("recompute=All", "recompute: `All` is not one of the choices."),
-        ("stage=3&speed=0.5", "stage: there is no stage 3, the last one is 2."),
-        ("speed=0", "speed of a stage: `0` is no number from 0.01 to 100."),
-        ("speed=NaN", "speed of a stage: `NaN` is no number from 0.01 to 100."),
-        ("bandwidth=-1", "link bandwidth: `-1` is no number from 0.001 to 100000."),
+        ("stage=3&speed=0.5", "stage: there is no stage 3: the last stage is 2."),
+        ("speed=0", "speed of a stage: `0` is not a number from 0.01 to 100."),
+        ("speed=NaN", "speed of a stage: `NaN` is not a number from 0.01 to 100."),
+        ("bandwidth=-1", "link bandwidth: `-1` is not a number from 0.001 to 100000."),
         ("stages=1&microbatches=1&recompute=None", "raise the limit to "),
     ] {
         let page = html::page(&planner, &query(fields));
@@ -109,7 +110,7 @@ fn an_impossible_choice_shows_its_sentence_and_keeps_the_fields() {
     let large = Planner::new(config(job(&[("training.globalBatchSize", "262144")])), 4096, Default::default());
     let sentence = large.model(&query("stages=8&microbatches=262144")).planned.unwrap_err();
     assert!(
-        sentence.contains("up to 65,536 microbatches in all chunks together, and these are 2,097,152"),
+        sentence.contains("at most 65,536 work items (chunks times microbatches), and this choice has 2,097,152"),
         "{sentence}"
     );
 }

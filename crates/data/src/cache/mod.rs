@@ -89,8 +89,8 @@ pub(crate) fn check_contents(config: &DataConfig, prepared: &PreparedCorpus, cor
     match meta::corpus_hash(corpus, &hashes) == prepared.corpus_hash {
         true => Ok(()),
         false => {
-            let problem = "the corpus has other files, or files with other contents, than when it was prepared for this \
-                           start: wait until they are complete and run again";
+            let problem = "the corpus has other files, or files with other contents, than when it was prepared for \
+                           this start: wait until they are complete and run again";
             Err(DataError::Invalid { problem: problem.into() })
         }
     }
@@ -196,8 +196,9 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
         }
         &TokenizerSource::Train { vocab_size } => {
             if config.formats().any(|format| format != DocumentFormat::Text) {
-                let problem = "data.tokenizer is trained on the corpus, and a conversation needs the special tokens and \
-                               the chat template of a model: give its tokenizer with type File";
+                let problem = "data.tokenizer is trained on the corpus, but conversations need the special tokens \
+                               and the chat template of a model: set data.tokenizer.type to File and give the \
+                               tokenizer of that model";
                 return Err(DataError::Invalid { problem: problem.into() });
             }
             if vocab_size < MIN_VOCAB_SIZE {

@@ -200,7 +200,7 @@ fn a_part_of_compressed_text_is_bounded() {
     let builder = CacheBuilder { corpus: &corpus, tokenizer: &tokenizer, folder: &cache, part_bytes: PART_BYTES };
     let tokens = builder.run(&mut |_| {}).unwrap().tokens;
     assert!((text.len() as u64) < PART_BYTES && tokens > 20 * PART_BYTES);
-    assert_eq!(parts(&config), 3, "a part has the tokens of one batch of texts at least");
+    assert_eq!(parts(&config), 3, "a part has at least the tokens of one batch of texts");
 }
 
 #[test]

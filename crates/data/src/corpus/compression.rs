@@ -91,7 +91,7 @@ fn damaged(error: &io::Error) -> io::Error {
 pub(super) enum NoText {
     #[error("can't be decompressed: {0}")]
     Damaged(String),
-    #[error("is {0}, by its byte order mark, and not UTF-8")]
+    #[error("is in {0} according to its byte order mark, not in UTF-8")]
     OtherEncoding(&'static str),
 }
 

@@ -165,7 +165,8 @@ fn check(config: &DataConfig) -> Result<(), DataError> {
     match (config.held_out, source_files) {
         (HeldOut::Documents(_) | HeldOut::LastSequences(_), Some(files)) => {
             let problem = format!(
-                "data.evaluation.sets: the name {} is that of a source, whose held-out part has a loss of its own: give the set another",
+                "data.evaluation.sets: the set {} has the name of a source, and the loss of that source's held-out \
+                 part is reported under this name: give the set another name",
                 files.name
             );
             Err(DataError::Invalid { problem })

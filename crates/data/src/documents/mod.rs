@@ -205,9 +205,9 @@ pub fn document_indices(
                 OnBadRecord::Fail => "it is empty".to_owned(),
                 OnBadRecord::Skip => "it is empty or holds no text".to_owned(),
             },
-            Some((first, last)) if first == last => format!("the file has one, {}:{first}", name.file),
+            Some((first, last)) if first == last => format!("the file has one document, {}:{first}", name.file),
             Some((first, last)) => format!("the file has {}:{first} to {}:{last}", name.file, name.file),
-            None => "the file has none with any text".to_owned(),
+            None => "the file has no document with text".to_owned(),
         };
         DataError::NoDocument { name: name.to_string(), problem }
     };

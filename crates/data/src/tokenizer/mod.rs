@@ -113,7 +113,7 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| bad(error.to_string()))?;
         let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |highest| highest as usize + 1);
         if vocab_size == 0 {
-            return Err(bad("its vocabulary is empty: take another".into()));
+            return Err(bad("its vocabulary is empty: take another tokenizer".into()));
         }
         let hash = blake3::hash(bytes).to_hex().to_string();
         let split = definition::split(&definition, parse);

@@ -151,7 +151,8 @@ impl Names<'_> {
                 (false, _) => format!("its special tokens are {} and {more} more", special[..MAX_NAMED].join(", ")),
             };
             format!(
-                "data.tokenizer.file.{field} is {text}, and the tokenizer has no such token: name another, {listed}"
+                "data.tokenizer.file.{field} is {text}, and the tokenizer has no such token: name another token; \
+                 {listed}"
             )
         })
     }
@@ -199,7 +200,8 @@ impl Configs {
             }
             if eos.contains(&id) {
                 return Err(format!(
-                    "data.tokenizer.file.bos is {text}, which also ends documents: name another token, or leave the field out"
+                    "data.tokenizer.file.bos is {text}, which also ends documents: name another token, or leave the \
+                     field out"
                 ));
             }
         }
@@ -260,8 +262,8 @@ impl Configs {
             if known.map(|known| known.to_string()).as_ref() != Some(id) {
                 let there = known.map_or_else(|| "no such token".to_owned(), |known| format!("it with the id {known}"));
                 return Err(format!(
-                    "tokenizer_config.json has the token {name} with the id {id} in added_tokens_decoder, and tokenizer.json \
-                     has {there}: take both files of one model"
+                    "tokenizer_config.json has the token {name} with the id {id} in added_tokens_decoder, and \
+                     tokenizer.json has {there}: take both files of one model"
                 ));
             }
         }
@@ -278,7 +280,10 @@ impl Configs {
         };
         let name = name.as_str().ok_or_else(|| format!("{key} in tokenizer_config.json is no text"))?;
         (names.id_of)(name).map(NamedToken::Token).ok_or_else(|| {
-            format!("tokenizer_config.json names {name} as {key}, and tokenizer.json has no such token: take both files of one model")
+            format!(
+                "tokenizer_config.json names {name} as {key}, and tokenizer.json has no such token: take both files \
+                 of one model"
+            )
         })
     }
 }

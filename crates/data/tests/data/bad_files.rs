@@ -7,7 +7,8 @@ use crate::common::*;
 
 #[test]
 fn invalid_utf8() {
-    let expected = "VOLUME/corpus/x.txt is not valid UTF-8 at byte 200003: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths";
+    let expected = "VOLUME/corpus/x.txt is not valid UTF-8 at byte 200003: convert it (iconv -f latin1 -t utf-8) or \
+                    leave it out of data.paths";
     let mut text = vec![b' '; 200_000];
     text.extend(b"caf\xe9 au lait");
     refused(&[("x.txt", &text)], expected);
@@ -16,7 +17,8 @@ fn invalid_utf8() {
     refused(&[("x.txt", cut_off)], expected);
     refused(
         &[("x.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"caf\xe9\"}")],
-        "VOLUME/corpus/x.jsonl is not valid UTF-8 at byte 27: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths",
+        "VOLUME/corpus/x.jsonl is not valid UTF-8 at byte 27: convert it (iconv -f latin1 -t utf-8) or leave it out \
+         of data.paths",
     );
     for (name, mark, encoding) in [
         ("x.txt", &b"\xff\xfea\0b\0"[..], "UTF-16"),
@@ -29,7 +31,8 @@ fn invalid_utf8() {
         refused(
             &[(name, mark)],
             &format!(
-                "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it (iconv -f {encoding} -t utf-8 {path}) or leave it out of data.paths"
+                "{path} is in {encoding} according to its byte order mark, not in UTF-8: convert it (iconv -f \
+                 {encoding} -t utf-8 {path}) or leave it out of data.paths"
             ),
         );
     }
@@ -59,7 +62,8 @@ fn compressed_files() {
     problems("x.txt.gz", &compressed(&[b"a", b"b c d e f g h"], "gz"), "invalid gzip header");
     refused(
         &[("x.jsonl.gz", &compressed(&[b"\xff\xfe{\0"], "gz"))],
-        "VOLUME/corpus/x.jsonl.gz is UTF-16, by its byte order mark, and not UTF-8: convert it (gzip -dc VOLUME/corpus/x.jsonl.gz | iconv -f UTF-16 -t utf-8) or leave it out of data.paths",
+        "VOLUME/corpus/x.jsonl.gz is in UTF-16 according to its byte order mark, not in UTF-8: convert it (gzip -dc \
+         VOLUME/corpus/x.jsonl.gz | iconv -f UTF-16 -t utf-8) or leave it out of data.paths",
     );
 }
 
@@ -71,9 +75,10 @@ fn lines() {
     };
     second(
         r#"{"text": "b"#,
-        "this is not JSON (EOF while parsing a string at column 11): every line must be an object such as {\"text\": \"...\"}",
+        "this is not JSON (EOF while parsing a string at column 11): every line must be an object such as {\"text\": \
+         \"...\"}",
     );
-    second("[1]", "this is JSON, but no object: every line must be one such as {\"text\": \"...\"}");
+    second("[1]", "this is JSON but not an object: every line must be an object such as {\"text\": \"...\"}");
     second(
         r#"{"texts": "b", "id": 1}"#,
         "there is no field \"text\", only texts, id: set data.textField to the one that holds the text",
@@ -81,7 +86,8 @@ fn lines() {
     second("{}", "the object has no fields: it needs \"text\"");
     let other = |what: &str| {
         format!(
-            "the field \"text\" holds {what}, not text: leave such lines out, as `jq -c 'select(.text | type == \"string\")'` does"
+            "the field \"text\" holds {what}, not text: leave such lines out, as `jq -c 'select(.text | type == \
+             \"string\")'` does"
         )
     };
     second(r#"{"text": null}"#, &other("null"));
@@ -112,34 +118,42 @@ fn elements() {
     let object = r#"{"text": "a ],[\" b"}"#;
     whole(
         &format!("[{object}, {object},\n {{\"text\":\n 1}}]"),
-        ", element 2: the field \"text\" holds a number, not text: leave such elements out, as `jq 'map(select(.text | type == \"string\"))'` does",
+        ", element 2: the field \"text\" holds a number, not text: leave such elements out, as `jq 'map(select(.text \
+         | type == \"string\"))'` does",
     );
     whole(
         &format!("[{object}, {{\"text\":\n x}}]"),
-        ", element 1: this is not JSON (expected value at line 2, column 2): every element must be an object such as {\"text\": \"...\"}",
+        ", element 1: this is not JSON (expected value at line 2, column 2): every element must be an object such as \
+         {\"text\": \"...\"}",
     );
     for (comma, element) in [("[{},]", 1), ("[,{}]", 0), ("[{},,{}]", 1)] {
         whole(
             &comma.replace("{}", object),
             &format!(
-                ", element {element}: this is not JSON (EOF while parsing a value at column 0): every element must be an object such as {{\"text\": \"...\"}}"
+                ", element {element}: this is not JSON (EOF while parsing a value at column 0): every element must \
+                 be an object such as {{\"text\": \"...\"}}"
             ),
         );
     }
-    whole("[[1]]", ", element 0: this is JSON, but no object: every element must be one such as {\"text\": \"...\"}");
+    whole(
+        "[[1]]",
+        ", element 0: this is JSON but not an object: every element must be an object such as {\"text\": \"...\"}",
+    );
     let cut_off = |element| format!(" ends in element {element}, before the end of its array: copy or write it again");
     for (file, element) in [("[", 0), ("[ {", 0), ("[{}", 0), ("[{},", 1), ("[{}, {\"text\": \"]", 1)] {
         whole(&file.replace("{}", object), &cut_off(element));
     }
     whole(
         &format!("[{object}]\n[{object}]"),
-        " continues at byte 24, after the end of its array (elements: 1): remove the rest, or write all elements into one array",
+        " continues at byte 24, after the end of its array (elements: 1): remove the rest, or write all elements \
+         into one array",
     );
     for (file, found) in [(object, "an object"), ("\"a\"", "text"), ("7", "something else")] {
         whole(
             file,
             &format!(
-                " begins with {found}, and an array of objects was expected: write [{{...}}, {{...}}], or one object in each line of a .jsonl file"
+                " begins with {found}, and an array of objects was expected: write [{{...}}, {{...}}], or one object \
+                 in each line of a .jsonl file"
             ),
         );
     }
@@ -155,7 +169,8 @@ fn rows() {
     let path = volume.write("corpus/x.parquet", &parquet("content", &[Some("a")]));
     refused_by(
         &volume,
-        "VOLUME/corpus/x.parquet has no column \"text\", only number, content: set data.textField to the one that holds the text",
+        "VOLUME/corpus/x.parquet has no column \"text\", only number, content: set data.textField to the one that \
+         holds the text",
     );
     fs::write(&path, parquet("text", &[Some("a"), Some("b"), Some("c"), None])).unwrap();
     refused_by(&volume, "VOLUME/corpus/x.parquet, row 3: \"text\" is null: put it right or remove the row");
@@ -169,7 +184,8 @@ fn rows() {
     volume.config.sources[0].text_field = "number".into();
     refused_by(
         &volume,
-        "VOLUME/corpus/x.parquet can't be read as Parquet: the column \"number\" is INT64, not text: set data.textField to one that holds text",
+        "VOLUME/corpus/x.parquet can't be read as Parquet: the column \"number\" is INT64, not text: set \
+         data.textField to one that holds text",
     );
 }
 
@@ -177,19 +193,23 @@ fn rows() {
 fn token_files() {
     refused(
         &[("x.u16", &little_endian(&[A, EOS, 12, A], 2))],
-        "VOLUME/corpus/x.u16: token 2 is 12, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file",
+        "VOLUME/corpus/x.u16: token 2 is 12, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that \
+         made this file as data.tokenizer.file",
     );
     let far = [vec![A; 20_000], vec![4_000_000_000]].concat();
     refused(
         &[("x.tokens", &little_endian(&far, 4))],
-        "VOLUME/corpus/x.tokens: token 20000 is 4000000000, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file",
+        "VOLUME/corpus/x.tokens: token 20000 is 4000000000, but the tokenizer has 12 tokens (ids 0 to 11): give the \
+         tokenizer that made this file as data.tokenizer.file",
     );
     refused(
         &[("x.tokens", b"abcde")],
-        "VOLUME/corpus/x.tokens has 5 bytes, which is no whole number of 4-byte token ids: is it cut off, or of another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
+        "VOLUME/corpus/x.tokens has 5 bytes, which is no whole number of 4-byte token ids: is it cut off, or of \
+         another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
     );
     refused_by(
         &TestVolume::new(&[("x.tokens", &little_endian(&[A], 4))]).train(300),
-        "VOLUME/corpus/x.tokens holds token ids, which a tokenizer still to be trained can't have made: give theirs with data.tokenizer {type: File, file: {path: ...}}",
+        "VOLUME/corpus/x.tokens holds token ids, which a tokenizer still to be trained can't have made: give theirs \
+         with data.tokenizer {type: File, file: {path: ...}}",
     );
 }

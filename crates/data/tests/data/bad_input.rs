@@ -31,12 +31,14 @@ fn patterns() {
     volume.config.sources[0].paths = vec!["corpus/*.txt".into(), "corpse/*.txt".into()];
     refused_by(
         &volume,
-        "data.paths: no file matches \"corpse/*.txt\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
+        "data.paths: no file matches \"corpse/*.txt\" below VOLUME: check the spelling, and that the files are on \
+         the volume (a folder is matched by \"folder/**/*.txt\")",
     );
     volume.config.sources[0].paths = vec!["corpus".into()];
     refused_by(
         &volume,
-        "data.paths: no file matches \"corpus\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
+        "data.paths: no file matches \"corpus\" below VOLUME: check the spelling, and that the files are on the \
+         volume (a folder is matched by \"folder/**/*.txt\")",
     );
     volume.config.sources[0].paths = vec!["corpus/***".into()];
     refused_by(
@@ -51,7 +53,8 @@ fn patterns() {
     refused(
         &[("x.md", b"a")],
         &format!(
-            "VOLUME/corpus/x.md is not a {} or {last} file ({also}): narrow data.paths so that it matches corpus files only",
+            "VOLUME/corpus/x.md is not a {} or {last} file ({also}): narrow data.paths so that it matches corpus \
+             files only",
             others.join(", ")
         ),
     );
@@ -59,7 +62,8 @@ fn patterns() {
     refused(
         &[("x.parquet.zst", b"a")],
         &format!(
-            "{path} is a compressed .parquet file, which can't be read ({also}): decompress it (zstd -dc {path}), or narrow data.paths"
+            "{path} is a compressed .parquet file, which can't be read ({also}): decompress it (zstd -dc {path}), or \
+             narrow data.paths"
         ),
     );
 }
@@ -71,7 +75,8 @@ fn links_that_lead_out_of_the_volume_or_nowhere() {
     symlink("/etc/hostname", &link).unwrap();
     refused_by(
         &volume,
-        "VOLUME/corpus/link.txt is a link to /etc/hostname, which is not on the volume: copy the file there, or narrow data.paths",
+        "VOLUME/corpus/link.txt is a link to /etc/hostname, which is not on the volume: copy the file there, or \
+         narrow data.paths",
     );
     fs::remove_file(&link).unwrap();
     symlink("gone.txt", &link).unwrap();
@@ -96,7 +101,8 @@ fn tokenizers() {
     volume.config.tokenizer = TokenizerSource::File { path: "none.json".into() };
     refused_by(
         &volume,
-        "the tokenizer VOLUME/none.json: there is no such file: check data.tokenizer.file.path, which starts at the volume's root",
+        "the tokenizer VOLUME/none.json: there is no such file: check data.tokenizer.file.path, which starts at the \
+         volume's root",
     );
     volume.config.tokenizer = TokenizerSource::File { path: "letters/tokenizer.json".into() };
     volume.write("letters/tokenizer.json", b"{\"model\": {}}");
@@ -113,11 +119,14 @@ fn tokenizers() {
     volume.write("letters/tokenizer.json", endless.to_string().as_bytes());
     refused_by(
         &volume,
-        "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be learned: name it as data.tokenizer.file.eos or as eos_token in tokenizer_config.json, or add one of [EOT], </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens as a special token",
+        "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be \
+         learned: name it as data.tokenizer.file.eos or as eos_token in tokenizer_config.json, or add one of [EOT], \
+         </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens as a special token",
     );
     refused_by(
         &volume.train(258),
-        "data.tokenizer.train.vocabSize is 258: a byte-level tokenizer needs at least 259 (256 bytes and 3 special tokens)",
+        "data.tokenizer.train.vocabSize is 258: a byte-level tokenizer needs at least 259 (256 bytes and 3 special \
+         tokens)",
     );
 }
 
@@ -127,7 +136,9 @@ fn too_short() {
     volume.config.packing = true;
     let short = |sequences, held_out| {
         format!(
-            "the corpus is too short: 4 tokens in 1 documents make {sequences} sequences of {} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction",
+            "the corpus is too short: 4 tokens in 1 documents make {sequences} sequences of {} tokens, of which \
+             {held_out} are held out, and none is left to train on: add text, or lower data.sequenceLength or \
+             data.evaluation.fraction",
             4 - sequences
         )
     };
@@ -161,7 +172,13 @@ fn storage_errors_are_distinguished() {
     fs::write(&ids, b"short").unwrap();
     let error = Dataset::open(&volume.config, &prepared).map(|_| ()).unwrap_err();
     assert!(error.is_storage());
-    assert!(error.to_string().ends_with("ids.bin should have 16 bytes and has 5: the token cache is damaged; remove its folder, and the next start builds it again"), "{error}");
+    assert!(
+        error.to_string().ends_with(
+            "ids.bin should have 16 bytes and has 5: the token cache is damaged; remove its folder, and the next \
+             start builds it again"
+        ),
+        "{error}"
+    );
     assert_eq!(volume.ids(), [BOS, A, A + 1, A + 2, A + 3, A + 4, A + 5, EOS], "the next start builds it again");
 
     let mut volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);

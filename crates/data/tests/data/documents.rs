@@ -94,8 +94,8 @@ fn documents_of_every_format_are_found_by_their_names_again() {
         ("corpus/x.jsonl:1", "data.paths matches corpus/a.jsonl, corpus/b.parquet, corpus/c.tokens and 2 more"),
         ("corpus/a.jsonl:9", "the file has corpus/a.jsonl:1 to corpus/a.jsonl:4"),
         ("corpus/a.jsonl:3", "it is empty"),
-        ("corpus/e.txt:2", "the file has one, corpus/e.txt:1"),
-        ("corpus/d.txt:1", "the file has none with any text"),
+        ("corpus/e.txt:2", "the file has one document, corpus/e.txt:1"),
+        ("corpus/d.txt:1", "the file has no document with text"),
     ] {
         let error = indices(&volume, &["corpus/a.jsonl:1", name]).unwrap_err();
         assert!(!error.is_storage());

@@ -145,7 +145,7 @@ fn named_sets_have_plans_of_their_own() {
     volume.config.held_out_files.push(held_out("", "corpus/a.jsonl"));
     assert_eq!(
         volume.error_message(),
-        "data.evaluation holds out all files of the corpus: leave it a file to train on"
+        "data.evaluation holds out all files of the corpus: leave at least one of these files to train on"
     );
     volume.config.held_out_files.pop();
     volume.config.held_out = HeldOut::LastSequences(0.2);
@@ -183,7 +183,8 @@ fn sets_that_cannot_be_used_are_named() {
     volume.config.held_out_files = vec![held_out("", "corpus/b*"), held_out("bees", "corpus/*b.jsonl")];
     assert_eq!(
         volume.error_message(),
-        "data.evaluation: corpus/b.jsonl belongs to data.evaluation.paths and to the held-out set bees: keep it in one of them"
+        "data.evaluation: corpus/b.jsonl belongs to data.evaluation.paths and to the held-out set bees: keep it in \
+         one of them"
     );
     volume.config.held_out_files.pop();
     volume.config.held_out = HeldOut::Documents(0.3);
@@ -191,7 +192,8 @@ fn sets_that_cannot_be_used_are_named() {
     volume.config.held_out_files[0].name = "bees".into();
     assert_eq!(
         volume.error_message(),
-        "data.evaluation.sets: the name bees is that of a source, whose held-out part has a loss of its own: give the set another"
+        "data.evaluation.sets: the set bees has the name of a source, and the loss of that source's held-out part is \
+         reported under this name: give the set another name"
     );
     volume.config.held_out = HeldOut::Nothing;
     volume.config.held_out_files[0].name = String::new();

@@ -157,7 +157,8 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
     volume.write("letters/tokenizer_config.json", br#"{"eos_token": "<end>"}"#);
     assert_eq!(
         volume.error_message(),
-        "the tokenizer VOLUME/letters/tokenizer.json: tokenizer_config.json names <end> as eos_token, and tokenizer.json has no such token: take both files of one model"
+        "the tokenizer VOLUME/letters/tokenizer.json: tokenizer_config.json names <end> as eos_token, and \
+         tokenizer.json has no such token: take both files of one model"
     );
     volume.write("letters/tokenizer_config.json", b"[");
     assert!(volume.error_message().contains("tokenizer_config.json: it is not JSON"), "{}", volume.error_message());
@@ -167,7 +168,8 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
     volume.write("letters/tokenizer.json", random.to_string().as_bytes());
     assert_eq!(
         volume.error_message(),
-        "the tokenizer VOLUME/letters/tokenizer.json: its model.dropout is 0.1, so that a text has other tokens in each run: set it to null"
+        "the tokenizer VOLUME/letters/tokenizer.json: its model.dropout is 0.1, so that a text has other tokens in \
+         each run: set it to null"
     );
     // another file replaces the file with which the corpus was tokenised
     volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
@@ -196,7 +198,8 @@ fn losses_of_a_text_are_counted() {
     let tokenizer = letters_alone(&[("<s>", 0), ("</s>", 1)]);
     volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
     let expected = [
-        "the texts spell special tokens, which are trained on as the characters they are written with: </s> (2 times); set data.specialTokens to Parse to make them tokens",
+        "the texts contain the names of special tokens, which are encoded as ordinary text: </s> (2 times); set \
+         data.specialTokens to Parse to encode them as special tokens",
         "the tokenizer has no token for 3 characters of the corpus, such as 'é', '漢': they are left out",
         "1 document with text has no token in this tokenizer and is left out",
     ];

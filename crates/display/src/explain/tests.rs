@@ -68,13 +68,12 @@ DESCRIPTION:
 REFUSALS:
     - an item of paths is absolute: give a path relative to the volume's root
     - an item of paths leaves the volume by `..`: give a path inside it
-    - an item of paths holds a NUL character, which no path can
+    - an item of paths contains a NUL character, which a path can't contain
     - an item of paths is a URI of another scheme than hf://, s3://, gs:// and
       az://
 
 CHANGE:
-    A change is refused once training began, since the field decides the
-    numbers.";
+    A change is refused once training has begun, because the field determines the results.";
     assert_eq!(below_version(&explained("pipelinejob.spec.data.paths")), expected);
 }
 
@@ -96,8 +95,7 @@ DESCRIPTION:
     - Parse: The text becomes the token, as in texts that a chat template wrote.
 
 CHANGE:
-    A change is refused once training began, since the field decides the
-    numbers.";
+    A change is refused once training has begun, because the field determines the results.";
     assert_eq!(below_version(&explained("spec.data.specialTokens")), expected);
 }
 

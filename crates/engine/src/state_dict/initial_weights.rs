@@ -36,8 +36,8 @@ pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> 
         open_newest(&FileSystemVolume::new(&location.job_folder), VerifyLevel::Sizes, &[])?;
     let checkpoint = checkpoint.ok_or_else(|| CheckpointError::Content {
         path: folder.clone(),
-        problem: "holds no model: expected a Hugging Face model directory, a checkpoint's folder, or a job's with a \
-                  checkpoint"
+        problem: "holds no model: expected a Hugging Face model directory, a checkpoint's folder, or a job's folder \
+                  with a checkpoint"
             .into(),
     })?;
     Ok(path.join(paths::checkpoint_path(checkpoint.manifest().step)))
@@ -61,8 +61,8 @@ impl InitialWeights {
         let checkpoint = location.step.map(|step| open(&location.volume(), step)).transpose()?;
         let progress = checkpoint.as_ref().map(|checkpoint| &checkpoint.manifest().metadata.progress);
         if progress.and_then(FrozenWeights::of_progress).is_some() {
-            let problem = "has only the trained weights of its job, without the frozen ones: make a whole model of it with \
-                           `stagecoach checkpoint merge`";
+            let problem = "has only the trained weights of its job, without the frozen ones: make a whole model of \
+                           it with `stagecoach checkpoint merge`";
             return Err(CheckpointError::Content { path: folder.to_owned(), problem: problem.into() });
         }
         Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
@@ -166,7 +166,8 @@ impl FrozenWeights {
             return Ok(());
         }
         let problem = format!(
-            "has other weights than those with which the job began: their hash is {hash} and was {}; {remedy}",
+            "contains weights that differ from the frozen weights with which the job began: found the hash {hash}, \
+             expected {}; {remedy}",
             self.hash
         );
         Err(CheckpointError::Content { path: folder.to_owned(), problem })

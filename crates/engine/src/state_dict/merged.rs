@@ -72,8 +72,8 @@ impl MergedWeights {
             Some(base) => base.to_owned(),
             None => find_above(folder, &frozen.path).ok_or_else(|| {
                 content(format!(
-                    "has only the trained weights of its job, and no folder above it has the other ones as {}: give their model \
-                     directory with --base",
+                    "has only the trained weights of its job, and no folder above it contains the job's frozen \
+                     weights at {}: give the model directory with the frozen weights with --base",
                     frozen.path.display()
                 ))
             })?,

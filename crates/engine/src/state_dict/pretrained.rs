@@ -51,8 +51,8 @@ pub fn check_tied_head(files: &ModelFiles, architecture: &dyn Architecture) -> R
         return Ok(());
     }
     let problem = format!(
-        "has a {} that differs from {}, and its config.json says tie_word_embeddings: true, which makes them one: \
-         set it to false to keep the head, or remove the head",
+        "has a {} that differs from {}, but its config.json has tie_word_embeddings: true, for which both must be \
+         equal: set tie_word_embeddings to false to keep the head, or remove the head",
         names::HEAD,
         names::EMBEDDING
     );

@@ -100,7 +100,7 @@ impl GroupState {
             [] => "the group has begun without this stage, and adds it after a step".to_owned(),
             missing => {
                 let missing = self.names(missing);
-                format!("the group has begun without this stage, and lacks {missing} for another replica")
+                format!("the group has begun without this stage, and needs {missing} to form another replica")
             }
         };
         let stages = self.quorum.stages();
@@ -285,8 +285,8 @@ mod tests {
         group.handle(now + GroupTimeouts::default().stall_timeout, GroupEvent::Tick);
         assert_eq!(
             group.failure().unwrap().message,
-            "nothing has moved for 600 s: stage 0 of replica 1 waits for the vote on step 5 from stage 1 of replica 1, \
-             which has been in  for 600 s"
+            "nothing has moved for 600 s: stage 0 of replica 1 waits for the vote on step 5 from stage 1 of replica \
+             1, which has been in  for 600 s"
         );
     }
 }

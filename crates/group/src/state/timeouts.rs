@@ -39,7 +39,7 @@ impl GroupState {
             GroupPhase::Joining if startup_expired && (!self.is_prepared || self.awaited_ranks().is_empty()) => {
                 let leader = self.leader();
                 let message = format!(
-                    "{} has shown no progress for {} while preparing; the last was: {}",
+                    "{} has shown no progress for {} while preparing; the last progress was: {}",
                     self.name(leader),
                     format_seconds(idle_time),
                     self.progress

@@ -17,8 +17,8 @@ pub(crate) enum FirstMessage {
 }
 
 /// The text that the coordinator sends to a client of another protocol.
-const FOREIGN_CLIENT_NOTICE: &str = "This is the control port of a Stagecoach job, for its own stages only; \
-                        the status is served over HTTP on another port.\n";
+const FOREIGN_CLIENT_NOTICE: &str = "This is the control port of a Stagecoach job, for its own stages only; the \
+                                     status is served over HTTP on another port.\n";
 
 /// Performs the coordinator's side of the handshake. A client that speaks another protocol gets a notice in plain text.
 pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupSecret) -> io::Result<Session> {
@@ -65,7 +65,10 @@ pub(crate) fn client_handshake(stream: &mut (impl Read + Write), secret: &GroupS
         return Err(invalid(format!("it began with {}", quoted(&first))));
     }
     if first != preamble() {
-        return Err(invalid(format!("it speaks {}, this stage version {PROTOCOL_VERSION}", version_of(first))));
+        return Err(invalid(format!(
+            "it speaks {}, and this stage speaks version {PROTOCOL_VERSION}",
+            version_of(first)
+        )));
     }
     let mut answer = [0; HANDSHAKE_BYTES];
     stream.read_exact(&mut answer)?;

@@ -41,13 +41,13 @@ pub enum NvrtcError {
     #[error("{0}: NVRTC 13.0 or newer is needed")]
     TooOld(LibraryError),
     #[error(
-        "the loader finds NVRTC {version} by the name libnvrtc.so before it looks for {LIBRARY}: lay a link libnvrtc.so to {LIBRARY} into a \
-         folder at the start of LD_LIBRARY_PATH"
+        "the loader finds NVRTC {version} by the name libnvrtc.so before it looks for {LIBRARY}: lay a link \
+         libnvrtc.so to {LIBRARY} into a folder at the start of LD_LIBRARY_PATH"
     )]
     Shadowed { version: String },
-    #[error("NVRTC {version} does not know this GPU's architecture {architecture}: a newer one is needed")]
+    #[error("NVRTC {version} does not know this GPU's architecture {architecture}: install a newer NVRTC")]
     UnknownArchitecture { version: String, architecture: String },
-    #[error("NVRTC can't load {BUILTINS}, which comes with it and has to be in the same folder")]
+    #[error("NVRTC can't load {BUILTINS}, a part of NVRTC: put it into the folder of NVRTC's library")]
     NoBuiltins,
     #[error("NVRTC {version} does not compile the kernels for {architecture}: {log}")]
     Compilation { version: String, architecture: String, log: String },

@@ -55,7 +55,7 @@ pub enum CudaError {
     #[error("there is no usable NVIDIA driver: {0}")]
     NoDriver(#[from] LibraryError),
     /// The driver has no device with this number.
-    #[error("the NVIDIA driver has {count} devices, and device {index} is asked for")]
+    #[error("the NVIDIA driver has {count} devices, but device {index} was requested")]
     NoDevice {
         /// The device's number, from 0.
         index: usize,
@@ -67,8 +67,8 @@ pub enum CudaError {
     NoDevices,
     /// Another process has exclusive use of the device, or its mode prohibits use.
     #[error(
-        "the GPU is not available: another process uses it exclusively (compute mode EXCLUSIVE_PROCESS), or its compute mode is PROHIBITED: end that \
-         process, or run nvidia-smi -c DEFAULT"
+        "the GPU is not available: another process uses it exclusively (compute mode EXCLUSIVE_PROCESS), or its \
+         compute mode is PROHIBITED: end that process, or run nvidia-smi -c DEFAULT"
     )]
     Busy,
     /// A call failed.

@@ -31,7 +31,7 @@ pub enum NoGpu {
     #[error("there is no NVIDIA driver here: /dev/nvidiactl does not exist")]
     NoDriver,
     /// The image lacks libtorch's CUDA library, or one of its dependencies.
-    #[error("libtorch's CUDA library can't be loaded, which the image trainer-cuda has: {0}")]
+    #[error("libtorch's CUDA library, which the image trainer-cuda contains, can't be loaded: {0}")]
     NoLibrary(String),
     /// The driver's library failed.
     #[error(transparent)]
@@ -135,7 +135,8 @@ mod tests {
         let why = |driver| why_none(driver).to_string();
         assert_eq!(
             why(Ok((12_080, 1))),
-            "the NVIDIA driver is for CUDA 12.8, and libtorch needs one for 13.0 or newer: update the driver of the node"
+            "the NVIDIA driver is for CUDA 12.8, and libtorch needs one for 13.0 or newer: update the driver of the \
+             node"
         );
         assert!(why(Ok((13_000, 0))).starts_with("the NVIDIA driver shows this process no device"));
         assert_eq!(why(Ok((13_010, 2))), "libtorch finds no GPU, although the NVIDIA driver has 2");

@@ -304,6 +304,9 @@ fn each_barrier_is_needed() {
             let near = |(a, b): (f64, f64)| (a - b).abs() <= 1e-4;
             reported.is_none() && results.iter().zip(&expected).all(|(a, b)| list(a).into_iter().zip(list(b)).all(near))
         };
-        assert!(![false, true].into_iter().all(|backwards| is_right(results(backwards))), "{removed} is not missed");
+        assert!(
+            ![false, true].into_iter().all(|backwards| is_right(results(backwards))),
+            "the results are right without barrier {removed}"
+        );
     }
 }

@@ -121,7 +121,7 @@ fn attention_is_as_the_reference_and_has_the_same_bits_again() {
         assert_close("lse", &lses, &lse, 1e-4);
         assert_close("dqkv", &gradient, &dqkv, 3.0 * tolerance(kind));
         for (first, again) in [ours, lses, gradient].iter().zip(&again) {
-            assert!(list(first) == list(again), "a second time there are other bits");
+            assert!(list(first) == list(again), "the second call gives other bits");
         }
     }
 }

@@ -14,7 +14,9 @@ const FOLDER: &str = "STAGECOACH_NVRTC";
 
 fn folder() -> PathBuf {
     let folder = std::env::var_os(FOLDER).map(PathBuf::from);
-    folder.unwrap_or_else(|| panic!("{FOLDER} names no folder: run `make nvrtc`, and set it to what that prints"))
+    folder.unwrap_or_else(|| {
+        panic!("{FOLDER} is not set: run `make nvrtc`, and set {FOLDER} to the folder that the command prints")
+    })
 }
 
 /// The resources of a kernel, by the assembler's report.
@@ -71,7 +73,7 @@ fn every_kernel_is_compiled_for_every_architecture_without_spills() {
         }
         assert!(resources.keys().copied().eq(KERNELS), "{:?} are listed, {:?} compiled", KERNELS, resources.keys());
         let fits = |resources: &Resources| (1..=128).contains(&resources.registers) && resources.spilled_bytes == 0;
-        assert!(resources.values().all(fits), "for {architecture} some take too much");
+        assert!(resources.values().all(fits), "for {architecture}, some kernels need more than 128 registers or spill");
     }
 }
 
@@ -96,7 +98,7 @@ fn rows_are_read_and_written_in_vectors() {
 fn what_nvrtc_does_not_compile_is_reported() {
     let nvrtc = Nvrtc::open(Some(&folder())).unwrap();
     let old = nvrtc.compile(&SOURCES, "sm_20").unwrap_err().to_string();
-    assert_eq!(old, "NVRTC 13.0 does not know this GPU's architecture sm_20: a newer one is needed");
+    assert_eq!(old, "NVRTC 13.0 does not know this GPU's architecture sm_20: install a newer NVRTC");
     let wrong = KernelSource { name: "wrong.cu", text: "KERNEL(x, ()) { no_such_function(); }" };
     let reported = nvrtc.compile(&[SOURCES[0], wrong], "sm_90").unwrap_err().to_string();
     assert!(

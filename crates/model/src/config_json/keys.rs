@@ -94,8 +94,8 @@ impl ConfigJson {
             Only(number) => self.only(key, &[json!(number)]),
             OnlyIf(truth) => self.only(key, &[json!(truth)]),
             Refused if !is_nothing(value) => Err(format!(
-                "{key} is {value}, and this trainer has no such thing: if nothing that the model computes depends on it, \
-                 remove it"
+                "{key} is {value}, and this trainer does not support this field: if the results of the model do not \
+                 depend on the field, remove it"
             )),
             Used | Kept | Refused => Ok(()),
         })

@@ -97,7 +97,10 @@ impl ConfigJson {
         }
         let outside = config.optional(LENGTH, Self::positive_integer, here)?;
         if outside != here {
-            return Err(format!("{LENGTH} is {here}, and {outside} outside of it: leave one of them"));
+            return Err(format!(
+                "{LENGTH} is {here} in this object and {outside} at the top level of config.json: remove one of the \
+                 two fields"
+            ));
         }
         Ok(scaling)
     }

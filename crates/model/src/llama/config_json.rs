@@ -110,7 +110,10 @@ fn check_layer_types(json: &ConfigJson, has_window: bool) -> Result<(), String> 
     let is_known = |kind: &Value| kind == "full_attention" || has_window && kind == "sliding_attention";
     match types.as_array().map(|types| types.iter().find(|kind| !is_known(kind))) {
         Some(None) => Ok(()),
-        Some(Some(kind)) => Err(format!("layer_types has {kind}, and this trainer has \"full_attention\" only")),
+        Some(Some(kind)) => Err(format!(
+            "layer_types has {kind}, expected \"full_attention\", or \"sliding_attention\" if the model has a \
+             sliding window"
+        )),
         None => Err(format!("layer_types is {types}, expected a list")),
     }
 }

@@ -53,7 +53,7 @@ impl StageMemory {
             *self;
         [
             ("parameters with their state", parameters),
-            ("copies of the previous stage's", copies),
+            ("copies of the previous stage's parameters", copies),
             ("activations", activations),
             ("inputs of weight gradients", weight_gradient_inputs),
             ("temporaries", temporaries),

@@ -47,7 +47,8 @@ pub enum Violation {
     },
     /// A chunk or microbatch does not exist.
     #[error(
-        "{location}: there are {chunks} chunks and {microbatches} microbatches, both counted from 0: correct its numbers"
+        "{location}: there are {chunks} chunks and {microbatches} microbatches, both counted from 0: correct its \
+         numbers"
     )]
     OutOfRange {
         /// The action.
@@ -75,7 +76,8 @@ pub enum Violation {
     },
     /// A send or receive is between chunks that need no message.
     #[error(
-        "{location}: no message is needed, because the neighbouring chunk is on the same rank or doesn't exist: remove it"
+        "{location}: no message is needed, because the neighbouring chunk is on the same rank or doesn't exist: \
+         remove it"
     )]
     NoMessage {
         /// The action.
@@ -92,7 +94,7 @@ pub enum Violation {
         position: usize,
     },
     /// An action needs another action, which comes later on the same rank, or never.
-    #[error("{location}: it needs {needs} earlier on the same rank: add that, or move this after it")]
+    #[error("{location}: the action needs {needs} earlier on the same rank: add {needs}, or move the action after it")]
     MissingDependency {
         /// The action.
         location: ActionLocation,
@@ -113,7 +115,7 @@ pub enum Violation {
         expected: usize,
     },
     /// An action comes after the step's EXCHANGE.
-    #[error("{location}: only UPDATE, GATHER and SNAPSHOT may follow EXCHANGE: move it before")]
+    #[error("{location}: only UPDATE, GATHER and SNAPSHOT may follow EXCHANGE: move the action before EXCHANGE")]
     AfterExchange {
         /// The action.
         location: ActionLocation,
@@ -140,8 +142,8 @@ pub enum Violation {
     },
     /// The ranks wait for each other.
     #[error(
-        "deadlock: the ranks wait for each other at {blocked}: move what they wait for ahead, or, where a SEND waits, \
-         allow more messages in flight"
+        "deadlock: the ranks wait for each other at {blocked}: move what they wait for ahead, or, where a SEND \
+         waits, allow more messages in flight"
     )]
     Deadlock {
         /// The action at which each rank waits.
@@ -149,7 +151,8 @@ pub enum Violation {
     },
     /// A rank exceeds its limit of work items in flight.
     #[error(
-        "{location}: it makes {held} microbatches in flight on this rank, and memory allows {limit}: run a backward before it"
+        "{location}: after this forward, {held} work items are in flight on the rank, and the limit is {limit}: run \
+         a backward before it"
     )]
     TooManyInFlight {
         /// The forward that exceeds the limit.

@@ -137,7 +137,7 @@ fn advice_names_the_slowest_stage_and_a_better_partition() {
     assert_eq!(
         found.to_string(),
         format!(
-            "stage 2 takes 1.40x its share: the step would be {} shorter if it took 1.0x; 4/4/4 -> 5/5/2 would bring {}",
+            "stage 2 takes 1.40x its share: the step would be {} shorter if it took 1.0x; 4/4/4 -> 5/5/2 would save {}",
             percent(found.saving),
             percent(saving)
         )

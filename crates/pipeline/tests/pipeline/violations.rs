@@ -162,8 +162,10 @@ fn a_deadlock_lists_the_blocked_actions() {
     // rank 0 receives gradients only after all its sends, so that one message in flight per edge is too few
     let crossed = |sends_in_flight| {
         let ranks = [
-            "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0F3 0SEND_F3 0RECV_B0 0B0 0RECV_B1 0B1 0RECV_B2 0B2 0RECV_B3 0B3 EXCHANGE UPDATE SNAPSHOT",
-            "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1 1RECV_F2 1F2 1B2 1SEND_B2 1RECV_F3 1F3 1B3 1SEND_B3 EXCHANGE UPDATE SNAPSHOT",
+            "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0F3 0SEND_F3 0RECV_B0 0B0 0RECV_B1 0B1 0RECV_B2 0B2 0RECV_B3 0B3 \
+             EXCHANGE UPDATE SNAPSHOT",
+            "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1 1RECV_F2 1F2 1B2 1SEND_B2 1RECV_F3 1F3 1B3 1SEND_B3 \
+             EXCHANGE UPDATE SNAPSHOT",
         ];
         let programs = Programs { microbatches: 4, ..programs(&ranks) };
         verify(&programs, &Limits { sends_in_flight, max_in_flight: None })
@@ -186,7 +188,7 @@ fn list_lengths_are_checked_first() {
     assert!(fails(&good, &limits).contains("lists 1 ranks but there are 2"));
     let limits = Limits { max_in_flight: Some(vec![2, 1]), ..Limits::default() };
     let error = fails(&good, &limits);
-    assert!(error.contains("1F1 (rank 1, position 3)") && error.contains("memory allows 1"), "{error}");
+    assert!(error.contains("1F1 (rank 1, position 3)") && error.contains("the limit is 1"), "{error}");
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn model(sizes: &PretrainingSizes) -> String {
       hiddenSize: {hidden}  # a multiple of the heads; by the rule above
       numHiddenLayers: {layers}  # grows with the hidden size; at least one for each stage
       numAttentionHeads: {heads}  # heads of {head_dim}
-      numKeyValueHeads: {kv_heads}  # one for two query heads: less memory for keys and values
+      numKeyValueHeads: {kv_heads}  # one for every two query heads: less memory for keys and values
       intermediateSize: {intermediate}  # 8/3 of the hidden size, rounded up to whole vectors of 32
       maxPositionEmbeddings: {length}  # as long as the sequences
 ",
@@ -67,11 +67,11 @@ fn model(sizes: &PretrainingSizes) -> String {
 
 fn data(facts: &Facts, sizes: &PretrainingSizes) -> String {
     format!(
-        "{paths}    sequenceLength: {length}  # the longest of which the corpus has a thousand; 16 at least, at most 128 on CPUs, 512 on GPUs
+        "{paths}    sequenceLength: {length}  # the longest length of which the corpus has a thousand sequences; at least 16, and at most 128 on CPUs and 512 on GPUs
     evaluation:
-      fraction: {fraction}  # held out to measure the model on: less of a larger corpus
+      fraction: {fraction}  # the share held out for evaluation, smaller for a larger corpus
       everySteps: {interval}  # five times in the run
-      maxSequences: 256  # so that measuring takes little of the time
+      maxSequences: 256  # limits the time that evaluations take
     tokenizer:
       type: Train
       train:
@@ -175,9 +175,10 @@ impl Facts {
     pub(super) fn why_stages(&self) -> &'static str {
         match (self.stages, self.gpus) {
             (Some(_), _) => "set by --stages",
-            (None, 2..) => "one for each GPU, if the memory has room for as many processes",
+            (None, 2..) => "one for each GPU; fewer if the memory has no room for as many processes",
             (None, _) => {
-                "without two GPUs: 2, or 3 from three processors on, if the memory has room for as many processes"
+                "with fewer than two GPUs: 3 on at least three processors, otherwise 2; fewer if the memory has no \
+                 room for as many processes"
             }
         }
     }

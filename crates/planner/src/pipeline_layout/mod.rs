@@ -108,7 +108,8 @@ pub fn smaller_programs(
     let name = &layout.schedule.name;
     found.map(Some).ok_or_else(|| {
         StageError::invalid(format!(
-            "spec.pipeline.schedule: {name} is not possible with a replica's {fewer} microbatches: name one"
+            "spec.pipeline.schedule: {name} is not possible for the replicas with {fewer} microbatches: name a \
+             schedule that is"
         ))
     })
 }

@@ -66,7 +66,10 @@ pub fn document_gradients(
         let name = format!("{}.{what}", parameter.spec.name);
         let tensor = tensors.remove(&name).with_context(|| format!("the replay has no {name}"))?;
         let (found, expected) = (tensor.size(), &parameter.spec.shape);
-        ensure!(found == *expected, "the replay has {name} as {found:?}, and this model as {expected:?}");
+        ensure!(
+            found == *expected,
+            "the replay has {name} with the shape {found:?}, but this model has the shape {expected:?}"
+        );
         Ok(tensor)
     };
     let mut step_gradient = Vec::with_capacity(stage.parameters.len());

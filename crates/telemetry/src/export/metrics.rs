@@ -71,8 +71,10 @@ impl StageMetrics {
         let rejected = "Connections of peers that did not prove that they belong to the group";
         let rejected_connections = register(all, "rejected_connections", rejected);
         let audits = register(all, "audits", "Microbatches that a second stage has computed again");
-        let audit_differences = register(all, "audit_differences", "Those of them that came to something else");
-        let help = "1 if the run was trained in one environment so far, 0 if its numbers may be others than those of such a run";
+        let audit_differences =
+            register(all, "audit_differences", "Audited microbatches whose recomputed result differs");
+        let help = "1 if the run was trained in one environment so far, 0 if its results may differ from those of a \
+                    run in one environment";
         let reproducible: Gauge = register(all, "reproducible", help);
         reproducible.set(1);
         StageMetrics { registry, step, checkpoint, rejected_connections, audits, audit_differences, reproducible }
@@ -124,8 +126,8 @@ impl StepMetrics {
     fn new(all: &mut Registry) -> StepMetrics {
         let mfu = "Model FLOPs utilization of the last step on GPUs whose peak is known, else 0";
         let bubble = "Share of the last step without computation, mean of all stages";
-        let exposed = "The part of the bubble that waited for an input under way";
-        let imbalance = "Time of computation in the last step over the mean of all stages";
+        let exposed = "Part of the bubble during which the next input was in transit";
+        let imbalance = "Computation time in the last step, divided by the mean of all stages";
         let data_wait = "Time for which this process waited for the data of steps, while it streams the corpus";
         StepMetrics {
             step: register(all, "step", "Steps complete"),
@@ -136,7 +138,7 @@ impl StepMetrics {
             source_loss: register(
                 all,
                 "source_loss",
-                "Training loss of a source in the last step with it, in nats per token",
+                "Training loss of a source in the last step that contained the source, in nats per token",
             ),
             gradient_norm: register(all, "gradient_norm", "Gradient norm of the last step, before clipping"),
             tokens_per_second: register(all, "tokens_per_second", "Target tokens per second"),
@@ -191,11 +193,21 @@ impl CheckpointMetrics {
         let memory_stall = "Time of the last step that training waited for copies of checkpoints in memory";
         CheckpointMetrics {
             step: register(all, "checkpoint_step", "Step of the newest checkpoint"),
-            bytes: register_in(Unit::Bytes, all, "checkpoint", "Its size"),
+            bytes: register_in(Unit::Bytes, all, "checkpoint", "Size of the newest checkpoint"),
             save_seconds: register_in(Unit::Seconds, all, "checkpoint_save", save),
-            stall_seconds: register_in(Unit::Seconds, all, "checkpoint_stall", "Time of it that training waited for"),
+            stall_seconds: register_in(
+                Unit::Seconds,
+                all,
+                "checkpoint_stall",
+                "Time of the last save for which training waited",
+            ),
             memory_stall_seconds: register_in(Unit::Seconds, all, "memory_checkpoint_stall", memory_stall),
-            memory_sent_bytes: register_in(Unit::Bytes, all, "memory_checkpoint_sent", "Copies sent to the next stage"),
+            memory_sent_bytes: register_in(
+                Unit::Bytes,
+                all,
+                "memory_checkpoint_sent",
+                "Bytes of checkpoint copies sent to the next stage",
+            ),
             committed: register(all, "checkpoints", "Checkpoints committed by this process"),
             failures: register(all, "checkpoint_failures", "Saves that failed"),
         }

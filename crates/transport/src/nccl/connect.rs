@@ -42,7 +42,7 @@ impl Endpoint {
         let probe = Tensor::zeros([64], (Kind::Float, device));
         match context.is_device_memory(probe.data_ptr().cast::<c_void>()) {
             true => Ok(Endpoint { nccl, context, device }),
-            false => Err("this stage computes on the CPU, in whose memory NCCL does not send".into()),
+            false => Err("this stage computes on the CPU, and NCCL transfers only GPU memory".into()),
         }
     }
 
@@ -85,7 +85,10 @@ pub(crate) fn connect(
         let new = || Pair { id: id.clone(), links: Vec::new(), sockets: Vec::new() };
         let pair = pairs.entry((link.from, link.to)).or_insert_with(new);
         if pair.id != id {
-            return Err(LinkError::Mismatch(format!("{link} comes with another NCCL communicator than its siblings")));
+            return Err(LinkError::Mismatch(format!(
+                "{link} has another NCCL communicator than the other links between the same two stages: all stages \
+                 must run the same version"
+            )));
         }
         pair.links.push(link);
         pair.sockets.push(socket);
@@ -123,7 +126,9 @@ pub(crate) fn connect(
         let broken = |why: &str| broken(config.peer, why, config.communicator.has_invalid_usage(), &config.sockets);
         while !config.communicator.is_ready().map_err(|why| broken(&why))? {
             if interrupt.is_triggered() {
-                return Err(LinkError::Broken(format!("stage {rank} opens no links any more: the group has ended")));
+                return Err(LinkError::Broken(format!(
+                    "stage {rank} stopped opening its links, because the group has ended"
+                )));
             }
             if Instant::now() >= deadline {
                 return Err(broken("it has taken too long"));

@@ -15,11 +15,14 @@ pub(super) fn remedy(why: &str, is_invalid_usage: bool, peer: Option<IpAddr>) ->
 
 fn remedy_for(why: &str, is_invalid_usage: bool, interface: Option<&str>, set: Option<&str>) -> String {
     if is_invalid_usage {
-        return "it refuses two processes of one host on one GPU: give each stage a GPU of its own, or set spec.pipeline.transport to Tcp"
+        return "NCCL does not support two processes of one host on the same GPU: give each stage a GPU of its own, \
+                or set spec.pipeline.transport to Tcp"
             .to_owned();
     }
     if why.contains("/dev/shm") {
-        return "mount an emptyDir of medium Memory at /dev/shm in the template (docs/GPUS.md), or set NCCL_SHM_DISABLE=1".to_owned();
+        return "mount an emptyDir of medium Memory at /dev/shm in the template (docs/GPUS.md), or set \
+                NCCL_SHM_DISABLE=1"
+            .to_owned();
     }
     let taken = set.map_or_else(|| "is not set".to_owned(), |set| format!("is {set}"));
     let wanted = interface.map_or_else(String::new, |interface| {
@@ -27,9 +30,9 @@ fn remedy_for(why: &str, is_invalid_usage: bool, interface: Option<&str>, set: O
     });
     let value = interface.unwrap_or("the interface between the pods");
     format!(
-        "{INTERFACE_VARIABLE} {taken}{wanted}: if NCCL uses another interface, set {INTERFACE_VARIABLE}={value} in the template; if a \
-         network policy blocks its ports, which it chooses, let the pods of the job reach each other on all; or set \
-         spec.pipeline.transport to Tcp"
+        "{INTERFACE_VARIABLE} {taken}{wanted}: if NCCL uses another interface, set {INTERFACE_VARIABLE}={value} in \
+         the template; if a network policy blocks the ports that NCCL chooses, allow all ports between the pods of \
+         the job; or set spec.pipeline.transport to Tcp"
     )
 }
 

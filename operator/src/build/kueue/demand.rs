@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -268,4 +269,9 @@ pub(crate) fn workload_number(job: &JobReference, workload: &Workload) -> Option
     let name = workload.name_any();
     let number = name.rsplit('-').next()?.parse().ok()?;
     (workload_name(job, number) == name).then_some(number)
+}
+
+/// Returns the number of a job's next Workload.
+pub(crate) fn next_workload_number(job: &JobReference, workloads: &[Arc<Workload>]) -> u64 {
+    1 + workloads.iter().filter_map(|workload| workload_number(job, workload)).max().unwrap_or(0)
 }

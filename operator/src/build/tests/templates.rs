@@ -140,7 +140,7 @@ fn a_job_without_a_volume_is_invalid_in_a_cluster() {
     assert_eq!(missing_volume(&job.spec), None, "the template has its own");
     job.spec.template = None;
     job.spec.trainer.kind = TrainerType::Custom;
-    assert_eq!(missing_volume(&job.spec), None, "a trainer of one's own may need none");
+    assert_eq!(missing_volume(&job.spec), None, "a custom trainer may need no volume");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_job_for_gpus_asks_for_them() {
     );
     assert!(of(Device::Cuda, json!({})).is_some());
     let beside = container("beside", json!({"limits": {"nvidia.com/gpu": 1}}));
-    assert!(of(Device::Cuda, beside).is_some(), "another container's is none of a stage's");
+    assert!(of(Device::Cuda, beside).is_some(), "a GPU of another container does not count");
     for resources in [
         json!({"limits": {"nvidia.com/gpu": 1}}),
         json!({"requests": {"nvidia.com/mig-3g.40gb": 1}}),
@@ -168,7 +168,7 @@ fn a_job_for_gpus_asks_for_them() {
         assert_eq!(of(Device::Cuda, container("trainer", resources.clone())), None, "{resources}");
         let mut stage = container("trainer", resources);
         stage["stage"] = 1.into();
-        assert_eq!(of(Device::Cuda, json!({"stages": [stage]})), None, "a stage without one says so itself");
+        assert_eq!(of(Device::Cuda, json!({"stages": [stage]})), None, "a GPU in the override of one stage suffices");
     }
     assert_eq!(of(Device::Auto, json!({})), None);
 }

@@ -41,7 +41,7 @@ fn what_a_new_list_of_the_watch_lacks_has_gone() {
     assert_eq!(list(&cache, "", &[a.clone(), b.clone()]), Vec::<String>::new());
     assert!(list(&cache, "", &[a.clone(), b.clone()]).is_empty(), "nothing has changed");
     cache.begin_list("");
-    assert_eq!(known(&cache).unwrap().len(), 2, "until it is complete they count");
+    assert_eq!(known(&cache).unwrap().len(), 2, "the pods count until the list is complete");
     cache.apply_event(&job(), a.clone(), false);
     assert_eq!(cache.end_list("").len(), 1);
     assert_eq!(known(&cache), Some(vec![("a".into(), false)]));
@@ -49,7 +49,7 @@ fn what_a_new_list_of_the_watch_lacks_has_gone() {
     cache.apply_event(&job(), pod("a", 1, 2, Some(1)), false);
     assert_eq!(list(&cache, "", &[]), ["a"]);
     assert_eq!(known(&cache), Some(vec![("a".into(), true)]));
-    assert!(list(&cache, "", &[]).is_empty(), "it has gone before");
+    assert!(list(&cache, "", &[]).is_empty(), "the loss of the pod was reported before");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_job_without_a_record_needs_no_list_while_the_watch_is_complete() {
     cache.end_list("ml");
     assert!(cache.has_none(&job()));
     cache.apply_event(&job(), pod("a", 1, 1, None), false);
-    assert!(!cache.has_none(&job()), "its record was taken away, its pods were not");
+    assert!(!cache.has_none(&job()), "the job has no record but still has pods");
     list(&cache, "ml", &[]);
     assert!(cache.has_none(&job()));
     cache.begin_list("ml");
@@ -147,7 +147,7 @@ fn a_list_older_than_the_watch_replaces_nothing() {
     // the list was read before the pod was deleted, and arrived afterwards
     cache.apply_event(&job(), pod("a", 1, 7, None), true);
     cache.replace_with_list(&job(), 1, 6, vec![pod("a", 1, 5, None)]);
-    assert_eq!(known(&cache), Some(vec![]), "what the watch has said since counts");
+    assert_eq!(known(&cache), Some(vec![]), "the newer events of the watch count");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn exits_of_deleted_pods_are_kept_while_their_attempt_is_current() {
     cache.apply_event(&job(), pod("a", 1, 3, Some(137)), false);
     cache.apply_event(&job(), pod("a", 1, 4, Some(137)), true);
     cache.apply_event(&job(), pod("b", 1, 5, None), true);
-    assert_eq!(known(&cache), Some(vec![("a".into(), true)]), "b went without an end");
+    assert_eq!(known(&cache), Some(vec![("a".into(), true)]), "pod b was deleted without an exit");
     let all = cache.replace_with_list(&job(), 1, 6, vec![pod("c", 1, 6, None)]);
     assert!(all.iter().all(|pod| pod.missing_since.is_none()));
     assert_eq!(all.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), ["c", "a"]);

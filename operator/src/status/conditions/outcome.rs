@@ -48,7 +48,7 @@ pub(super) fn ready(inputs: &StatusInputs, new: &PipelineJobStatus) -> Condition
             inputs.missing_replicas().unwrap_or_else(|| "all stages are ready".into()),
         ),
         JobPhase::Suspended => {
-            value("True", JobPhase::Suspended.as_str(), "the job is suspended, as spec.suspend wants it")
+            value("True", JobPhase::Suspended.as_str(), "the job is suspended, as spec.suspend requests")
         }
         phase @ JobPhase::Complete => {
             ConditionValue { reason: phase.as_str().into(), ..abridged(complete(inputs, new), kind::COMPLETE) }

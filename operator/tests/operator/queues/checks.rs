@@ -101,7 +101,8 @@ fn a_contradiction_of_an_admission_check_starts_no_pod() {
 
     let labelled = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});
     let other_label = json!([{"name": "stages", "labels": {"team": "b"}}]);
-    let expected = "the admission check contradicted gives the pods of stages team: b, and spec.template has team: a";
+    let expected =
+        "the admission check contradicted sets team of the pods of stages to b, and spec.template sets team to a";
     refused("against-the-template", labelled, other_label, expected);
 }
 

@@ -40,7 +40,7 @@ fn commands_print_what_their_pictures_show() {
         ("why", "why workspace/hamlet", "stage 1"),
         ("replay", "replay workspace/hamlet --step 357 --until 360", "equal: "),
         ("audit", "audit workspace/hamlet --all", ": equal"),
-        ("diff", "diff workspace/hamlet workspace/again", "the runs part at step 1"),
+        ("diff", "diff workspace/hamlet workspace/again", "the runs diverge at step 1"),
         ("timeline", "timeline workspace/hamlet --step 400", "measured"),
     ];
     for (name, command, words) in commands {

@@ -78,9 +78,9 @@ pub(in crate::cli) struct BlameCommand {
 /// The help of `--without`, which depends on the formats of texts.
 fn without_help() -> String {
     format!(
-        "Also train the steps from the checkpoint on without this document, and show both losses; may be repeated. DOC is \
-         {}. The document's tokens are no targets, and a step's loss is the mean over the remaining targets. All other \
-         documents stay in their places",
+        "Also train the steps from the checkpoint on without this document, and show both losses; may be repeated. \
+         DOC is {}. The document's tokens are no targets, and a step's loss is the mean over the remaining targets. \
+         All other documents stay in their places",
         document_numbers()
     )
 }
@@ -147,7 +147,7 @@ impl BlameCommand {
 
     fn find_spikes(&self, record: &RunRecord) -> anyhow::Result<Vec<Spike>> {
         if record.steps.is_empty() {
-            bail!("{} has no metrics.jsonl, in which spikes are found: name a --step", record.folder.display());
+            bail!("{} has no metrics.jsonl, and --spikes needs it: give a --step instead", record.folder.display());
         }
         let rule = SpikeRule { window: self.window as usize, deviations: self.deviations };
         let spikes = find_spikes(&record.steps, rule);

@@ -122,7 +122,7 @@ fn presence(
         let parts = subject.document_parts(step)?;
         ensure!(
             parts.iter().any(|part| !indices.contains(&part.document)),
-            "step {step} has no other documents: without these there is nothing to train in it"
+            "step {step} contains only the documents of --without, so nothing is left to train: name fewer documents"
         );
         for (presence, index) in found.iter_mut().zip(indices) {
             presence.steps.extend(parts.iter().any(|part| part.document == *index).then_some(step));

@@ -91,7 +91,7 @@ fn remove(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<Prune
 fn select(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<(PruneReport, RetentionPolicy)> {
     let found = open_newest(&job.volume, VerifyLevel::Contents, &[])?;
     for damage in &found.damage {
-        print_error(format!("{damage}: kept, and not counted"));
+        print_error(format!("{damage}: this checkpoint is kept, and does not count towards --keep-last"));
     }
     let newest = found.checkpoint.context("the checkpoints were removed concurrently")?;
     let intact = newest.manifest().step;

@@ -39,7 +39,7 @@ pub(super) fn read_prompts(path: &Path, chat: bool) -> anyhow::Result<Vec<Prompt
             .map_err(|problem| anyhow!("{name}, line {number} is no prompt: {problem}: expected {expected}"))?;
         prompts.push(prompt);
     }
-    ensure!(!prompts.is_empty(), "{name} has no prompt: expected a line {expected} for each");
+    ensure!(!prompts.is_empty(), "{name} has no prompt: expected one line for each prompt, such as {expected}");
     Ok(prompts)
 }
 
@@ -60,7 +60,7 @@ fn prompt(line: &str, chat: bool) -> Result<Prompt, String> {
         (None, None) => return Err("it has neither prompt nor messages".to_owned()),
     };
     match record.keys().next() {
-        Some(other) => Err(format!("it has the field {other} too")),
+        Some(other) => Err(format!("it has the unexpected field {other}: remove it")),
         None => Ok(prompt),
     }
 }

@@ -180,7 +180,7 @@ fn field_choice(field: &str, others: &[(String, f64)]) -> String {
     let and_more = more.map_or(String::new(), |more| format!(" and {more} more"));
     let share = percent(1.0 - others.iter().map(|(_, share)| share).sum::<f64>());
     match others {
-        [] => format!("the text is the field {field:?}, the only one of text"),
+        [] => format!("the text is in the field {field:?}, the only field with text"),
         _ => format!(
             "the text is the field {field:?}, which has {share} of the bytes; there are also {}{and_more}: change \
              textField to train on another",

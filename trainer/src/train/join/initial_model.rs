@@ -61,10 +61,10 @@ pub(super) fn resolve_initial_weights(
     if !different.is_empty() {
         let member = source.config.spec_field();
         let remedy = match source.config.field_not_in_spec() {
-            None => format!("set spec.model.{member} to theirs"),
+            None => format!("set spec.model.{member} to the configuration of that model"),
             Some(missing) => format!(
-                "spec.model.{member} has no {missing}, so set spec.model to {{type: Pretrained, pretrained: {{path: {}}}}} \
-                 and leave out spec.checkpoint.initFrom",
+                "spec.model.{member} has no {missing}, so set spec.model to {{type: Pretrained, pretrained: {{path: \
+                 {}}}}} and leave out spec.checkpoint.initFrom",
                 spec_path.display()
             ),
         };
@@ -91,8 +91,8 @@ fn lost_template(config: &JobConfig, folder: &Path, spec_path: &Path) -> Result<
         return Ok(None);
     }
     Ok(Some(format!(
-        "the model in {} has a chat template, and the tokenizer {} has none beside it, so that the checkpoints have none: \
-         set spec.data.tokenizer.file.path to {} to keep it",
+        "the model in {} has a chat template, and the tokenizer {} has none beside it, so that the checkpoints have \
+         none: set spec.data.tokenizer.file.path to {} to keep it",
         folder.display(),
         tokenizer.display(),
         spec_path.join("tokenizer.json").display()

@@ -26,7 +26,7 @@ pub(super) fn ignored_settings(config: &JobConfig, device: tch::Device) -> Vec<S
     let memory = memory
         .then(|| "no checkpoints in memory: they need a second stage, and restart.reformTimeoutSeconds above 0".into());
     let audit = audit.then(|| {
-        "nothing is audited: training.audit needs a second stage, which computes again what another has".into()
+        "nothing is audited: training.audit needs a second stage, which recomputes the work of the first".into()
     });
     bf16_warning(config, device).into_iter().chain(memory).chain(audit).collect()
 }
@@ -40,16 +40,16 @@ pub(super) fn length_notes(config: &JobConfig, training_sequences: Option<u64>) 
         && let Some(repeated @ 1..) = read.checked_sub(u64::from(epochs) * training_sequences)
     {
         notes.push(format!(
-            "{epochs} x {training_sequences} sequences do not fill {steps} batches of {}: the last one is filled with {repeated} of \
-             the next epoch",
+            "{epochs} x {training_sequences} sequences do not fill {steps} batches of {}: the last one is filled \
+             with {repeated} of the next epoch",
             training.global_batch_size
         ));
     }
     let LearningRateSpec { warmup_steps, .. } = training.learning_rate;
     if warmup_steps >= steps {
         notes.push(format!(
-            "training.learningRate.warmupSteps is {warmup_steps}, and training has {steps} steps: the learning rate never reaches \
-             its peak"
+            "training.learningRate.warmupSteps is {warmup_steps}, and training has {steps} steps: the learning rate \
+             never reaches its peak"
         ));
     }
     notes

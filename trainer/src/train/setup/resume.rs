@@ -65,7 +65,7 @@ pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -
     let seen = newest_fence(volume)?;
     if let Some(other) = living_other_job(volume, own)? {
         return Err(StageError::invalid(format!(
-            "{other} trains in {}, and a folder is of one job: give each its own spec.storage.path",
+            "{other} trains in {}, and a folder belongs to one job: give each job a separate spec.storage.path",
             volume.display("").display()
         ))
         .into());
@@ -120,8 +120,8 @@ fn same_job(
     // the identity has the padding token only if the job names tokens
     if !job_ids.is_null() && recorded_ids.is_null() && job_ids.get("pad").is_none() {
         different.push(
-            "documents begin and end with the tokens that tokenizer_config.json and config.json name, and in the checkpoints with \
-             words of the vocabulary that an earlier version took for them"
+            "documents begin and end with the tokens that tokenizer_config.json and config.json name, and in the \
+             checkpoints with words of the vocabulary that an earlier version took for them"
                 .to_owned(),
         );
     }
@@ -174,7 +174,7 @@ pub(in crate::train) fn quarantine_from(
     let damage = |saved: u64| Damage {
         step: saved,
         file: paths::checkpoint_path(saved),
-        reason: format!("was saved after step {step}, of which an audit has found a result wrong"),
+        reason: format!("was saved after step {step}, for which an audit has found a wrong result"),
     };
     let steps = list(volume)?.steps.into_iter().filter(|saved| *saved >= step);
     let quarantined = quarantine(volume, fence, &steps.map(damage).collect::<Vec<_>>())?;

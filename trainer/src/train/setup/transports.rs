@@ -46,14 +46,14 @@ fn sentences(of_stages: &[MissingCarriers]) -> Vec<String> {
     };
     let shared_memory = lacking(|lacking| &lacking.shared_memory).map(|(stages, why)| {
         format!(
-            "stages send over TCP to others on their host ({stages}), since no shared memory could be made in /dev/shm ({why}): \
-             enlarge it, or set spec.pipeline.transport to Tcp"
+            "stages send over TCP to others on their host ({stages}), since no shared memory could be made in \
+             /dev/shm ({why}): enlarge it, or set spec.pipeline.transport to Tcp"
         )
     });
     let nccl = lacking(|lacking| &lacking.nccl).map(|(stages, why)| {
         format!(
-            "stages with GPUs send through the memory of the host ({stages}), since NCCL can't be used: {why}; to have it so, set \
-             spec.pipeline.transport to Tcp"
+            "stages with GPUs send through the memory of the host ({stages}), since NCCL can't be used: {why}; to \
+             accept this, set spec.pipeline.transport to Tcp"
         )
     });
     shared_memory.into_iter().chain(nccl).collect()
@@ -70,17 +70,13 @@ mod tests {
         assert_eq!(sentences(&[MissingCarriers::default(), MissingCarriers::default()]), [""; 0]);
         assert_eq!(
             sentences(&[full(), MissingCarriers::default(), full()]),
-            [
-                "stages send over TCP to others on their host (0, 2), since no shared memory could be made in /dev/shm (No space left \
-              on device): enlarge it, or set spec.pipeline.transport to Tcp"
-            ]
+            ["stages send over TCP to others on their host (0, 2), since no shared memory could be made in /dev/shm \
+              (No space left on device): enlarge it, or set spec.pipeline.transport to Tcp"]
         );
         assert_eq!(
             sentences(&[MissingCarriers::default(), no_nccl()]),
-            [
-                "stages with GPUs send through the memory of the host (1), since NCCL can't be used: libnccl.so.2 can't be loaded; to have \
-              it so, set spec.pipeline.transport to Tcp"
-            ]
+            ["stages with GPUs send through the memory of the host (1), since NCCL can't be used: libnccl.so.2 can't \
+              be loaded; to have it so, set spec.pipeline.transport to Tcp"]
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The rule that the fields which determine a job's results can't change once training began.
+//! The rule that the fields which determine a job's results can't change once training has begun.
 
 use super::ValidationRule;
 use crate::job::{ChangeEffect, paths_with};
@@ -11,7 +11,8 @@ use crate::job::{ChangeEffect, paths_with};
 /// spec, so the rule ends early for it.
 pub(super) fn unchanged() -> ValidationRule {
     const STATUS: &str = "has(self.status) && has(oldSelf.status) && self.status != oldSelf.status";
-    const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
+    const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && \
+                         oldSelf.status.attempt.number > 0";
     let identity = paths_with(ChangeEffect::Identity);
     let mut fixed: Vec<(&str, String)> = identity.iter().map(|path| (path.as_str(), same(path))).collect();
     // The presence of `data.evaluation` matters by itself, because an evaluation without fields holds out the default
@@ -29,9 +30,14 @@ pub(super) fn unchanged() -> ValidationRule {
     ValidationRule {
         at: "",
         field: ".spec".into(),
-        rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left} && {blocks_left}", none_changed.join(" && ")).into(),
+        rule: format!(
+            "{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left} && {blocks_left}",
+            none_changed.join(" && ")
+        )
+        .into(),
         message: format!(
-            "!{decay_fits} ? \"{OTHER_DECAY}\" : !{rate_left} ? \"{RATE_ZERO}\" : !{blocks_left} ? \"{MORE_REPLICAS}\" : ({first_changed}) + \" {KEPT}\""
+            "!{decay_fits} ? \"{OTHER_DECAY}\" : !{rate_left} ? \"{RATE_ZERO}\" : !{blocks_left} ? \
+             \"{MORE_REPLICAS}\" : ({first_changed}) + \" {KEPT}\""
         )
         .into(),
         is_expression: true,
@@ -43,22 +49,37 @@ const EVALUATION: &str = "data.evaluation";
 
 /// The condition that the new spec has more steps or more epochs than the old spec. The API server can't compare steps
 /// with epochs, because it does not have the corpus.
-const LONGER: &str = "has(self.spec.training) && has(oldSelf.spec.training) && (has(self.spec.training.steps) && has(oldSelf.spec.training.steps) && self.spec.training.steps > oldSelf.spec.training.steps || has(self.spec.training.epochs) && has(oldSelf.spec.training.epochs) && self.spec.training.epochs > oldSelf.spec.training.epochs)";
+const LONGER: &str = "has(self.spec.training) && has(oldSelf.spec.training) && (has(self.spec.training.steps) && \
+                      has(oldSelf.spec.training.steps) && self.spec.training.steps > oldSelf.spec.training.steps || \
+                      has(self.spec.training.epochs) && has(oldSelf.spec.training.epochs) && \
+                      self.spec.training.epochs > oldSelf.spec.training.epochs)";
 
 /// The condition that the added steps have a learning rate above 0, or that the job itself sets the end of the decay.
-const ADDED_STEPS_HAVE_RATE: &str = "has(self.spec.training.learningRate.decaySteps) || self.spec.training.learningRate.floor > 0.0 || self.spec.training.learningRate.schedule == 'Constant'";
+const ADDED_STEPS_HAVE_RATE: &str = "has(self.spec.training.learningRate.decaySteps) || \
+                                     self.spec.training.learningRate.floor > 0.0 || \
+                                     self.spec.training.learningRate.schedule == 'Constant'";
 
 /// The condition that the job gets no more replicas than before, or sets `gradientBlocks`. A job without this field
 /// keeps the number of blocks that its first attempt needed.
-const BLOCKS_ARE_ENOUGH: &str = "(has(self.spec.elastic) ? self.spec.elastic.maxDataParallel : self.spec.dataParallel) <= (has(oldSelf.spec.elastic) ? oldSelf.spec.elastic.maxDataParallel : oldSelf.spec.dataParallel) || !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
+const BLOCKS_ARE_ENOUGH: &str = "(has(self.spec.elastic) ? self.spec.elastic.maxDataParallel : \
+                                 self.spec.dataParallel) <= (has(oldSelf.spec.elastic) ? \
+                                 oldSelf.spec.elastic.maxDataParallel : oldSelf.spec.dataParallel) || \
+                                 !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
 
-const MORE_REPLICAS: &str = "spec can't be changed to more replicas (dataParallel or elastic.maxDataParallel) once training began, since spec.training.gradientBlocks is not given: the job has as many blocks as its first attempt needed; make a new job with more (its checkpoint.initFrom can take this one's weights along)";
+const MORE_REPLICAS: &str = "spec can't be changed to more replicas (dataParallel or elastic.maxDataParallel) once \
+                             training has begun, since spec.training.gradientBlocks is not given: the job has only \
+                             as many gradient blocks as its first attempt needed; create a new job with more \
+                             gradient blocks (its checkpoint.initFrom can name this job's folder)";
 
-const OTHER_DECAY: &str = "spec.training.learningRate.decaySteps can't be changed once training began, but together with more steps or epochs, for those added";
+const OTHER_DECAY: &str = "spec.training.learningRate.decaySteps can't be changed once training has begun, except \
+                           together with more training.steps or training.epochs: it then applies to the added steps";
 
-const RATE_ZERO: &str = "spec.training can't be changed to more steps or epochs without learningRate.decaySteps: the decay ends where the job ended before, and with a floor of 0 the added steps would be trained at a learning rate of 0";
+const RATE_ZERO: &str = "spec.training can't be changed to more steps or epochs without learningRate.decaySteps: the \
+                         decay ends at the old last step, and with a floor of 0 the learning rate of the added steps \
+                         would be 0; set decaySteps";
 
-const KEPT: &str = "can't be changed once training began, because it determines the results: create a new job, whose checkpoint.initFrom can name this job's folder";
+const KEPT: &str = "can't be changed once training has begun, because it determines the results: create a new job, \
+                    whose checkpoint.initFrom can name this job's folder";
 
 /// Returns the condition that a field of the spec, which may be absent, has not changed. CEL's optional values would be
 /// shorter, but the API server can't compute the cost of comparing them.

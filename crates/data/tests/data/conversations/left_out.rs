@@ -15,8 +15,8 @@ fn long_conversations_are_refused_cut_or_left_out() {
     let refused = long(OnLongConversation::Fail).error_message();
     assert_eq!(
         refused,
-        "VOLUME/corpus/a.jsonl, line 3: the conversation has 40 tokens, and a sequence has 24 with the target of its last \
-         one: raise data.sequenceLength, or set data.onLongConversation to Truncate or Skip"
+        "VOLUME/corpus/a.jsonl, line 3: the conversation has 40 tokens, more than the 24 inputs of a sequence and \
+         the target of the last input: raise data.sequenceLength, or set data.onLongConversation to Truncate or Skip"
     );
     let skipped = long(OnLongConversation::Skip).prepare().unwrap();
     assert_eq!((skipped.documents, skipped.tokens), (2, 30));
@@ -95,7 +95,7 @@ fn a_conversation_that_fits_exactly_is_kept() {
     volume.config.sequence_length = 39;
     assert_eq!(volume.open().training_sequences(), Some(2));
     volume.config.sequence_length = 38;
-    assert!(volume.error_message().contains("has 40 tokens, and a sequence has 38"));
+    assert!(volume.error_message().contains("has 40 tokens, more than the 38 inputs of a sequence"));
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn bad_input_is_refused_in_a_sentence() {
     let text = volume(DocumentFormat::Chat, &[("a.txt", b"a")]).error_message();
     assert_eq!(
         text,
-        "VOLUME/corpus/a.txt has no records, and data.format Chat reads conversations from .jsonl, .json or .parquet files: \
-         narrow data.paths, or set format to Text"
+        "VOLUME/corpus/a.txt has no records, and data.format Chat reads conversations from .jsonl, .json or .parquet \
+         files: narrow data.paths, or set format to Text"
     );
     let rows = volume(DocumentFormat::Chat, &[("a.parquet", &parquet("text", &[Some("a")]))]).error_message();
     assert_eq!(
@@ -145,8 +145,8 @@ fn a_template_that_no_conversation_can_use_is_a_fault_of_the_job() {
     let without = volume.error_message();
     assert_eq!(
         without,
-        "the tokenizer VOLUME/letters/tokenizer.json: it has no chat template: add chat_template.jinja beside it, or give \
-         one with data.chatTemplate"
+        "the tokenizer VOLUME/letters/tokenizer.json: it has no chat template: add chat_template.jinja beside it, or \
+         give one with data.chatTemplate"
     );
     volume.config.conversations.template = Some("own.jinja".into());
     let missing = volume.error_message();
@@ -177,8 +177,8 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
         volume.config.on_bad_record = OnBadRecord::Skip;
         volume
     };
-    let note = "4 bad records are left out: 1 without a conversation, 1 refused by the chat template, 2 without a message \
-                of the role assistant; in corpus/a.jsonl (4)";
+    let note = "4 bad records are left out: 1 without a conversation, 1 refused by the chat template, 2 without a \
+                message of the role assistant; in corpus/a.jsonl (4)";
     assert_eq!(left_out(&records).prepare().unwrap().notes, [note]);
     // a conversation without an assistant is left out even if bad records are refused
     let mut fails = left_out(&records[3..]);
@@ -187,8 +187,8 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
     assert_eq!(fails.prepare().unwrap().documents, 1);
     let [first, _, third, fourth, fifth] = records;
     let mut all = left_out(&[first, third, fourth, fifth]);
-    let nothing = "no conversation of corpus/a.jsonl and the files after it can be trained on: 4 are left out, most of them \
-                   without a message of the role assistant: give the messages to train on the role assistant";
+    let nothing = "no conversation of corpus/a.jsonl and the files after it can be trained on: 4 are left out, most \
+                   of them without a message of the role assistant: give the messages to train on the role assistant";
     assert_eq!(all.error_message(), nothing);
     stream(&mut all.config, 2);
     all.config.held_out = HeldOut::Documents(0.5);
@@ -205,7 +205,7 @@ fn messages_of_unknown_roles_are_noted() {
     let prepared = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&records))]).prepare().unwrap();
     assert_eq!(
         prepared.notes.last().unwrap(),
-        "1 message has a role that is none of assistant, developer, environment, function, ipython, system, tool, user, \
-         such as \"asistant\": the role of answers is assistant"
+        "1 message has a role that is none of assistant, developer, environment, function, ipython, system, tool, \
+         user, such as \"asistant\": the role of answers is assistant"
     );
 }

@@ -297,8 +297,8 @@ fn all_documents_are_counted_over_resumes() {
     // the windows of 90 sequences of 4 tokens end in the second epoch
     let expected = [
         "of the streamed corpus: 45 documents read, 2 empty",
-        "the texts spell special tokens, which are trained on as the characters they are written with: [EOT] (2 times); \
-         set data.specialTokens to Parse to make them tokens",
+        "the texts contain the names of special tokens, which are encoded as ordinary text: [EOT] (2 times); set \
+         data.specialTokens to Parse to encode them as special tokens",
         "the tokenizer lacks characters of the corpus: 4 unknown tokens stand for them",
         "the texts have 2 halves of surrogate pairs without the other half: U+FFFD replaces each",
         "4 bad records are left out: 2 with null for text, 2 in invalid JSON; in corpus/a.jsonl (4)",

@@ -34,7 +34,7 @@ pub(crate) const BUDGET: &str = "the restart budget is respected";
 pub(crate) const EARLY: &str = "no job fails before its budget is used";
 pub(crate) const CLAIMED_ONCE: &str = "no two processes claim one incarnation of a stage";
 pub(crate) const ENOUGH: &str = "no group has fewer replicas than restart.minDataParallel";
-pub(crate) const NO_ATTEMPT_AFTER_COMPLETION: &str = "no attempt follows one of which a replica is done";
+pub(crate) const NO_ATTEMPT_AFTER_COMPLETION: &str = "no attempt starts after a replica of an earlier attempt is done";
 pub(crate) const RESERVED: &str = "no pod of a waiting job runs, except past the timeout on a lost node";
 pub(crate) const FINAL_STATES_ARE_VALID: &str = "a final state is terminal, suspended or waits in a queue";
 
@@ -46,9 +46,9 @@ pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
 pub(crate) const PROMOTES: &str = "a job completes in its first attempt with a spare in a lost stage's place";
 pub(crate) const PROMOTED_TOO_LATE: &str = "a spare takes a place for which another pod was created";
 pub(crate) const COMPLETES_WITHOUT_REPLICA: &str = "a job completes without a replica";
-pub(crate) const REPLICA_REJOINS: &str = "a group has a replica that the one before it lacked";
+pub(crate) const REPLICA_REJOINS: &str = "a group has a replica that the previous group lacked";
 pub(crate) const MISTAKEN_PROMOTION: &str =
-    "a group with a spare commits while the stage 0 lives whose place that took";
+    "a group with a promoted spare commits while the stage 0 that the spare replaced is alive";
 pub(crate) const COMPLETES_AFTER_EVICTION: &str = "a job completes after an eviction";
 pub(crate) const COMPLETES_WITH_ADDED_REPLICA: &str =
     "a job completes in its first attempt with a replica that was admitted later";

@@ -132,7 +132,7 @@ fn unsupported_values_are_refused_with_their_field() {
         (json!({"layer_types": ["full_attention", "sliding_attention"]}), "layer_types has \"sliding_attention\""),
         (json!({"layer_types": "full_attention"}), "layer_types is \"full_attention\", expected a list"),
         (json!({"attention_dropout": 0.1}), "attention_dropout is 0.1, and this trainer has 0 only"),
-        (json!({"logit_scale": 0.5}), "logit_scale is 0.5, and this trainer has no such thing"),
+        (json!({"logit_scale": 0.5}), "logit_scale is 0.5, and this trainer does not support this field"),
         (json!({"auto_map": {"AutoModel": "m.Model"}}), "auto_map is {"),
         (json!({"rope_parameters": {"rope_type": "llama3"}}), "rope_parameters: lacks factor"),
         (json!({"rope_scaling": {"rope_type": "llama3", "beta": 1}}), "llama3's rotation has no beta"),

@@ -50,10 +50,10 @@ fn data(facts: &Facts, model: &SourceModel, sizes: &FineTuningSizes) -> String {
     format!(
         "{paths}    sequenceLength: {length}  # the model allows {allowed}; shorter for a small corpus, and at most 512 on CPUs, 2048 on GPUs
     evaluation:
-      fraction: {fraction}  # held out to measure the model on: less of a larger corpus
+      fraction: {fraction}  # the share held out for evaluation, smaller for a larger corpus
       everySteps: {interval}  # five times in the run
-      maxSequences: 256  # so that measuring takes little of the time
-      keepBest: true  # a model that is trained already begins to memorise soon
+      maxSequences: 256  # limits the time that evaluations take
+      keepBest: true  # keeps the checkpoint with the lowest held-out loss, because a pretrained model soon begins to memorise
     tokenizer:
       type: File
       file:
@@ -76,7 +76,8 @@ fn training(facts: &Facts, sizes: &FineTuningSizes) -> String {
         precision: match facts.gpus {
             0 => "",
             _ => {
-                "    precision: BFloat16  # products in bf16, weights and moments in fp32: twice as fast, half the memory of activations\n"
+                "    precision: BFloat16  # products in bf16, weights and moments in fp32: twice as fast, half the \
+                 memory of activations\n"
             }
         },
         lora: match sizes.method {

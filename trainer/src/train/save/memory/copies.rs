@@ -21,7 +21,7 @@ pub(in crate::train) struct StateCopies {
     own: Vec<(TrainerState, PeerCopy)>,
     /// Unused buffers for copies of this stage's state.
     free: Vec<PeerCopy>,
-    /// Complete copies of the previous stage's state, each with its step, oldest first.
+    /// Complete copies of the previous stage's parameters state, each with its step, oldest first.
     previous: Vec<(u64, PeerCopy)>,
 }
 

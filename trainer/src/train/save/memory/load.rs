@@ -134,5 +134,5 @@ impl MemoryCheckpoints<'_> {
 /// Returns the error of a missing copy. All ranks choose by the reports of all ranks, so a rank without the chosen copy
 /// has made a wrong report.
 fn no_copy(step: u64) -> LinkError {
-    LinkError::Broken(format!("the copy of step {step} that this stage was to have is not there"))
+    LinkError::Broken(format!("this stage does not have the copy of step {step} that it reported: this is a bug"))
 }

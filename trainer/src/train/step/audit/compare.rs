@@ -47,7 +47,7 @@ impl Audits<'_> {
             (Some(one), Some(other)) => one.first_difference(other),
             _ => {
                 return Err(StageError::invalid(
-                    "a stage has not computed what is audited: all stages must run one version",
+                    "a stage has no result for the audited microbatch: all stages must run one version",
                 )
                 .into());
             }
@@ -95,16 +95,20 @@ impl Audits<'_> {
         let own = Recomputed { inputs_hash, results: first.into_iter().chain(again).collect() };
         let all: Vec<Recomputed> = all_gather(member, topic::AUDIT, &own)?;
         if all[rank].inputs_hash != all[by].inputs_hash {
-            let unequal =
-                "what the one has sent is not what the other has: a memory or the network between them has changed it";
+            let unequal = "the two stages have different inputs: the memory of one of them or the network between \
+                           them has changed the inputs";
             return Ok(self.difference(pending, what, &[rank, by].into(), unequal.to_owned()));
         }
         let results = all.into_iter().map(|one| one.results).enumerate().filter(|(_, all)| !all.is_empty());
         let Suspects { ranks, is_clear } = suspects(&results.collect::<Vec<_>>());
         let names = ranks.iter().map(|&rank| self.name(rank)).collect::<Vec<_>>().join(" and ");
         let conclusion = match is_clear {
-            true => format!("{names} computed wrong: two stages came to another result when all computed again"),
-            false => format!("one of {names} computes wrong: no two stages came to one result when all computed again"),
+            true => format!(
+                "{names} computed a wrong result: two stages agreed on another result when all computed the item again"
+            ),
+            false => {
+                format!("one of {names} computed a wrong result: no two stages agreed when all computed the item again")
+            }
         };
         Ok(self.difference(pending, what, &ranks, conclusion))
     }
@@ -122,7 +126,8 @@ impl Audits<'_> {
         AuditDifference {
             suspects: suspects.iter().map(|&rank| self.suspect(rank)).collect(),
             message: format!(
-                "audit of step {step}: {} and {} differ in the {what} of chunk {} and microbatch {microbatch}; {conclusion}",
+                "audit of step {step}: {} and {} differ in the {what} of chunk {} and microbatch {microbatch}; \
+                 {conclusion}",
                 self.name(audited.rank),
                 self.name(self.auditor(*audited)),
                 item.chunk,

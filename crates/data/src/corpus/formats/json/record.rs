@@ -71,7 +71,7 @@ fn text(json: &str, field: &str, unit: &str) -> Result<String, Problem> {
     let value: Value = serde_json::from_str(json)
         .map_err(|error| (BadRecordReason::NotJson, not_json(json, &error, &example, unit)))?;
     let Value::Object(fields) = value else {
-        let problem = format!("this is JSON, but no object: every {unit} must be one such as {example}");
+        let problem = format!("this is JSON but not an object: every {unit} must be an object such as {example}");
         return Err((BadRecordReason::NoField, problem));
     };
     let names = || fields.keys().map(String::as_str).collect::<Vec<_>>().join(", ");

@@ -91,7 +91,7 @@ pub enum Violation {
         /// The position of the first action.
         position: usize,
     },
-    /// An action needs another action, which comes later on the same rank, or never.
+    /// An action needs another action, which comes later on the same rank or is missing.
     #[error("{location}: it needs {needs} earlier on the same rank: add that, or move this after it")]
     MissingDependency {
         /// The action.
@@ -154,7 +154,7 @@ pub enum Violation {
     TooManyInFlight {
         /// The forward that exceeds the limit.
         location: ActionLocation,
-        /// The number of work items that the rank holds after it.
+        /// The number of work items that are in flight on the rank after this forward.
         held: usize,
         /// The allowed number of work items.
         limit: usize,

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The instruction sets for which the CPU kernels are compiled, by libtorch's names, with libtorch's compiler flags for
-/// each.
+/// The instruction sets for which the CPU kernels are compiled. Each has the name and the compiler flags that libtorch
+/// uses.
 const INSTRUCTION_SETS: [(&str, &[&str]); 3] = [
     ("DEFAULT", &[]),
     ("AVX2", &["-mavx2", "-mfma", "-mf16c"]),
@@ -15,14 +15,14 @@ fn main() {
     for source in ["cpu", "shim.h", "shim.cpp", "flash_attention.cpp", "allocator.cpp"] {
         println!("cargo:rerun-if-changed=src/{source}");
     }
-    // torch-sys has `links = "tch"`: cargo passes its results as DEP_TCH_*.
+    // torch-sys declares `links = "tch"`, so cargo passes the values from its build script as DEP_TCH_*.
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
         println!("cargo:error=torch-sys did not say where libtorch is: run `make libtorch` first");
         return;
     };
     let include = lib.with_file_name("include");
-    // These functions need no particular instruction set, and come first: if several objects contain an inline
-    // function, the linker keeps the first copy.
+    // These files need no particular instruction set. They come first because, if several objects contain the same
+    // inline function, the linker keeps the first copy, and every CPU must be able to run that copy.
     let sources = ["shim.cpp", "flash_attention.cpp", "allocator.cpp"].map(|name| format!("src/{name}"));
     compiler(&include).files(sources).compile("stagecoach_shim");
     let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");

@@ -25,7 +25,7 @@ pub(crate) struct List<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PodRole {
     Stage {
-        /// The replica; `None` if the job has only one.
+        /// The replica; `None` if the job has only one replica.
         replica: Option<u32>,
         stage: u32,
     },

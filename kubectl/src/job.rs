@@ -20,7 +20,7 @@ pub(crate) struct StoredJob {
     status: Option<Value>,
 }
 
-/// The fields of the spec that are read.
+/// The fields of the spec that the plugin reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Spec {

@@ -23,7 +23,7 @@ impl Kubectl {
     /// Runs kubectl to its end and returns its output.
     ///
     /// # Errors
-    /// Returns the error of kubectl, or the error of starting it.
+    /// Returns the error of kubectl, or an error if kubectl can't be started.
     pub(crate) fn output(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command(arguments).stdin(Stdio::null()).output().with_context(|| self.not_started())?;
         stdout(arguments.first().copied().unwrap_or_default(), &output)

@@ -70,11 +70,12 @@ enum Command {
     Blame(volume_job::VolumeCommand),
 }
 
-/// Runs the command in `arguments`, whose first item is the program's name, by calls of `kubectl`. Writes the result to
-/// `out`. Ends the process for `--help`, for `--version`, and for invalid arguments.
+/// Runs the command in `arguments` with the program `kubectl`, and writes the result to `out`. The first item of
+/// `arguments` is the plugin's own name. Ends the process for `--help`, for `--version`, and for invalid arguments.
 ///
 /// # Errors
-/// Returns the error of kubectl, or an error about the job. Returns [`CommandEnded`] if a command in the cluster failed.
+/// Returns the error of kubectl, or an error about the job. Returns [`CommandEnded`] if a command in the cluster
+/// failed.
 pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> anyhow::Result<()> {
     let Arguments { command, connection } = Arguments::parse_from(arguments);
     let flags = [

@@ -10,8 +10,8 @@ use stagecoach_api::contract::{CONTAINER_NAME, PAGE_NOTE};
 use crate::cluster::{self, JobPod, PodRole};
 use crate::kubectl::Kubectl;
 
-/// The size limit of the log to read. Stage 0 logs the page's address when it starts, so the address is in the first
-/// bytes of the log.
+/// The flag of `kubectl logs` that limits the size of the log. Stage 0 logs the page's address when it starts, so the
+/// address is in the first bytes of the log.
 const LOG_BYTES: &str = "--limit-bytes=4000000";
 /// The beginning of the page's address, which names the loopback interface of the pod.
 const LOOPBACK: &str = "http://127.0.0.1:";
@@ -82,9 +82,9 @@ impl PageCommand {
     }
 }
 
-/// Returns the pods that may serve the page. The pods of stage 0 come first, and the newest pod of each replica is the
-/// first of that replica. Any replica may have the leader when the first replica is missing. The spares follow, because
-/// a spare may have replaced stage 0.
+/// Returns the pods that may serve the page, in the order in which to try them: the pods of stage 0 by replica, with
+/// the newest pod of each replica first, and then the spares. The leader of the group serves the page. Stage 0 of
+/// another replica may be the leader if the first replica was missing, and a spare may have replaced stage 0.
 fn serving(pods: Vec<JobPod>) -> Vec<JobPod> {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or_default();
     let may_serve = |pod: &JobPod| {

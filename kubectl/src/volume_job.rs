@@ -23,10 +23,12 @@ use crate::logs;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The seconds after which the operator deletes the finished job, in case the plugin ended too early to delete the job.
 const KEPT_SECONDS: u64 = 3600;
-/// The number of characters of a job's name in the name of the new job. The name of a job of one stage may have 54
-/// characters. `-replay-` and the suffix that the API server appends need the remaining characters.
+/// The largest number of characters of the original job's name at the beginning of the new job's name. The name of a
+/// job with one stage may have 54 characters. `-replay-` and the suffix that the API server appends need the remaining
+/// characters.
 const NAME_LENGTH: usize = 40;
-/// The label and the annotation that add a pod to the pod group of the original job, which Kueue admits as a whole.
+/// The label and the annotation that would add the new pod to the pod group of the original job. Kueue admits the pods
+/// of a group only together.
 const GROUP_OF_PODS: [(&str, &str); 2] =
     [("labels", "kueue.x-k8s.io/pod-group-name"), ("annotations", "kueue.x-k8s.io/pod-group-total-count")];
 
@@ -155,8 +157,8 @@ fn object(value: Value) -> Map<String, Value> {
 /// Shows the output of the job's pod until the pod has ended.
 ///
 /// # Errors
-/// Returns [`CommandEnded`] if the operator rejects the job or the job fails. Returns the error of kubectl, or an error if the
-/// job was stopped or the reader of `out` has closed it.
+/// Returns [`CommandEnded`] if the operator rejects the job or the job fails. Returns the error of kubectl, or an error
+/// if the job was stopped or the reader of `out` has closed the output.
 fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut waits_for = None;
     loop {
@@ -206,7 +208,8 @@ fn why_it_waits(status: &PipelineJobStatus) -> Option<String> {
     Some(format!("{}: {}", waiting.reason, waiting.message))
 }
 
-/// Returns the error for a failed job. If the process has logged the reason of its exit, the error does not repeat it.
+/// Returns the error for a failed job. If the process has logged the reason of its exit, the error does not repeat this
+/// reason.
 fn ended(name: &str, failure: LastFailureStatus) -> CommandEnded {
     let exit_code = failure.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
     let why = format!("{}: {}", failure.reason, failure.message.unwrap_or_default());

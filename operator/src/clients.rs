@@ -54,7 +54,7 @@ impl Clients {
         }
     }
 
-    /// Returns a client for a kind of Kueue that has no namespace.
+    /// Returns a client for a cluster-scoped kind of Kueue's API.
     pub(crate) fn of_kueue(&self, kind: &str) -> Api<DynamicObject> {
         let (group, version) = KUEUE_API_VERSION.split_once('/').unwrap_or_default();
         Api::all_with(self.client.clone(), &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))

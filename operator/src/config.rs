@@ -93,7 +93,8 @@ fn parse_peers(text: &str) -> Result<Peers, String> {
     let expected = || "must be a JSON list of a NetworkPolicy's peers, such as [{\"podSelector\": {}}]".to_owned();
     let peers: Value = serde_json::from_str(text).map_err(|_| expected())?;
     let typed: Vec<NetworkPolicyPeer> = serde_json::from_value(peers.clone()).map_err(|_| expected())?;
-    // reject a field that k8s-openapi drops, because it is misspelled or too new: the policy would allow other peers
+    // reject a field that k8s-openapi would drop because the field is misspelled or too new: without the field, the
+    // policy would allow other peers
     if serde_json::to_value(&typed).ok() != Some(peers) {
         return Err(expected());
     }

@@ -37,11 +37,11 @@ pub(crate) struct Context {
     pub other_operators: OtherOperators,
     /// The folders and the job that holds each folder, according to the watch.
     pub folders: Folders,
-    /// The jobs in the version that this operator wrote last.
+    /// Each job in the version that this operator wrote last.
     pub write_cache: WriteCache,
     /// The PodGroup APIs that the cluster serves.
     pub pod_group_discovery: PodGroupDiscovery,
-    /// The last `/status` of each job's stage 0 and of its spares.
+    /// The last response at `/status` of each job's stage 0 and of each spare.
     pub stage_status_poller: StageStatusPoller,
     /// The log tails of the jobs' last failures.
     pub log_tails: LogTails,
@@ -61,12 +61,13 @@ pub(crate) struct ReconcileCache {
     pub rejections: Rejections,
     /// The rejection of the last write to a Workload of the job.
     pub queue_rejection: Option<Rejection>,
-    /// The id of an admission, and whether Kueue had Workload slices turned off when the job asked for counts that
-    /// differ from this admission.
+    /// The result of the last test whether Workload slices are turned off in Kueue, with the id of the admission for
+    /// which the operator made the test. The operator makes it when an elastic job asks for counts that differ from the
+    /// admission.
     pub slices_are_off: Option<(u64, bool)>,
     /// The repairs of the job's objects.
     pub repairs: RepairHistory,
-    /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
+    /// The times of the recovery from the last failure, if this operator has observed the recovery from its beginning.
     pub recovery: Option<RecoveryTimes>,
     /// The number of consecutive failed reconciles.
     pub api_failures: u32,

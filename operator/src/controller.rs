@@ -221,7 +221,8 @@ fn job_of_owned_event<K: OwnedObject>(
     };
     let (name, uid) = (object.labels().get(JOB_LABEL)?, object.labels().get(JOB_UID_LABEL)?);
     let namespace = object.namespace()?;
-    // an object without the owner reference does not belong to the job
+    // an object without the owner reference does not belong to the job, so the job lacks this object as if it were
+    // deleted
     let deleted = deleted || !build::is_controlled_by(object.meta(), uid);
     let known = KnownObject::new(&object, &context.field_manager);
     let is_news = match deleted {

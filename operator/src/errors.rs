@@ -17,7 +17,7 @@ use crate::job::RawPipelineJob;
 pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The retry delay after a conflict. The watch delivers the newer version within milliseconds.
 const CONFLICT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// The retry delay after the first error of another kind. The delay doubles with each further error.
+/// The retry delay after the first error that is not a conflict. The delay doubles with each further error.
 const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The longest retry delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(8);
@@ -56,7 +56,7 @@ impl ReconcileError {
     }
 }
 
-/// Returns the API server's message, or the text of an error without such a message.
+/// Returns the status and the message of the API server, or the text of an error that came from elsewhere.
 fn describe_api_error(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {

@@ -1,7 +1,8 @@
 //! The folders on PersistentVolumeClaims, and the job that holds each folder. Two jobs in one folder would take the
-//! fence from each other forever. Therefore only one job holds a folder: the job that the operator has accepted with
-//! this folder, or else the oldest job. The watch updates this state, because the operator may reconcile a waiting job
-//! before the job that holds the folder.
+//! fence, the right to commit checkpoints, from each other forever. Therefore only one job holds a folder: the job that
+//! the operator has accepted with this folder, or else the oldest job. The watch of PipelineJobs updates this state,
+//! and not the reconcile of each job, because the operator may reconcile a waiting job before the job that holds the
+//! folder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -20,7 +21,8 @@ use crate::job::{self, FolderTaken, RawPipelineJob};
 use crate::sync::lock;
 
 /// The time for which the pods of a job that has left a folder keep other jobs out of the folder. On a dead node, such
-/// pods may exist forever. After this time, the fence on the volume prevents the pods from committing.
+/// pods may exist forever. After this time, another job may take the folder and its fence, and the fence then prevents
+/// these pods from committing checkpoints.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder of a volume.
@@ -39,8 +41,8 @@ struct User {
     created: Option<Timestamp>,
     /// Whether the job was accepted with this folder.
     accepted: bool,
-    /// The time at which the job was deleted, ended or took another folder. The job's pods may still be in this folder.
-    /// `None` until then.
+    /// The time at which the job left the folder, because it was deleted, ended or took another folder; `None` until
+    /// then. The job's pods may still use the folder.
     left: Option<Instant>,
 }
 
@@ -59,7 +61,7 @@ struct State {
 
 impl Folders {
     /// Applies an event of the watch of a namespace; `""` stands for all namespaces. Returns the jobs that waited for a
-    /// folder and may get it.
+    /// folder and may now get it.
     pub(crate) fn apply(&self, watched: &str, event: &Event<RawPipelineJob>) -> Vec<JobReference> {
         let mut state = lock(&self.0);
         match event {
@@ -131,7 +133,7 @@ impl User {
 }
 
 impl State {
-    /// Records the folder of a job. Returns the other jobs of the folder that the job has left.
+    /// Records the folder of a job. If the job has left another folder, returns the other jobs of that folder.
     fn update(&mut self, object: &RawPipelineJob) -> Vec<JobReference> {
         let uid = object.uid().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
@@ -190,7 +192,7 @@ impl FolderStatus {
         self.observed_generation == Some(generation) && self.accepted().is_some_and(|it| it.status == "True")
     }
 
-    /// Whether pods of the job may be in its folder, at present or later, according to the current spec.
+    /// Whether pods of the job may use the folder of the current spec, now or later.
     fn may_run(&self, object: &RawPipelineJob) -> bool {
         let is_over = matches!(self.phase, JobPhase::Complete | JobPhase::Failed);
         let is_refused = self.attempt.is_none()
@@ -201,7 +203,8 @@ impl FolderStatus {
     }
 }
 
-/// Returns the folder that the spec names; `None` if the folder is not on a claim.
+/// Returns the folder that the spec names; `None` if the spec can't be read or the folder is not on a
+/// PersistentVolumeClaim.
 fn folder_of(object: &RawPipelineJob) -> Option<Folder> {
     let spec = StoredSpec::from_json(object.spec()).ok()?.spec;
     let (claim, sub_path) = build::workspace_claim(&spec)?;
@@ -248,7 +251,7 @@ mod tests {
         assert_eq!((claim("old"), claim("apart"), claim("unknown")), (Ok(()), Ok(()), Ok(())));
         folders.apply("", &Event::Apply(job("older", 0, "shared", Value::Null)));
         assert!(claim("older").unwrap_err().contains("job old "), "an accepted job keeps its folder");
-        // after a restart, the operator has only the statuses
+        // after a restart, the operator knows only the statuses of the jobs
         let folders = Folders::default();
         folders.apply("", &Event::Apply(job("older", 0, "shared", accepted("False", "FolderTaken"))));
         folders.apply("", &Event::Apply(job("old", 1, "shared", accepted("True", "Valid"))));

@@ -1,6 +1,6 @@
 //! An API client for one kind in one namespace. Unlike `kube::Api`, the client accepts several Rust types of objects,
-//! and parses only the needed part of a response. It does not parse the specs of created pods, and a replaced object
-//! keeps fields that k8s-openapi lacks.
+//! and parses only the needed part of a response. Therefore it does not parse the specs of created pods, and a replaced
+//! object keeps the fields that k8s-openapi lacks.
 
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
 use kube::core::Request;
@@ -9,8 +9,8 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Implements `kube::Resource` for a type with a part of a namespaced object. The arguments are the type, its
-/// `apiVersion`, its kind and its plural.
+/// Implements `kube::Resource` for a type that holds a namespaced object or a part of one. The arguments are the type,
+/// its `apiVersion`, its kind and its plural.
 macro_rules! namespaced_resource {
     ($type:ty, $api_version:expr, $kind:expr, $plural:expr) => {
         impl kube::Resource for $type {
@@ -94,7 +94,8 @@ impl JsonApi {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
-    /// Whether the API server accepts a replacement of the object of this name. The request is a dry run.
+    /// Whether the API server would accept `object` as the replacement of the object of this name. The request is a dry
+    /// run.
     pub(crate) async fn would_replace(&self, name: &str, object: &Value) -> kube::Result<bool> {
         let params = PostParams { dry_run: true, ..write_params(&self.field_manager) };
         let request = self.request.replace(name, &params, object.to_string().into_bytes());

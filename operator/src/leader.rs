@@ -1,8 +1,9 @@
 //! Leader election: only the holder of the Lease reconciles.
 //!
-//! The election never compares the clocks of two replicas. A candidate takes the Lease after the Lease has not changed
-//! for its duration by the candidate's clock. A holder that can't renew the Lease stops before this time. Every write
-//! is conditional on the resourceVersion that was read, so that only one of several candidates succeeds.
+//! The election never compares the clocks of two replicas. A candidate takes the Lease when, by the candidate's own
+//! clock, the Lease has not changed for the duration of the Lease. A holder that can't renew the Lease stops before
+//! this duration is over. Every write is conditional on the resourceVersion that was read, so that only one of several
+//! candidates succeeds.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -138,7 +139,7 @@ enum RenewError {
 }
 
 impl HeldLease {
-    /// Renews the Lease until it is lost. Returns the reason of the loss.
+    /// Renews the Lease until the Lease is lost. Returns the reason for the loss.
     pub(crate) async fn keep(&mut self) -> String {
         loop {
             sleep_until(self.renewed + RENEW_INTERVAL).await;
@@ -179,7 +180,8 @@ impl HeldLease {
     }
 
     /// Writes the Lease with a change. If another client has written the Lease since the last read, the function reads
-    /// the Lease again and repeats the write. A foreign change such as an annotation does not end the hold.
+    /// the Lease again and repeats the write. A change by another client that keeps the holder, such as a new
+    /// annotation, does not lose the Lease.
     async fn write(&mut self, change: impl Fn(&mut LeaseSpec)) -> Result<(), RenewError> {
         let name = self.lease.metadata.name.clone().unwrap_or_default();
         let holder = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());

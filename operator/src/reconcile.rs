@@ -1,4 +1,4 @@
-//! Reconciles one PipelineJob once: observe its pods, decide, write the status, publish events, apply.
+//! Reconciles one PipelineJob once: observe its pods, decide, write the status, publish events, apply the decision.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

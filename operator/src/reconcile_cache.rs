@@ -1,5 +1,5 @@
-//! Reads and updates the in-memory state of a job: the rejections, the repairs, the recovery, and the fact that all pods
-//! were created.
+//! Reads and updates the in-memory state of a job: the rejections, the repairs, the recovery, and whether all pods were
+//! created.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ pub(crate) fn cache_all_created(job: &ParsedJob, decision: &Decision, context: &
     }
 }
 
-/// Updates the cached recovery from the last failure, if the job has one.
+/// Updates and returns the cached times of the recovery from the job's last failure; `None` if the operator measures no
+/// such recovery.
 pub(crate) fn update_recovery(
     job: &ParsedJob,
     pods: &ObservedPods,
@@ -58,7 +59,7 @@ pub(crate) fn contested_objects(job: &ParsedJob, now: UnixMillis, context: &Cont
     })
 }
 
-/// Caches the completed repairs. Returns when to reconcile again because of repairs.
+/// Caches the completed repairs. Returns the delay until the reconcile that the repairs need; `None` if they need none.
 pub(crate) fn cache_repairs(
     job: &ParsedJob,
     repaired: &[Repair],
@@ -75,7 +76,8 @@ pub(crate) fn cache_repairs(
     })
 }
 
-/// Caches the rejections after the results `created`. Returns when to reconcile again because of rejections.
+/// Updates the cached rejections with the results `created`. Returns the delay until the reconcile that the rejections
+/// need; `None` if they need none.
 pub(crate) fn cache_rejections(
     job: &ParsedJob,
     decision: &Decision,

@@ -23,7 +23,8 @@ use crate::rejection::Rejection;
 use crate::status::{JobEvent, object_reference};
 use crate::ttl::{delete_job, remaining_ttl};
 
-/// The seconds after the grace period of the stages within which the status of a stopped copy arrives.
+/// The time, in seconds, that the status of a stopped copy of the job may take to arrive in this cluster, after the
+/// grace period of the stages.
 const COPY_SECONDS: u64 = 60;
 
 /// Creates and updates the Workload of the job. Returns when to reconcile the job again.

@@ -1,5 +1,5 @@
-//! The queue of a job in a reconcile. Before the decision, the operator reads the grant of the queue. After the
-//! decision, it writes the job's Workloads.
+//! The part of a reconcile that concerns the queue of the job. The operator reads the grant of the queue before
+//! `lifecycle::decide`, and writes the job's Workloads after the decision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -227,7 +227,8 @@ pub(crate) struct QueuePlan {
     pub(crate) next_change: Option<Duration>,
 }
 
-/// Returns the time until the next try of a rejected write. A write to a Workload belongs to no attempt.
+/// Returns the time until the next try of a rejected write. A write to a Workload belongs to no attempt, so its
+/// rejection has the number of `Attempt::default()`.
 fn retry_delay(cache: &ReconcileCache, now: UnixMillis) -> Option<Duration> {
     cache.queue_rejection.as_ref()?.retry_delay(Attempt::default(), now)
 }

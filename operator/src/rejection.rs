@@ -13,12 +13,12 @@ use crate::observe::BlockingReason;
 const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// The objects of a job that the API server rejected at the last try.
+/// The API server's rejections of the last tries to create pods of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rejections {
-    /// The start of an attempt, or of the stages that replace lost stages.
+    /// The rejection of the start of an attempt, or of the stages that replace lost stages.
     pub start: Option<Rejection>,
-    /// The start of a spare, without which the job continues.
+    /// The rejection of the start of a spare, without which the job continues.
     pub spare: Option<Rejection>,
 }
 
@@ -26,9 +26,9 @@ pub(crate) struct Rejections {
 /// ended the try before the API server had created or rejected the pods.
 #[derive(Debug, Default)]
 pub(crate) struct CreationResults {
-    /// The start of an attempt, or of the stages that replace lost stages.
+    /// The result of the start of an attempt, or of the stages that replace lost stages.
     pub start: Option<Result<(), BlockingReason>>,
-    /// The start of spares.
+    /// The result of the start of spares.
     pub spares: Option<Result<(), BlockingReason>>,
 }
 
@@ -50,8 +50,8 @@ impl Rejections {
             .retain(|action| !(start_waits && action.starts_stages() || spare_waits && is_start_of_spares(action)));
     }
 
-    /// Returns the rejections after the results `created`. A rejection whose creation was not tried again stays while
-    /// it concerns the job in this `state`.
+    /// Returns these rejections, updated with the results `created`. If a rejected creation was not tried again, its
+    /// rejection stays while it concerns the job in this `state`.
     pub(crate) fn after(
         &self,
         created: &CreationResults,
@@ -106,7 +106,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// Creates a rejection of `attempt`. `before` is the rejection of the previous try.
+    /// Creates the rejection of a try in `attempt`. `before` is the rejection of the previous try.
     pub(crate) fn new(before: Option<&Rejection>, attempt: u64, reason: BlockingReason, now: UnixMillis) -> Rejection {
         let before = before.filter(|before| before.attempt == attempt);
         let tries = before.map_or(1, |before| before.tries.saturating_add(1));
@@ -122,13 +122,14 @@ impl Rejection {
         matches!(state.attempt_phase, AttemptPhase::Running { all_created: false, .. })
     }
 
-    /// Whether the rejection still concerns the job's spares. A rejection concerns them while the rejected attempt
-    /// runs.
+    /// Whether the rejection still concerns the job's spares. The rejection concerns the spares while the attempt in
+    /// which they were rejected runs.
     pub(crate) fn concerns_spares(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { .. }) && self.attempt == state.attempt.number
     }
 
-    /// Returns the refusal of the current attempt; `None` if the rejection belongs to another attempt.
+    /// Returns the rejection in the form of `lifecycle::decide`; `None` if the rejection does not belong to the current
+    /// attempt.
     pub(crate) fn refusal(&self, attempt: Attempt) -> Option<CreationRefusal> {
         let BlockingReason { reason, message } = &self.reason;
         (self.attempt == attempt.number)

@@ -16,7 +16,7 @@ const FREE_REPAIRS: u32 = 5;
 const INITIAL_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// The time without a repair after which an object is in order.
+/// The time without a repair after which an object counts as in order.
 const QUIET: Duration = Duration::from_secs(300);
 
 /// The repairs of one job's objects, by kind.

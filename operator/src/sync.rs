@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// Locks a mutex, even if a panic left it poisoned. A panic is the error of one job, and every update leaves valid
-/// data.
+/// Locks a mutex, even if a panic left it poisoned. A panic must stay the error of one job, and no update leaves
+/// invalid data.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -124,7 +124,7 @@ fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, 
 }
 
 impl Telemetry {
-    /// Adds the jobs of a watch.
+    /// Adds the store that holds the jobs of a watch.
     pub(crate) fn add_store(&self, store: Store<RawPipelineJob>) {
         lock(&self.stores).push(store);
     }
@@ -153,7 +153,7 @@ impl Telemetry {
         self.watch_errors.get_or_create(&KindLabel { kind: kind.into() }).inc();
     }
 
-    /// Counts restarts and recoveries of a status that was written.
+    /// Counts the restart and the recovery that the written status `new` reports, if it reports any.
     pub(crate) fn status_written(&self, inputs: &StatusInputs, new: &PipelineJobStatus) {
         let (old, state) = (&inputs.job.state, &inputs.decision.state);
         if let Some(failure) = status::new_failure(inputs.job, inputs.decision)
@@ -172,7 +172,7 @@ impl Telemetry {
         }
         let recovered = new.phase == Some(JobPhase::Running) && inputs.job.status.phase != Some(JobPhase::Running);
         if let Some(failure) = state.last_failure.as_ref().filter(|failure| recovered && is_recovered(failure, state)) {
-            // count each failure's recovery once: a moment without readiness is no second recovery
+            // count the recovery from each failure once: if a stage is unready for a moment, this is no second recovery
             let mut counted = self.recovered.lock();
             let before = counted.insert(inputs.job.reference.uid.clone(), failure.failed_at);
             if before == Some(failure.failed_at) {

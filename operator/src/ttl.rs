@@ -12,9 +12,9 @@ use crate::build::kueue::keys::MULTI_KUEUE_ORIGIN_LABEL;
 use crate::clients::Clients;
 use crate::job::RawPipelineJob;
 
-/// Returns the time until the operator deletes a finished job; `None` if the job has no TTL or has not finished. A copy
-/// of MultiKueue also gives `None`: MultiKueue deletes its copy after it has read the end of the job, and would
-/// otherwise run the job again.
+/// Returns the time until the operator deletes a finished job; `None` if the job has no TTL or has not finished. Also
+/// returns `None` for a job that MultiKueue has copied into this cluster: MultiKueue deletes the copy after it has read
+/// the end of the job. If the operator deleted the copy earlier, MultiKueue would run the job again.
 pub(crate) fn remaining_ttl(
     object: &RawPipelineJob,
     ttl_seconds: Option<u64>,
@@ -27,7 +27,7 @@ pub(crate) fn remaining_ttl(
     Some(Duration::from_millis(expiry.0.saturating_sub(now.0)))
 }
 
-/// Deletes the job in the background; owned objects are garbage-collected.
+/// Deletes the job with background propagation: Kubernetes then garbage-collects the objects that the job owns.
 ///
 /// # Errors
 /// Returns the error of the API server, unless the job is already deleted.

@@ -61,8 +61,9 @@ impl Mesh {
         }
     }
 
-    /// Returns the number of complete replicas that the ranks with `is_there` can form. A rank can serve in any
-    /// replica, so the result is the smallest number of such ranks of any stage.
+    /// Returns the number of complete replicas that the present ranks can form. `is_there` returns whether a rank is
+    /// present. A rank can take its stage in any replica, so the stage with the fewest present ranks determines the
+    /// result.
     pub fn complete_replicas(self, is_there: impl Fn(u32) -> bool) -> u32 {
         let ranks_of = |stage: u32| (stage..self.ranks()).step_by(self.stages as usize);
         (0..self.stages).map(|stage| ranks_of(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)

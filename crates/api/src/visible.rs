@@ -4,9 +4,10 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Replaces the characters that control a terminal or change the direction of text. ASCII control characters become
-/// `^[`, `^M` or `^?`. C1 control characters, bidi marks and Unicode's line separators become `<U+202E>`. Line feeds,
-/// tabs and visible text stay unchanged, so a second call changes nothing.
+/// Replaces the characters that control a terminal or change the direction of text. ASCII control characters are shown
+/// in caret notation, such as `^[`, `^M` or `^?`. C1 control characters, bidi marks and Unicode's line separators are
+/// shown as code points, such as `<U+202E>`. Line feeds, tabs and visible text stay unchanged, so a second call changes
+/// nothing.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_invisible) {
         return Cow::Borrowed(text);
@@ -17,7 +18,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
 fn with_visible(mut shown: String, character: char) -> String {
     match character {
         _ if !is_invisible(character) => shown.push(character),
-        // caret notation shows the character whose bit 0x40 differs: a letter, or `?` for DEL
+        // Caret notation shows the character whose bit 0x40 differs, such as `M` for a carriage return and `?` for DEL.
         '\0'..='\u{7f}' => shown.extend(['^', char::from(character as u8 ^ 0x40)]),
         _ => drop(write!(shown, "<U+{:04X}>", u32::from(character))), // writing to a string can't fail
     }

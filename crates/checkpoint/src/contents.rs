@@ -42,7 +42,7 @@ impl VolumeContents {
         })
     }
 
-    /// Returns the fences alone. The next group removes them.
+    /// Returns only the fences, which are the folders that the next group removes.
     pub fn fences_only(self) -> VolumeContents {
         VolumeContents { fences: self.fences, ..VolumeContents::default() }
     }

@@ -1,4 +1,4 @@
-//! Moves damaged checkpoints into the folder `damaged/`, and names them during the move.
+//! Moves damaged checkpoints into the folder `damaged/`, and defines the names that they have during the move.
 
 use crate::error::CheckpointError;
 use crate::paths::{self, DAMAGED_DIR};

@@ -27,7 +27,7 @@ pub enum CheckpointError {
     Content {
         /// The path of the file.
         path: PathBuf,
-        /// The problem: the content of the file and the expected content.
+        /// A description of the file's actual content and of the expected content.
         problem: String,
     },
     /// A newer group holds the fence. This group can neither commit nor remove anything, and must exit.

@@ -14,7 +14,8 @@ use crate::volume::{Volume, io_error_on};
 pub struct Listing {
     /// The steps of the committed checkpoints, newest first. Their contents are not checked.
     pub steps: Vec<u64>,
-    /// The steps whose name belongs to a symbolic link, newest first. This crate loads no checkpoint through a link.
+    /// The steps for which a symbolic link exists in place of the checkpoint's folder, newest first. This crate loads
+    /// no checkpoint through a link.
     pub links: Vec<u64>,
     /// A warning for each entry that is not a checkpoint. This crate does not change such entries.
     pub foreign: Vec<Warning>,
@@ -24,7 +25,7 @@ pub struct Listing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VerifyLevel {
-    /// The manifest and the size of every file. Only the read of a tensor detects damaged content.
+    /// The manifest and the size of every file. Damaged content is detected only when a tensor is read.
     Sizes,
     /// The manifest, and the size and hash of every file.
     Contents,
@@ -78,8 +79,8 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
 ///
 /// # Errors
 /// Returns [`CheckpointError::NoneIntact`] if there are checkpoints but none can be used. Returns
-/// [`CheckpointError::StepIsLink`] if a link has the name of a newer step than all checkpoints, or another error if the
-/// volume fails.
+/// [`CheckpointError::StepIsLink`] if a link has the name of a step that is newer than all checkpoints, or another
+/// error if the volume fails.
 pub fn open_newest(
     volume: &dyn Volume,
     level: VerifyLevel,

@@ -39,7 +39,7 @@ pub struct CheckpointMetadata {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
-    /// The format version of the file, at most [`FORMAT_VERSION`]. A version may gain fields.
+    /// The format version of the file, at most [`FORMAT_VERSION`]. New fields may be added without a new version.
     pub format_version: u32,
     /// The number of completed steps.
     pub step: u64,
@@ -106,7 +106,8 @@ impl Manifest {
     /// Returns an error if a value has no JSON form.
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let mut body = String::from("\"");
-        // each field, file and tensor has one line, so that the file is readable, and small with thousands of tensors
+        // each field, file and tensor takes one line, so that the manifest is readable, and stays small even with
+        // thousands of tensors
         if let Value::Object(fields) = serde_json::to_value(self)? {
             for (key, value) in &fields {
                 let value = match value {

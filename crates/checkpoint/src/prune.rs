@@ -14,7 +14,8 @@ pub struct RetentionPolicy {
     /// The number of newest checkpoints to keep. The newest checkpoint is always kept.
     pub keep_last: usize,
     /// The interval, in steps, of further checkpoints to keep. 0 disables the rule. For every multiple of the interval,
-    /// the policy keeps the first checkpoint at or after the multiple, because a deferred save is not at a multiple.
+    /// the policy keeps the first checkpoint at or after the multiple, because a deferred save takes place after the
+    /// multiple.
     pub keep_every: u64,
     /// The step of the best checkpoint, which the policy also keeps.
     pub best: Option<u64>,
@@ -35,13 +36,14 @@ pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
     steps.into_iter().zip(kept).take(old).filter(|(_, kept)| !kept).map(|(step, _)| step).collect()
 }
 
-/// Removes the checkpoints that `policy` does not keep, and returns their steps. The function moves all of them into
-/// the fence's folder before it removes their files. `intact` is the newest checkpoint that this group has loaded or
-/// committed. This checkpoint is kept. Newer checkpoints are kept and do not count towards the policy.
+/// Removes the checkpoints that `policy` does not keep, and returns their steps. The function moves all these
+/// checkpoints into the fence's folder before it removes their files. `intact` is the newest checkpoint that this group
+/// has loaded or committed. The function keeps this checkpoint and all newer checkpoints. The newer checkpoints do not
+/// count towards the policy.
 ///
 /// # Errors
-/// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails. The
-/// next save removes the checkpoints that this call has moved.
+/// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails. After
+/// an error, the next save removes the checkpoints that this call has moved.
 pub fn prune(
     volume: &dyn Volume,
     fence: &Fence,

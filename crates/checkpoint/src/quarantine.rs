@@ -1,4 +1,4 @@
-//! Moves damaged checkpoints to `damaged/`, each with the reason.
+//! Moves damaged checkpoints to `damaged/`, and adds a file with the reason to each of them.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

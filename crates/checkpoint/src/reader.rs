@@ -69,8 +69,8 @@ pub(crate) fn open_file(
     Err(CheckpointError::Damaged(Damage { step, file: path, reason }))
 }
 
-/// The reported damage for a stale file handle. Such handles occur only on NFS: on other file systems, an open file
-/// stays readable after its removal.
+/// The damage that is reported for a stale file handle. Stale handles occur only on NFS: on other file systems, an open
+/// file stays readable after its removal.
 const REMOVED_WHILE_OPEN: &str = "was removed while it was open";
 
 /// Converts the error of a missing file to `Damaged`, and other errors to `Io`.

@@ -113,7 +113,8 @@ impl PendingCheckpoint {
     }
 
     /// Commits the checkpoint's folder by one rename. Only stage 0 calls this function. Before the rename, the call
-    /// adds `small_files` (name and content, such as `config.json` and the tokenizer), the index and the manifest.
+    /// adds `small_files` (name and content, such as `config.json` and the tokenizer), the index of weights and the
+    /// manifest.
     ///
     /// # Errors
     /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence. Returns

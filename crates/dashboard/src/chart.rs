@@ -11,31 +11,32 @@ const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 56.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 232.0;
-/// The free space at the right, for the end of the last label.
+/// The free space to the right of the plot, in pixels. The last label of the steps' axis extends into this space.
 const MARGIN: f64 = 14.0;
-/// The width of a label of the steps' axis, in pixels.
+/// The width that each label of the steps' axis needs, in pixels.
 const LABEL: f64 = 64.0;
 
 /// A chart of values by step. The chart has a line through the means of the columns, a band from the lowest to the
 /// highest value of each column, and single points.
 pub(super) struct Chart<'a> {
-    /// The description of the chart, for readers who can't see the chart.
+    /// The description of the chart, for screen readers.
     pub(super) description: &'a str,
     /// The first and the last step.
     pub(super) steps: (u64, u64),
     /// The width of the chart, in pixels.
     pub(super) width: u32,
     pub(super) columns: &'a [Column],
-    /// The columns of further lines, such as the losses of sources and held-out sets. Each of these lines has the class
-    /// `other` and its [`other_class`].
+    /// The columns of further lines, such as the losses of sources and held-out sets. Each line has two CSS classes:
+    /// `other`, and the class that [`other_class`] returns for the line's index.
     pub(super) others: &'a [Vec<Column>],
-    /// The values of a quantity that few steps measure. Each value is drawn as a point.
+    /// The values of a quantity that is measured only in some steps. Each value is drawn as a point.
     pub(super) points: &'a [Column],
     /// A value for comparison, drawn as a horizontal line.
     pub(super) reference: Option<f64>,
     /// Whether the axis of the values begins at 0.
     pub(super) from_zero: bool,
-    /// Parameters for the page's script, as names and values of `data-` attributes.
+    /// The name of each zoom, and the query of the view after the zoom. The page's script reads the queries from
+    /// `data-` attributes.
     pub(super) zooms: &'a [(&'static str, String)],
 }
 
@@ -81,7 +82,8 @@ impl Chart<'_> {
     }
 }
 
-/// Returns the class of the further line with this index. The class has one of five colours.
+/// Returns the CSS class of the line with this index in [`Chart::others`]. There are five classes, which the style
+/// sheet distinguishes.
 pub(super) fn other_class(index: usize) -> String {
     format!("other-{}", index % 5)
 }

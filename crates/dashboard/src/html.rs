@@ -1,5 +1,6 @@
 //! Draws the page and its fragments. A script replaces the fragments while the job runs. The module is pure. `maud`
-//! escapes all data from files as text. Only the timeline is markup: `pipeline` draws it, and escapes its texts.
+//! escapes all data from files as text. Only the timeline is inserted as markup: the crate `pipeline` draws the
+//! timeline and escapes the texts in it.
 
 mod parts;
 
@@ -85,8 +86,8 @@ pub(super) fn page(model: &PageModel, view: &View) -> String {
     document(&model.job, "page.js", body)
 }
 
-/// Returns a document with the style of the pages and one script. The addresses in the document are relative. A link
-/// therefore keeps the token of the page's address.
+/// Returns a document with the style of the pages and one script. The addresses in the document are relative, so that
+/// each link keeps the token in the page's address.
 pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
     let document = html! {
         (DOCTYPE)
@@ -112,17 +113,18 @@ pub(super) fn text(part: Markup) -> String {
     let html = part.into_string();
     match visible(&html) {
         Cow::Borrowed(_) => html,
-        // no element of a page begins with `<U+`
+        // `visible` writes an invisible character as `<U+202E>`. No element begins with `<U+`, so each match is text.
         Cow::Owned(shown) => shown.replace("<U+", "&lt;U+"),
     }
 }
 
-/// Returns a value with its name, for a list of the class `figures`.
+/// Returns an entry of a list with the CSS class `figures`: a value with its name and a note.
 pub(super) fn figure(name: &str, value: &str, note: &str) -> Markup {
     html! { div { dt { (name) } dd { (value) } @if !note.is_empty() { dd.note { (note) } } } }
 }
 
-/// Returns a bar of the bytes that a stage holds. The full bar is the limit, or the largest stage if there is no limit.
+/// Returns a bar of the bytes that a stage holds. The full bar stands for the memory limit, or for the bytes of the
+/// largest stage if there is no limit.
 pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: u64) -> Markup {
     let full = limit.unwrap_or(largest).max(1);
     html! {
@@ -131,7 +133,8 @@ pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: 
     }
 }
 
-/// Returns a part that may be wider than a phone's screen. The part scrolls separately, also with the keyboard.
+/// Wraps content that may be wider than a phone's screen. The content scrolls separately from the page, and the
+/// keyboard can scroll it too.
 pub(super) fn scrolled(label: &str, content: Markup) -> Markup {
     html! { div.scroll tabindex="0" role="group" aria-label=(label) { (content) } }
 }

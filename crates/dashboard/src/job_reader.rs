@@ -17,12 +17,12 @@ use super::metrics_tail::MetricsTail;
 use super::model::{Checkpoint, Checkpoints, FailureRow, PageModel, phases};
 use super::step_timeline::StepTimeline;
 
-/// The shortest time between two reads of the folder. A slow folder is read less often: reads take at most a tenth of
-/// the time.
+/// The shortest time between two reads of the folder. A slow folder is read less often, so that the server spends at
+/// most a tenth of its time on reads.
 const MIN_MODEL_AGE: Duration = Duration::from_millis(500);
 /// The interval between checks of the checkpoints' files. A new checkpoint causes an earlier check.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
-/// The number of shown checkpoints.
+/// The largest number of checkpoints that the page shows.
 const MAX_CHECKPOINTS: usize = 10;
 
 /// The source of the job's status and failures.
@@ -30,7 +30,7 @@ const MAX_CHECKPOINTS: usize = 10;
 pub enum StatusSource {
     /// The launcher's records in the folder.
     Folder,
-    /// The telemetry of stage 0 in a pod, and the job.
+    /// The telemetry of stage 0, which serves the page from its own process, and the job.
     Stage(StageTelemetry, Box<PipelineJob>),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct JobReader {
     checkpoints: Checkpoints,
     checkpoints_read: Option<(Instant, Vec<u64>)>,
     current: Option<Arc<PageModel>>,
-    /// The time from which a request reads the folder again.
+    /// The earliest time at which a request reads the folder again.
     next: Instant,
 }
 
@@ -68,7 +68,8 @@ impl JobReader {
         if let Some(current) = self.current.as_ref().filter(|_| started < self.next) {
             return current.clone();
         }
-        // the old model is dropped before the read: the curves change in place if no other reference to them exists
+        // The old model holds a reference to the metrics. Without this reference, the read can usually add to the
+        // metrics in place and need not copy them.
         self.current = None;
         let model = Arc::new(self.read());
         self.next = Instant::now() + MIN_MODEL_AGE.max(9 * started.elapsed());

@@ -1,11 +1,11 @@
 //! Pages for a browser on this machine. `server` serves the pages at an address that contains a token. The pages only
-//! read files, and do no work without a reader.
+//! read files, and do no work while no browser has them open.
 //!
 //! The live page shows a job: `job_reader` reads the job's folder into a `model`, `html` and `chart` draw the model,
-//! and `live` keeps the page up to date. The `planner` plans a job with the changes that its reader chooses.
+//! and `live` keeps the page up to date. The `planner` plans a job with the changes that a user chooses on its page.
 //!
 //! `metrics_tail` reads `metrics.jsonl` into `metrics` while the file grows. Each curve of `metrics` is a `series`, in
-//! bounded memory. `view` is the part of the run that a reader views.
+//! bounded memory. `view` holds the range of steps that the page shows.
 
 mod chart;
 mod html;

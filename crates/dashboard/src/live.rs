@@ -25,8 +25,8 @@ use super::view::{View, ViewQuery};
 
 /// The interval at which a stream polls the job.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
-/// The largest number of concurrent event streams. The number is below the number of connections, so that the server
-/// can still answer requests for pages.
+/// The largest number of concurrent event streams. This limit is below the limit of connections, so that the server can
+/// still answer requests for pages.
 const MAX_STREAMS: usize = 32;
 
 /// Serves the page of the job in `folder` at a port of 127.0.0.1 until the process exits. Port 0 selects any free port.
@@ -83,8 +83,8 @@ async fn events(State(page): State<Arc<PageState>>, Query(query): Query<ViewQuer
     Sse::new(updates.stream()).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// The updates for one reader. The stream makes an update only after the reader has accepted the previous updates. A
-/// slow reader therefore gets fewer updates.
+/// The updates for one browser. The stream makes an update only after the browser has accepted the previous updates. A
+/// slow browser therefore gets fewer updates.
 struct Updates {
     page: Arc<PageState>,
     view: View,

@@ -9,9 +9,9 @@ use stagecoach_telemetry::{DataWait, TimelineRecord};
 
 use super::series::Series;
 
-/// The number of the newest timelines that are stored. The advice is based on them.
+/// The largest number of timelines that are stored, the newest ones. The page computes its advice from these timelines.
 const MAX_TIMELINES: usize = 10;
-/// The largest number of sources with a stored curve. A job has no more sources.
+/// The largest number of sources with a stored curve. A valid job has at most this number of sources.
 const MAX_SOURCES: usize = 32;
 /// The largest number of held-out sets with a stored curve.
 const MAX_SETS: usize = 16;
@@ -72,9 +72,10 @@ pub(super) struct Metrics {
     pub(super) skipped: u64,
     /// The number of lines that are not the record of a step.
     pub(super) unreadable: u64,
-    /// The wall seconds of each of the last steps: of the wait for data, if it was measured, and of the whole step.
+    /// Two durations of each of the last steps, in wall seconds: the wait for data, if it was measured, and the whole
+    /// step.
     recent: VecDeque<(Option<f64>, f64)>,
-    /// The last steps that have a timeline, in ascending order.
+    /// The last steps that have a timeline, in ascending order, each with its timeline as JSON.
     timelines: VecDeque<(u64, Box<RawValue>)>,
     /// Wall seconds that stage 0 waited for data in the step of the last timeline.
     pub(super) timeline_wait: Option<f64>,
@@ -114,7 +115,7 @@ impl Metrics {
         (!self.recent.is_empty()).then(|| sum / self.recent.len() as f64)
     }
 
-    /// Returns the wait of the last steps for their data; `None` if no step measured its wait.
+    /// Returns the time that the last steps waited for their data; `None` if no step measured its wait.
     pub(super) fn data_wait(&self) -> Option<DataWait> {
         DataWait::of_steps(self.recent.iter().copied())
     }
@@ -131,7 +132,8 @@ impl Metrics {
     }
 }
 
-/// Adds each loss of a step to the curve of its name. A new name gets a curve only below `most` curves.
+/// Adds each loss of a step to the curve of its name. A new name gets a curve only while there are fewer than `most`
+/// curves.
 fn push_named(curves: &mut BTreeMap<String, Series>, step: u64, losses: &BTreeMap<String, f64>, most: usize) {
     for (name, loss) in losses {
         if curves.contains_key(name) || curves.len() < most {

@@ -13,11 +13,11 @@ const READ_BYTES: usize = 1 << 20;
 /// The longest line that can be a step's record.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
-/// The metrics of a run that may continue.
+/// The metrics of a run, and the position up to which the file was read. The run may still append to the file.
 #[derive(Debug)]
 pub(super) struct MetricsTail {
     path: PathBuf,
-    /// The open file. An open file keeps its inode, and so a new file at the path has another inode.
+    /// The open file. The system does not reuse the inode of an open file, so a new file at the path has another inode.
     file: Option<File>,
     /// The number of bytes read so far.
     read: u64,

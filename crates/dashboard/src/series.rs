@@ -1,11 +1,11 @@
-//! A quantity by step in bounded memory. For a run of any length, the curve has a limited number of buckets. Each
-//! bucket has the lowest, the highest and the mean value of its steps. The number of steps in a bucket is a power of
-//! two. The module is pure.
+//! A series of values by step, in bounded memory. For a run of any length, the series has a limited number of buckets.
+//! Each bucket has the lowest, the highest and the mean value of its steps. The number of steps in a bucket is a power
+//! of two. The module is pure.
 
 /// The largest number of buckets. A run with at most this number of steps has a bucket for each step.
 const MAX_BUCKETS: usize = 1 << 16;
 
-/// A summary of the values of consecutive steps.
+/// A bucket: the summary of the values of consecutive steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct SeriesBin {
     low: f32,

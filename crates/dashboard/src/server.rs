@@ -1,6 +1,6 @@
-//! Serves a page on the loopback interface of this machine, from threads of low priority. The resources for readers
-//! have limits: the number of connections, the time for the head of a request, the time for which a reader may accept
-//! no data, and the number of threads that compute answers. A panic in one of these threads ends only a connection.
+//! Serves a page on the loopback interface of this machine, from threads of low priority. Limits apply to the number of
+//! connections, the time in which the head of a request must arrive, the time for which a client may accept no data,
+//! and the number of threads that compute answers. A panic in one of these threads ends only a connection.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -23,23 +23,23 @@ use super::token::PageToken;
 
 /// The name of the threads that serve the page.
 pub const THREAD: &str = "page";
-/// The nice value of these threads. They have a lower priority than training.
+/// The nice value of the threads that serve the page. Their priority is lower than that of training.
 const NICE: i32 = 10;
 /// The delay after a failure to accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
-/// The size of a connection's buffer, which limits a request's head.
+/// The size of a connection's buffer, which limits the size of a request's head.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
-/// The limits of the resources of all readers together.
+/// The limits of the resources that all clients together may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerLimits {
     /// The largest number of concurrent connections. Further connections wait in the kernel.
     pub(super) connections: usize,
-    /// The time limit for the head of each request of a connection.
+    /// The time in which the head of each request on a connection must arrive.
     pub(super) head_timeout: Duration,
-    /// The time after which the kernel closes the connection of a reader that accepts no data.
+    /// The time after which the kernel closes the connection of a client that accepts no data.
     pub(super) stalled_reader: Duration,
-    /// The number of threads that compute answers. They may wait for the volume.
+    /// The number of threads that compute answers. These threads may wait for the volume.
     pub(super) workers: usize,
 }
 
@@ -60,9 +60,10 @@ const SECURITY_HEADERS: [(HeaderName, &str); 5] = [
 
 /// The content that the server serves below the token.
 pub(super) struct Site {
-    /// The addresses of the site, each below `/{token}/`. All sites have the same style sheet and icon.
+    /// The routes of the site, each below `/{token}/`. The server adds the style sheet and the icon, which all sites
+    /// share.
     pub(super) router: Router,
-    /// The addresses to which the site's forms may be sent, in the form of a content security policy.
+    /// The addresses to which the site's forms may be sent, as the value of `form-action` in a content security policy.
     pub(super) form_action: &'static str,
 }
 
@@ -76,7 +77,7 @@ impl Site {
     }
 }
 
-/// Returns the handler of a file of a site.
+/// Returns a handler that serves `content` with the content type `kind`.
 pub(super) fn file<S: Clone + Send + Sync + 'static>(
     kind: &'static str,
     content: impl Into<String>,
@@ -127,7 +128,7 @@ fn lower_priority() {
 async fn accept(listener: tokio::net::TcpListener, router: Router, limits: ServerLimits) {
     let connections = Arc::new(Semaphore::new(limits.connections));
     loop {
-        // the semaphore is never closed
+        // this can't fail, because the semaphore is never closed
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -175,7 +176,8 @@ async fn check_token(State(token): State<PageToken>, request: Request, next: Nex
     }
 }
 
-/// Redirects an address without its last `/`. The relative addresses of the page need that `/`.
+/// Redirects the page's address without the final `/` to the address with the final `/`. The relative addresses in the
+/// page need the final `/`.
 async fn to_page(Path(token): Path<String>) -> Redirect {
     Redirect::permanent(&format!("/{token}/"))
 }

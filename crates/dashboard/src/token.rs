@@ -33,7 +33,7 @@ impl PageToken {
     }
 }
 
-/// Writes the name of the type without the secret.
+/// Writes a fixed word instead of the secret.
 impl fmt::Debug for PageToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")

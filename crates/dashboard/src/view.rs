@@ -1,4 +1,5 @@
-//! The part of a run that a reader views. The query of the page's address contains this part. The module is pure.
+//! The view of a run: the steps that the page shows, and the width of the charts. The query of the page's address
+//! contains the view. The module is pure.
 
 use serde::Deserialize;
 
@@ -16,7 +17,7 @@ pub(super) struct ViewQuery {
     width: String,
 }
 
-/// The steps that a reader views, and the width of the charts.
+/// The steps that the page shows, and the width of the charts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
     /// The first step; `None` for the run's first step.
@@ -48,7 +49,7 @@ pub(super) enum Zoom {
 }
 
 impl Zoom {
-    /// All zooms. Each has its name in the page's script, and a label.
+    /// All zooms, each with its name in the page's script and the label of its link.
     pub(super) const ALL: [(Zoom, &str, &str); 5] = [
         (Zoom::Earlier, "earlier", "Earlier"),
         (Zoom::Later, "later", "Later"),

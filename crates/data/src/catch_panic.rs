@@ -18,7 +18,7 @@ pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Wraps the installed panic hook, so that the hook does not see panics that become a [`DataError`](crate::DataError).
-/// Such a hook may print a panic or end the process.
+/// The installed hook may print the panic or end the process.
 pub fn hide_caught_panics() {
     let hook = take_hook();
     set_hook(Box::new(move |info| {

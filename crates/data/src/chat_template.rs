@@ -21,7 +21,7 @@ pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The version of the rendering of conversations. Caches of other versions have other tokens for some conversations.
 const RENDERING_VERSION: u32 = 2;
 
-/// Whether [`read_chat`] finds a chat template beside the tokenizer file.
+/// Returns whether [`read_chat`] finds a chat template beside the tokenizer file.
 ///
 /// # Errors
 /// Fails if a file can't be read.
@@ -30,9 +30,9 @@ pub fn has_chat_template(tokenizer: &Path) -> Result<bool, DataError> {
     Ok(template_source(tokenizer, &config)?.is_some())
 }
 
-/// Returns a tokenizer with the chat template of its model, or `None` if the model has no template. The template is in
-/// `chat_template.jinja`, or in the field `chat_template` of `tokenizer_config.json`. Templates that write a date use
-/// `date`.
+/// Returns the encoder of conversations for `tokenizer`, with the chat template of its model, or `None` if the model
+/// has no template. The template is in `chat_template.jinja`, or in the field `chat_template` of
+/// `tokenizer_config.json`. Templates that write a date use `date`.
 ///
 /// # Errors
 /// Fails if a file can't be read, or if the template or the tokenizer can't be used for conversations.
@@ -85,7 +85,8 @@ pub(crate) fn with_conversations(mut tokenizer: Tokenizer, config: &DataConfig) 
     Ok(tokenizer)
 }
 
-/// Returns the encoder with a template. `template` is the template's source text and the file that contains it.
+/// Returns the encoder of conversations for `tokenizer`. `template` is the source text of the chat template, if there
+/// is one, and the file that contains this text.
 fn chat(
     tokenizer: &Tokenizer,
     template: Option<(&str, &Path)>,
@@ -135,8 +136,8 @@ fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<(String, P
     Ok(source.map(|source| (source.to_owned(), tokenizer.with_file_name(TOKENIZER_CONFIG_FILE))))
 }
 
-/// Returns the texts of special tokens by the names of the template's variables. A token that the job names overrides
-/// the token of the configuration, which overrides the token of the tokenizer.
+/// Returns the texts of special tokens, keyed by the names of the template's variables, such as `eos_token`. A token
+/// that the job names overrides the token of `tokenizer_config.json`, which overrides the token of the tokenizer.
 fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, String> {
     let own = tokenizer.special_tokens().by_name();
     let own = own.filter_map(|(name, id)| Some((name.to_owned(), tokenizer.library().id_to_token(id)?)));

@@ -19,8 +19,8 @@ pub struct DataConfig {
     pub sources: Vec<CorpusSource>,
     /// The largest number of input tokens of a sequence. The target of each input is the token after it.
     pub sequence_length: usize,
-    /// If true, documents are concatenated and split every `sequence_length` tokens. If false, a row holds one
-    /// document, or a window of one document, padded on the right.
+    /// If true, documents are concatenated and split every `sequence_length` tokens. If false, a row of a microbatch
+    /// holds one document, or a window of one document, padded on the right.
     pub packing: bool,
     /// The part of each source that is held out for evaluation.
     pub held_out: HeldOut,
@@ -45,12 +45,12 @@ pub struct DataConfig {
     /// If true, a link may lead to a file outside of the volume. The trainer sets this outside of a cluster, where the
     /// user owns the volume and the file.
     pub follow_links_out: bool,
-    /// The file that records the list of the job's remote files at its beginning. If `None`, each call lists the
-    /// sources.
+    /// The file that records the job's remote files, listed when the job begins. If `None`, each call lists the sources
+    /// again.
     pub remote_files: Option<PathBuf>,
     /// The environment variables with which users configure the clients of remote sources, such as `HF_TOKEN`.
     pub variables: EnvironmentVariables,
-    /// The receiver of a sentence when a remote source makes its reader wait.
+    /// The callback that receives a sentence for the user whenever a remote source makes its reader wait.
     pub on_wait: OnWait,
 }
 
@@ -122,7 +122,8 @@ pub struct Streaming {
     pub folder: PathBuf,
     /// The number of sequences of a window. The sequences are permuted within their window.
     pub window_sequences: u64,
-    /// The number of bytes of a block, in files that can be divided.
+    /// The approximate number of bytes of a block, the unit in which the files of a source are permuted. A file that
+    /// can't be divided is one block.
     pub block_bytes: u64,
     /// The largest size of all windows in `folder`, in bytes. Windows in use are kept even if they exceed this size.
     pub max_bytes: u64,
@@ -140,8 +141,9 @@ pub struct CorpusSource {
     pub format: DocumentFormat,
     /// The field or column that holds the text, in files of formats that have fields.
     pub text_field: String,
-    /// Pairs of a position and the weight that applies from it. The positions ascend, and the first is 0. A source's
-    /// share of the sequences is its weight divided by the sum of all sources' weights.
+    /// Pairs of a position in the training order, in sequences, and the weight that applies from this position on. The
+    /// positions ascend, and the first is 0. A source's share of the sequences is its weight divided by the sum of all
+    /// sources' weights.
     pub weights: Vec<(u64, u64)>,
     /// If true, training ends before it would read a sequence of this source a second time. If false, the source
     /// repeats, in another order.
@@ -149,7 +151,7 @@ pub struct CorpusSource {
 }
 
 impl CorpusSource {
-    /// Returns the words for the source in a message.
+    /// Returns the phrase by which messages refer to the source.
     pub(crate) fn subject(&self) -> String {
         if self.name.is_empty() { "the corpus".to_owned() } else { format!("the source {}", self.name) }
     }
@@ -173,9 +175,10 @@ pub enum HeldOut {
     /// Nothing is held out.
     Nothing,
     /// This share of the documents, drawn by seed and content. A source with few documents holds out this share of its
-    /// tokens instead. Then only the end of the last drawn document is held out.
+    /// tokens instead. In this case, only the end of the last document drawn is held out.
     Documents(f64),
-    /// This share of the sequences, from the end of the source. Jobs that an older version began have this rule.
+    /// This share of the sequences, from the end of the source. Only jobs that began under an older version have this
+    /// rule.
     LastSequences(f64),
 }
 
@@ -193,7 +196,7 @@ pub struct HeldOutFiles {
 }
 
 impl HeldOutFiles {
-    /// Returns the words for the set in a message.
+    /// Returns the phrase by which messages refer to the set.
     pub(crate) fn subject(&self) -> String {
         if self.name.is_empty() {
             "data.evaluation.paths".to_owned()
@@ -209,7 +212,7 @@ pub enum DocumentFormat {
     /// A text in a field, or the text of a whole file.
     #[default]
     Text,
-    /// A `prompt` with its `completion`, both of them texts or both of them lists of messages.
+    /// A `prompt` and its `completion`: either two texts or two lists of messages.
     PromptCompletion,
     /// A conversation in the field `messages`.
     Chat,

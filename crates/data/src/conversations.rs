@@ -1,4 +1,4 @@
-//! Encodes conversations as tokens. Limits their length, and treats conversations that can't be encoded.
+//! Encodes conversations as tokens, limits their length, and handles conversations that can't be encoded.
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
@@ -27,7 +27,8 @@ pub(crate) enum EncodedConversation {
 /// The encoder of a job's conversations.
 pub(crate) struct ConversationEncoder {
     pub(crate) chat: Chat,
-    /// The token before a prompt if the prompt and its completion are texts. `eos` follows the completion.
+    /// The token before a prompt, if the prompt and its completion are texts and not lists of messages. In this case,
+    /// `eos` follows the completion.
     pub(crate) bos: Option<u32>,
     pub(crate) eos: u32,
     /// The largest number of tokens of a conversation: the inputs of a sequence, and the target of the last input.
@@ -57,8 +58,8 @@ impl ConversationEncoder {
     /// Returns the tokens of a conversation.
     ///
     /// # Errors
-    /// Fails if the job's settings can't encode any conversation. Also fails for a bad record or a long conversation if
-    /// the job refuses it.
+    /// Fails if no conversation can be encoded with the job's settings. Also fails for a bad record, or for a
+    /// conversation that is longer than a sequence, if the settings refuse it.
     pub(crate) fn encode(&self, record: &ConversationRecord) -> Result<EncodedConversation, DataError> {
         let refused = |problem| DataError::Record {
             path: record.path.clone(),
@@ -142,7 +143,8 @@ impl ConversationEncoder {
             _ if count <= self.max_tokens => RequestedTokens::Mask,
             OnLongConversation::Skip => RequestedTokens::Nothing,
             OnLongConversation::Truncate => RequestedTokens::MaskAndEnds,
-            // the mask may show that the conversation is left out, because it has nothing to train on or no proof
+            // the mask may show that the conversation is left out instead: it has no token to train on, or the encoder
+            // can't prove which tokens these are
             OnLongConversation::Fail => RequestedTokens::Mask,
         }
     }

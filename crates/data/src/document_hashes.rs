@@ -65,7 +65,7 @@ impl DocumentHashes {
         })
     }
 
-    /// The hash of document `index`.
+    /// Returns the hash of document `index`.
     pub(crate) fn get(&self, index: u64) -> u64 {
         let from = index as usize * HASH_BYTES;
         let mut bytes = [0; HASH_BYTES];

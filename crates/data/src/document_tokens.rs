@@ -133,8 +133,8 @@ impl<'a> DocumentTokens<'a> {
         self.end_open_document(self.eos_token_id);
     }
 
-    /// Ends the open document, if there is one. The function adds the end-of-text token `eos`, unless the document has
-    /// one.
+    /// Ends the open document, if there is one. The function adds the end-of-text token `eos`, unless the document
+    /// already ends with such a token.
     fn end_open_document(&mut self, eos: u32) {
         if std::mem::take(&mut self.inside) && !self.tokenizer.is_ended_by(self.ids.last()) {
             self.ids.push(eos);

@@ -478,7 +478,7 @@ impl DataError {
     /// user.
     pub fn is_storage(&self) -> bool {
         match self {
-            // another attempt reads the bytes again
+            // after `WindowDiffers`, another attempt reads the bytes of the window again
             DataError::Io { .. } | DataError::WrongSize { .. } | DataError::WindowDiffers { .. } => true,
             DataError::Hub(error) => error.is_temporary(),
             DataError::Objects(error) => error.is_temporary(),

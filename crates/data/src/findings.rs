@@ -263,7 +263,7 @@ impl Findings {
 }
 
 impl BadRecords {
-    /// Returns the key of the order. The records of further files come last.
+    /// Returns the key by which the entries are ordered. Entries without a file index come last.
     fn key(&self) -> (bool, Option<usize>, BadRecordReason) {
         (self.file.is_none(), self.file, self.reason)
     }
@@ -278,8 +278,8 @@ pub(crate) fn count(count: u64, one: &str, several: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The headers of parts and `meta.json` contain the findings. Without losses, they must have the bytes that older
-    /// versions wrote.
+    /// The headers of parts and `meta.json` contain the findings. Findings without losses must be serialised to the
+    /// bytes that older versions wrote.
     #[test]
     fn caches_without_losses_are_as_before() {
         let json = r#"{"specialAsText":{},"dropped":0,"droppedExamples":[],"unknown":0,"withoutTokens":0}"#;

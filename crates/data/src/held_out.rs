@@ -1,10 +1,10 @@
 //! Selects the documents of a source that are held out.
 //!
 //! A document's key is a hash of the seed and the content. So the names and the order of files have no effect, and all
-//! copies of a document are treated alike. A document is held out if its key is below the fraction of all keys. If a
-//! source has too few documents for a draw, its documents are held out in the order of their keys until they have the
-//! fraction of the tokens. In this case, only the end of the last document is held out. A conversation is always held
-//! out as a whole.
+//! copies of a document are treated alike. A document is held out if its key, a 64-bit number, is below the held-out
+//! fraction of 2^64. If a source has too few documents for a draw, its documents are held out in the order of their
+//! keys until they have the fraction of the tokens. In this case, only the end of the last document is held out. A
+//! conversation is always held out as a whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct HeldOutSampler {
 }
 
 impl HeldOutSampler {
-    /// Returns the draw of a fraction of the documents.
+    /// Returns the sampler that holds out `fraction` of the documents.
     pub(crate) fn new(fraction: f64, seed: u64) -> HeldOutSampler {
         HeldOutSampler { seed: splitmix64(seed), threshold: (fraction * 2f64.powi(64)) as u64 }
     }
@@ -140,7 +140,8 @@ mod tests {
     }
 
     proptest! {
-        /// Contents are numbers. Documents with the same number are copies, and have the same length.
+        /// A number stands for the content of a document. Documents with the same number are copies, and have the same
+        /// length.
         #[test]
         fn every_token_is_on_one_side_and_copies_are_on_the_same(
             contents in prop::collection::vec(0u64..40, 1..80), fraction in 0.001..0.999f64, seed: u64, least_tokens in 1u64..30,

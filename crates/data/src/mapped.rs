@@ -81,7 +81,8 @@ impl DocumentOffsets {
         self.map.len() as u64 / 8 - 1
     }
 
-    /// Returns the first token of document `index`. For `count()`, returns the end of the last document.
+    /// Returns the position of the first token of document `index`. For `count()`, returns the end of the last
+    /// document.
     pub(crate) fn start(&self, index: u64) -> u64 {
         let from = index as usize * 8;
         let mut bytes = [0; 8];

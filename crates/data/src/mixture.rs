@@ -1,5 +1,6 @@
-//! Divides a job's positions among its sources. After any number of positions, a source's number of sequences differs
-//! from its share of the positions by less than one, also across changes of the weights.
+//! Divides a job's positions among its sources. A position is the place of a sequence in the training order, from 0.
+//! After any number of positions, a source's number of sequences differs from its share of the positions by less than
+//! one, also across changes of the weights.
 //!
 //! The target of a source is the integral of its share over the positions. A source with n sequences may get its next
 //! sequence only if the target exceeds n, and must get it by the time the target reaches n + 1. Of the sources that may
@@ -183,8 +184,8 @@ impl PhaseTargets {
         let exact: Vec<(u64, u128)> = (0..growth.len()).map(|source| before.target(source, phase.from)).collect();
         let mut bases: Vec<(u64, u128)> =
             exact.iter().map(|(whole, units)| (*whole, units * unit / before.unit)).collect();
-        // rounding down takes less than a unit from each rounded source, so a unit for some of these sources restores
-        // the sum of the targets
+        // rounding down takes less than a unit from each rounded source, so adding one unit to some of these sources
+        // restores the sum of the targets
         let lost = (unit - bases.iter().map(|(_, units)| units).sum::<u128>() % unit) % unit;
         let rounded =
             bases.iter_mut().zip(&exact).filter(|(_, (_, units))| !(units * unit).is_multiple_of(before.unit));

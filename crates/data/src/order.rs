@@ -1,8 +1,9 @@
 //! The order of the training sequences. Every epoch has a permutation with the key (seed, epoch), computed per index.
 //!
-//! A Feistel network permutes a power of four that covers the sequences. An index outside the range is permuted again
-//! until it is inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). The sequence
-//! at a position therefore depends on the position alone: there is no state to save and nothing to replay on resume.
+//! A Feistel network permutes the integers below a power of four that is at least the number of sequences. An index
+//! outside the range is permuted again until it is inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary
+//! Finite Domains, 2002). The sequence at a position therefore depends on the position alone: there is no state to save
+//! and nothing to replay on resume.
 
 /// The number of rounds. Four rounds already make a strong pseudorandom permutation (Luby and Rackoff, 1988).
 const FEISTEL_ROUNDS: u64 = 6;
@@ -38,7 +39,7 @@ fn permute(index: u64, key: u64, half_bits: u32) -> u64 {
     left << half_bits | right
 }
 
-/// Spreads every bit of `value` over all 64 (the output function of SplitMix64; Steele, Lea and Flood, 2014).
+/// Spreads every bit of `value` over all 64 bits (the output function of SplitMix64; Steele, Lea and Flood, 2014).
 pub(crate) fn splitmix64(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

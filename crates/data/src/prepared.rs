@@ -50,14 +50,14 @@ pub struct PreparedCorpus {
     /// bitmap of the tokens that are trained on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
-    /// The parts of the hash `chat_template`; `None` in caches of older versions.
+    /// The inputs of the hash `chat_template`; `None` in caches of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_parts: Option<TemplateParts>,
     /// The parts of texts that their tokens do not represent.
     #[serde(default)]
     pub findings: Findings,
     /// Sentences for the user about the corpus: files without text, and findings. Each call of
-    /// [`prepare`](crate::prepare) writes the sentences.
+    /// [`prepare`](crate::prepare) makes the sentences again.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
@@ -100,7 +100,7 @@ impl PreparedCorpus {
     ///
     /// # Errors
     /// Fails if the tokenizer's file can't be read. Also fails if the tokenizer or the chat template differs from the
-    /// one of the tokenised corpus.
+    /// one with which the corpus was tokenised.
     pub(crate) fn tokenizer(&self, config: &DataConfig) -> Result<Tokenizer, DataError> {
         let path = match &config.tokenizer {
             TokenizerSource::File { path } => config.volume_root.join(path),

@@ -76,7 +76,8 @@ impl Sequences {
                 TokenRange { start, length: ((last - start) as usize).min(self.length) }
             }
             SequenceStarts::WholeDocuments { first } => {
-                // `training_tokens` also passes the number of sequences, for the end of the last sequence
+                // `Dataset::training_tokens` passes the number of sequences as `index`, to get the end of the last
+                // sequence
                 let [start, end] = [index, index + 1].map(|index| {
                     self.stream.start(first.get(index as usize).copied().unwrap_or(self.stream.documents()))
                 });

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::mapped::TokenFiles;
 
-/// A stream of tokens. Its documents are numbered from 0 and start at a token of the stream. A document of the stream
-/// may be a part of a document of the corpus.
+/// A stream of tokens. Its documents are numbered from 0, and each document starts at a token of the stream. A document
+/// of the stream may be a part of a document of the corpus.
 #[derive(Clone)]
 pub(crate) struct TokenStream {
     files: Arc<TokenFiles>,
@@ -20,16 +20,16 @@ pub(crate) struct TokenStream {
 pub(crate) struct Origins {
     /// The number of each document, see [`DocumentId::number`](crate::streaming::DocumentId::number).
     pub(crate) numbers: Vec<u64>,
-    /// The number of tokens of the first document before the window.
+    /// The number of tokens that the first document has before the window.
     pub(crate) tokens_before: u64,
 }
 
 /// A run of tokens that are also consecutive in the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// The first token as a position in the stream.
+    /// The position of the first token in the stream.
     token: u64,
-    /// The first token as a position in the corpus.
+    /// The position of the first token in the corpus.
     corpus_token: u64,
     /// The index in the stream of the first token's document.
     document: u64,
@@ -97,7 +97,8 @@ impl TokenStream {
         self.documents
     }
 
-    /// Returns the first token of document `index`. For [`TokenStream::documents`], returns the end of the stream.
+    /// Returns the position of the first token of document `index`. For [`TokenStream::documents`], returns the end of
+    /// the stream.
     pub(crate) fn start(&self, index: u64) -> u64 {
         let run = self.runs.partition_point(|run| run.document <= index).checked_sub(1).map(|run| self.runs[run]);
         match run {
@@ -122,9 +123,9 @@ impl TokenStream {
         (from..self.documents).map(|index| self.start(index)).take_while(move |&start| start <= last)
     }
 
-    /// Returns the corpus document that contains document `index` of the stream, and the number of tokens of the corpus
-    /// document before document `index`. The corpus document is an index in the token cache, or the document's number
-    /// in a streamed corpus.
+    /// Returns the corpus document that contains document `index` of the stream, and the number of tokens that the
+    /// corpus document has before document `index`. The corpus document is an index in the token cache, or the
+    /// document's number in a streamed corpus.
     pub(crate) fn in_corpus(&self, index: u64) -> (u64, u64) {
         if let Some(origins) = &self.origins
             && let Some(&number) = origins.numbers.get(index as usize)

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time within which a repeated sentence is about the same wait.
+/// The time within which a repeated sentence counts as a report of the same wait.
 const REPEATED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Environment variables. Values may be secrets, so `Debug` shows only the names.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const TOKEN_NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The parts of a template's hash. A message about another hash names the parts that differ.
+/// The inputs of the hash of a chat template. If the hash has changed, an error message names the inputs that differ.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateParts {

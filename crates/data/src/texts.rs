@@ -65,9 +65,9 @@ struct Search {
     source: Arc<LocalFiles>,
     found: Vec<FoundTexts>,
     skipped: Vec<String>,
-    /// The extensions of files that a pattern must not match. Patterns with these extensions name single files.
+    /// The extensions of files that a pattern must not match. For these extensions, each pattern names a single file.
     left_out: BTreeSet<String>,
-    /// Whether the search skipped a folder in which a pattern over several folders would find files.
+    /// Whether the search skipped a folder in which a pattern with `**` would find files.
     has_left_out_folder: bool,
 }
 

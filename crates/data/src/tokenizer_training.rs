@@ -25,8 +25,9 @@ pub(crate) const TRAINING_VERSION: u32 = 1;
 const QUEUED_TEXTS: usize = 64;
 
 /// Trains a tokenizer with at most `vocab_size` tokens on the texts from `read`. Returns the bytes of its
-/// `tokenizer.json`. `path` is the later path of the file, and appears only in errors. The same texts give the same
-/// bytes: the order of counting has no effect, because pairs merge by count, then by the lower ids.
+/// `tokenizer.json`. `path` is the path to which the caller will write the file, and appears only in errors. The same
+/// texts give the same bytes: the order of counting has no effect, because the pair with the highest count is merged
+/// first, and among equal counts the pair with the lowest ids.
 ///
 /// # Errors
 /// Fails if `read` fails, or if the tokenizers library reports an error.

@@ -15,7 +15,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Formats a share from 0 to 1 as whole percent.
+/// Formats a share from 0 to 1 as a whole percentage.
 pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.0}%", share * 100.0) } else { "-".into() }
 }

@@ -25,7 +25,7 @@ impl Replicas {
         self.training > 0 && self.training < self.all
     }
 
-    /// Returns a sentence that the job trains without some of its replicas; `None` if no replica is missing.
+    /// Returns a note that the job trains without some of its replicas; `None` if all replicas train, or none.
     pub fn missing(self) -> Option<String> {
         self.are_missing().then(|| format!("training with {self} until the missing replicas return"))
     }

@@ -1,4 +1,5 @@
-//! Defines the names of temporary files, and of folders for files that derive from hashed contents.
+//! Defines the names of temporary files, and keys: a key names the folder for files that are derived from contents with
+//! a certain hash.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

@@ -1,6 +1,7 @@
-//! The current activity of a stage. The trainer sets the activity at each action, heartbeats report it to the
-//! coordinator, and the thread carries its name (`top -H`). With a device, the trainer queues work ahead of the device,
-//! and an activity becomes current only when the device reaches it.
+//! The current activity of a stage, such as `F 5`, the forward pass of microbatch 5. The trainer sets the activity at
+//! each action of its program, heartbeats report the activity to the coordinator, and the trainer's thread has the
+//! activity as its name (`top -H`). With a device, the trainer queues work ahead of the device, and an activity becomes
+//! current only when the device reaches it.
 
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -116,9 +117,9 @@ impl Activity {
         })))
     }
 
-    /// Sets the activity to `text`, for example `F 5`. With `waits_for`, the stage waits for `text`, for example
-    /// `RECV_B of microbatch 3`, from the member with that group rank. The activity becomes current after all
-    /// activities that were set before it.
+    /// Sets the activity to `text`, for example `F 5`. If `waits_for` is a group rank, the activity is a wait for the
+    /// member with this rank, for example `RECV_B of microbatch 3`. The activity becomes current after all activities
+    /// that were set before it.
     pub fn set(&self, text: impl Into<String>, waits_for: Option<usize>) {
         let named = NamedActivity { text: text.into(), waits_for };
         name_thread(&named.text);
@@ -130,9 +131,9 @@ impl Activity {
         }
     }
 
-    /// Sets an activity that becomes current once `wait` returns true on another thread. `wait` must return true when
-    /// the device has finished the preceding work. If the device's progress can't be determined, `wait` must return
-    /// false, and the activity is skipped.
+    /// Sets an activity that becomes current when `wait`, which runs on another thread, returns true. `wait` must
+    /// return true when the device has finished the preceding work. If the device's progress can't be determined,
+    /// `wait` must return false, and the activity is skipped.
     pub fn set_after(
         &self,
         text: impl Into<String>,
@@ -144,8 +145,8 @@ impl Activity {
         self.queue(Ahead { named: Some(named), wait: Box::new(wait) });
     }
 
-    /// Delays all activities that are set later until `wait` returns on another thread. The caller uses this method
-    /// while the device is busy with the preceding activity.
+    /// Delays all activities that are set after this call until `wait`, which runs on another thread, returns. The
+    /// caller uses this method while the device is busy with the preceding activity.
     pub fn hold_until(&self, wait: impl FnOnce() -> bool + Send + 'static) {
         self.queue(Ahead { named: None, wait: Box::new(wait) });
     }
@@ -161,7 +162,8 @@ impl Activity {
     }
 
     /// Returns the text of the activity that was set last, for the termination message of a stage that runs out of
-    /// memory. The trainer allocates memory when it queues work, ahead of the device.
+    /// memory. This activity, and not the current one, failed to allocate memory, because the trainer allocates memory
+    /// when it queues work, before the device reaches the work.
     pub fn last_set(&self) -> String {
         let state = lock(&self.0);
         if state.ahead == 0 { state.current.text.clone() } else { state.last.clone() }

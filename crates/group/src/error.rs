@@ -1,5 +1,6 @@
-//! Errors of this crate, the failure of a group, and the shortages in this process or on its machine. Messages name a
-//! process as `stage 1`, `stage 1 of replica 0`, or `spare 2`. No other process is the cause of a shortage.
+//! Errors of this crate, the failure of a group, and the shortages of resources in this process or on its machine.
+//! Messages name a process as `stage 1`, `stage 1 of replica 0`, or `spare 2`. A shortage is never attributed to
+//! another process.
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -72,7 +73,7 @@ pub enum GroupError {
     /// The leader's process ended before it released the group, and this stage leads the next group.
     #[error("{name} leads the next group: the leader's process has ended ({reason})")]
     LeaderEnded {
-        /// The stage that leads.
+        /// The stage that leads the next group.
         name: String,
         /// The number of the group whose leader ended.
         group: u64,
@@ -105,7 +106,7 @@ pub enum GroupError {
     /// A stage that does not lead the group tried to broadcast.
     #[error("{name} tried to broadcast: only the leader, {leader}, may broadcast")]
     NotLeader {
-        /// The name of the stage that called.
+        /// The stage that tried to broadcast.
         name: String,
         /// The stage that leads the group.
         leader: String,
@@ -128,7 +129,7 @@ pub struct GroupFailure {
     pub rank: usize,
     /// One sentence that names the process, its failure, and its activity at that time.
     pub message: String,
-    /// Whether the process of the root cause has certainly ended; false if its state is unknown.
+    /// Whether the process of the root-cause rank is known to have ended; false if the state of the process is unknown.
     pub has_ended: bool,
 }
 

@@ -18,8 +18,8 @@ pub struct Rendezvous {
     /// The group's secret.
     pub secret: GroupSecret,
     /// Whether the joining stage leads the next group if the leader's process ends before it releases this group.
-    /// Joining then fails with [`GroupError::LeaderEnded`](crate::GroupError::LeaderEnded). Other stages look for the
-    /// next group.
+    /// In that case, joining fails with [`GroupError::LeaderEnded`](crate::GroupError::LeaderEnded). A stage for which
+    /// the field is false looks for the next group instead.
     pub succeeds_leader: bool,
 }
 

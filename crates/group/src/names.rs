@@ -1,4 +1,5 @@
-//! Names of processes in messages, by stage and replica: with several replicas, a rank alone is not enough.
+//! Names of processes in messages, by stage and replica, because with several replicas a rank does not show which stage
+//! of which replica is meant.
 
 use stagecoach_api::contract::Mesh;
 
@@ -16,7 +17,7 @@ pub(crate) fn names(mesh: Mesh, ranks: &[usize]) -> String {
     format!("stage{} {numbers}{more}", if ranks.len() == 1 { "" } else { "s" })
 }
 
-/// Returns `1, 2`, without the word stage.
+/// Returns a list such as `1, 2`, that is, the names of the stages without the word `stage`.
 pub(crate) fn numbers(mesh: Mesh, ranks: &[usize]) -> String {
     ranks.iter().map(|&rank| mesh.number(rank as u32)).collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,5 @@
-//! Threads and locks. A lock whose holder panicked stays usable, because the data in this crate is valid after every
-//! statement.
+//! Threads and locks. A lock whose holder panicked stays usable, because every statement in this crate leaves the data
+//! under a lock valid.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};

@@ -22,7 +22,7 @@ class MallocAllocator final : public c10::Allocator {
     if (size == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
     void* start = std::malloc(size + ALIGNMENT);
     TORCH_CHECK(start, "out of memory: no ", size, " bytes for a tensor");
-    // malloc's addresses are multiples of 16, so at least a pointer fits before the data
+    // malloc's addresses are multiples of 16, so there are at least 16 bytes for a pointer between `start` and the data
     auto address = (reinterpret_cast<uintptr_t>(start) / ALIGNMENT + 1) * ALIGNMENT;
     void* data = reinterpret_cast<void*>(address);
     static_cast<void**>(data)[-1] = start;
@@ -43,6 +43,6 @@ class MallocAllocator final : public c10::Allocator {
 
 extern "C" void sc_use_malloc() {
   static MallocAllocator allocator;
-  // a higher priority than libtorch's allocator has, so that libtorch does not set its allocator again
+  // the priority is higher than that of libtorch's own allocator, so libtorch can't replace this allocator later
   c10::SetCPUAllocator(&allocator, 1);
 }

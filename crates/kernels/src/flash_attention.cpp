@@ -1,5 +1,6 @@
-// libtorch's flash attention (Dao 2023) over sequences of any lengths, which tch does not expose. It runs only on GPUs.
-// Both functions call it through libtorch's dispatcher, so that this file compiles and links without CUDA.
+// libtorch's flash attention (Dao 2023) over sequences of any lengths. tch does not expose flash attention, which runs
+// only on GPUs. Both functions of this file call it through libtorch's dispatcher, so that the file compiles and links
+// without CUDA.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -46,8 +47,8 @@ struct Parts {
   }
 };
 
-// Returns an upper bound of the lengths, which is all that libtorch needs. If the bound is 1, libtorch returns its
-// results in another layout.
+// Returns an upper bound of the lengths of sequences, at least 2. libtorch needs only a bound, and with a bound of 1 it
+// would return its results in another layout.
 int64_t bound(int64_t max_length) { return std::max<int64_t>(max_length, 2); }
 
 }  // namespace

@@ -1,8 +1,9 @@
 //! The operations of training, forward and backward, without autograd. The layers of models call these operations. Each
 //! operation has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or is composed of libtorch's operations
-//! (`reference`). The kernels' tests use `reference` too. Matrices are `[rows, columns]` and contiguous. Activations
-//! have the type of their input, fp32 or bf16; statistics, weights of norms, and sums are always fp32. Losses and
-//! squared norms are f64 tensors on the device that computed them, so a read waits for the GPU.
+//! (`reference`). The tests compare the kernels with `reference`. Matrices are `[rows, columns]` and contiguous.
+//! Activations have the type of their input, fp32 or bf16; statistics, weights of norms, and sums are always fp32.
+//! Losses and squared norms are f64 tensors on the device that computed them, so the host waits for a GPU when it reads
+//! them.
 
 mod cuda;
 pub mod device;
@@ -59,7 +60,7 @@ impl CuSeqlens {
     }
 }
 
-/// The sequences of rows. The rows of a sequence attend to each other.
+/// The sequences into which rows are divided. A row attends only to rows of its own sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct VarlenSequences<'a> {
     /// The bounds of each sequence.
@@ -109,7 +110,7 @@ pub struct AdamWOptions {
     pub eps: f64,
     /// The number of this update, counted from 1.
     pub step: f64,
-    /// The factor by which AdamW multiplies the gradient first.
+    /// The factor that clips the gradient: AdamW first multiplies the gradient by this factor.
     pub clip: f64,
 }
 
@@ -124,7 +125,7 @@ pub struct RmsNormGradients {
     pub y: Tensor,
 }
 
-/// Calls an operation's kernel or its reference, depending on a device.
+/// Calls an operation's kernel for a device, or the reference on a device without kernels.
 macro_rules! on_device {
     ($device:expr, $operation:ident($($argument:expr),*)) => {
         match $device {
@@ -142,7 +143,7 @@ macro_rules! by_device {
     };
 }
 
-/// Calls the kernel of a matrix product with `weight[out, in]`. Calls the reference on other devices, and if the
+/// Calls the CPU kernel of a matrix product with `weight[out, in]`. Calls the reference on other devices, and if the
 /// processor has no kernel for this type or these sizes.
 macro_rules! dispatch_gemm {
     ($operation:ident($($argument:expr),*), $rows:expr, $weight:expr) => {
@@ -153,8 +154,8 @@ macro_rules! dispatch_gemm {
     };
 }
 
-/// Whether a kernel multiplies `rows` by `weight` or by a matrix of the same shape. The kernel multiplies bf16 values
-/// in pairs, so their sizes must be even.
+/// Whether a CPU kernel multiplies `rows` by `weight` or by a matrix of the same shape. The kernel multiplies bf16
+/// values in pairs, so the sizes of a bf16 weight must be even.
 fn multiplies(rows: &Tensor, weight: &Tensor) -> bool {
     let kind = rows.kind();
     let sizes_fit = kind == Kind::Float || weight.size().iter().all(|size| size % 2 == 0);
@@ -203,13 +204,14 @@ pub fn rotary(qkv: &Tensor, rotation: Rotation, heads: Heads) {
 }
 
 /// Computes the causal attention within every sequence. Returns `[rows, heads * head_dim]` and the logarithms of the
-/// softmax's denominators, `f32[rows, heads]`. Memory is linear in the length of a sequence, except for fp32 on GPUs.
+/// softmax's denominators, `f32[rows, heads]`. The memory for the computation is linear in the length of a sequence,
+/// except on a GPU if flash attention does not support the type, the head size or the GPU.
 pub fn attention(qkv: &Tensor, sequences: VarlenSequences, heads: Heads) -> (Tensor, Tensor) {
     by_device!(attention(qkv, sequences, heads))
 }
 
-/// Returns the gradient of queries, keys and values before their rotation, through [`attention`] and [`rotary`]. `qkv`
-/// is the result of `rotary`, and `saved` the result of `attention`.
+/// Backpropagates `dout` through [`attention`] and [`rotary`]. Returns the gradient of the queries, keys and values
+/// before their rotation. `qkv` is the result of `rotary`, and `saved` is the result of `attention`.
 pub fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
@@ -226,7 +228,7 @@ pub fn attention_backward(
 pub struct CrossEntropy {
     /// The sum of the cross-entropies, `f64[]`.
     pub sum: Tensor,
-    /// The cross-entropy of each row, `f64[rows]`; 0 for a row that does not count.
+    /// The cross-entropy of each row, `f64[rows]`; 0 for a row whose target is negative.
     pub row_losses: Tensor,
 }
 

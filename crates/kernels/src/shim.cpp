@@ -1,5 +1,5 @@
-// C functions for the CPU kernels on tensors, and for parts of libtorch that tch does not expose. A function that can
-// fail returns 0, or -1 with a message in sc_last_error(). The caller owns the returned tensors.
+// C functions that run the CPU kernels on tensors, and C functions for parts of libtorch that tch does not expose. A
+// function that can fail returns 0, or -1 with a message in sc_last_error(). The caller owns the returned tensors.
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>
@@ -40,7 +40,8 @@ bool small_products_work() {
   }
 }
 
-// Returns the kernels for the instruction set that libtorch chose. ATEN_CPU_CAPABILITY in the environment can lower it.
+// Returns the kernels for the instruction set that libtorch chose. The environment variable ATEN_CPU_CAPABILITY can
+// select a lower instruction set.
 const KernelTable& table() {
   static const KernelTable& chosen = [&]() -> const KernelTable& {
     std::string capability = at::get_cpu_capability();
@@ -115,7 +116,7 @@ extern "C" {
 const char* sc_last_error() { return stagecoach::last_error.c_str(); }
 
 // Returns the properties of the processor that select the products and kernels: the instruction set, the vendor (BLAS
-// has different kernels for each), and AMX. An example is "AVX512 Intel AMX".
+// has different kernels for each vendor), and AMX. An example is "AVX512 Intel AMX".
 const char* sc_cpu_capability() {
   static const std::string name = [] {
     std::string capability = at::get_cpu_capability();
@@ -130,7 +131,7 @@ const char* sc_cpu_capability() {
 
 const char* sc_torch_version() { return TORCH_VERSION; }
 
-// Returns the version of MKL, and the branch to which it dispatches if it reports one.
+// Returns the version of MKL, and the branch to which MKL dispatches, if MKL reports the branch.
 const char* sc_mkl() {
   static const std::string mkl = [] {
     std::string text = at::get_mkl_version();
@@ -140,7 +141,7 @@ const char* sc_mkl() {
   return mkl.c_str();
 }
 
-// Returns the version of oneDNN. It dispatches by the features of the processor, and does not report its choice.
+// Returns the version of oneDNN. oneDNN dispatches by the features of the processor, and does not report its choice.
 const char* sc_one_dnn() {
   static const std::string one_dnn = at::get_mkldnn_version();
   return one_dnn.c_str();
@@ -155,7 +156,7 @@ int sc_peak_device_bytes(int device, uint64_t* bytes) {
   });
 }
 
-// Returns a copy in pinned memory. The call names no device, because libtorch warns of that argument.
+// Returns a copy in pinned memory. The call passes no device to libtorch, because libtorch warns about that argument.
 int sc_pin_memory(Tensor* tensor, Tensor** pinned) {
   return stagecoach::guarded([&] { *pinned = new Tensor(tensor->pin_memory()); });
 }
@@ -336,7 +337,7 @@ int sc_linear(Tensor* x, Tensor* weight, Tensor* residual, Tensor** y) {
   });
 }
 
-// y = x weight^T in float, for x and weight of any type.
+// y = x weight^T, summed and stored in float. x and weight are float or BFloat16.
 int sc_linear_to_float(Tensor* x, Tensor* weight, Tensor* y) {
   return guarded([&] {
     int64_t inputs = width(*weight), outputs = rows(*weight);
@@ -367,7 +368,7 @@ int sc_linear_backward(Tensor* dy, Tensor* weight, Tensor** dx) {
   });
 }
 
-// accumulator[out, in] += dy[n, out]^T x[n, in], summed in float for dy and x of any type.
+// accumulator[out, in] += dy[n, out]^T x[n, in], summed in float. dy and x are float or BFloat16.
 int sc_accumulate_linear(Tensor* accumulator, Tensor* dy, Tensor* x) {
   return guarded([&] {
     int64_t inputs = width(*x), outputs = width(*dy);

@@ -13,7 +13,7 @@ namespace stagecoach {
 // The message of the last failure on this thread.
 inline thread_local std::string last_error;
 
-// Runs `body`. Returns 0, or -1 if `body` throws, and then stores the message.
+// Runs `body` and returns 0. If `body` throws, stores the message and returns -1.
 template <typename F>
 int guarded(F&& body) {
   try {

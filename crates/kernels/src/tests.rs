@@ -1,4 +1,4 @@
-//! Tests of the kernels, and the values, tolerances and comparisons that they share.
+//! Tests of the kernels, and the values, tolerances and comparisons that the tests share.
 
 mod cpu;
 mod cuda;
@@ -14,7 +14,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 
-/// Returns normal values, `[shape]` of `kind`, from a generator with a fixed seed.
+/// Returns a tensor of this shape and type. Its values are normally distributed and depend only on `seed`.
 fn values(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     let count = shape.iter().product::<i64>() as usize;
     let mut stream = blake3::Hasher::new_derive_key("kernel tests").update(&seed.to_le_bytes()).finalize_xof();
@@ -26,7 +26,7 @@ fn values(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     Tensor::from_slice(&values).reshape(shape).to_kind(kind)
 }
 
-/// Tables of a rotation, with factors that are not cosines and sines.
+/// Tables of a rotation. They contain arbitrary factors instead of cosines and sines.
 struct RotationTables {
     cos: Tensor,
     sin: Tensor,
@@ -47,7 +47,8 @@ fn list(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.to_kind(Kind::Double).reshape([-1])).unwrap()
 }
 
-/// Near 1, this is one unit in the last place of bf16, and about 17 units of fp32, because sums are in another order.
+/// Returns the accepted relative difference between a kernel and its reference. Near 1, the difference is one unit in
+/// the last place of bf16, and about 17 units of fp32, because a kernel and its reference sum in different orders.
 fn tolerance(kind: Kind) -> f64 {
     match kind {
         Kind::BFloat16 => 1.0 / 128.0,
@@ -56,8 +57,8 @@ fn tolerance(kind: Kind) -> f64 {
 }
 
 /// Asserts that values are equal up to rounding, and that non-finite values are in the same places. The tolerance is
-/// relative to the largest value, or to 1 if that is larger: the few values of a small tensor can all result from
-/// cancellation.
+/// relative to the largest value, or to 1 if the largest value is below 1, because the few values of a small tensor can
+/// all result from cancellation.
 #[track_caller]
 fn assert_close(what: &str, actual: &Tensor, expected: &Tensor, tolerance: f64) {
     assert_close_to_scale(what, actual, expected, tolerance, 1.0);

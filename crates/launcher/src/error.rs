@@ -48,7 +48,7 @@ impl LaunchError {
         move |source| Self::System { operation: operation.into(), source: source.into() }
     }
 
-    /// The exit code for the failure.
+    /// Returns the exit code for the failure.
     pub const fn exit_code(&self) -> ExitCode {
         match self {
             Self::Folder(error) => error.kind().exit_code(),

@@ -46,9 +46,9 @@ pub struct History {
     pub(super) audit_difference: Option<String>,
     /// Whether `result.json` exists.
     pub(super) is_finished: bool,
-    /// The reason in `result.json` for which training ended before its last step.
+    /// The reason why training ended before its last step, from `result.json`; `None` if training did not end early.
     pub(super) ended_early: Option<String>,
-    /// Whether a launcher holds the lock (`Some`), and its process id if the lock file has one.
+    /// `Some` if a launcher holds the lock, with the launcher's process id if the lock file has one.
     pub(super) running: Option<Option<u32>>,
     /// The time at which the folder was read.
     pub(super) now: UnixMillis,
@@ -65,7 +65,7 @@ impl History {
     /// Reads a job's folder.
     ///
     /// # Errors
-    /// If the folder belongs to no job, or can't be read.
+    /// Returns an error if the folder belongs to no job, or can't be read.
     pub fn read(path: &Path) -> Result<History, LaunchError> {
         let Some(folder) = JobFolder::existing(path)? else {
             let found = if path.exists() { "is no job's folder" } else { "does not exist" };
@@ -85,7 +85,7 @@ impl History {
     /// Reads the facts that need no stage's log, for a run whose last recorded step is `trained`.
     ///
     /// # Errors
-    /// If the folder can't be read.
+    /// Returns an error if the folder can't be read.
     pub fn without_logs(folder: &JobFolder, shown_as: PathBuf, trained: Option<u64>) -> Result<History, LaunchError> {
         // The lock is read before the state. A run that ends between the two reads is therefore reported as running,
         // not as a run whose launcher died.

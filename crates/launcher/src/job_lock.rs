@@ -1,4 +1,4 @@
-//! A lock of the operating system, which excludes a second run of a job on this machine. The operating system releases
+//! A lock of the operating system that prevents a second run of a job on this machine. The operating system releases
 //! the lock when the process ends, even if a signal kills the process.
 
 use std::fs::{File, TryLockError};
@@ -10,13 +10,13 @@ use crate::folder::JobFolder;
 
 /// The longest time for which a process that only checks the lock holds it.
 const CHECK_DURATION: Duration = Duration::from_millis(10);
-/// The number of times that a starting run tries again to lock, in case the holder of the lock only checks it.
+/// The number of times that a starting run tries again to acquire the lock, in case its holder only checks the lock.
 const MAX_CHECKS: u32 = 3;
 
 /// Whether a run holds the lock of a job's folder. The check writes nothing.
 ///
 /// # Errors
-/// If the volume fails.
+/// Returns an error if the volume fails.
 pub(super) fn is_locked(folder: &JobFolder) -> Result<bool, LaunchError> {
     let path = folder.lock();
     let file = match File::open(&path) {
@@ -41,7 +41,7 @@ impl JobLock {
     /// Locks the folder.
     ///
     /// # Errors
-    /// `Locked` if another run holds the lock. Also if the volume fails.
+    /// Returns `Locked` if another run holds the lock, or another error if the volume fails.
     pub fn acquire(folder: &JobFolder) -> Result<Self, LaunchError> {
         let path = folder.lock();
         let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);

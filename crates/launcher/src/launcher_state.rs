@@ -21,7 +21,7 @@ pub struct LauncherState {
     pub(crate) job_uid: String,
     /// The last state that `lifecycle::decide` returned.
     pub state: JobState,
-    /// The consequences of the state's last failure.
+    /// The recovery from the last failure in `state`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) recovery: Option<Recovery>,
     /// The number of training replicas.
@@ -41,7 +41,7 @@ const MAX_EARLIER: usize = 20;
 pub(crate) struct EarlierFailure {
     /// The root cause of the failure.
     pub(crate) failure: AttemptFailure,
-    /// The recovery after it.
+    /// The recovery from the failure.
     pub(crate) recovery: Recovery,
 }
 
@@ -67,8 +67,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Records that a replacement process started, or that a spare replaced a stage. A later start replaces this time
-    /// until all stages have loaded their state.
+    /// Records the time at which a replacement process started, or a spare replaced a stage. Until all stages have
+    /// loaded their state, a later start replaces this time.
     pub(super) fn note_started(&mut self, now: UnixMillis) {
         if self.loaded_at.is_none() {
             self.started_at = Some(now);
@@ -80,7 +80,7 @@ impl LauncherState {
     /// Loads the stored state for a new run, or creates a state for the first run.
     ///
     /// # Errors
-    /// If the volume fails, or if the file does not contain a launcher's state.
+    /// Returns an error if the volume fails, or if the file does not contain a launcher's state.
     pub fn load(folder: &JobFolder) -> Result<Self, LaunchError> {
         Ok(match Self::stored(folder)? {
             Some(stored) => Self { state: prepare_for_new_run(stored.state), training_replicas: 0, ..stored },
@@ -94,10 +94,10 @@ impl LauncherState {
         })
     }
 
-    /// The state that the last launcher stored, if any.
+    /// Returns the state that the last launcher stored, if any.
     ///
     /// # Errors
-    /// Like [`LauncherState::load`].
+    /// Returns the errors of [`LauncherState::load`].
     pub(super) fn stored(folder: &JobFolder) -> Result<Option<Self>, LaunchError> {
         let path = folder.launcher_state();
         let bytes = match fs::read(&path) {
@@ -120,7 +120,7 @@ impl LauncherState {
     /// Stores the state.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub(crate) fn save(&self, folder: &JobFolder) -> Result<(), LaunchError> {
         let json = serde_json::to_string_pretty(self)
             .map_err(|error| LaunchError::State { path: folder.launcher_state(), problem: error.to_string() })?;

@@ -1,5 +1,5 @@
-//! Host IDs for a job with more processes than GPUs. NCCL refuses two processes of one host on one GPU. It compares
-//! hosts by `NCCL_HOSTID` if this variable is set.
+//! Host IDs for a job with more processes than GPUs. NCCL refuses two processes of one host on one GPU. If the variable
+//! `NCCL_HOSTID` is set, its value identifies the host. Processes that share a GPU therefore get different values.
 
 use stagecoach_api::contract::StageEnv;
 use stagecoach_api::job::{Device, PipelineJobSpec, Transport};

@@ -12,7 +12,7 @@ use crate::folder::JobFolder;
 pub enum PreviousRun {
     /// There is no run of this job.
     Nothing,
-    /// An unfinished run of this job, with the same length or another.
+    /// An unfinished run of this job. The length of the run may differ from this job's.
     Unfinished,
     /// The result of this job with the same settings.
     Finished(RunSummary),

@@ -57,7 +57,7 @@ pub(super) struct StageProcess {
     child: Child,
     termination_message: PathBuf,
     log: PathBuf,
-    /// The offset in the log at which the output of this process as its current stage begins.
+    /// The offset in the log of the first output that this process wrote as its current stage.
     log_start: u64,
 }
 
@@ -94,8 +94,8 @@ impl StageProcess {
             .envs(stage_env.to_vars())
             .env(EVENTS_ENV, "json")
             .env(env::TERMINATION_LOG, &termination_message)
-            // stages of this machine have no HTTP server: they would compete for the port, and the launcher reads their
-            // events
+            // stages on this machine run no HTTP server, because they would compete for the port, and the launcher
+            // reads their events instead
             .env(env::HTTP_PORT, "0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -150,7 +150,8 @@ impl StageProcess {
     pub(super) fn terminate(&mut self, now: UnixMillis) -> bool {
         let terminates = self.is_alive() && self.state != InstanceState::Terminating;
         if terminates {
-            // Only the stage receives the signal, as in Kubernetes. The call can't fail before the process is reaped.
+            // Only the stage's own process receives the signal, as in Kubernetes, and not the processes that it has
+            // started. The call can't fail before the process is reaped.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             self.set_state(InstanceState::Terminating, now);
         }
@@ -192,7 +193,7 @@ impl StageProcess {
         self.set_state(InstanceState::Exited(exit), now);
     }
 
-    /// Returns the end of this process's output in the log, since it became its current stage.
+    /// Returns the end of the output in the log that this process has written since it became its current stage.
     pub(super) fn log_tail(&self) -> String {
         let read = || -> io::Result<String> {
             let mut file = File::open(&self.log)?;
@@ -266,12 +267,13 @@ fn kill_when_launcher_dies(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: only async-signal-safe calls are allowed between fork and exec. prctl and getppid are, and neither the
-    // closure nor its errors allocate.
+    // SAFETY: only async-signal-safe calls are allowed between fork and exec. prctl and getppid are async-signal-safe,
+    // and neither the closure nor its errors allocate.
     unsafe { command.pre_exec(set_death_signal) };
 }
 
-/// Waits until the process has exited without reaping it, so that its pid is not reused before [`StageProcess::reap`].
+/// Waits until the process has exited, but does not reap the process, so that its pid is not reused before
+/// [`StageProcess::reap`].
 fn wait_for_exit(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while waitid(WaitId::Pid(pid), options).is_err_and(|error| error == Errno::INTR) {}

@@ -13,7 +13,7 @@ use crate::folder::JobFolder;
 /// Returns the line of the job in this folder.
 ///
 /// # Errors
-/// If the folder can't be read.
+/// Returns an error if the folder can't be read.
 pub fn top_row(folder: &JobFolder, name: String) -> Result<TopRow, LaunchError> {
     let last = last_record(folder);
     let history = History::without_logs(folder, PathBuf::new(), last.as_ref().map(|record| record.step))?;
@@ -50,8 +50,8 @@ impl History {
         }
     }
 
-    /// Returns the word for the job's status. The words are those of a cluster, but a stopped job continues with the
-    /// next run.
+    /// Returns the word for the job's status. The words are the phases of a job in a cluster, and `Stopped` for a job
+    /// that continues with the next run.
     fn phase(&self) -> &'static str {
         match self.state.as_ref().map(|state: &JobState| &state.attempt_phase) {
             Some(AttemptPhase::Draining) if self.running.is_some() => "Draining",

@@ -1,5 +1,5 @@
-//! The actions for a state. `decide` derives them from every observation again, so that a crash of the caller loses
-//! none.
+//! The actions that a state requires. `decide` derives them again from every observation, so no action is lost when the
+//! caller crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 use crate::{peer_loss, spares};
 
-/// The shortest grace period of a deletion, in seconds. It is not 0, because the API server would then delete the pod
-/// object before its containers have stopped.
+/// The shortest grace period of a deletion, in seconds. With a period of 0, the API server would delete the pod object
+/// before its containers have stopped.
 pub const MIN_GRACE_SECONDS: u64 = 1;
 /// The grace period, in seconds, of instances of an earlier attempt. They have nothing to save, and their group ends by
 /// itself.
@@ -63,7 +63,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
     actions
 }
 
-/// Returns the actions that end the instances of attempts that must be deleted.
+/// Returns the actions that end instances, for every attempt whose instances must be deleted.
 fn deletions(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let state = &observed.state;
     let attempts: BTreeSet<u64> = observed.all_instances().map(|instance| instance.attempt).collect();
@@ -89,7 +89,7 @@ fn deletions(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptActio
     actions
 }
 
-/// Whether the remaining instances of replaced stages must be removed.
+/// Whether the old instances of replaced stages, if any remain, must be removed.
 fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let mut left = observed.replaced_instances().filter(|instance| !instance.is_terminating());
     match observed.state.attempt_phase {
@@ -103,8 +103,9 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     }
 }
 
-/// Returns the instances that have joined no group in a complete job, because the job trained without their replicas.
-/// `RemoveReplaced` removes lower incarnations, so each rank is listed with the incarnation of its instance plus one.
+/// Returns, for a complete job, the instances that have joined no group, because the job trained without their
+/// replicas. `RemoveReplaced` removes the incarnations below the listed one, so each rank is listed with the
+/// incarnation of its instance plus one.
 fn instances_left_without_group(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
@@ -131,20 +132,21 @@ fn grace_seconds(observed: &Observed, is_over: bool) -> u64 {
     if is_over { OLDER_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
 }
 
-/// Whether an instance or a spare of any attempt remains, while draining.
+/// Whether a drain must still wait for an instance or a spare of any attempt.
 pub(crate) fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     remain_within_timeout(observed, &|_| true, observed.policy.grace_seconds, clock)
 }
 
-/// Whether an instance or a spare of an older attempt remains for which a new attempt must wait.
+/// Whether a new attempt must still wait for an instance or a spare of an older attempt.
 fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let number = observed.state.attempt.number;
     remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
 }
 
-/// Whether an instance that matches `predicate` is alive. A terminating instance counts only until `grace_seconds` plus
-/// `terminationTimeoutSeconds` have passed. Its node is then considered dead. If the process still runs, the fence on
-/// the volume prevents it from committing checkpoints.
+/// Whether an instance that matches `predicate` is alive. A terminating instance counts only for `grace_seconds` plus
+/// `terminationTimeoutSeconds` after its termination was requested. After that time, its node is considered dead. If
+/// its process still runs, the fence on the volume, which only the newest group holds, prevents it from committing
+/// checkpoints.
 fn remain_within_timeout(
     observed: &Observed,
     predicate: &dyn Fn(&InstanceRef) -> bool,

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::UnixMillis;
 
-    /// Returns the rows of the table: the label and the remedy.
+    /// Returns the remedies in the table "Failure reasons" of docs/REFERENCE.md, by label.
     fn documented() -> BTreeMap<String, String> {
         let text = include_str!("../../../docs/REFERENCE.md");
         let (_, section) = text.split_once("\n## Failure reasons\n").unwrap();

@@ -71,7 +71,7 @@ pub(crate) fn after_failure(
         Remedy::Replacement(lost) => {
             let mut state =
                 replacement::replaced(after.state, lost, spares::incarnation_increment(observed), not_before);
-            // an elastic job may train before all its instances are created
+            // an elastic job may train before all its instances exist, so the missing ones must still be created
             state.ranks_to_create.extend(observed.missing_stages());
             state
         }
@@ -79,8 +79,8 @@ pub(crate) fn after_failure(
     }
 }
 
-/// Returns the back-off after the last failure. The first restart is immediate, unless the cluster has no room for the
-/// attempt.
+/// Returns the back-off after the last failure. The first restart since training last made progress is immediate,
+/// unless the cluster has no room for the attempt.
 fn restart_delay(policy: &FailurePolicy, state: &JobState, now: UnixMillis) -> Duration {
     let BackoffSpec { initial_seconds, max_seconds } = policy.restart.backoff;
     let [initial, max] = [initial_seconds, max_seconds].map(|seconds| Duration::from_secs(seconds.into()));

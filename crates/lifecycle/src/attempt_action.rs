@@ -16,23 +16,23 @@ pub enum AttemptAction {
         /// The number of instances to create, from rank 0.
         instances: u32,
     },
-    /// Create the instances with these incarnations that do not exist.
+    /// Create every instance in `incarnations` that does not exist.
     ReplaceStages {
         /// The number of the attempt.
         attempt: u64,
         /// The incarnations, by rank.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Remove the instances of an attempt whose incarnation is lower than the one given for their rank. Such an
-    /// instance may still exist because its node or its process does not respond, so the caller kills it. Afterwards
-    /// the caller observes the instances as Terminating or not at all.
+    /// Remove an attempt's instances whose incarnation is lower than the one given for their rank. Such an instance may
+    /// still exist because its node or its process does not respond, so the caller kills it. Afterwards the caller
+    /// observes the instances as Terminating or not at all.
     RemoveReplaced {
         /// The number of the attempt.
         attempt: u64,
         /// The lowest incarnations to keep, by rank. Ranks that are not listed keep all their instances.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Create the spares with these numbers that do not exist.
+    /// Create every spare in `numbers` that does not exist.
     StartSpares {
         /// The number of the attempt.
         attempt: u64,
@@ -58,7 +58,7 @@ pub enum AttemptAction {
         /// Grace period of the instances that are not ready, in seconds.
         unready_grace_seconds: u64,
     },
-    /// Kill an attempt's instances and spares whose grace period is over, with SIGKILL. The kubelet does this for pods.
+    /// Kill with SIGKILL an attempt's instances and spares whose grace period is over. For pods, the kubelet does this.
     KillInstances {
         /// The number of the attempt.
         attempt: u64,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The jitter of a job's delay in a cluster, in percent, so that jobs that failed or were rejected together do not
-/// retry together.
+/// The jitter of a job's delay in a cluster, in percent of the delay. With jitter, jobs that failed or were rejected
+/// together do not retry together.
 pub const BACKOFF_JITTER_PERCENT: u32 = 25;
 
 /// Returns the delay after `failures` consecutive failures. The delay is `initial` after the first failure, and each

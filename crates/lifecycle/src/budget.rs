@@ -35,7 +35,7 @@ impl RestartBudget {
         self.counted_since_checkpoint = self.counted_since_checkpoint.saturating_sub(1);
     }
 
-    /// Records one restart. Returns false if it counts against the budget and none remains.
+    /// Records one restart. Returns false if the restart counts against the budget and the budget is exhausted.
     pub(crate) const fn try_consume(&mut self, counted: bool, max_restarts: u32) -> bool {
         if counted {
             if self.remaining(max_restarts) == 0 {

@@ -11,13 +11,14 @@ use crate::time::DeadlineClock;
 use crate::timeouts::{refusal_failure, timeout_failure};
 use crate::{UnixMillis, peer_loss};
 
-/// The time limit, in seconds, from the first secondary exit to the observed exit of the root cause.
+/// The time, in seconds, after the first exit of a stage that only lost a peer, within which the exit of the root cause
+/// must be observed.
 const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 
-/// The message of a failure whose pod or process was deleted.
+/// The message of a failure of a stage whose pod or process was deleted.
 pub(crate) const GONE: &str = "the pod or process is gone and its exit was not observed";
 
-/// The message of a failure whose pods or processes were all deleted.
+/// The message of a failure in which the pods or processes of all stages were deleted.
 const ALL_GONE: &str = "all pods or processes are gone and their exits were not observed: they were deleted";
 
 /// Returns the root cause, if the attempt has failed and enough exits were observed to determine it.
@@ -45,8 +46,8 @@ struct Exits<'a> {
     observed: &'a Observed,
     /// The most likely cause among the instances that exited before they were done.
     first: Option<(&'a StageInstance, &'a Exit)>,
-    /// The earliest time at which an instance began to terminate or drained. The other instances then save a checkpoint
-    /// too, so they have the grace period to end.
+    /// The earliest time at which an instance began to terminate, or exited because it was drained. The other instances
+    /// then also save a checkpoint, so they may take the whole grace period to exit.
     saving_since: Option<UnixMillis>,
     /// The rank of a stage that the cluster has not started.
     unstarted: Option<u32>,
@@ -85,8 +86,8 @@ impl<'a> Exits<'a> {
     }
 
     /// Returns the deadline for the exits of the other stages, or `None` if no exit is awaited. A terminating stage
-    /// makes all stages save a checkpoint, so they have the grace period. Without a terminating stage, peers may exit
-    /// before the exit of the failed stage is observed.
+    /// makes all stages save a checkpoint, so they may take the whole grace period. Without a terminating stage, the
+    /// deadline leaves time to observe the exit of the failed stage, because its peers may exit first.
     fn deadline(&self) -> Option<UnixMillis> {
         self.alive?;
         let grace_seconds = self.observed.policy.grace_seconds;

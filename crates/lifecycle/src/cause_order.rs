@@ -4,7 +4,7 @@ use stagecoach_api::contract::{ExitCode, FailureKind};
 
 use crate::instance::Exit;
 
-/// The likelihood that an exit is the root cause, the most likely first.
+/// The likelihood that an exit is the root cause, in descending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CauseOrder {
     /// The stage failed by itself.
@@ -30,7 +30,7 @@ pub(crate) fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder 
     }
 }
 
-/// Whether a stage exited because it failed itself, and not because it was done, was asked to stop, or lost a peer.
+/// Whether a stage exited because of its own failure, and not because it was done, was asked to stop, or lost a peer.
 pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
     exit.contract_code() != Some(ExitCode::Done) && cause_order(exit, false) == CauseOrder::RootCause
 }

@@ -20,8 +20,8 @@
 //!                         └──────────┘
 //! ```
 //!
-//! An attempt that may not run, because the job is suspended or not admitted, goes back to Idle without draining once
-//! all its instances have exited. `decide` makes at most one transition. Actions depend on the new state and the
+//! If the job is suspended or no longer admitted when all instances of its attempt have already exited, the attempt
+//! goes back to Idle without draining. `decide` makes at most one transition. Actions depend on the new state and the
 //! observation, never on the transition (`actions`). A caller that crashes after it stored the state therefore gets the
 //! same actions again.
 
@@ -37,9 +37,9 @@ use crate::state::{AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{cause, peer_loss, replacement, spares};
 
-/// The number of attempts by which an instance may be ahead of the stored state, which may have been lost or restored.
-/// An instance with a higher number is implausible, and incrementing that number could overflow, so `decide` ignores
-/// it.
+/// The number of attempts by which an instance may be ahead of the stored state. An instance can be ahead because the
+/// stored state was lost, or replaced by an older copy. An instance with a higher attempt number is implausible, and
+/// incrementing that number could overflow, so `decide` ignores the instance.
 const MAX_ATTEMPTS_AHEAD: u64 = 1_000_000;
 
 /// The state to store, and the actions to take afterwards.
@@ -89,8 +89,8 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     }
 }
 
-/// Whether an instance of any attempt may still use resources. `decide` sets a wake-up for the end of this time only if
-/// the job must return its admission.
+/// Whether an instance of any attempt may still use resources. `decide` schedules a wake-up for the end of the wait for
+/// these instances only if the job must return its admission.
 fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let has_attempt = matches!(observed.state.attempt_phase, AttemptPhase::Running { .. } | AttemptPhase::Draining);
     match has_attempt || observed.desired.admission == Admission::NotRequired {
@@ -208,7 +208,8 @@ fn next_from_running(
     with_admitted_replicas(state, desired)
 }
 
-/// Returns the state of a running attempt after its queue has admitted more replicas, whose instances must be created.
+/// Returns the state of a running attempt with the replicas that its queue admits now. The instances of newly admitted
+/// replicas must still be created.
 fn with_admitted_replicas(mut state: JobState, desired: &Desired) -> JobState {
     let before = state.attempt.instances();
     state.attempt.admitted_replicas = desired.admitted_replicas;
@@ -226,7 +227,8 @@ fn with_admitted_replicas(mut state: JobState, desired: &Desired) -> JobState {
     state
 }
 
-/// Returns the state after a drain, or the same state until all instances have exited or their timeout has passed.
+/// Returns the state after a drain. The state stays the same until all instances have exited or their timeout has
+/// passed.
 fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
     if actions::instances_remain(observed, clock) {
         return observed.state.clone();

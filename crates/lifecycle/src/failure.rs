@@ -15,15 +15,15 @@ pub struct AttemptFailure {
     /// The rank of the stage that failed first. `None` if no single stage failed first.
     #[serde(rename = "stage")]
     pub rank: Option<u32>,
-    /// The stages and replicas of that attempt. `None` if the attempt had a single replica.
+    /// The stages and replicas of the failed attempt. `None` if the attempt had a single replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<Mesh>,
-    /// The incarnation of the stage's instance in this attempt.
+    /// The incarnation of the instance that failed first. 0 if no single stage failed first.
     #[serde(default)]
     pub incarnation: u32,
     /// The reason of the failure.
     pub reason: FailureReason,
-    /// The exit code, 128 + signal for a signal.
+    /// The exit code. If a signal killed the process, 128 plus the number of the signal.
     #[serde(rename = "code")]
     pub exit_code: Option<i32>,
     /// The kind in the stage's termination message.
@@ -42,8 +42,8 @@ pub struct AttemptFailure {
 /// The reason of an attempt's failure. The stored and displayed form is the variant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FailureReason {
-    /// The stage reported the kind of its failure (`AttemptFailure::kind`), or exited with a code that has no other
-    /// reason.
+    /// The stage reported the kind of its failure (`AttemptFailure::kind`), or exited with a code for which there is no
+    /// other reason.
     Error,
     /// The job or its plan is invalid.
     InvalidConfig,
@@ -86,8 +86,8 @@ impl AttemptFailure {
         self.rank.map(|rank| self.mesh().name(rank))
     }
 
-    /// Returns the stages and replicas of that attempt. For a single replica, the number of stages is not recorded and
-    /// is 0.
+    /// Returns the stages and replicas of the failed attempt. If the attempt had a single replica, the number of stages
+    /// was not recorded and is returned as 0.
     pub fn mesh(&self) -> Mesh {
         self.mesh.unwrap_or_default()
     }

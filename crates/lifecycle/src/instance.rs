@@ -4,7 +4,8 @@ use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};
 
 use crate::UnixMillis;
 
-/// Identifies an instance of a stage in an attempt. Each instance has a higher incarnation than those before it.
+/// Identifies an instance of a stage in an attempt. Each instance has a higher incarnation than the earlier instances
+/// of its stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InstanceId {
     /// The rank of the stage.
@@ -16,7 +17,7 @@ pub struct InstanceId {
 /// An instance of a stage in an attempt: a process or a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageInstance {
-    /// The rank, which identifies the stage and its replica. A stage in this crate is one rank.
+    /// The rank, which identifies a stage of one replica. In this crate, "stage" means one rank.
     pub rank: u32,
     /// The number of the attempt.
     pub attempt: u64,
@@ -133,7 +134,7 @@ impl Exit {
         self.code.or_else(|| self.signal.map(|signal| 128 + signal))
     }
 
-    /// Returns the exit code's meaning in the contract of stages.
+    /// Returns the meaning of the exit code, as defined by the contract between a stage and its caller.
     pub(crate) fn contract_code(&self) -> Option<ExitCode> {
         self.shell_code().and_then(ExitCode::from_i32)
     }

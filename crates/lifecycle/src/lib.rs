@@ -1,7 +1,7 @@
 //! The job's state machine and restart policy as a pure function: `decide(&Observed, now) -> Decision`. The launcher
 //! calls `decide` for processes, and the operator calls it for pods. A group is the set of instances of an attempt that
-//! train together, from one rendezvous to the next loss. The crate reads no clock and does no I/O. The caller stores
-//! the state.
+//! train together, from one rendezvous until a stage is lost. The crate reads no clock and does no I/O. The caller
+//! stores the state.
 //!
 //! The caller must:
 //!

@@ -46,19 +46,19 @@ pub struct Desired {
     pub revision: u64,
     /// Whether the attempt must be drained and no further attempt may start: `spec.suspend`, or Ctrl-C.
     pub suspend: bool,
-    /// Whether the queue of the job admits it.
+    /// Whether the job's queue admits the job.
     pub admission: Admission,
     /// The number of replicas that the queue admits. `None` if the queue admits all.
     pub admitted_replicas: Option<u32>,
 }
 
-/// Whether the queue of a job admits it.
+/// Whether a job's queue admits the job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Admission {
     /// The job has no queue.
     #[default]
     NotRequired,
-    /// The job waits in its queue. An attempt is drained, and no attempt starts.
+    /// The job waits in its queue. A running attempt is drained, and no attempt starts.
     Waiting,
     /// The job is admitted. The number identifies the admission, because an attempt of another admission is drained.
     /// The number is never 0.
@@ -79,7 +79,7 @@ impl Desired {
         is_same && self.attempt(attempt.number).instances() >= attempt.instances()
     }
 
-    /// Returns the attempt of this number with the desired state.
+    /// Returns an attempt with this number that has the desired state.
     pub fn attempt(&self, number: u64) -> Attempt {
         let Desired { mesh, revision, admission, admitted_replicas, .. } = *self;
         Attempt { number, mesh, revision, admission: admission.id(), admitted_replicas }
@@ -87,7 +87,7 @@ impl Desired {
 }
 
 impl Admission {
-    /// Returns the number that the attempts of this admission have. 0 without an admission.
+    /// Returns the number that attempts under this admission store, or 0 without an admission.
     pub const fn id(self) -> u64 {
         match self {
             Admission::Admitted(id) => id,
@@ -103,9 +103,9 @@ pub struct ObservedProgress {
     pub checkpoint_step: Option<u64>,
     /// The number of finished steps.
     pub finished_steps: Option<u64>,
-    /// The time at which this attempt last finished a piece of preparation. This time extends the start-up deadline.
+    /// The time at which this attempt last finished a piece of preparation. The start-up timeout counts from this time.
     pub last_preparation_at: Option<UnixMillis>,
-    /// Whether stage 0 should report its preparation and is unreachable. If so, the start-up timeout does not apply.
+    /// Whether stage 0 should report its preparation but can't be reached. If so, the start-up timeout does not apply.
     pub is_unreachable: bool,
     /// The time at which this attempt last finished a step. With `None`, a stall is detected only once a stage is done.
     pub last_step_at: Option<UnixMillis>,
@@ -213,8 +213,8 @@ impl Observed {
     /// Returns the ranks of the current attempt whose instance was created and does not exist any more.
     pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
         let to_create = &self.state.ranks_to_create;
-        // during a replacement every other rank was created earlier; while an attempt starts, no rank is known to have
-        // been created
+        // during a replacement, the ranks outside `ranks_to_create` were created earlier; while an attempt starts, no
+        // rank is known to have been created
         let was_created = move |rank: &u32| all_created || !to_create.is_empty() && !to_create.contains(rank);
         self.missing_stages().filter(was_created)
     }

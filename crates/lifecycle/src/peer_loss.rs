@@ -1,5 +1,5 @@
 //! Failures that the peers of a lost stage report. The peers detect the end of a process at once. The kubelet reports
-//! its exit status up to seconds later.
+//! the exit status of the process up to several seconds later.
 
 use crate::instance::StageInstance;
 use crate::observed::{LostInstance, Observed};
@@ -14,8 +14,8 @@ const LOST_SETTLE_SECONDS: u64 = 2;
 /// The time, in seconds, for which an ended, replaced stage is kept so that its exit can be observed.
 const EXIT_TIMEOUT_SECONDS: u64 = 10;
 
-/// Returns the cause according to the other stages, which lost their connection to a stage. That stage has ended, or it
-/// neither exits nor joins the next group.
+/// Returns the failure of a stage to which the other stages have lost their connection. That stage has ended, or has
+/// neither exited nor joined the next group in time.
 pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (instance, lost) = observed.lost_instance()?;
     if lost.has_ended {
@@ -28,8 +28,9 @@ pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut Deadline
     clock.has_passed_or_wakes_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(unresponsive)
 }
 
-/// Returns the failure of a stage that a spare replaced, at `promoted_at` at the latest, before the stage's exit is
-/// observed. `None` while the exit is awaited, because the exit determines the remedy.
+/// Returns the failure of a stage that a spare has replaced, before the stage's exit is observed. The spare was
+/// promoted at `promoted_at` at the latest. Returns `None` while the exit is awaited, because the exit determines the
+/// remedy.
 pub(crate) fn failure_before_promotion(
     observed: &Observed,
     instance: &StageInstance,

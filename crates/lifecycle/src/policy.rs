@@ -24,12 +24,12 @@ pub struct FailurePolicy {
     pub active_deadline_seconds: Option<u64>,
     /// The jitter of a back-off, in percent, so that jobs that failed together do not restart together.
     pub backoff_jitter_percent: u32,
-    /// Whether the other stages continue after a lost stage is replaced. Otherwise the whole group restarts.
+    /// Whether the other stages keep running while a lost stage is replaced. If false, the whole group restarts.
     pub replaces_stages: bool,
     /// The number of spares of a running attempt. It has no effect if lost stages are not replaced.
     pub spares: u32,
-    /// Whether a node can be lost before the exits of its pods are observed. An instance that seems to run although its
-    /// peers lost it fails as `NodeLost` if true, and as `Stalled` if false.
+    /// Whether a node can be lost before the exits of its pods are observed. If true, an instance that seems to run
+    /// although its peers lost it fails as `NodeLost`. If false, it fails as `Stalled`.
     pub nodes_can_be_lost: bool,
     /// The smallest number of replicas with which a group continues to train.
     pub min_data_parallel: u32,

@@ -9,12 +9,13 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause_order};
 
-/// Returns the stages whose replacement is enough after `failure`. The set is empty if all stages must start again.
-/// This is the case if no live instance would remain, if another stage terminates or exited without failing by itself,
-/// if the failure needs a new attempt, or if a lost stage was replaced already and no step has finished since.
+/// Returns the stages whose replacement is enough after `failure`. The set is empty if all stages must start again. All
+/// stages must start again if no live instance would remain, if another stage terminates or exited without failing by
+/// itself, if the failure needs a new attempt, or if a lost stage was replaced already and no step has finished since.
 pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
-    // all instances were created at some time, either by now or before the last replacement
+    // all instances were created, either by now or before the last replacement, or enough replicas of an elastic job
+    // run
     let was_whole = all_created || !state.incarnations.is_empty() || observed.has_scheduled_enough_replicas();
     if !observed.policy.replaces_stages || !was_whole || failure.needs_new_attempt() {
         return BTreeSet::new();
@@ -43,14 +44,14 @@ pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, 
     if is_lost && any_instance_remains && !again { lost } else { BTreeSet::new() }
 }
 
-/// Whether the other stages still wait when a replacement starts after `delay`, or train without the lost stage.
+/// Whether the other stages still wait for a replacement that starts after `delay`, or train without the lost stage.
 pub(crate) fn is_waited_for(observed: &Observed, delay: Duration) -> bool {
     let timeout = Duration::from_secs(observed.policy.restart.reform_timeout_seconds.into());
     delay < timeout || observed.enough_replicas_train()
 }
 
-/// Returns the state in which the `lost` stages start again. The incarnations of these stages are `increment` higher
-/// than the last ones.
+/// Returns the state in which the `lost` stages start again. The new incarnation of each lost stage is `increment`
+/// higher than its last one.
 pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, increment: u32, not_before: UnixMillis) -> JobState {
     for &rank in &lost {
         let incarnation = state.incarnations.entry(rank).or_insert(0);

@@ -1,7 +1,8 @@
-//! Spares: processes or pods of an attempt without a stage, which are connected to the group and have loaded their
-//! libraries and the plan. When a stage is lost, its group promotes a spare at once, without asking the caller: the
-//! spare becomes the stage's next incarnation. This module only observes the promotion, records it as a replacement,
-//! and creates the next spare. `decide` itself replaces a lost stage only if no spare was promoted in time.
+//! Spares: processes or pods of an attempt that have no stage yet. They are connected to the group, and have loaded
+//! their libraries and the plan. When a stage is lost, its group promotes a spare at once, without asking the caller:
+//! the spare becomes the stage's next incarnation. This module only observes the promotion, records it as a
+//! replacement, and creates the next spare. `decide` itself replaces a lost stage only if no spare was promoted in
+//! time.
 
 use std::collections::BTreeSet;
 
@@ -35,8 +36,8 @@ impl Observed {
     }
 }
 
-/// Whether `instance` is a promoted spare that is not recorded in the state yet. Any other instance ahead of the state
-/// means that the state is older than the instance.
+/// Whether `instance` is a promoted spare that is not recorded in the state yet. If an instance that is not a promoted
+/// spare is ahead of the state, the state is outdated.
 pub(crate) fn is_unrecorded_promotion(state: &JobState, instance: &StageInstance) -> bool {
     instance.spare.is_some()
         && instance.attempt == state.attempt.number
@@ -132,10 +133,10 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
     exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
 }
 
-/// Returns the increment of the next incarnation that `decide` creates, so that no two instances have the same
-/// incarnation. Every spare may have been promoted to the stage in turn, each with the next incarnation, and may have
-/// died unobserved. If no spare is left after a promotion, the increment skips one more incarnation, because a last
-/// spare may have been promoted unobserved.
+/// Returns the difference between a stage's recorded incarnation and the next one that `decide` creates. The difference
+/// is so large that no two instances have the same incarnation. Every spare may have been promoted to the stage in
+/// turn, each with the next incarnation, and may have died unobserved. If a spare was promoted and no spare is left,
+/// one more incarnation is skipped, because a last spare may have been promoted unobserved.
 pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     let number = observed.state.attempt.number;
     let is_promoted = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();

@@ -21,7 +21,8 @@ pub struct JobState {
     /// An incarnation only grows, by one or more, so it does not count the replacements of a stage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub incarnations: BTreeMap<u32, u32>,
-    /// The ranks of the stages whose last incarnation must still be created. Empty unless a replacement is under way.
+    /// The ranks of the stages whose newest incarnation must still be created. Empty unless a replacement is under way,
+    /// or the queue has admitted more replicas to a running attempt.
     #[serde(default, rename = "starting", skip_serializing_if = "BTreeSet::is_empty")]
     pub ranks_to_create: BTreeSet<u32>,
     /// The ranks of the stages that were replaced since a step beyond all earlier ones finished. If one of them fails
@@ -51,7 +52,8 @@ pub struct JobState {
     /// adds the nodes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub excluded_nodes: BTreeSet<String>,
-    /// The start time of the first attempt, or of the first attempt since the job was suspended.
+    /// The start time of the first attempt, or of the first attempt since the job was last suspended or waited in its
+    /// queue.
     #[serde(default, rename = "started")]
     pub started_at: Option<UnixMillis>,
 }
@@ -165,15 +167,15 @@ impl JobState {
         instance.incarnation == self.incarnation(instance.rank)
     }
 
-    /// Corrects times that a clock ahead of the current one recorded. Afterwards, no recorded time is later than `now`,
-    /// and no back-off ends later than `longest_backoff`. No wait then exceeds its bound, whatever the earlier clock
-    /// showed.
+    /// Corrects times that were recorded by a clock that was ahead of the current clock. Afterwards, no recorded time
+    /// is later than `now`, and no back-off ends later than `longest_backoff`. No wait then exceeds its bound, whatever
+    /// the earlier clock showed.
     pub(crate) fn clamp_times(&mut self, now: UnixMillis, longest_backoff: UnixMillis) {
         if let AttemptPhase::Running { not_before, .. } = &mut self.attempt_phase {
             *not_before = longest_backoff.min(*not_before);
         }
         self.started_at = self.started_at.map(|started| now.min(started));
-        // other failures use the time only for display and as a part of their identity
+        // the time of any other failure is only displayed, and compared to identify the failure
         if let Some(failure) = self.last_failure.as_mut().filter(|failure| failure.awaits_exit()) {
             failure.failed_at = now.min(failure.failed_at);
         }

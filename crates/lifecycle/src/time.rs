@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct UnixMillis(pub u64);
 
 impl UnixMillis {
-    /// Returns the time a whole number of seconds after the epoch.
+    /// Returns the time that is `seconds` after the epoch.
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1000))
     }

@@ -6,8 +6,8 @@ use crate::instance::{InstanceState, StageInstance};
 use crate::observed::Observed;
 use crate::time::DeadlineClock;
 
-/// The time, in seconds, for which an attempt keeps its instances while the cluster refuses to create another one. A
-/// quota that only terminating instances fill has room again sooner.
+/// The time, in seconds, for which an attempt keeps its instances while the cluster refuses to create another one. If
+/// only terminating instances fill a quota, the quota has room again within this time.
 const CREATION_REFUSED_GRACE_SECONDS: u64 = 10;
 
 /// Returns the failure for a refusal to create an instance while other instances of the attempt are alive. The live
@@ -47,8 +47,8 @@ pub(crate) fn timeout_failure(
     }
     // each step that the other replicas finish restarts the timeout of a lost replica
     let last_step_or = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
-    // An instance that could not be created, for example because of a quota, counts as pending since the newest created
-    // instance changed its state.
+    // An instance that could not be created, for example because of a quota, counts as pending since the last time at
+    // which a live instance changed its state.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
     let unscheduled = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created));
     if let Some(instance) = unscheduled.filter(|_| !observed.has_scheduled_enough_replicas()) {

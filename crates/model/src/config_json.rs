@@ -1,4 +1,4 @@
-//! Reads Hugging Face's `config.json`: the rules for fields that apply to all models.
+//! Reads Hugging Face's `config.json` by the rules that all models share.
 
 use serde_json::{Map, Value};
 

@@ -58,7 +58,8 @@ pub fn check_fine_tuning(model: &dyn Architecture, lora: Option<&LoraSpec>, free
     }
 }
 
-/// Returns the linear layers that adapters can adapt, by the last parts of their names.
+/// Returns the names of the linear layers that adapters can adapt. Each name is the last part of the module's path, for
+/// example `q_proj`.
 fn linear_layers(lora: &LoraSpec, specs: &[ParameterSpec]) -> BTreeSet<String> {
     let all = LoraSpec { targets: Vec::new(), ..lora.clone() };
     let layers = specs.iter().filter(|spec| adapts(&all, spec));
@@ -122,7 +123,8 @@ impl Architecture for FineTunedModel {
         self.model.tie_word_embeddings()
     }
 
-    /// Returns the model's weights with their roles. The adapters of adjacent weights follow these weights.
+    /// Returns the model's weights with their roles. The adapters of a group of adjacent weights follow the whole
+    /// group.
     fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
         let specs = self.model.weight_specs(part);
         let of_group = |group: &[ParameterSpec]| {
@@ -154,13 +156,14 @@ impl Architecture for FineTunedModel {
         let head_specs = self.weight_specs(&ModelPart { layers: 0..0, has_embedding: false, has_head: true });
         self.set_parameters(&mut cost.head, &head_specs, microbatch);
         let frozen = head_specs.iter().filter(|spec| spec.is_matrix() && !spec.is_trained()).map(ParameterSpec::numel);
-        // the head computes the gradient of its weight in its forward pass
+        // the head computes the gradient of its weight in its forward pass, and a frozen weight has no gradient
         cost.head.forward -= 2.0 * microbatch.tokens as f64 * frozen.sum::<u64>() as f64;
         cost
     }
 
     /// Returns the operations of the model without the gradients of frozen weights, and the operations of the adapters.
-    /// One layer stands for all layers, so it has the mean of their gradients and adapters.
+    /// One layer in the result stands for all layers, so its costs of weight gradients and adapters are the mean over
+    /// all layers.
     fn operations(&self, microbatch: MicrobatchCost) -> ModelOperations {
         let mut operations = self.model.operations(microbatch);
         let is_trained = |part: ModelPart| {
@@ -199,7 +202,8 @@ impl Architecture for FineTunedModel {
 }
 
 impl FineTunedModel {
-    /// Sets the bytes of a module's weights. The bytes of a shared embedding are part of a rank's cost instead.
+    /// Sets the bytes of a module's weights. The bytes of a tied embedding are not part of a module's cost, but of a
+    /// rank's cost.
     fn set_parameters(&self, module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: MicrobatchCost) {
         let is_shared = |spec: &&ParameterSpec| self.tie_word_embeddings() && spec.name == names::EMBEDDING;
         let specs = specs.iter().filter(|spec| !is_shared(spec));
@@ -208,7 +212,7 @@ impl FineTunedModel {
     }
 }
 
-/// Sets the costs of a layer that depend on the weights that training updates.
+/// Sets those costs of a layer that depend on which weights training updates.
 fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: MicrobatchCost) {
     let numel = |role: fn(&WeightRole) -> bool| {
         let specs = specs.iter().filter(|spec| spec.is_matrix() && role(&spec.role));
@@ -217,8 +221,8 @@ fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: 
     let t = microbatch.tokens as f64;
     let adapters = numel(|role| matches!(role, WeightRole::Adapter { .. }));
     module.forward += 2.0 * t * adapters;
-    // the gradient of the input takes a product with B and one with A; the gradients of the weights take both products
-    // again
+    // the gradient of the input takes a product with B and a product with A; the operands of the weights' gradients
+    // take two more, of the input with A and of the output's gradient with B
     module.backward_input += 4.0 * t * adapters;
     module.backward_weight = 2.0 * t * (numel(|role| *role == WeightRole::Trained) + adapters);
     let bytes = microbatch.tokens as u64 * activation_bytes(microbatch.precision);
@@ -227,8 +231,8 @@ fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: 
 }
 
 /// Returns the elements per token that a split backward pass keeps for the gradients of weights: the input of each
-/// product, the gradients of outputs whose weights are trained or have an adapter, and the rank on both sides of each
-/// adapter.
+/// product, the gradients of outputs whose weights are trained or have an adapter, and for each adapter its projected
+/// input and its projected gradient, which have as many elements as its rank.
 fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
     let matrices: Vec<&ParameterSpec> = specs.iter().filter(|spec| spec.is_matrix()).collect();
     let adapter_matrices = matrices.iter().filter(|spec| !spec.is_model_weight());
@@ -253,8 +257,8 @@ fn adapter_temporaries(specs: &[ParameterSpec]) -> u64 {
     2 * adapters.map(|spec| spec.shape[0]).max().unwrap_or(0) as u64
 }
 
-/// Returns the products of the adapters in `specs`, the weights of all `layers` layers. The operations are those of one
-/// mean layer on a GPU, in bf16.
+/// Returns the products of the adapters on a GPU, in bf16, for one layer that has the mean cost of all layers. `specs`
+/// are the weights of all `layers` layers.
 fn adapter_operations(specs: &[ParameterSpec], layers: usize, microbatch: MicrobatchCost) -> Vec<Operation> {
     let adapters: Vec<&ParameterSpec> = specs.iter().filter(|spec| !spec.is_model_weight()).collect();
     let t = microbatch.tokens as f64 / layers.max(1) as f64;

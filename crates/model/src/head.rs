@@ -9,11 +9,11 @@ use tch::{Device, Kind, Tensor};
 use super::linear::Linear;
 use super::{Parameters, names};
 
-/// Returns the number of tokens whose logits exist at the same time. Each block reads and writes the weight's
-/// accumulator once, so smaller blocks take more time. On a CPU with a vocabulary of 50,000, blocks of 64 tokens take
-/// 63 % more time than a single block, and blocks of 1,024 tokens take 4 % more. On a GPU (H200, a width of 2,048), the
-/// weight's gradients of 8,192 tokens take 3.6 ms in blocks of 1,024 tokens, 2.2 ms in blocks of 4,096 tokens, and 2.1
-/// ms in a single block.
+/// Returns the number of tokens in a block. Only the logits of one block exist at the same time. Each block reads and
+/// writes the weight's accumulator once, so smaller blocks take more time. On a CPU with a vocabulary of 50,000, blocks
+/// of 64 tokens take 63 % more time than a single block, and blocks of 1,024 tokens take 4 % more. On a GPU (H200, a
+/// width of 2,048), the weight's gradients of 8,192 tokens take 3.6 ms in blocks of 1,024 tokens, 2.2 ms in blocks of
+/// 4,096 tokens, and 2.1 ms in a single block.
 fn block_tokens(on_gpu: bool) -> i64 {
     if on_gpu { 4096 } else { 1024 }
 }
@@ -103,12 +103,12 @@ impl Head {
         loss
     }
 
-    /// Computes the logits of a block, `f32[tokens, vocab]`, in the memory that all blocks share. They are valid until
-    /// the next call.
+    /// Computes the logits of a block, `f32[tokens, vocab]`, in the memory that all blocks share. The logits are valid
+    /// until the next call.
     fn block_logits(&self, hidden: &Tensor) -> Tensor {
         let tokens = hidden.size()[0];
         let mut block = self.block.borrow_mut();
-        drop(block.take_if(|memory| memory.size()[0] < tokens)); // freed before the larger one is allocated
+        drop(block.take_if(|memory| memory.size()[0] < tokens)); // frees a smaller block before the allocation
         let logits = block.get_or_insert_with(|| self.empty_logits(tokens)).narrow(0, 0, tokens);
         self.linear.forward_to_float(hidden, &logits);
         logits

@@ -57,7 +57,7 @@ pub struct ForwardContext {
 }
 
 impl ForwardContext {
-    /// Returns the sequences. The tokens of a sequence attend to each other.
+    /// Returns the sequences. A token attends only to tokens of its own sequence.
     pub(crate) fn sequences(&self) -> VarlenSequences<'_> {
         VarlenSequences { cu_seqlens: &self.cu_seqlens, max_length: self.length }
     }
@@ -78,7 +78,7 @@ impl ForwardContext {
     }
 }
 
-/// A layer: a function of hidden states with weights.
+/// A layer of a model, which maps hidden states to hidden states.
 pub trait Layer: std::fmt::Debug {
     /// Maps `x[tokens, hidden]` to `[tokens, hidden]`. Also returns the state for the backward pass.
     fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>);
@@ -136,7 +136,7 @@ pub fn stage_parameter_specs(
     specs
 }
 
-/// Hugging Face's parameter names that all decoders share.
+/// The parameter names of Hugging Face that all decoder models share.
 pub mod names {
     /// The weight of the token embedding, and of the head if both are tied.
     pub const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -151,7 +151,7 @@ pub struct MicrobatchCost {
     pub tokens: usize,
     /// The number of tokens of a row.
     pub length: usize,
-    /// The type of activations.
+    /// The dtype of activations.
     pub precision: Precision,
     /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
@@ -194,7 +194,7 @@ pub struct Operation {
     pub pass: Pass,
     /// The kind of the operation.
     pub kind: OperationKind,
-    /// Whether selective recomputation repeats the operation, if the operation belongs to the forward pass.
+    /// Whether selective recomputation repeats the operation. The value counts only for operations of the forward pass.
     pub is_selective: bool,
     /// The number of floating-point operations.
     pub flops: f64,
@@ -218,9 +218,11 @@ pub struct ModelOperations {
 pub struct ParameterCopies {
     /// The copy from which a checkpoint is written.
     pub snapshot: bool,
-    /// The copies for memory checkpoints: two of the stage's state, and two of the previous stage's state.
+    /// The copies for memory checkpoints: two of the stage's own state, and two of the state that the stage holds for
+    /// another stage.
     pub memory_checkpoints: bool,
-    /// The number of sums of gradient blocks that wait to be added, besides the accumulators.
+    /// The number of sums of gradient blocks (fixed groups of microbatches) that wait to be added up, besides the
+    /// accumulators.
     pub partial_sums: usize,
     /// The number of sums that the owner of a parameter receives from the other replicas.
     pub received_sums: usize,
@@ -247,12 +249,12 @@ pub trait Architecture: std::fmt::Debug {
     fn tie_word_embeddings(&self) -> bool;
     /// Returns the weights of `part` in the order in which the part uses them. The weight of the head is last.
     fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
-    /// Builds the layers of `part`, including the final norm if it has the head.
+    /// Builds the layers of `part`, including the final norm if the part has the head.
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
     /// Returns the FLOPs and bytes of a microbatch. A weight that embedding and head share counts in neither module.
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
-    /// Returns the operations of a microbatch on a GPU, in bf16 and without recomputation. By default, there are no
-    /// operations, and the times can't be predicted.
+    /// Returns the operations of a microbatch on a GPU, in bf16 and without recomputation. The default has no
+    /// operations, so that the planner can't predict times.
     fn operations(&self, _microbatch: MicrobatchCost) -> ModelOperations {
         ModelOperations::default()
     }

@@ -8,15 +8,15 @@ use tch::Tensor;
 use super::WeightGradient;
 use super::lora::{Adapter, columns};
 
-/// `y = x weight^T`. If the weight combines several layers with the same input, their outputs are side by side. An
-/// adapter adds its output to the outputs of its layer.
+/// A linear layer: `y = x weight^T`. If the weight combines several layers with the same input, their outputs are side
+/// by side. An adapter adds its output to the outputs of its layer.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    /// `[out, in]`, in the type of activations.
+    /// `[out, in]`, in the dtype of activations.
     pub(super) weight: Tensor,
     /// The accumulators of the weight's gradient. Frozen rows have no accumulator.
     pub(super) gradients: Vec<RowsGradient>,
-    /// The adapters, by the outputs to which they add.
+    /// The adapters. Each one adds to its own range of outputs.
     pub(super) adapters: Vec<Adapter>,
 }
 

@@ -13,7 +13,7 @@ pub trait ModelConfig: Debug + Send + Sync {
     /// The field of a job's `spec.model` that configures this architecture, such as `llama`.
     fn spec_field(&self) -> &'static str;
     /// The fields that determine the shape or the function of weights, by their names in a job. All models with the
-    /// same [`spec_field`](Self::spec_field) have the same names.
+    /// same [`spec_field`](Self::spec_field) have fields with the same names.
     fn fields(&self) -> Vec<(&'static str, String)>;
     /// A field that this model has and that no job can specify, if there is one.
     fn field_not_in_spec(&self) -> Option<&'static str>;
@@ -23,11 +23,11 @@ pub trait ModelConfig: Debug + Send + Sync {
     fn max_position_embeddings(&self) -> usize;
     /// Returns the same model with `vocab_size` rows in embedding and head.
     fn with_vocab_size(&self, vocab_size: usize) -> Arc<dyn ModelConfig>;
-    /// Returns the architecture of the model on a device, without allocations.
+    /// Returns the architecture of the model on a device. The call allocates no memory on the device.
     fn architecture(&self, device: Device) -> Box<dyn Architecture>;
 
     /// Returns the [`fields`](Self::fields) in which another model differs, with both values. If the models have
-    /// different types, this is the only difference.
+    /// different types, the result contains only the difference of the types.
     fn differences(&self, other: &dyn ModelConfig) -> Vec<String> {
         let (our_member, their_member) = (self.spec_field(), other.spec_field());
         if our_member != their_member {

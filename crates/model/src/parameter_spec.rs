@@ -65,8 +65,8 @@ impl ParameterSpec {
         }
     }
 
-    /// Returns the description of the same weight, with the statement that its rows directly follow the previous
-    /// weight.
+    /// Returns the specification of the same weight, marked as adjacent: its rows directly follow the rows of the
+    /// previous weight.
     pub(crate) fn adjacent(self) -> ParameterSpec {
         ParameterSpec { adjacent_to_previous: true, ..self }
     }
@@ -86,7 +86,7 @@ impl ParameterSpec {
         !matches!(self.role, WeightRole::Adapter { .. })
     }
 
-    /// Whether the weight is a matrix, which layers read in the type of activations. Norms and biases are fp32.
+    /// Whether the weight is a matrix, which layers read in the dtype of activations. Norms and biases are fp32.
     pub fn is_matrix(&self) -> bool {
         self.shape.len() > 1
     }
@@ -97,14 +97,15 @@ impl ParameterSpec {
 pub struct ParameterBytes {
     /// The weights, fp32, and the copy in bf16 that layers read.
     pub weights: u64,
-    /// The gradient accumulators, the sums of blocks that wait to be added, and the sums received from other replicas.
+    /// The gradient accumulators, the sums of gradient blocks (fixed groups of microbatches) that wait to be added up,
+    /// and the sums received from other replicas.
     pub gradients: u64,
     /// AdamW's moments.
     pub optimizer: u64,
     /// The copy of weights and moments from which a checkpoint is written.
     pub snapshot: u64,
-    /// The copies of its weights and moments that this stage holds for memory checkpoints. The next stage holds the
-    /// same number of bytes for this stage.
+    /// The copies of its weights and moments that this stage holds for memory checkpoints. The rank that holds this
+    /// stage's checkpoints in memory needs the same number of bytes for them.
     pub memory_checkpoints: u64,
 }
 
@@ -121,7 +122,7 @@ impl Sum for ParameterBytes {
 }
 
 impl ParameterBytes {
-    /// Returns the bytes of `numel` values with these copies.
+    /// Returns the bytes of parameters with `numel` values, including the copies in `copies`.
     pub fn of(numel: u64, precision: Precision, copies: ParameterCopies) -> ParameterBytes {
         let copy = match precision {
             Precision::Float32 => 0,
@@ -135,7 +136,7 @@ impl ParameterBytes {
         ParameterBytes { weights, gradients, optimizer: 8 * owned, snapshot, memory_checkpoints }
     }
 
-    /// Returns the bytes of the weights `specs`. A frozen weight exists once, in the type in which layers read it.
+    /// Returns the bytes of the weights `specs`. A frozen weight exists once, in the dtype in which layers read it.
     pub fn of_specs<'s>(
         specs: impl IntoIterator<Item = &'s ParameterSpec>,
         precision: Precision,

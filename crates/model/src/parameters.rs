@@ -13,8 +13,8 @@ pub struct Parameter {
     pub spec: ParameterSpec,
     /// The weights, fp32.
     pub value: Tensor,
-    /// The weights as the forward and backward passes read matrices: `value` itself, or a copy in bf16 that every
-    /// update refreshes.
+    /// The weights as the forward and backward passes read them if the parameter is a matrix: `value` itself, or a copy
+    /// in bf16 that every update refreshes.
     compute: Tensor,
     /// The gradient accumulator in fp32. It is allocated once and zeroed at the start of each step. Gradients are only
     /// added to it.
@@ -22,7 +22,7 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// Returns the tensor that layers read: for matrices the tensor in the type of activations, for norms and biases
+    /// Returns the tensor that layers read: for matrices the tensor in the dtype of activations, for norms and biases
     /// the fp32 tensor.
     pub fn as_read(&self) -> &Tensor {
         if self.spec.is_matrix() { &self.compute } else { &self.value }
@@ -39,7 +39,7 @@ impl Parameter {
 pub struct FrozenWeight {
     /// Name and shape.
     pub spec: ParameterSpec,
-    /// The weights as layers read them: matrices in the type of activations, norms and biases in fp32.
+    /// The weights as layers read them: matrices in the dtype of activations, norms and biases in fp32.
     pub value: Tensor,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct LayerWeight {
 }
 
 impl Parameters {
-    /// Allocates the weights `specs`, with `kind` as the type of activations. With a seed, initialises the parameters.
+    /// Allocates the weights `specs`, with `kind` as the dtype of activations. With a seed, initialises the parameters.
     /// A name that occurs twice (a tied weight on one stage) gives one weight.
     pub fn new(specs: Vec<ParameterSpec>, seed: Option<u64>, kind: Kind, device: Device) -> Parameters {
         let mut parameters = Parameters { trained: Vec::new(), frozen: Vec::new() };
@@ -73,7 +73,8 @@ impl Parameters {
         parameters
     }
 
-    /// Allocates weights whose rows are contiguous. The accumulators of consecutive parameters are contiguous too.
+    /// Allocates a group of adjacent weights, whose rows are contiguous. The accumulators of consecutive trained
+    /// weights of the group are contiguous too.
     fn allocate(&mut self, group: &[ParameterSpec], seed: Option<u64>, kind: Kind, device: Device) {
         let rows_of = |specs: &[ParameterSpec]| specs.iter().map(|spec| spec.shape[0]).sum::<i64>();
         let zeros = |rows: i64, kind| {
@@ -173,7 +174,7 @@ impl Parameters {
         Some(Adapter::new([a, b], scale))
     }
 
-    /// Returns the biases of a linear layer over the adjacent weights `names`.
+    /// Returns the bias of a linear layer, made of the adjacent vectors `names`.
     ///
     /// # Panics
     /// Like [`Parameters::linear`].
@@ -221,7 +222,7 @@ impl Parameters {
 }
 
 /// Combines weights that are stored side by side into one tensor. Also returns an accumulator for each run of
-/// parameters among these weights.
+/// consecutive trained weights among them.
 ///
 /// # Panics
 /// If the weights are not stored side by side in this order.

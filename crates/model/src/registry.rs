@@ -53,7 +53,7 @@ pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Valu
     }
 }
 
-/// The reason that a model directory's configuration cannot be used.
+/// The reason why a model directory's configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", .path.display())]
 pub struct ModelConfigError {

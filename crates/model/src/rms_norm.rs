@@ -23,7 +23,8 @@ impl RmsNorm {
         RmsNorm { weight: value, gradient, eps }
     }
 
-    /// Returns the norm of `x[rows, hidden]`, and the factors of its rows for the backward pass.
+    /// Returns the normalized `x[rows, hidden]`, and each row's reciprocal root mean square, which the backward pass
+    /// needs.
     pub(super) fn apply(&self, x: &Tensor) -> (Tensor, Tensor) {
         kernels::rms_norm(x, &self.weight, self.eps)
     }

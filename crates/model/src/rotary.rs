@@ -44,7 +44,7 @@ impl RotaryEmbedding {
         2 * 4 * positions * (dim / 2)
     }
 
-    /// Calls `kernel` with the rotation of rows of tokens at these positions. The rotation at position 0 changes
+    /// Calls `kernel` with the rotation for rows whose tokens have these positions. The rotation at position 0 changes
     /// nothing.
     pub(super) fn at<R>(&self, positions: Range<i64>, kernel: impl FnOnce(Rotation) -> R) -> R {
         let length = positions.end - positions.start;
@@ -53,9 +53,9 @@ impl RotaryEmbedding {
     }
 }
 
-/// Returns the scaled frequency. A pair that turns fewer than `low_freq_factor` times within the original length turns
-/// `factor` times slower. A pair that turns more than `high_freq_factor` times keeps its frequency. Between the two
-/// bounds, the share of the original frequency rises with the number of turns.
+/// Returns the scaled frequency. A pair of dimensions that turns fewer than `low_freq_factor` times within the original
+/// length turns `factor` times slower. A pair that turns more than `high_freq_factor` times keeps its frequency.
+/// Between the two bounds, the share of the original frequency rises with the number of turns.
 fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
     let RopeScaling { factor, low_freq_factor: low, high_freq_factor: high, original_max_position_embeddings } =
         scaling;

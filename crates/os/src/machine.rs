@@ -16,7 +16,7 @@ pub fn processor_model() -> String {
     value(&text, "model name").unwrap_or_default()
 }
 
-/// Returns the value of the first line `key : value`.
+/// Returns the value of the first line of the form `key : value` with this key.
 fn value(text: &str, key: &str) -> Option<String> {
     let key_value = |line: &str| {
         line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())

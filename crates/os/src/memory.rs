@@ -1,7 +1,7 @@
 //! Reads memory sizes from the kernel.
 
-/// Returns the peak resident memory of this process in bytes, or 0 if the kernel does not report it. The peak of
-/// `getrusage` would include the memory of the launcher at the start of this process.
+/// Returns the peak resident memory of this process in bytes, or 0 if the kernel does not report it. The peak that
+/// `getrusage` reports would include the memory that the launcher had when it started this process.
 pub fn peak_resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB"));

@@ -4,9 +4,9 @@ use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The variables that select the dispatch of libtorch's libraries, with their values under `Portable`. A variable with
-/// `None` must not be set. MKL has kernels for Intel's processors. COMPATIBLE is MKL's only branch that also supports
-/// other processors.
+/// The environment variables that select the CPU instructions for libtorch's libraries, with their values under
+/// `Portable`. A variable with `None` must not be set. MKL_CBWR selects the code branch of MKL. COMPATIBLE is the only
+/// branch that also supports processors of other makers than Intel.
 const PINNED: [(&str, Option<&str>); 9] = [
     ("ATEN_CPU_CAPABILITY", Some("avx2")),
     ("MKL_CBWR", Some("COMPATIBLE")),

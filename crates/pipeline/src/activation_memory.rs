@@ -1,5 +1,6 @@
-//! Computes the activation memory of each rank. A forward pass keeps its activations, and a full backward pass frees
-//! them. In a split backward pass, I frees them, and keeps the inputs of the weight gradients for W.
+//! Computes the activation memory of each rank. A forward pass (F) keeps its activations, and a full backward pass (B)
+//! frees them. In a split backward pass, the first part (I) frees them, and keeps the inputs of the weight gradients
+//! for the second part (W).
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,7 @@ pub(crate) struct HeldActivations {
 }
 
 impl HeldActivations {
-    /// The size of a work item in a count of work items.
+    /// The size of a work item when activations are counted in work items and not in bytes.
     pub(crate) const ONE: HeldActivations = HeldActivations { activations: 1, weight_gradient_inputs: 1 };
 
     pub(crate) fn total(self) -> u64 {
@@ -89,7 +90,7 @@ pub(crate) fn peak_bytes(placement: &Placement, ranks: &[Vec<Action>], costs: &C
 }
 
 /// Returns the pairs (microbatches with activations, microbatches with inputs of weight gradients) that `chunk` holds
-/// at some moment. A pair is omitted if another pair has at least as many of both.
+/// at some moment. A pair is omitted if another pair has at least as many microbatches of each kind.
 pub(crate) fn microbatches_held(actions: &[Action], chunk: usize) -> Vec<(u64, u64)> {
     let only = |held: HeldActivations| {
         move |of: usize| if of == chunk { held } else { HeldActivations { activations: 0, weight_gradient_inputs: 0 } }

@@ -1,4 +1,4 @@
-//! Advises on a better balance of the ranks, which makes a measured step shorter.
+//! Suggests how to balance the work of the ranks, so that a step becomes shorter than the measured one.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub struct Advice {
 const MIN_SAVING: f64 = 0.01;
 
 /// Simulates two steps with the measured times: a step in which the slowest rank takes no more than the mean, and a
-/// step of the best partition. Returns `None` without measured steps or computations.
+/// step with the best partition. Returns `None` without measured steps or computations.
 ///
 /// `model` gives the modules' work in any unit. The seconds of a rank per unit of work are its measured time divided by
 /// the work of its modules. Ranks on unequal machines therefore differ in these seconds.
@@ -51,8 +51,8 @@ pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, par
     Some(Advice { rank, imbalance: slowest.imbalance, saving, partition: partition.clone(), better })
 }
 
-/// Searches for a better partition. Each round makes the move of one layer over a chunk boundary that shortens the step
-/// most. The search ends when no such move shortens the step.
+/// Searches for a better partition. Each round moves one layer over a chunk boundary, and chooses the move that
+/// shortens the step most. The search ends when no such move shortens the step.
 fn better_partition(
     programs: &Programs,
     costs: &Costs,

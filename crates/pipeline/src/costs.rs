@@ -1,4 +1,5 @@
-//! Defines the time and memory of the actions of a step.
+//! Defines the time and memory of the actions of a step. F is a forward pass, B a full backward pass, and I and W are
+//! the two parts of a split backward pass: the gradient of the input and the gradients of the weights.
 
 /// The number of messages that may wait on a link before a further SEND blocks. Links enforce this limit, and the
 /// verifier assumes it.
@@ -9,7 +10,7 @@ pub const SENDS_IN_FLIGHT: usize = 2;
 pub struct ChunkCosts {
     /// The seconds of F.
     pub forward_seconds: f64,
-    /// The seconds of I. B takes this time and `backward_weight_seconds`.
+    /// The seconds of I. B takes the sum of this time and `backward_weight_seconds`.
     pub backward_input_seconds: f64,
     /// The seconds of W.
     pub backward_weight_seconds: f64,
@@ -45,7 +46,7 @@ pub struct Costs {
     /// The seconds to reduce the gradients of each chunk. Chunks beyond the list take 0 seconds. A rank runs one
     /// reduction after another.
     pub reduce_seconds: Vec<f64>,
-    /// The seconds to gather the weights of each chunk, with the same rules.
+    /// The seconds to gather the weights of each chunk, with the same rules as `reduce_seconds`.
     pub gather_seconds: Vec<f64>,
     /// The number of messages that may wait on a link, as in [`Limits`](crate::Limits).
     pub sends_in_flight: usize,

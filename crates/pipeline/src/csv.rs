@@ -40,7 +40,7 @@ pub enum CsvError {
         /// The number of the rank's line.
         line: usize,
     },
-    /// A chunk between 0 and the highest has no action.
+    /// A chunk between chunk 0 and the highest chunk has no action.
     #[error("the CSV has actions of chunk {highest} but none of chunk {chunk}: number the chunks from 0 without gaps")]
     ChunkGap {
         /// The chunk without actions.
@@ -95,7 +95,8 @@ pub fn from_csv(text: &str, ranks: usize) -> Result<Schedule, CsvError> {
         microbatches: highest.saturating_add(1),
         ranks: rows.iter().map(|row| row.actions.clone()).collect(),
     };
-    // Lowering checks the schedule. The programs are discarded: the caller lowers again, with its tied embedding.
+    // Lowering checks the schedule. The programs are discarded, because the caller lowers the schedule again and then
+    // knows whether the embedding is tied.
     match lower(&schedule, false) {
         Ok(_) => Ok(schedule),
         Err(error) => Err(locate(&rows, error.violation)),

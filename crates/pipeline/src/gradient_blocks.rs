@@ -31,8 +31,8 @@ impl GradientBlocks {
         self.count
     }
 
-    /// Returns the consecutive blocks of `replica`, one of `replicas`. If the blocks can't be divided evenly, the first
-    /// replicas have one more block than the others.
+    /// Returns the consecutive blocks that the replica with index `replica` computes, one of `replicas` replicas. If
+    /// the blocks can't be divided evenly, the first replicas have one more block than the others.
     ///
     /// # Panics
     /// Panics if `replicas` is 0.
@@ -88,14 +88,14 @@ impl ReplicaBlocks {
         subtree.first + subtree.blocks == self.range.end
     }
 
-    /// Returns the largest subtrees of which the replica has all blocks, in order. The replica holds the sums of these
-    /// subtrees after its last microbatch.
+    /// Returns, in order, the largest subtrees whose blocks all belong to the replica. The replica holds the sums of
+    /// these subtrees after its last microbatch.
     pub fn subtrees(&self) -> Vec<Subtree> {
         self.sums().0
     }
 
-    /// Returns the maximal number of sums that wait for their sibling while the blocks are added in order. The open sum
-    /// does not count.
+    /// Returns the maximal number of sums that wait for their sibling while the blocks are added in order. The sum of
+    /// the block in progress does not count.
     pub fn partial_sums(&self) -> usize {
         self.sums().1
     }
@@ -168,8 +168,9 @@ mod tests {
         }
     }
 
-    /// Adds the blocks as a stage does. Each microbatch is added to the open sum. At a block's end, the open sum
-    /// absorbs its siblings. Returns the remaining sums and the maximal number of waiting sums.
+    /// Adds the blocks as a stage does. Each microbatch is added to the open sum, the sum of the block in progress. At
+    /// a block's end, the open sum is combined with the waiting sum of its sibling, and so on up the tree. Returns the
+    /// remaining sums and the maximal number of waiting sums.
     fn add_up(blocks: &ReplicaBlocks) -> (BTreeMap<Subtree, String>, usize) {
         let (mut partial, mut open, mut most) = (BTreeMap::new(), String::new(), 0);
         for (at, microbatch) in blocks.microbatches().enumerate() {

@@ -45,7 +45,8 @@ pub fn lower(schedule: &Schedule, tied: bool) -> Result<Programs, LowerError> {
 }
 
 /// Returns the programs of a forward-only pass over all microbatches, for an evaluation. A rank with several chunks
-/// runs one chunk after the other. Consecutive chunks on one rank run together, because their results stay on the rank.
+/// runs one chunk after the other. Consecutive chunks on one rank run together for each microbatch, because their
+/// results stay on the rank.
 pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Programs {
     let actions = |rank| -> Vec<Action> {
         let chunks: Vec<usize> = placement.chunks_of(rank).collect();
@@ -57,7 +58,8 @@ pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Prog
         groups.flat_map(group_forwards).collect()
     };
     let ranks: Vec<Vec<Action>> = (0..placement.ranks()).map(actions).collect();
-    // The groups ascend on every rank. The lowest unfinished group can always proceed, so no deadlock occurs.
+    // The groups of consecutive chunks ascend on every rank. The lowest unfinished group can always proceed, so no
+    // deadlock occurs.
     let (ranks, _) = add_send_recv(placement, &ranks);
     Programs { placement: placement.clone(), microbatches, ranks }
 }

@@ -16,7 +16,7 @@ pub enum PlacementError {
     /// The list is empty.
     #[error("a placement needs at least one chunk, got an empty list")]
     Empty,
-    /// A rank between 0 and the highest has no chunk.
+    /// A rank between rank 0 and the highest rank has no chunk.
     #[error("rank {rank} holds no chunk, yet ranks up to {highest} are used: number the ranks from 0 without gaps")]
     Gap {
         /// The rank without a chunk.

@@ -66,7 +66,7 @@ pub enum ProgramTextError {
         /// The error of the action's text.
         error: ActionError,
     },
-    /// The text has more or fewer lines of actions than ranks.
+    /// The text has more or fewer lines of actions than the placement has ranks.
     #[error("the placement has {ranks} ranks but {found} lines of actions follow: write one line per rank")]
     Count {
         /// The number of ranks in the placement.
@@ -88,9 +88,9 @@ impl Programs {
     }
 
     /// Converts the programs to those of a pipeline that is one of several replicas. The `REDUCE` of a chunk follows as
-    /// soon as its gradients are complete, and its `GATHER` follows the update. All replicas send in one order,
-    /// independent of their microbatches. The last chunk is reduced first, because its gradients are complete first.
-    /// The first chunk is gathered first, because the next step reads its weights first.
+    /// soon as its gradients are complete, and its `GATHER` follows the update. All replicas send in the same order,
+    /// whatever their numbers of microbatches are. The last chunk is reduced first, because its gradients are complete
+    /// first. The first chunk is gathered first, because the next step reads its weights first.
     #[must_use]
     pub fn replicate(mut self) -> Programs {
         for (rank, actions) in self.ranks.iter_mut().enumerate() {
@@ -101,7 +101,8 @@ impl Programs {
                     action.completes_weight_gradient() && action.item().is_some_and(|item| item.chunk == chunk)
                 };
                 let complete = actions.iter().rposition(is_last_gradient).map_or(actions.len(), |last| last + 1);
-                // REDUCE follows the send of the previous chunk's gradient, for which another rank waits
+                // REDUCE follows the send of the gradient to the previous chunk, because another rank waits for that
+                // gradient
                 let sends = actions[complete..].iter().take_while(|action| action.is_send()).count();
                 let at = from.max(complete + sends);
                 actions.insert(at, Action::Reduce(chunk));

@@ -1,5 +1,5 @@
-//! Simulates the duration of a step and the memory of each rank from the costs of actions, by discrete events. The
-//! simulator uses the times, and the verifier checks that every rank finishes.
+//! Simulates the duration of a step and the memory of each rank from the costs of actions, by discrete events.
+//! `simulate` returns the times. The verifier runs the same simulation to check that every rank finishes.
 //!
 //! Each time is a maximum of earlier times plus a cost. The result therefore does not depend on the order in which the
 //! ranks are visited.
@@ -13,9 +13,9 @@ use crate::program::{ActionLocation, Programs};
 use crate::timeline::{ActionSpan, Timeline};
 use crate::work_item::WorkItem;
 
-/// Simulates one step of the programs by discrete events. The step is one of many equal steps. Its GATHERs are those of
-/// the previous step and are in progress when the step begins. The programs should pass [`verify`](crate::verify()).
-/// Other programs are simulated until no rank can proceed.
+/// Simulates one step of the programs by discrete events. The step is one of many equal steps. The GATHERs that its
+/// forwards wait for belong to the previous step and are in progress when the step begins. The programs should pass
+/// [`verify`](crate::verify()). Other programs are simulated until no rank can proceed.
 pub fn simulate(programs: &Programs, costs: &Costs) -> Timeline {
     let peak_bytes = activation_memory::peak_bytes(&programs.placement, &programs.ranks, costs);
     Timeline::new(run(programs, costs).spans, peak_bytes)

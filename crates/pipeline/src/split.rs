@@ -43,7 +43,7 @@ impl Programs {
         Programs { placement, microbatches: self.microbatches, ranks }
     }
 
-    /// Returns the peak number of each rank's work items between their F and their B or W.
+    /// Returns, for each rank, the peak number of work items in flight: items whose F has run and whose B or W has not.
     pub fn in_flight(&self) -> Vec<usize> {
         self.ranks
             .iter()

@@ -20,7 +20,7 @@ pub struct Timeline {
     pub spans: Vec<Vec<ActionSpan>>,
     /// The seconds until the last rank has finished.
     pub makespan: f64,
-    /// The part of the makespan, 0 to 1, in which each rank neither computes nor updates.
+    /// The part of the makespan, 0 to 1, in which each rank runs no computation, UPDATE or SNAPSHOT.
     pub bubble: Vec<f64>,
     /// The peak number of bytes that each rank holds: weights with their state, and activations.
     pub peak_bytes: Vec<u64>,

@@ -15,7 +15,7 @@ use super::job_config::JobConfig;
 const MAX_CHUNKS_PER_STAGE: usize = 4;
 
 /// The largest number of chunks times microbatches for which `Auto` tries several chunks per stage. In a longer step,
-/// the bubble is small with one chunk per stage too, and the plan takes long to compute and to send.
+/// the bubble is small even with one chunk per stage, and the plan takes long to compute and to send.
 const MAX_WORK_ITEMS: usize = 1 << 16;
 
 /// A schedule that the planner can choose.
@@ -30,7 +30,7 @@ pub(super) struct PlannedSchedule {
 /// microbatches. If two candidates have the same time, the plan takes the first.
 ///
 /// # Errors
-/// If the schedule's CSV is invalid or belongs to another job.
+/// Returns an error if the schedule's CSV is invalid, or does not match the job's microbatches, stages or chunks.
 pub(super) fn candidates(
     config: &JobConfig,
     architecture: &dyn Architecture,

@@ -21,7 +21,7 @@ impl CheckpointLink {
     /// Returns the link to the checkpoint of `manifest`.
     ///
     /// # Errors
-    /// Never in practice, because every manifest can be written as JSON.
+    /// Returns an error if the manifest can't be written as JSON, which does not happen in practice.
     pub fn to(manifest: &Manifest) -> Result<CheckpointLink, StageError> {
         let bytes =
             manifest.to_bytes().map_err(|e| StageError::invalid(format!("a manifest can't be written: {e}")))?;

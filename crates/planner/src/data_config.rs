@@ -87,7 +87,7 @@ impl JobConfig {
                 OnBadRecord::Fail => stagecoach_data::OnBadRecord::Fail,
                 OnBadRecord::Skip => stagecoach_data::OnBadRecord::Skip,
             },
-            // in a pod, a link could lead to files that do not belong to the job's author
+            // in a pod, a symbolic link could lead to files that do not belong to the job's author
             follow_links_out: !is_in_cluster(),
             remote_files: Some(self.remote_files.clone()),
             variables: EnvironmentVariables::of_process(),

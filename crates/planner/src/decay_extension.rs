@@ -15,8 +15,8 @@ impl TrainerState {
     /// steps. If the job has added steps, returns a description of their learning rate.
     ///
     /// # Errors
-    /// If the job changes its decay without adding steps, or if the learning rate of added steps would be 0 and the job
-    /// does not specify `decaySteps`.
+    /// Returns an error if the job changes its decay without adding steps, or if the learning rate of added steps would
+    /// be 0 and the job does not specify `decaySteps`.
     pub fn fix_decay(&mut self, steps: u64, asked: Option<u64>, rate: LearningRate) -> Result<Option<String>, String> {
         if self.step == 0 {
             (self.decay_steps, self.length) = (asked.unwrap_or(steps), steps);

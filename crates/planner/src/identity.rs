@@ -1,5 +1,6 @@
-//! The identity of a job, which checkpoints record, and the fields on which all stages must agree. Both are selections
-//! of the spec's fields by the effect of a change (the table `CHANGES` of `api`).
+//! The identity of a job, which checkpoints record, and the fields on which all stages must agree. The identity and the
+//! agreed fields are selections of the spec's fields, by the effect that a change of a field has (the table `CHANGES`
+//! of `api`).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use stagecoach_telemetry::flatten_json;
 
 use super::JobConfig;
 
-/// The fields of an identity's `data` whose values are known after the corpus has been read.
+/// The fields of an identity's `data` whose values are known only after the corpus has been read.
 const OF_CORPUS: [&str; 7] =
     ["corpus", "tokenizer", "chatTemplateHash", "specialTokenIds", "trainingSequences", "sources", "heldOutFiles"];
 
@@ -56,7 +57,7 @@ impl JobConfig {
         Some(sources.collect::<Vec<Value>>()).filter(|sources| !sources.is_empty()).into()
     }
 
-    /// Returns the identity with the fields `corpus` in `data`, without fields whose value is null.
+    /// Returns the identity, with the fields of `corpus` added to its `data`, except fields whose value is null.
     fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
@@ -67,7 +68,8 @@ impl JobConfig {
             if let Some(max) = evaluation.max_sequences {
                 identity["data"]["evaluation"]["maxSequences"] = max.into();
             }
-            // an identity without this field stands for a held-out fraction of the sequences
+            // an identity without this field belongs to a job that holds out the last sequences instead of drawn
+            // documents
             if evaluation.held_out_fraction() > 0.0 && !self.holds_out_last_sequences {
                 identity["data"]["evaluation"]["heldOut"] = "Documents".into();
             }
@@ -246,7 +248,7 @@ pub(super) mod tests {
         assert_eq!(identity["data"]["streaming"], json!({"windowSequences": 64, "blockBytes": 16 << 20}));
         assert_eq!(identity["data"].get("trainingSequences"), None);
         assert!(streamed.data_config().streaming.is_some_and(|streaming| streaming.folder.ends_with("windows")));
-        // a version without streams began the job
+        // a version that could not stream a corpus began the job
         let mut older = identity.clone();
         older["data"].as_object_mut().unwrap().remove("streaming");
         let resumed = |set: &[(&str, &str)], recorded| config(set).resuming(recorded).unwrap().streams;

@@ -27,7 +27,7 @@ impl JobConfig {
     /// with random weights.
     ///
     /// # Errors
-    /// If there is no model, or the record can't be read.
+    /// Returns an error if there is no model, or if the record can't be read.
     pub fn initial_model(&self) -> Result<Option<PathBuf>, CheckpointError> {
         let Some(path) = &self.initial_weights else { return Ok(None) };
         if let Some(recorded) = self.recorded_model()?.filter(|recorded| recorded.path == *path) {
@@ -39,7 +39,7 @@ impl JobConfig {
     /// Records `model`, the result of [`JobConfig::initial_model`], unless the job specifies this directory itself.
     ///
     /// # Errors
-    /// If the record can't be written.
+    /// Returns an error if the record can't be written.
     pub fn record_initial_model(&self, model: &Path) -> Result<(), StageError> {
         let Some(path) = self.initial_weights.clone().filter(|path| path != model) else { return Ok(()) };
         let record = self.folder().join(INITIAL_MODEL);

@@ -1,4 +1,4 @@
-//! The memory of a stage's process besides the costs of its layers, and the total memory by purpose.
+//! The memory of a stage: the bytes of its process that do not belong to its layers, and all its bytes by purpose.
 
 use stagecoach_api::job::{CheckpointMode, Device, Recompute};
 use stagecoach_model::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterCopies, names};
@@ -8,15 +8,15 @@ use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 use super::job_config::JobConfig;
 
 /// The measured resident bytes of a stage that do not depend on its model and data. A process with a minimal model has
-/// 145 MiB: half of it is pages of the files of libtorch and of this program, and half is their data, compiled matrix
-/// products, stacks, and nine checkpoint buffers of 1 MiB. The remaining 12 MiB are memory that malloc holds between
-/// the blocks of a real model; this amount differs by some MiB between runs.
+/// 145 MiB: one half is pages of the files of libtorch and of this program, and the other half is the data of both,
+/// compiled matrix products, stacks, and nine checkpoint buffers of 1 MiB. The remaining 12 MiB are memory that malloc
+/// holds between the blocks of a real model; this amount differs by some MiB between runs.
 const PROCESS_BYTES: u64 = 157 << 20;
 
 /// Bytes of a GPU that a stage uses beyond the peak of libtorch's tensors, as measured on an H200: 0.95 and 0.97 GiB
-/// with models of 1.2 and 0.2 billion parameters. Half of it is CUDA's context with the loaded kernels. The other half
-/// is the workspace of matrix products, and memory that the allocator holds between tensors. Buffers of NCCL are not
-/// included.
+/// with models of 1.2 and 0.2 billion parameters. Half of these bytes are CUDA's context with the loaded kernels. The
+/// other half is the workspace of matrix products, and memory that the allocator holds between tensors. Buffers of NCCL
+/// are not included.
 const GPU_PROCESS_BYTES: u64 = 1 << 30;
 
 /// The largest number of parts into which a job with replicas divides the chunks of a stage.
@@ -38,7 +38,7 @@ impl JobConfig {
         }
     }
 
-    /// Whether the job is certain to compute on GPUs. If so, the plan is about the GPU's memory, which holds no copy
+    /// Whether the job is certain to compute on GPUs. If so, the planned memory is that of the GPU, which holds no copy
     /// for checkpoints and no buffers of links.
     pub(crate) fn is_on_gpu(&self) -> bool {
         self.training.device == Device::Cuda
@@ -96,7 +96,7 @@ pub(super) fn rank_costs(
         let tied = tied_parameters(config, architecture, placement, rank);
         let chunks = match config.job.spec.data_parallel {
             1 => placement.chunks_of(rank).count(),
-            // an upper bound of the parts
+            // an upper bound of the number of parts
             _ => placement.chunks_of(rank).count().max(PARTS_PER_STAGE),
         };
         let (link_bytes, process_bytes) =
@@ -141,7 +141,8 @@ fn tied_parameters(
     let numel = embedding_numel(architecture);
     let once = ParameterBytes::of(numel, precision, copies);
     let has_both_ends = placement.first_rank() == placement.last_rank();
-    // the gradient of the module at the other end; its blocks are separate if both modules are on this rank
+    // the gradient of the module at the other end of the pipeline; if both modules are on this rank, the gradient
+    // blocks of each module are added separately
     let other = if has_both_ends { once.gradients } else { 4 * numel };
     ParameterBytes { gradients: once.gradients + other, ..once }
 }

@@ -25,7 +25,7 @@ impl MeshPlan {
 }
 
 /// Returns the plans of all meshes of `gpus` processes with one GPU each. The mesh with the shortest step comes first,
-/// and impossible meshes come last. All stages are equally fast.
+/// and impossible meshes come last. All stages are assumed to be equally fast.
 pub fn every_mesh(config: &JobConfig, architecture: &dyn Architecture, gpus: u32) -> Vec<MeshPlan> {
     let meshes = (1..=gpus).filter(|stages| gpus.is_multiple_of(*stages));
     let meshes = meshes.map(|stages| Mesh { stages, data_parallel: gpus / stages });

@@ -7,7 +7,7 @@ use stagecoach_pipeline::{OptimalSchedule, lower, optimal_schedule, simulate};
 use super::memory::stage_bytes;
 use super::{JobConfig, PipelineLayout, StageBytes};
 
-/// The largest number of work items for which a complete search is feasible.
+/// The largest number of work items (stages times microbatches) for which a complete search is feasible.
 const MAX_WORK_ITEMS: usize = 64;
 /// The largest number of states of a search. A search of this size takes about a minute.
 const MAX_STATES: u64 = 20_000_000;
@@ -17,7 +17,8 @@ impl PipelineLayout {
     /// shortest schedule may use as much memory as the layout's schedule does. A note compares the two schedules.
     ///
     /// # Errors
-    /// If stages have several chunks, or there are too many stages and microbatches.
+    /// Returns an error if stages have several chunks, if there are too many stages and microbatches, or if the search
+    /// finds no schedule within the memory limit.
     pub fn into_optimal(
         mut self,
         config: &JobConfig,

@@ -32,8 +32,8 @@ pub struct Plan {
     /// The state from which the group resumes: the state in the checkpoint of its step, or the initial state at step 0.
     #[serde(rename = "progress")]
     pub trainer_state: TrainerState,
-    /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0; randomly
-    /// initialised if `None`.
+    /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0. `None` if the
+    /// weights are initialised randomly.
     #[serde(rename = "initial")]
     pub initial_weights: Option<PathBuf>,
     /// The schedule's name.
@@ -44,11 +44,13 @@ pub struct Plan {
     pub parts: Vec<usize>,
     /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
-    /// The planned number of work items in flight of each stage. The program of the stage may not exceed it.
+    /// The planned number of work items in flight on each stage: microbatches of a chunk whose forward has run and
+    /// whose backward is not complete. The program of a stage may not exceed this number.
     pub in_flight: Vec<usize>,
     /// The planned peak bytes of each stage.
     pub stage_bytes: Vec<u64>,
-    /// The blocks in which a step's gradients are added.
+    /// The number of gradient blocks of a step: fixed groups of microbatches whose gradients are added in a fixed
+    /// order.
     pub gradient_blocks: usize,
     /// The number of replicas of the pipeline.
     pub data_parallel: usize,
@@ -107,7 +109,8 @@ impl Plan {
     /// Serialises the plan for the other stages.
     ///
     /// # Errors
-    /// Never in practice: the plan contains no map keys or numbers that JSON cannot represent.
+    /// Returns an error if the plan can't be written as JSON. This does not happen in practice, because the plan
+    /// contains no map keys or numbers that JSON cannot represent.
     pub fn to_bytes(&self) -> Result<Vec<u8>, StageError> {
         serde_json::to_vec(self).map_err(|e| StageError::invalid(format!("the plan can't be written: {e}")))
     }
@@ -115,7 +118,7 @@ impl Plan {
     /// Deserialises and verifies the plan that stage 0 sent, for the stage of `rank`.
     ///
     /// # Errors
-    /// If the bytes are not a plan of this version, or the programs are incorrect.
+    /// Returns an error if the bytes are not a plan of this version, or if the programs are incorrect.
     pub fn from_bytes(bytes: &[u8], rank: usize) -> Result<(Plan, VerifiedPlan), StageError> {
         let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
             StageError::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
@@ -127,7 +130,7 @@ impl Plan {
     /// Parses and verifies the programs for the stage of `rank`. Every stage calls this method before its first step.
     ///
     /// # Errors
-    /// If the programs are incorrect. The error has the first violation, with the action.
+    /// Returns an error if the programs are incorrect. The error has the first violation, with the action.
     pub fn verify(&self, rank: usize) -> Result<VerifiedPlan, StageError> {
         let read =
             |text: &str| Programs::from_text(text).map_err(|e| StageError::invalid(format!("stage 0's plan: {e}")));

@@ -63,10 +63,10 @@ impl Profile {
         serde_json::from_value(stored["profile"].take()).ok()
     }
 
-    /// Stores the profile. Returns its file.
+    /// Stores the profile, and returns the path of its file.
     ///
     /// # Errors
-    /// If the file can't be written.
+    /// Returns an error if the file can't be written.
     pub fn save(&self, config: &JobConfig, architecture: &dyn Architecture) -> Result<PathBuf, StageError> {
         let path = path(config, architecture);
         let content = json!({ "of": key(config, architecture), "profile": self });
@@ -85,7 +85,7 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         config.microbatch_cost(Recompute::None);
     let mut model = architecture.config_json();
     if let Some(model) = model.as_object_mut() {
-        // all layers take the same time
+        // all layers take the same time, so their number does not matter
         model.remove("num_hidden_layers");
     }
     let mut key = json!({

@@ -29,7 +29,7 @@ const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Measures one layer, the embedding, the head and a link of the job's model.
 ///
 /// # Errors
-/// If links can't be opened on this machine.
+/// Returns an error if links can't be opened on this machine.
 pub fn measure_profile(config: &JobConfig, architecture: &dyn Architecture) -> Result<Profile, StageError> {
     let training = &config.training;
     tch::set_num_threads(training.threads as i32);

@@ -112,17 +112,17 @@ fn remotes(job: &PipelineJob) -> Result<Vec<Remote>, StageError> {
 /// Whether a job names a model or a tokenizer of the hub.
 ///
 /// # Errors
-/// If a URI is invalid.
+/// Returns an error if a URI is invalid.
 pub fn has_remote_models(job: &PipelineJob) -> Result<bool, StageError> {
     Ok(!remotes(job)?.is_empty())
 }
 
 impl RemoteModels {
-    /// Reads the record of `job` in the folder of a job. The result is empty if there is no record file, or if `job`
-    /// has no URIs.
+    /// Reads the record of `job` from `job_folder`. The result is empty if there is no record file, or if `job` has no
+    /// URIs.
     ///
     /// # Errors
-    /// If a URI is invalid, or the file can't be read or is not a record.
+    /// Returns an error if a URI is invalid, or if the file can't be read or is not a record.
     pub fn recorded(job: &PipelineJob, job_folder: &Path) -> Result<RemoteModels, StageError> {
         if !has_remote_models(job)? {
             return Ok(RemoteModels::default());
@@ -147,7 +147,7 @@ impl RemoteModels {
     /// Writes the record into a job's folder.
     ///
     /// # Errors
-    /// If the record can't be written.
+    /// Returns an error if the record can't be written.
     pub fn write(&self, job_folder: &Path) -> Result<(), StageError> {
         let path = job_folder.join(REMOTE_MODELS);
         let failed = |error: std::io::Error| StageError::storage("write", &path, error);
@@ -159,7 +159,7 @@ impl RemoteModels {
     /// not resolved again. This method has no effect on a job without URIs.
     ///
     /// # Errors
-    /// If a URI is invalid, or a commit or a file can't be fetched.
+    /// Returns an error if a URI is invalid, or if a commit or a file can't be fetched.
     pub fn fetch(
         self,
         job: &PipelineJob,
@@ -213,11 +213,11 @@ impl RemoteModels {
         Ok(self)
     }
 
-    /// Returns `Ok` if the volume has all models and tokenizers of `job`, to this extent. Otherwise returns the number
-    /// of bytes that the volume has so far; this number grows during a fetch.
+    /// Returns `Ok` if the volume has all models and tokenizers of `job`, as far as `extent` requires. Otherwise
+    /// returns the number of bytes that the volume has so far; this number grows during a fetch.
     ///
     /// # Errors
-    /// If a URI is invalid.
+    /// Returns an error if a URI is invalid.
     pub fn fetched(
         &self,
         job: &PipelineJob,

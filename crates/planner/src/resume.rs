@@ -11,7 +11,8 @@ impl JobConfig {
     /// checkpoints.
     ///
     /// # Errors
-    /// If the job has more replicas than gradient blocks, or a length in epochs for a streamed corpus.
+    /// Returns an error if the job has more replicas than gradient blocks, or a length in epochs for a streamed corpus.
+    /// A gradient block is a fixed group of microbatches whose gradients are added in a fixed order.
     pub fn resuming(&self, recorded: &Value) -> Result<JobConfig, StageError> {
         let mut config = self.clone();
         if self.training.gradient_blocks.is_none() {

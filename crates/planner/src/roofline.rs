@@ -36,8 +36,9 @@ pub fn gpu_names() -> [&'static str; GPUS.len()] {
     GPUS.map(|gpu| gpu.name)
 }
 
-/// Returns the fraction of the peak that an operation reaches, in FLOP/s or, for elementwise operations, in bytes per
-/// second. The fractions were measured on an H200 with the shapes of a model of 1.2 billion parameters (docs/GPUS.md).
+/// Returns the fraction of the device's peak that an operation reaches: of the peak FLOP/s or, for elementwise
+/// operations, of the peak memory bandwidth. The fractions were measured on an H200 with the shapes of a model of 1.2
+/// billion parameters (docs/GPUS.md).
 fn reached(kind: OperationKind) -> f64 {
     match kind {
         OperationKind::Product => 0.71,
@@ -51,10 +52,10 @@ fn reached(kind: OperationKind) -> f64 {
 /// gradients again for their norm.
 const UPDATE_BYTES: f64 = 34.0;
 
-/// The predicted work and time of the operations with one name, over a step of all layers.
+/// The predicted work and time of all operations with the same name, summed over a step of the whole model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OperationCost {
-    /// Seconds: the larger of the time for FLOPs and the time for bytes.
+    /// The seconds. An operation takes the larger of the time for its FLOPs and the time for its bytes.
     pub seconds: f64,
     /// Seconds of the memory-bound operations, whose bytes take longer than their FLOPs.
     memory_seconds: f64,
@@ -94,7 +95,8 @@ impl Roofline {
     /// Predicts a job's times on GPUs of the model `name`.
     ///
     /// # Errors
-    /// If the name is unknown, or the job is not in bf16, the only type with measured fractions of the peaks.
+    /// Returns an error if the name is unknown, or if the job is not in bf16, the only type with measured fractions of
+    /// the peaks.
     pub fn new(config: &JobConfig, architecture: &dyn Architecture, name: &str) -> Result<Roofline, StageError> {
         let gpu = GPUS.into_iter().find(|gpu| gpu.name == name).zip(peak_flops(name, Precision::BFloat16));
         let Some((gpu, peak_flops)) = gpu else {
@@ -193,8 +195,8 @@ mod tests {
         let (roofline, layers, microbatches) = roofline(&[("training.precision", "BFloat16")]).unwrap();
         let all: Vec<OperationCost> = roofline.costs.values().copied().collect();
         let flops: f64 = all.iter().map(|cost| cost.flops).sum();
-        // for each matrix product of attention's forward pass, MFU counts two of the backward pass; attention computes
-        // 2.5
+        // for each matrix product of attention's forward pass, MFU counts two products in the backward pass, but
+        // attention computes 2.5
         let attention = roofline.costs["attention"].flops;
         let counted = flops - attention + attention * 3.0 / 3.5;
         assert!((counted / roofline.step_flops - 1.0).abs() < 1e-9, "{counted} of {}", roofline.step_flops);

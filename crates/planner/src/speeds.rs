@@ -1,4 +1,4 @@
-//! The speeds of a job's stages: those that a plan assumes, and those that steps have measured.
+//! The speeds of a job's stages: the speeds that a plan assumes, and the speeds that were measured during steps.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::StageEnv;
@@ -31,7 +31,7 @@ impl Machines {
     /// assumed.
     ///
     /// # Errors
-    /// If a speed is not finite, or not above zero.
+    /// Returns an error if a speed is not finite, or not above zero.
     pub fn new(speeds: &[f64], link_bytes_per_second: Option<f64>) -> Result<Machines, SpeedError> {
         let fastest = speeds.iter().copied().reduce(f64::max).unwrap_or(1.0);
         Ok(Machines { speeds: RankSpeeds::new(speeds)?, fastest, link_bytes_per_second })
@@ -57,11 +57,12 @@ struct AttemptSpeeds {
 }
 
 /// Returns the speeds that the first group of this attempt measured. With other speeds, a later group could assign
-/// other layers to a stage, and the stage's memory checkpoints would be unusable. The job's folder on the volume
-/// therefore stores the speeds for later groups. If the volume is full, a later group measures the speeds again.
+/// other layers to a stage, and the stage's memory checkpoints (copies of its state at the next stage) would be
+/// unusable. The job's folder on the volume therefore stores the speeds for later groups. If the volume is full, a
+/// later group measures the speeds again.
 ///
 /// # Errors
-/// If this group no longer holds `fence`.
+/// Returns an error if this group no longer holds `fence`.
 pub fn attempt_speeds(
     config: &JobConfig,
     env: &StageEnv,

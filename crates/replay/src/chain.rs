@@ -1,5 +1,5 @@
-//! The check of a record against its receipts, without training a step. A record that passes may still contain wrong
-//! results. Only a replay can find them.
+//! Checks the record of a run against its receipts, without training a step. A receipt is a hash over the results of
+//! all steps so far. A record that passes the check may still contain wrong results, which only a replay can find.
 
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::differences;
@@ -40,7 +40,7 @@ fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<ReplayDiffer
 fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Option<ReplayDifference> {
     let [from, step] = [before, after].map(|checkpoint| checkpoint.manifest.step);
     let different = differences(&after.manifest.metadata.identity, &before.manifest.metadata.identity);
-    // a job with more steps may have another decay of the learning rate
+    // a job that was extended by more steps may also have another decay of the learning rate
     let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension));
     if let Some(d) = different {
         let text = |value: Option<serde_json::Value>| value.map_or_else(|| "absent".into(), |value| value.to_string());
@@ -64,8 +64,8 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
     })
 }
 
-/// Returns the first checkpoint whose receipt differs from the receipt of the lines. Skips checkpoints without a
-/// receipt.
+/// Finds the first checkpoint whose receipt differs from the receipt computed from the lines of `metrics.jsonl`. Skips
+/// checkpoints without a receipt.
 fn first_receipt_mismatch(record: &RunRecord) -> Option<ReplayDifference> {
     let with_receipt = |checkpoint: &&RecordedCheckpoint| !checkpoint.state.receipt.is_missing();
     let first = record.checkpoints.iter().find(with_receipt)?;

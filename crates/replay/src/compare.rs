@@ -1,4 +1,5 @@
-//! The first difference between the record of steps and a replay of them. Numbers are compared bit for bit.
+//! Finds the first difference between the record of steps and a replay of these steps. Numbers are compared bit for
+//! bit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,8 +36,8 @@ pub fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) -> Option
     })
 }
 
-/// Returns the first field in which two records of a step differ, as the end of a sentence. Measurements and the choice
-/// of evaluated steps may differ.
+/// Returns the first field in which two records of a step differ, as the end of a sentence about the step. Ignores
+/// measurements, such as times, and ignores the held-out loss unless both records have one.
 fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<String> {
     let differs = |name: &str, in_record: Option<f64>, in_replay: Option<f64>| {
         let bits = |value: Option<f64>| value.map(f64::to_bits);
@@ -46,7 +47,7 @@ fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<Stri
     };
     let [r, h] = [recorded, replayed];
     let evaluated = r.evaluation_loss.is_some() && h.evaluation_loss.is_some();
-    // the sentence shows a 32-bit loss with the digits of its type
+    // formats the loss as `f32`, because it would have more digits as `f64`
     let loss = || {
         let [in_record, in_replay] =
             [r, h].map(|record| record.loss.map_or_else(|| "none".into(), |loss| loss.to_string()));
@@ -126,7 +127,8 @@ pub fn compare_checkpoints(
     })
 }
 
-/// Returns the first difference between the result of a run and the result of a replay to its last step.
+/// Returns the first difference between the result of a run and the result of a replay that ends at the run's last
+/// step.
 pub fn compare_results(recorded: &RunSummary, replayed: &RunSummary) -> Option<ReplayDifference> {
     let hashes = |result: &RunSummary| {
         [

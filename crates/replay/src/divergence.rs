@@ -1,5 +1,5 @@
-//! The point at which two runs diverge: the first checkpoint by bisection, and the first tensor of a step in the order
-//! of computation.
+//! Finds the point at which two runs diverge: the first checkpoint that differs, by bisection, and the first tensor of
+//! a step that differs, in the order of computation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,8 +42,8 @@ pub fn first_divergent_tensor(ones: &[(String, Tensor)], others: &[(String, Tens
     })
 }
 
-/// Returns the position of a tensor in the order of computation: first the weights, then the layers from first to last,
-/// then the gradients from last to first.
+/// Returns the position of a tensor in the order of computation: first the weights, then the outputs of the layers from
+/// first to last, then the gradients of the outputs from last to first, then the gradients of the weights.
 fn moment(name: &str) -> (u8, i64, String) {
     let layer = |last: i64| match name.strip_prefix("layer.") {
         Some(rest) => rest.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(last),

@@ -1,4 +1,5 @@
-//! The dumped tensors of a replayed step. Each stage writes one file, and a reader combines the files of all stages.
+//! The dumped tensors of a replayed step. Each stage writes one file, and [`read_dump`] combines the files of all
+//! stages.
 
 use std::path::{Path, PathBuf};
 

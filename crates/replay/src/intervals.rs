@@ -1,4 +1,4 @@
-//! The intervals of a run between its checkpoints, and a random choice of them.
+//! The intervals of a run between its checkpoints, and a random sample of these intervals.
 
 use std::fmt;
 
@@ -20,8 +20,8 @@ impl fmt::Display for Interval {
     }
 }
 
-/// Returns the intervals of a run of `last` steps with checkpoints of `steps`, ascending. The last interval ends at the
-/// last step, even without a checkpoint.
+/// Returns the intervals of a run of `last` steps that has checkpoints at the ascending `steps`. The last interval ends
+/// at the last step, even if this step has no checkpoint.
 pub fn intervals(steps: &[u64], last: u64) -> Vec<Interval> {
     let mut ends: Vec<u64> = steps.iter().copied().filter(|step| *step > 0).collect();
     ends.extend((ends.last().copied().unwrap_or(0) < last).then_some(last));

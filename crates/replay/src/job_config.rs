@@ -1,4 +1,4 @@
-//! The configuration of a recorded job, and the notes about its waits.
+//! The configuration of a recorded job, and notes that explain waits, such as a wait for the hub.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use stagecoach_engine::StageError;
 use stagecoach_planner::{JobConfig, RemoteModels};
 use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
-/// Returns the configuration of `job`. The settings of its hub models come from the commits that the job's folder
-/// `recorded_in` records.
+/// Returns the configuration of `job`. The settings of the job's hub models come from the commits that are recorded in
+/// the job's folder, `recorded_in`.
 ///
 /// # Errors
 /// If the job is invalid, or the settings can't be fetched.

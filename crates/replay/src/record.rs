@@ -43,7 +43,7 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// Whether the job holds out the last sequences of each source, as jobs of older versions do.
+    /// Whether the job holds out the last sequences of each source, as jobs of older Stagecoach versions do.
     pub(crate) fn holds_out_last_sequences(&self) -> bool {
         self.checkpoints.last().is_some_and(|newest| recorded_last_sequences(&newest.manifest.metadata.identity))
     }
@@ -124,13 +124,13 @@ impl RunRecord {
         self.folder.ancestors().nth(depth.unwrap_or(1)).unwrap_or(&self.folder).to_owned()
     }
 
-    /// Returns the newest checkpoint before `step`, or `None` if the run trained the step from the initial weights.
-    /// Steps count from 1.
+    /// Returns the newest checkpoint before `step`, or `None` if the record has no earlier checkpoint and a replay must
+    /// begin with the initial weights. Steps count from 1.
     pub fn newest_before(&self, step: u64) -> Option<&RecordedCheckpoint> {
         self.checkpoints.iter().rev().find(|checkpoint| checkpoint.manifest.step < step)
     }
 
-    /// The checkpoint of `step`.
+    /// Returns the checkpoint of `step`, if the record has it.
     pub fn checkpoint(&self, step: u64) -> Option<&RecordedCheckpoint> {
         self.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step == step)
     }

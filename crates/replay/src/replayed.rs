@@ -29,8 +29,8 @@ use super::job_config::job_config;
 use super::record::{RecordedCheckpoint, RunRecord};
 use super::scratch::Scratch;
 
-/// The options of a stage in a replay, beyond the contract of a pod. The argument `--replay` of `stagecoach stage` has
-/// them.
+/// The options that a stage has only in a replay, beyond the contract of a stage's process. The launcher passes them as
+/// JSON in the argument `--replay` of `stagecoach stage`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReplayOptions {
     /// The tensors to write.
@@ -156,8 +156,8 @@ pub fn replay(
     Ok(Ok(Replayed { steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result, scratch }))
 }
 
-/// Returns the job of the replay: the run's job, which ends with step `until`, saves only that step, and has `stages`
-/// stages.
+/// Returns the job of the replay: the run's job, changed so that it ends with step `until`, saves a checkpoint only of
+/// that step, and has `stages` stages.
 fn replayed_job(
     record: &RunRecord,
     base: Option<&RecordedCheckpoint>,
@@ -197,7 +197,7 @@ fn replayed_job(
         }
         let rate = &mut training.learning_rate;
         match (base, record.checkpoints.last()) {
-            // the checkpoint records the decay
+            // the checkpoint from which the replay starts records the decay
             (Some(_), _) => rate.decay_steps = None,
             (None, Some(RecordedCheckpoint { state, .. })) => {
                 if let Some(extension) = state.extensions.iter().find(|extension| extension.from < until) {
@@ -251,8 +251,8 @@ fn other_identity(
     .map_err(StageError::from)?;
     let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
     let here: Value = config.identity(&prepared, &dataset);
-    // this compares with the newest checkpoint, whose job is replayed, and with the checkpoint from which the replay
-    // starts
+    // the identity is compared with two checkpoints: the newest one, whose job is replayed, and the one from which the
+    // replay starts
     let found = [Some(recorded), base.map(|base| &base.manifest)].into_iter().flatten().find_map(|manifest| {
         let different = differences(&here, &manifest.metadata.identity);
         let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension))?;

@@ -1,6 +1,6 @@
 //! The scratch folder of a replay, which is a job's folder. A job's files must be below the workspace, so this folder
-//! is in a hidden folder of the workspace. It has symbolic links to the files of the initial checkpoint, which the
-//! replay only reads.
+//! is in a hidden folder of the workspace. The scratch folder has symbolic links to the files of the checkpoint from
+//! which the replay starts. The replay only reads these files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use stagecoach_launcher::{INITIAL_MODEL, JobFolder, JobLock, REMOTE_FILES, REMOT
 
 use super::record::RecordedCheckpoint;
 
-/// The folder of the scratch folders. It is hidden, so that no pattern of a corpus matches it.
+/// The folder that contains the scratch folders. It is hidden, so that no pattern of a corpus matches it.
 const SCRATCH: &str = ".replay";
 
 /// A locked scratch folder. Dropping this value removes the folder.
@@ -84,7 +84,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // the call deletes links, not their targets; if it fails, a later replay removes the folder
         let _ = fs::remove_dir_all(self.folder.root());
-        // the call fails while other replays run
+        // the call fails while the folders of other replays are in the parent
         let _ = fs::remove_dir(&self.parent);
     }
 }
@@ -93,7 +93,7 @@ impl Drop for Scratch {
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let Ok(folder) = JobFolder::open(&entry.path(), None) else { continue };
-        // another replay has just created a folder without a process id, and will lock it
+        // if the folder has no process id, another replay has just created the folder and will lock it
         let Some(_lock) = folder.lock_holder().and_then(|_| JobLock::acquire(&folder).ok()) else { continue };
         let _ = fs::remove_dir_all(folder.root());
     }

@@ -9,8 +9,8 @@ use super::eta::EtaEstimator;
 use super::save_failures::SaveFailures;
 use super::{BestEvaluation, DataWait, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 
-/// Formats a run's events in order. The state of the formatter is the run's number of steps, the step times for the
-/// ETA, and the last reported tenth of the preparation.
+/// Formats a run's events in order. The formatter remembers the run's number of steps, the step times for the ETA, the
+/// last reported tenth of the preparation, and the failed saves since the last successful save.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EventFormatter {
     steps: u64,

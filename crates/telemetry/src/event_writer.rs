@@ -52,7 +52,7 @@ impl EventWriter {
             None => serde_json::to_string(event).ok(),
         };
         let (Some(text), Some(writer)) = (text, &mut output.writer) else { return };
-        // a single write keeps output of other threads and processes to the same pipe out of the line
+        // other threads and processes write to the same pipe; a single write keeps their output out of the line
         let written = writer.write_all(format!("{text}\n").as_bytes()).and_then(|()| writer.flush());
         if let Err(error) = written {
             tracing::warn!("the reader of this stage's events has closed the pipe ({error}); training continues");

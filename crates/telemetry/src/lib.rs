@@ -1,8 +1,8 @@
 //! The output of a run for users: events, metrics, progress, the loss curve, the final report. The crate makes no
 //! decisions. `event` defines the events of stages, `event_writer` writes events, and `event_formatter` and
 //! `progress_display` show events. `metrics_file` stores the record of each step. `export` serves status and metrics in
-//! the cluster, and sends telemetry to collectors. At the end of a run, users see `curve` and `run_report`. The report
-//! has the `data_wait` of all steps.
+//! the cluster, and sends telemetry to collectors. At the end of a run, `curve` draws the loss curve and `run_report`
+//! formats the report, which contains the `data_wait` of all steps.
 
 pub mod curve;
 mod data_wait;

@@ -59,14 +59,14 @@ pub struct MetricsFile {
 }
 
 impl MetricsFile {
-    /// Prepares a file with the lines of the old file up to `from_step`. A run that resumes therefore keeps the records
-    /// of the steps before it. The line of `from_step` gets `evaluation`, if that is set. The first
-    /// [`MetricsFile::flush`] creates the file in `temporary_folder` and renames it to `path`. A crash therefore leaves
-    /// the old file or the new one. A group that has lost the fence can't replace the file of a newer group, because
-    /// the folder of the lost group no longer exists.
+    /// Prepares a file with the lines of the old file up to `from_step`, so that a run that resumes after `from_step`
+    /// keeps the records of the earlier steps. If `evaluation` is set, the line of `from_step` gets this evaluation.
+    /// The first [`MetricsFile::flush`] creates the file in `temporary_folder` and renames it to `path`. A crash
+    /// therefore leaves the old file or the new one. A group that has lost the fence (the right to commit) can't
+    /// replace the file of a newer group, because the `temporary_folder` of the lost group no longer exists.
     ///
     /// # Errors
-    /// Fails if the old file can't be read, or a line before its last is not a record.
+    /// Fails if the old file can't be read, or a line before the last line is not a record.
     pub fn new(
         path: &Path,
         temporary_folder: &Path,
@@ -93,7 +93,8 @@ impl MetricsFile {
         })
     }
 
-    /// Appends the line of a step. If the write fails, the line stays pending, and the next call writes both lines.
+    /// Appends the line of a step. If the write fails, the line stays pending, and the next call writes it together
+    /// with the next line.
     ///
     /// # Errors
     /// Fails if the volume fails.

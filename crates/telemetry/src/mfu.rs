@@ -1,5 +1,5 @@
-//! Model FLOPs utilization: the time that a step's matrix products and attention take at the peak of the GPUs, divided
-//! by the duration of the step.
+//! Model FLOPs utilization: the time that a step's matrix products and attention would take at the peak FLOP/s of the
+//! GPUs, divided by the duration of the step.
 
 use stagecoach_api::job::Precision;
 

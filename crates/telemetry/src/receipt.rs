@@ -10,16 +10,16 @@ use crate::json_paths::json_by_path;
 /// The prefix of the hashed data. With this prefix, a receipt differs from any other hash of the same bytes.
 const DOMAIN: &[u8] = b"stagecoach receipt 1";
 
-/// The field of the identity that may change when a job gets more steps. The receipt leaves the field out: the chain
-/// contains the learning rates of the steps, which the field affects.
+/// The field of the identity that may change when a job gets more steps. The receipt leaves the field out, because the
+/// chain contains the effect of the field: the learning rate of each step.
 const EXTENDED: &str = "training.learningRate.decaySteps";
 
 /// The hash chain up to a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
-    /// The number of steps before the first covered step. The number is above 0 if a version without receipts trained
-    /// these steps.
+    /// The number of steps before the first covered step. The number is above 0 if a version of Stagecoach without
+    /// receipts trained these steps.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub after: u64,
     /// The BLAKE3 hash, in hex, of the identity and every covered step. The text is empty if there is no receipt.

@@ -38,7 +38,7 @@ impl<W: Write> EventFile<W> {
         self.last_step
     }
 
-    /// Writes an event that makes TensorBoard discard the steps after `step`. Training has resumed from `step`.
+    /// Writes an event that makes TensorBoard discard the steps after `step`, because training has resumed from `step`.
     ///
     /// # Errors
     /// Returns the writer's error.

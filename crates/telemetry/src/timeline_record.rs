@@ -1,5 +1,5 @@
-//! A measured step in `metrics.jsonl`. Its record has all data for a drawing, a simulation, and advice on shorter
-//! steps.
+//! The timeline of a measured step in `metrics.jsonl`. The record contains all data that is needed to draw the step, to
+//! simulate it, and to advise how to make steps shorter.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{
@@ -17,8 +17,8 @@ pub struct TimelineRecord {
     /// empty if no chunk is split.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<usize>,
-    /// FLOPs per microbatch of the actions F, I and W. The first item is for the embedding, the last for the head with
-    /// the loss, and the items between for the layers.
+    /// FLOPs per microbatch of the actions F (forward), I (backward of the input) and W (backward of the weights). The
+    /// first item is for the embedding, the last for the head with the loss, and the items between for the layers.
     pub work: Vec<[f64; 3]>,
     /// The actions and their times, by stage.
     pub stages: Vec<StageTimes>,
@@ -62,7 +62,7 @@ impl TimelineRecord {
     /// Returns the timeline of the measured step.
     ///
     /// # Errors
-    /// Returns a description of the error if [`TimelineRecord::new`] did not write the record.
+    /// Returns a description of the error if the record is not in the form that [`TimelineRecord::new`] creates.
     pub fn timeline(&self) -> Result<Timeline, String> {
         let stage = |times: &StageTimes| {
             if times.actions.len() != times.seconds.len() {
@@ -77,8 +77,8 @@ impl TimelineRecord {
         Ok(Timeline::new(spans, Vec::new()))
     }
 
-    /// Returns the programs that were executed. They are the recorded computations as a schedule, to which lowering
-    /// adds the communication.
+    /// Reconstructs the programs that were executed. The recorded computations are the schedule, to which lowering adds
+    /// the communication.
     ///
     /// # Errors
     /// Fails if the actions are not a schedule.
@@ -125,8 +125,8 @@ impl TimelineRecord {
     }
 }
 
-/// The number of the newest records on which advice is based. The advice averages over several steps because single
-/// steps are noisy.
+/// The largest number of records on which advice is based, the newest ones. The advice averages over several steps
+/// because single steps are noisy.
 const ADVICE_RECORDS: usize = 10;
 
 /// The fewest records from which the stages' speeds are computed.

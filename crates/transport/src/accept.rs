@@ -1,6 +1,6 @@
 //! Accepts the links that end at this stage. The stage reads from all connections concurrently, so that a silent peer
 //! does not delay the other links. The stage closes a connection without an answer if the peer is not the sender of a
-//! missing link.
+//! link that is still missing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -67,7 +67,7 @@ pub(super) fn accept(
     let context = gpu.map(|gpu| gpu.context);
     let mut accepted = Accepted::default();
     let failed = |e: io::Error| LinkError::from_io(format_args!("stage {} could not accept a link", config.rank), &e);
-    // a shortage in this process is fatal, and the peer causes any other error
+    // a shortage of resources in this process is fatal, and any other error comes from the peer
     let unless_own = |error: io::Error| if local_shortage(&error).is_some() { Err(failed(error)) } else { Ok(()) };
     config.listener.set_nonblocking(true).map_err(failed)?;
     config.interrupt.add(&config.listener).map_err(failed)?;
@@ -117,7 +117,7 @@ pub(super) fn accept(
 /// Checks a greeting, and opens the carrier of its link's payloads.
 ///
 /// # Errors
-/// If the peer is not the sender of a missing link. The text is the reason.
+/// If the peer is not the sender of a link that is still missing. The text of the error is the reason.
 fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
     let Greeting { link, ring, communicator } = greeting;
     if !config.link_ids.contains(link) || link.to != config.rank {

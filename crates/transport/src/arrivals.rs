@@ -1,4 +1,5 @@
-//! Tensors that have arrived over a link. The program may request them in another order.
+//! Tensors that have arrived over a link. The program may request the tensors in another order than that of their
+//! arrival.
 
 use std::sync::mpsc;
 
@@ -7,8 +8,8 @@ use tch::Tensor;
 
 use crate::{LinkError, LinkId};
 
-/// A posted tensor, and the time at which the link filled it. On a GPU, this time may be an event that is not complete
-/// yet.
+/// A tensor that was posted for a receive, and the time at which the link filled it. On a GPU, this time may be an
+/// event that is not complete yet.
 #[derive(Debug)]
 pub(crate) struct ArrivedTensor {
     pub(crate) tag: usize,

@@ -21,7 +21,8 @@ pub struct LinksConfig<'a> {
     pub group: String,
     /// The group's secret. The stage refuses peers that do not have the secret.
     pub secret: &'a GroupSecret,
-    /// The callback for every connection that the stage closes because the peer is not the sender of a missing link.
+    /// The callback for every connection that the stage closes because the peer is not the sender of a link that is
+    /// still missing.
     pub on_rejected: &'a (dyn Fn() + Sync),
     /// The listener at `addresses[rank]`.
     pub listener: TcpListener,
@@ -99,12 +100,12 @@ pub(super) struct LinksGpu {
     pub(super) context: CudaContext,
     /// The stage's endpoint for NCCL; `None` if the links do not use NCCL.
     pub(super) endpoint: Option<Endpoint>,
-    /// The reason why the links do not use NCCL, with the transport Auto.
+    /// With the transport Auto, the reason why the links do not use NCCL.
     pub(super) without_nccl: Option<String>,
 }
 
-/// The number of boundary tensors, or parts of a state, that fit into a ring. With this number, a sender rarely waits
-/// for its receiver.
+/// The number of boundary tensors, or parts of other tensors, that fit into a ring, which is the shared memory of a
+/// link. With this number, a sender rarely waits for its receiver.
 const PAYLOADS_IN_RING: usize = 4;
 
 /// Returns the size of a link's ring in bytes, a multiple of the page size. Both ends compute the same size.
@@ -122,9 +123,9 @@ fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
     bytes.next_multiple_of(4096)
 }
 
-/// Returns the number of bytes that either end of a link holds: the ring, if the transport uses one, and one tensor
-/// that waits to be sent or has been received. The gradient of a tied weight is not counted, because it exists only at
-/// the end of a step.
+/// Returns the number of bytes that each end of a link holds: the ring, if the transport uses one, and one tensor that
+/// waits to be sent or has been received. The gradient of a tied weight is not counted, because it exists only at the
+/// end of a step.
 pub fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_bytes: u64) -> u64 {
     let ring = match transport {
         Transport::Tcp => 0,

@@ -37,7 +37,7 @@ pub(super) struct Dialer<'a> {
 }
 
 impl Dialer<'_> {
-    /// Connects a link. If the link uses a communicator, returns it with the communicator, which is not connected yet.
+    /// Connects a link. If the link uses NCCL, returns the link's communicator, which is not connected yet.
     pub(super) fn dial(&mut self, link: LinkId) -> Result<Option<NewCommunicator>, LinkError> {
         let Dialer { config, deadline, .. } = *self;
         let address = &config.addresses[link.to];

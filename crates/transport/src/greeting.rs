@@ -25,7 +25,8 @@ pub(super) struct Greeting {
     pub(super) link: LinkId,
     /// Shared memory that the sender has created, if any.
     pub(super) ring: Option<AnnouncedRing>,
-    /// The identifier of the NCCL communicator for all tensors from the sender to this rank, if the sender has a GPU.
+    /// The identifier of the NCCL communicator for all tensors from the sender to the receiving rank, if the sender can
+    /// use NCCL for this link.
     pub(super) communicator: Option<Vec<u8>>,
 }
 

@@ -1,5 +1,5 @@
-//! The fixed header of a payload: its tag, element type and shape. The bytes follow, in the stream or in
-//! shared memory.
+//! The fixed header of a payload: its tag, element type and shape. The bytes of the payload follow the header in the
+//! stream, or are in shared memory.
 
 use tch::{Kind, Tensor};
 
@@ -20,8 +20,8 @@ fn code(kind: Kind) -> u8 {
 /// The description of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Identifies the tensor on its link, as `tag` in `torch.distributed.send` does: the microbatch, the index of a
-    /// gradient or weight among replicas, or for a state the low bits of the step.
+    /// The identifier of the tensor on its link, like `tag` in `torch.distributed.send`: the microbatch, the index of a
+    /// gradient or weight between replicas, or the low bits of the step for a stage's state.
     pub(super) tag: u32,
     pub(super) kind: Kind,
     pub(super) shape: Vec<i64>,

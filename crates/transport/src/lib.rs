@@ -1,8 +1,8 @@
 //! Tensors between stages: one link per direction between two neighbouring chunks on different stages. A thread per
 //! link writes, so that a send blocks the computation only while too many earlier tensors have not left the stage. A
-//! stage posts its receives ahead, and a thread per link reads into memory that is already allocated. A payload travels
-//! in the TCP stream, in memory that both processes map (`shm`), or from GPU to GPU (`nccl`). Links accept and return
-//! tensors on the stage's device. If a carrier needs host memory, the link copies the tensors.
+//! stage posts its receives in advance, and a thread per link reads into memory that is already allocated. A payload
+//! travels in the TCP stream, in memory that both processes map (`shm`), or from GPU to GPU (`nccl`). Links accept and
+//! return tensors on the stage's device. If a carrier needs host memory, the link copies the tensors.
 
 mod accept;
 mod arrivals;
@@ -40,7 +40,7 @@ pub enum LinkError {
     /// The connection to the peer is broken, for example because the peer's process has ended.
     #[error("{0}")]
     Broken(String),
-    /// Both processes live, but they disagree about the payload.
+    /// Both processes are alive, but they disagree about the payload.
     #[error("{0}")]
     Mismatch(String),
     /// The GPU of this stage or its driver failed. The failure would recur in a new group.
@@ -49,10 +49,11 @@ pub enum LinkError {
     /// This machine lacks a resource that the transport needs.
     #[error("{0}")]
     Unavailable(String),
-    /// This process lacks a resource for a call, such as another open file. The peer is not the cause.
+    /// A system call failed because this process lacks a resource, such as a file descriptor. The peer is not the
+    /// cause.
     #[error("{0}")]
     Local(String),
-    /// The peer's process lives, but this stage can't reach it.
+    /// The peer's process is alive, but this stage can't reach it.
     #[error("{0}")]
     Unreachable(String),
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{Edge, Placement, Replica};
 
-/// The kind of tensors that a link carries. A boundary has the number of the chunk before it.
+/// The kind of tensors that a link carries. A boundary between two chunks has the number of the earlier chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LinkPayload {
     /// Activations from chunk `boundary` to `boundary + 1`.
@@ -32,7 +32,8 @@ pub enum LinkPayload {
 }
 
 impl LinkPayload {
-    /// Whether the payload's tensors are on the stage's device. Copies of a state and audited work are in host memory.
+    /// Whether the payload's tensors are on the stage's device. Copies of a stage's state, and the inputs of audited
+    /// work, are in host memory.
     pub(super) fn is_on_device(self) -> bool {
         match self {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied | LinkPayload::Replicas => {
@@ -55,10 +56,10 @@ impl LinkPayload {
     }
 }
 
-/// The number of f32 elements in one part of a state: 2 MiB.
+/// The number of f32 elements in one part of a tensor: 2 MiB.
 pub(super) const STATE_PART_ELEMENTS: i64 = 1 << 19;
 
-/// Identifies one directed link between two ranks.
+/// The identifier of one directed link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LinkId {
     /// The rank that sends.
@@ -81,7 +82,7 @@ impl LinkId {
         Some(LinkId { from, to, payload })
     }
 
-    /// Returns the link on which a rank sends copies of its state to their holder.
+    /// Returns the link on which a rank sends copies of its state to the rank that holds them.
     pub fn state_copy(rank: usize, ring: PeerRing) -> LinkId {
         LinkId { from: rank, to: ring.holder(rank), payload: LinkPayload::PeerCopy }
     }
@@ -101,7 +102,7 @@ impl LinkId {
         LinkId { from, to, payload: LinkPayload::Replicas }
     }
 
-    /// Returns this link of a pipeline of `stages` stages, in one of its replicas.
+    /// Returns the link in `replica` that corresponds to this link of a single pipeline with `stages` stages.
     #[must_use]
     pub fn in_replica(self, replica: Replica, stages: usize) -> LinkId {
         LinkId { from: replica.rank(self.from, stages), to: replica.rank(self.to, stages), ..self }

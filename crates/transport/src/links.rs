@@ -15,7 +15,7 @@ pub struct Links {
     pub receivers: BTreeMap<LinkId, Receiver>,
     /// The outgoing links that use a stream because shared memory was not available, and the reasons.
     pub without_ring: BTreeMap<LinkId, String>,
-    /// The reason why a stage with a GPU has no links over NCCL, with the transport Auto.
+    /// With the transport Auto, the reason why a stage with a GPU has no links over NCCL.
     pub without_nccl: Option<String>,
     /// The GPU in whose memory the stage's tensors are.
     pub gpu: Option<CudaContext>,
@@ -65,13 +65,14 @@ impl Links {
 
     /// Closes all links, so that every wait at the peers fails. A background thread first sends the queued tensors,
     /// which may take until their receivers notice the end of the group. After this call, no stream fills a posted
-    /// tensor, so that the next group may use its memory.
+    /// tensor, so that the next group may use the tensor's memory.
     pub fn close(&mut self) {
         let (streams, receivers) =
             std::mem::take(&mut self.receivers).into_iter().partition(|(_, receiver)| receiver.is_stream());
         let mut closed = std::mem::take(self);
         closed.receivers = receivers;
-        // NCCL is closed first, because its receives may block the GPU and therefore the copies of the streams
+        // the links over NCCL begin to close first, because their receives may block the GPU, and with it the copies of
+        // the links over streams
         std::thread::spawn(move || drop(closed));
         drop::<BTreeMap<_, _>>(streams);
     }

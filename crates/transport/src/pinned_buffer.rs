@@ -13,7 +13,7 @@ pub(super) struct PinnedBuffer {
     stream: CudaStream,
     /// The pinned memory, as large as the largest tensor so far.
     memory: HostTensor,
-    /// The event after the last copy from or to the memory.
+    /// The event that completes after the last copy from or to the memory.
     in_use: Option<Arc<CudaEvent>>,
 }
 
@@ -36,7 +36,7 @@ impl PinnedBuffer {
         Ok(on_host)
     }
 
-    /// Returns a tensor of the same shape and dtype in host memory. The caller fills it and copies it by
+    /// Returns a tensor of the same shape and dtype in host memory. The caller fills this tensor and passes it to
     /// [`write`](Self::write).
     pub(super) fn memory_for(&mut self, tensor: &Tensor) -> Result<Tensor, CudaError> {
         self.wait()?;
@@ -47,7 +47,8 @@ impl PinnedBuffer {
         Ok(self.memory.narrow(0, 0, bytes).view_dtype(tensor.kind()).view_as(tensor))
     }
 
-    /// Copies `on_host` to the GPU tensor `tensor` once the event `free` is complete. Returns an event after the copy.
+    /// Copies `on_host` to the GPU tensor `tensor` once the event `free` is complete. Returns an event that completes
+    /// after the copy.
     pub(crate) fn write(
         &mut self,
         tensor: &Tensor,

@@ -39,7 +39,7 @@ impl Mapping {
         self.0.len()
     }
 
-    /// Returns the two segments that hold `length` bytes from ring position `at`.
+    /// Returns the offsets and lengths of the two segments that hold `length` bytes from ring position `at`.
     fn segments(&self, at: u64, length: usize) -> [(usize, usize); 2] {
         let offset = (at % self.bytes() as u64) as usize;
         let first = length.min(self.bytes() - offset);
@@ -68,7 +68,7 @@ impl RingIdentity<'_> {
         blake3::hash(format!("{group}\n{link}\n{nonce}\n{bytes}").as_bytes()).into()
     }
 
-    /// Returns the ring's path while the ring has a name.
+    /// Returns the path of the ring's file, which exists as long as the ring has a name.
     pub(super) fn path(&self) -> PathBuf {
         let group = blake3::hash(self.group.as_bytes()).to_hex();
         let ring = blake3::hash(&self.mark()).to_hex();
@@ -98,7 +98,7 @@ pub(super) fn remove_abandoned() -> io::Result<()> {
         if path.file_name().is_none_or(|name| !name.to_string_lossy().starts_with(PREFIX)) {
             continue;
         }
-        // the file has been removed, or belongs to another user
+        // the call fails if the file has been removed, or belongs to another user
         let Ok(file) = open_existing(&path) else { continue };
         if file.metadata()?.uid() == geteuid().as_raw()
             && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -120,7 +120,7 @@ fn open_existing(path: &Path) -> io::Result<File> {
 pub(super) struct NamedRing {
     mapping: Mapping,
     name: RingName,
-    /// The file of the ring, locked to show that the process lives.
+    /// The file of the ring, locked to show that the process is alive.
     _file: File,
 }
 
@@ -132,12 +132,13 @@ impl NamedRing {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(&path)?;
             let name = RingName(path.clone());
             flock(&file, FlockOperation::LockExclusive)?;
-            // a process that found the file before it was locked has removed the file as abandoned
+            // another process may have found the file before it was locked, and removed it as abandoned; the loop then
+            // tries again
             if file.metadata()?.nlink() == 1 {
                 break (file, name);
             }
         };
-        file.set_permissions(Permissions::from_mode(FILE_MODE))?; // the umask has no effect
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?; // the umask does not affect this call
         // the memory is allocated here, so that a full /dev/shm is an error of this call and not a later SIGBUS
         fallocate(&file, FallocateFlags::empty(), 0, ring.file_bytes())?;
         file.write_all_at(&ring.mark(), ring.bytes as u64)?;
@@ -199,15 +200,15 @@ pub(super) struct RingReader {
 pub(super) enum RingLookup {
     /// The sender's ring.
     Ring(RingReader),
-    /// There is no such file, or it can't be mapped: the two ends share no memory.
+    /// There is no file at the ring's path, or it can't be mapped: the two ends share no memory.
     None,
     /// The file is not the sender's ring, for the reason in the text.
     Other(String),
 }
 
 impl RingReader {
-    /// Maps `ring`, if the file under its name is the file that its sender created. The checks use the open file, which
-    /// no process can replace.
+    /// Maps `ring`, if the file at the ring's path is the file that the sender created. The checks use the open file,
+    /// which no process can replace.
     pub(crate) fn open(ring: &RingIdentity) -> RingLookup {
         let file = match open_existing(&ring.path()) {
             Ok(file) => file,
@@ -229,8 +230,8 @@ impl RingReader {
         let mut rest = into;
         for (offset, length) in self.ring.segments(self.read, total) {
             let (now, later) = rest.split_at_mut(length);
-            // SAFETY: the range lies in the mapping. The writer has announced the range, so that it is written and will
-            // not change.
+            // SAFETY: the range lies in the mapping. The writer wrote the range before the announcement, and does not
+            // change it before this reader returns the space.
             unsafe { std::ptr::copy_nonoverlapping(self.ring.0.as_mut_ptr().add(offset), now.as_mut_ptr(), length) };
             rest = later;
         }

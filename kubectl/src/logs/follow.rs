@@ -25,11 +25,11 @@ struct Line {
 }
 
 /// Writes the log lines of the job's pods until the job is over or stopped. Pods of replaced stages and of new attempts
-/// are included. `shown` has, for each pod, the time of the last line that is already shown. The lines are in the order
-/// in which they arrive, and `show` formats each line.
+/// are included. `shown` contains, for each pod, the time of the last line that is already shown. The function writes
+/// lines in the order in which they arrive, and `show` formats each line.
 ///
 /// # Errors
-/// Returns the error of kubectl, or an error if the reader of `out` has closed it.
+/// Returns the error of kubectl, or an error if the reader of `out` has closed the output.
 pub(crate) fn follow(
     kubectl: &Kubectl,
     name: &str,
@@ -39,7 +39,8 @@ pub(crate) fn follow(
 ) -> anyhow::Result<()> {
     let (sender, received) = channel();
     let mut readers: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
-    // the names of the ended pods: one read of their log is complete
+    // The names of the pods that had ended before the read of their log began. Such a read returns the whole log, so no
+    // further read is needed.
     let mut ended = BTreeSet::new();
     loop {
         // get the job before the pods: if the job is over, the reads below return all lines

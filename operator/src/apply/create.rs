@@ -1,5 +1,5 @@
-//! Creates the objects of a job. The operator never modifies an existing object of the same name that the job does not
-//! own.
+//! Creates the objects of a job. If an object of the same name exists and the job does not own it, the operator does
+//! not modify that object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -16,7 +16,8 @@ use crate::observe::{BlockingReason, OwnedObject};
 /// Creates `object`, unless it exists already. Returns the stored object.
 ///
 /// # Errors
-/// Returns `Rejected` if the API server rejects the object, or if an object that the job does not own has its name.
+/// Returns `Rejected` if the API server rejects the object, or if an object that the job does not own has the same
+/// name.
 pub(crate) async fn create_owned<T: DeserializeOwned>(
     api: &JsonApi,
     job: &JobReference,
@@ -31,7 +32,7 @@ pub(crate) async fn create_owned<T: DeserializeOwned>(
                 None => Err(kube::Error::Api(status).into()),
             }
         }
-        // 403: quota, pod security or missing permission; 400, 422: the template gives an invalid object
+        // 403: quota, pod security or missing permission; 400, 422: the pod template makes the object invalid
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
             let reason = match status.message.contains("exceeded quota") {
                 true => condition_reason::QUOTA_EXCEEDED.to_owned(),
@@ -77,8 +78,8 @@ pub(super) async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> 
     Err(ApplyError::Rejected(BlockingReason { reason: condition_reason::NAME_TAKEN.into(), message }))
 }
 
-/// Creates `object`, or updates an existing object that differs in one of the labels or spec fields of `object`. With
-/// `create_first`, the function tries to create the object before it looks for an existing one.
+/// Creates `object`. If the object exists already and differs from `object` in a label or spec field that `object`
+/// sets, updates it. With `create_first`, the function tries to create the object before it looks for an existing one.
 ///
 /// # Errors
 /// Returns the same errors as [`create_owned`].

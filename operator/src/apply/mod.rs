@@ -1,4 +1,5 @@
-//! Applies the decided actions. Every write is idempotent, so a crash between two writes is harmless.
+//! Applies the actions that `lifecycle::decide` has decided. Every write is idempotent, so a crash between two writes
+//! is harmless.
 
 mod create;
 mod pod_group_discovery;
@@ -54,16 +55,16 @@ pub(crate) struct ApplyContext<'a> {
     pub clients: &'a Clients,
     /// The PodGroup APIs that the cluster serves.
     pub pod_group_discovery: &'a PodGroupDiscovery,
-    /// The known objects of all jobs, without pods.
+    /// The known Services, NetworkPolicies and ConfigMaps of all jobs.
     pub owned_objects: &'a OwnedObjects,
     /// The reads of pod logs that are in progress.
     pub log_tails: &'a LogTails,
-    /// The placement that the job's queue has admitted, or the reason why the queue has admitted none. `None` for a job
-    /// without a queue, and if the actions create no pod.
+    /// The placement of the pods that the job's queue has admitted, or the reason why no placement is possible. `None`
+    /// for a job without a queue, and for actions that create no pod.
     pub placement: Option<&'a Result<PodSetPlacements, BlockingReason>>,
     /// The peers in the jobs' NetworkPolicies.
     pub peers: PolicyPeers<'a>,
-    /// The trainer's image of a job whose pod template names no image, unless `kept_image` has one.
+    /// The trainer's image if the pod template names no image and `kept_image` is `None`.
     pub default_image: &'a str,
     /// The image that the job keeps because training has progressed with this image.
     pub kept_image: Option<&'a str>,
@@ -72,7 +73,7 @@ pub(crate) struct ApplyContext<'a> {
 }
 
 impl ApplyContext<'_> {
-    /// Returns the known state of an object that the API server returned.
+    /// Returns the state that the operator remembers of `stored`, an object that the API server returned.
     fn known(&self, stored: &impl OwnedObject) -> KnownObject {
         KnownObject::new(stored, self.clients.field_manager())
     }
@@ -131,7 +132,7 @@ pub(crate) async fn apply(
                 let removed = context.pods.of_attempt(attempt).filter(is_one);
                 delete_pods(context, removed, with_grace_period(SPARE_GRACE_SECONDS)).await?;
             }
-            // the kubelet sends SIGKILL after the grace period
+            // nothing to do: the kubelet sends SIGKILL after the grace period
             AttemptAction::KillInstances { .. } => {}
         }
         if created.is_start_rejected() {
@@ -144,7 +145,7 @@ pub(crate) async fn apply(
 /// Separates a rejection from other errors. The inner error is the reason why the API server rejected an object.
 ///
 /// # Errors
-/// Returns the error of the API if the API server gave no decision about the object.
+/// Returns the error of the API if the API server neither accepted nor rejected the object.
 fn rejected(result: Result<(), ApplyError>) -> kube::Result<Result<(), BlockingReason>> {
     match result {
         Ok(()) => Ok(Ok(())),
@@ -158,14 +159,14 @@ fn with_grace_period(seconds: u64) -> DeleteParams {
     DeleteParams::default().grace_period(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
-/// Deletes the pods of a finished job that still run although their trainer has exited, because a sidecar must not hold
-/// resources. A pod without such a sidecar stays, so that users can read its log.
+/// Deletes the pods of a finished job in which a sidecar still runs after the trainer has exited, so that the sidecar
+/// holds no resources. A pod whose containers have all ended stays, so that users can read its log.
 pub(crate) async fn delete_lingering_pods(context: &ApplyContext<'_>) -> kube::Result<()> {
     let lingering = context.pods.all.iter().filter(|pod| pod.has_exited() && !pod.ends_by_itself);
     delete_pods(context, lingering, DeleteParams::default()).await
 }
 
-/// Deletes the existing pods among `pods`. An exited pod is deleted too, unless its log is being read.
+/// Deletes each of `pods` that is neither deleted nor being deleted, except an exited pod whose log is being read.
 async fn delete_pods(
     context: &ApplyContext<'_>,
     pods: impl Iterator<Item = &ObservedPod>,
@@ -179,7 +180,7 @@ async fn delete_pods(
         // delete only this pod, not a later pod of the same name
         params.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
         match context.clients.pods.delete(&pod.name, &params).await {
-            // another pod has the name
+            // the UID differs: another pod has the name now
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             other => other,
         }

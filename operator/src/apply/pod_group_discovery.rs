@@ -15,7 +15,7 @@ use crate::sync::lock;
 /// remove a scheduler.
 const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
 
-/// The PodGroup APIs that the cluster serves, cached.
+/// A cache of the PodGroup APIs that the cluster serves.
 #[derive(Debug, Default)]
 pub(crate) struct PodGroupDiscovery(Mutex<Option<(Instant, Vec<PodGroupApi>)>>);
 

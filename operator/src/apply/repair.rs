@@ -35,7 +35,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
         differs.then(|| Repair::Restore(ChangedObject { kind, name: name.to_owned(), changed_by }))
     };
     let remove = |kind, name: &str| known(kind, name).map(Repair::Remove);
-    // `start` creates the objects of an attempt that is being created
+    // while an attempt is being created, `start` creates its objects, so they need no repair
     let runs = matches!(state.attempt_phase, AttemptPhase::Running { all_created: true, .. });
     let is_draining = state.attempt_phase == AttemptPhase::Draining;
     let is_over = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
@@ -63,10 +63,10 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
     [service, policy, config_map].into_iter().flatten().collect()
 }
 
-/// Makes one repair of this attempt's objects.
+/// Makes one repair. An object that is restored is built for `attempt`.
 ///
 /// # Errors
-/// Returns the error of the API server. Returns `Rejected` if an object that the job does not own has the name.
+/// Returns the error of the API server. Returns `Rejected` if an object that the job does not own has the same name.
 pub(crate) async fn repair(context: &ApplyContext<'_>, attempt: Attempt, repair: &Repair) -> Result<(), ApplyError> {
     let ApplyContext { job, clients, .. } = *context;
     let reference = &job.reference;

@@ -17,8 +17,8 @@ use super::{ApplyContext, ApplyError};
 use crate::build::{self, AttemptObjects, AttemptTemplate, JobReference, PodRole, build};
 use crate::clients::Clients;
 
-/// Creates the missing objects of attempt `number` and the missing pods of `incarnations`, a map from rank to
-/// incarnation.
+/// Creates the missing objects of attempt `number` and the missing pods of `incarnations`, which maps each rank to the
+/// number of the pod that runs the rank: 0 for the first pod, and a higher number for each replacement.
 pub(super) async fn start(
     context: &ApplyContext<'_>,
     number: u64,
@@ -26,7 +26,8 @@ pub(super) async fn start(
     incarnations: &BTreeMap<u32, u32>,
 ) -> Result<(), ApplyError> {
     let ApplyContext { job, pods, clients, .. } = *context;
-    // when stages are replaced or replicas are added, the attempt's objects exist already
+    // only `StartAttempt` includes the first pod of rank 0; when stages are replaced or replicas are added later, the
+    // attempt's objects exist already
     let is_new = incarnations.get(&0) == Some(&0);
     let is_first = number == 1 && is_new;
     let attempt = Attempt { mesh, ..job.desired().attempt(number) };
@@ -37,8 +38,8 @@ pub(super) async fn start(
         template = template.with_job_file_of(before);
     }
     let template = create_objects(context, &template, is_new).await?;
-    // delete older attempts before creating the pods: once all pods exist, `lifecycle` does not decide StartAttempt
-    // again
+    // delete older attempts before creating the pods: once all pods exist, `lifecycle` does not decide `StartAttempt`
+    // again, and a failed deletion would not be repeated
     delete_attempts(clients, &job.reference, older).await?;
     let exists = |instance| pods.of_attempt(number).any(|pod| pod.instance_id() == Some(instance));
     let instances = incarnations.iter().map(|(&rank, &incarnation)| InstanceId { rank, incarnation });
@@ -62,8 +63,8 @@ pub(super) async fn attempt_template(
 }
 
 /// Creates the objects of an attempt except its pods. An object may exist already; unless the attempt `is_new`, all
-/// objects usually exist. Returns the stored template, because an earlier call may have stored a template from an older
-/// spec, or by another version of the operator.
+/// objects usually exist. Returns the stored template, because an earlier call may have stored a template that was
+/// built from an older spec, or by another version of the operator.
 async fn create_objects(
     context: &ApplyContext<'_>,
     template: &AttemptTemplate,
@@ -74,7 +75,8 @@ async fn create_objects(
     let has_policy = job.manifest.spec.network_policy.mode != NetworkPolicyMode::None;
     let peers = has_policy.then_some(peers);
     let is_first = template.number == 1 && is_new;
-    // Both patterns destructure without `..`, so that each kind of object is created by one of the two parts.
+    // The two patterns of `AttemptObjects` in this function have no `..`, so that the compiler reports a new kind of
+    // object that this function does not handle.
     let AttemptObjects { service, network_policy, config_map, pod_group: _ } = build(reference, template, peers);
     let policy = async {
         let Some(policy) = network_policy else { return Ok(()) };
@@ -111,7 +113,7 @@ pub(super) async fn start_spares(
 ) -> Result<(), ApplyError> {
     let ApplyContext { job, pods, clients, .. } = *context;
     let name = build::attempt_name(&job.reference, attempt);
-    // `repair` restores a ConfigMap that another client has deleted
+    // without the ConfigMap, create no spare now: another client has deleted the ConfigMap, and `repair` restores it
     let Some(stored) = get_owned(&clients.config_maps, &job.reference, &name).await? else { return Ok(()) };
     let stored = serde_json::from_value(stored).map_err(kube::Error::SerdeError)?;
     let template = AttemptTemplate::from_config_map(&stored)?;

@@ -27,8 +27,8 @@ pub(crate) struct AttemptTemplate {
     pub(crate) number: u64,
     /// The attempt's stages and replicas.
     pub(crate) mesh: Mesh,
-    /// The number of pods that a gang scheduler starts together. For an elastic job, these are the pods of its fewest
-    /// replicas.
+    /// The number of pods that a gang scheduler starts together. For an elastic job, this is the number of pods of its
+    /// smallest number of replicas.
     pub(crate) gang_size: u32,
     /// The revision of the spec that the attempt runs; `None` if an older operator stored the template.
     pub(crate) revision: Option<u64>,
@@ -42,7 +42,7 @@ pub(crate) struct AttemptTemplate {
     pub(crate) credentials: Option<String>,
     /// The API of the attempt's PodGroup; `None` if pods are scheduled one by one.
     pub(crate) pod_group_api: Option<PodGroupApi>,
-    /// The nodes on which the attempt's pods must not run, because a stage on them has computed a wrong result.
+    /// The nodes on which a stage has computed a wrong result. The attempt's pods must not run on these nodes.
     pub(crate) excluded_nodes: BTreeSet<String>,
     /// The placement by Kueue; `None` for a job without a queue.
     pub(crate) placement: Option<PodSetPlacements>,
@@ -85,8 +85,9 @@ impl AttemptTemplate {
         })
     }
 
-    /// Returns the template with the job file of an earlier attempt, because the image of that attempt can read this
-    /// job file. If the revisions of the attempts differ, the template keeps its job file.
+    /// Returns this template with the job file of `earlier`, an attempt whose image this attempt keeps: the image can
+    /// read that job file. The fields that may differ between two attempts keep their values in this template. If the
+    /// revisions of the two attempts differ, the template keeps its own job file.
     pub(crate) fn with_job_file_of(self, earlier: &AttemptTemplate) -> AttemptTemplate {
         let same = self.revision.is_some() && self.revision == earlier.revision;
         let kept = same.then(|| job_file::carried_over(&earlier.job_file, &self.job_file)).flatten();
@@ -177,7 +178,7 @@ impl AttemptTemplate {
     }
 }
 
-/// Returns the number of pods that an attempt needs at least to train.
+/// Returns the smallest number of pods with which an attempt can train.
 fn gang_size(spec: &PipelineJobSpec, mesh: Mesh) -> u32 {
     let replicas = if spec.elastic.is_some() { spec.min_data_parallel() } else { mesh.data_parallel };
     Mesh { data_parallel: replicas.min(mesh.data_parallel), ..mesh }.ranks()

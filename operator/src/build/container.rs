@@ -1,4 +1,5 @@
-//! The trainer's container: environment and paths of the contract, and restricted security by default.
+//! The trainer's container: the environment variables and paths of `stagecoach_api::contract`, the contract between the
+//! operator and a trainer, and a restricted security context by default.
 
 use k8s_openapi::api::core::v1::{
     Capabilities, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
@@ -50,7 +51,8 @@ pub(super) fn trainer_container(
     container.into()
 }
 
-/// Whether the pod may read the corpus: stage 0 of any replica may lead its group, and a spare may become stage 0.
+/// Whether the pod may have to read the corpus, which the leader of a group reads. Stage 0 of any replica may become
+/// the leader, and a spare may become such a stage 0.
 fn reads_corpus(attempt: &AttemptTemplate, role: PodRole) -> bool {
     match role {
         PodRole::Stage(InstanceId { rank, .. }) => attempt.mesh.stage(rank) == 0,
@@ -91,7 +93,7 @@ fn security_context() -> SecurityContext {
     }
 }
 
-/// Returns the variables of the contract. The kubelet sets the values of the pod's IP address and UID.
+/// Returns the environment variables of the contract. The kubelet sets the values of the pod's IP address and UID.
 fn environment(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> Vec<EnvVar> {
     let (rank, incarnation, spare) = match role {
         PodRole::Stage(InstanceId { rank, incarnation }) => (rank, incarnation, None),

@@ -11,7 +11,8 @@ use stagecoach_api::job::{DataSpec, NetworkPolicySpec, PipelineJobSpec, PodTempl
 /// The fields of the spec that may differ between two attempts of one revision.
 const PER_ATTEMPT_FIELDS: [&str; 4] = ["stages", "dataParallel", "elastic", "restart"];
 
-/// Returns the job file of an attempt with the processes of `mesh`. The file is JSON, and therefore also YAML.
+/// Returns the job file of an attempt with the stages and replicas of `mesh`. The file is JSON, and therefore also
+/// YAML.
 ///
 /// # Errors
 /// Returns an error if JSON can't represent a number of the job.

@@ -42,7 +42,7 @@ pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) ->
     all.into()
 }
 
-/// The keys that identify the items of a list of a pod's spec.
+/// The keys that may identify the items of a list in a pod's spec, in the order in which they are tried.
 const ITEM_KEYS: [&str; 3] = ["mountPath", "devicePath", "name"];
 
 /// Returns `value` with `change` applied. Objects are merged field by field, and lists by the key that identifies their

@@ -1,5 +1,5 @@
-//! Constructs the Kubernetes objects of an attempt. The construction is pure: the same job and attempt template give
-//! the same objects.
+//! Constructs the Kubernetes objects of an attempt, which is one start of all stages of a job. The construction is
+//! pure: the same job and attempt template give the same objects.
 
 mod attempt_template;
 mod container;

@@ -26,7 +26,7 @@ pub struct JobReference {
 pub(crate) enum PodRole {
     /// A stage.
     Stage(InstanceId),
-    /// The spare with this number. A spare may replace a lost stage, in the same pod.
+    /// The spare with this number. A spare that replaces a lost stage keeps its pod.
     Spare(u32),
 }
 
@@ -62,7 +62,7 @@ impl PodRole {
     pub(crate) fn from_labels(labels: &BTreeMap<String, String>) -> Option<PodRole> {
         let number = |label: &str| labels.get(label).and_then(|value| value.parse().ok());
         match number(RANK_LABEL).or_else(|| number(STAGE_LABEL)) {
-            // pods of an older operator have no label of an incarnation
+            // pods that an older operator created have no incarnation label
             Some(rank) => {
                 Some(PodRole::Stage(InstanceId { rank, incarnation: number(INCARNATION_LABEL).unwrap_or(0) }))
             }

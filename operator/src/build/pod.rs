@@ -1,4 +1,4 @@
-//! Builds the pod of a stage or of a spare: the user's template with the additions of the contract.
+//! Builds the pod of a stage or of a spare: the user's pod template with the operator's additions.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,12 @@ const NO_EVICTION_ANNOTATIONS: [(&str, &str); 2] =
 pub(super) const CONFIG_VOLUME: &str = "stagecoach-config";
 pub(super) const WORKSPACE_VOLUME: &str = "workspace";
 
-/// A pod of an attempt. The spec stays the JSON that the user wrote, and only the operator's additions are typed. As a
-/// `PodSpec`, the spec would lose each field that is newer than k8s-openapi. The CRD may come from a newer Kubernetes
-/// than the operator.
+/// A pod of an attempt. The spec stays the JSON that the user wrote, and only the operator's additions are typed. A
+/// typed `PodSpec` would drop each field that this version of k8s-openapi does not have, and the CRD may have the
+/// fields of a newer Kubernetes.
 pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
-/// Returns the pod of an attempt that is created as `role`.
+/// Returns the pod of `attempt` for `role`.
 pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> StagePod {
     let template = &template_of(attempt, role);
     let mut spec = object(template.get("spec"));
@@ -103,7 +103,7 @@ pub(crate) fn template_of_stage(pod_template: &Map<String, Value>, stage: Option
     all
 }
 
-/// Returns the pod's security context. Fields that the template sets take precedence.
+/// Returns the default security context of a pod. Fields that the template sets take precedence.
 fn security_context() -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
@@ -148,8 +148,8 @@ pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     template.insert("spec".into(), spec.into());
 }
 
-/// Returns the problem of a valid job without a volume. On one machine, a folder suffices. In a cluster, the pods need
-/// a shared volume.
+/// Returns the problem of a job that is valid on one machine, where a folder suffices, but has no volume that its pods
+/// can share in a cluster.
 pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
     is_missing.then(|| {
@@ -160,7 +160,8 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// Returns the problem of a valid job for GPUs that requests no GPU. A pod gets only the GPUs that it requests.
+/// Returns the problem of an otherwise valid job that trains on GPUs but requests none. A pod gets only the GPUs that
+/// it requests.
 pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     let wants_gpu = spec.training.as_ref().is_some_and(|training| training.device == Device::Cuda);
     let asks = |container: &Map<String, Value>| {
@@ -177,7 +178,8 @@ pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// Returns the message about a valid job whose stages get more GPUs than they use. A custom trainer may use all GPUs.
+/// Returns a message about a valid job whose pods request more GPUs than the one that a stage uses. A job with a custom
+/// trainer gets no message, because its trainer may use all GPUs.
 pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     let uses_gpu = spec.trainer.kind == TrainerType::BuiltIn
         && spec.training.as_ref().is_some_and(|training| training.device != Device::Cpu);
@@ -215,9 +217,9 @@ fn has_workspace(spec: &PipelineJobSpec) -> bool {
     spec.storage.persistent_volume_claim.is_some() || mounts.into_iter().any(|m| m["mountPath"] == WORKSPACE_PATH)
 }
 
-/// Returns the claim with the folder of a job of the built-in trainer, and the path of the workspace in the claim. `""`
-/// is the root of the claim. Returns `None` if the workspace is not on a claim, or if the trainer is not the built-in
-/// one.
+/// Returns the PersistentVolumeClaim that holds the workspace of a job with the built-in trainer, and the path of the
+/// workspace in this claim; `""` is the root of the claim. Returns `None` if the workspace is not on a claim, or if the
+/// trainer is not the built-in one.
 pub(crate) fn workspace_claim(spec: &PipelineJobSpec) -> Option<(String, String)> {
     if spec.trainer.kind != TrainerType::BuiltIn {
         return None;

@@ -31,7 +31,7 @@ pub(crate) type PodGroup = Object<PodGroupSpec, NotUsed>;
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum PodGroupSpec {
-    /// A PodGroup of Kubernetes' own API; the used fields are the same in all its versions.
+    /// A PodGroup of Kubernetes' own API; the fields that the operator uses are the same in all versions of this API.
     Native(Box<NativePodGroupSpec>),
     /// A PodGroup of Volcano's or the scheduler-plugins' API.
     #[serde(rename_all = "camelCase")]

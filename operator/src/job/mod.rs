@@ -46,7 +46,7 @@ pub(crate) struct ParsedJob {
     revision: u64,
 }
 
-/// The grant of the queue of a job.
+/// The grant of a job's queue: whether the job may run, and with how many pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// Whether the job may run.
@@ -116,8 +116,8 @@ pub(crate) fn is_managed_here(object: &RawPipelineJob) -> bool {
 /// Returns the status, or the default status if no status was written.
 ///
 /// # Errors
-/// Returns `Status` if the status can't be parsed. The operator must not treat such a status as unwritten, because it
-/// would start the job again from attempt 1.
+/// Returns `Status` if the status can't be parsed. The operator must not treat such a status as unwritten, because the
+/// operator would then start the job again from attempt 1.
 pub(crate) fn status(object: &RawPipelineJob) -> Result<PipelineJobStatus, InvalidJob> {
     let status: Option<PipelineJobStatus> = serde_json::from_str(object.status()).map_err(|error| {
         InvalidJob::Status(format!(
@@ -181,8 +181,8 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     let reference = reference(object);
     let generation = meta.generation.unwrap_or_default();
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
-    // for the same generation, keep the revision: a version of the operator with another hash must not restart the
-    // attempt
+    // if the attempt runs this generation of the spec, keep the attempt's revision: a version of the operator that
+    // computes another hash must not restart the attempt
     let revision = if same { state.attempt.revision } else { revision(&manifest.spec) };
     // do not validate a spec that already runs: another version of the operator may have accepted it by other rules
     let runs =
@@ -202,7 +202,7 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, runs, demand, grant, revision })
 }
 
-/// An attempt and the incarnations of its stages, after the operator has observed all pods of the attempt.
+/// An attempt of which the operator has observed all pods, and the incarnations of its stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreatedAttempt {
     attempt: u64,
@@ -217,7 +217,8 @@ impl CreatedAttempt {
 }
 
 impl ParsedJob {
-    /// Marks all pods of an attempt as created, because the status may not record this fact yet.
+    /// Marks all pods of the current attempt as created, if `created` is this attempt. The status may not record this
+    /// fact yet.
     pub(crate) fn mark_all_created(&mut self, created: &CreatedAttempt) {
         let is_same_attempt = *created == CreatedAttempt::of(&self.state);
         match &mut self.state.attempt_phase {

@@ -16,7 +16,8 @@ use crate::build::kueue::{Demand, Workload, condition_type, next_workload_number
 /// A write to a Workload of the job.
 #[derive(Clone, Debug)]
 pub(crate) enum WorkloadAction {
-    /// Creates the n-th Workload. The Workload is a slice with other counts if it replaces a Workload.
+    /// Creates the Workload with this number. If it replaces a Workload, the new Workload is a Workload slice with
+    /// other counts.
     Create { number: u64, replaced: Option<Arc<Workload>> },
     /// Makes the job the owner of a Workload that another controller has created for the job.
     Adopt(Arc<Workload>),
@@ -49,9 +50,9 @@ pub(crate) struct QueueInputs {
     pub(crate) outcome: Option<(bool, String)>,
     /// Whether the job has no attempt, and none of its pods may still use resources.
     pub(crate) has_stopped: bool,
-    /// Whether pods of an earlier mesh, beyond the grant of the queue, may still use resources.
+    /// Whether pods beyond the grant of the queue may still use resources, such as the pods of an earlier mesh.
     pub(crate) exceeds_grant: bool,
-    /// Whether Kueue has Workload slices turned off, so that the operator treats an elastic job like any job.
+    /// Whether Kueue has Workload slices turned off, so that the operator treats an elastic job like any other job.
     pub(crate) slices_are_off: bool,
     /// Whether the job trains.
     pub(crate) is_running: bool,
@@ -99,7 +100,8 @@ pub(crate) fn actions(
     }
 }
 
-/// Returns the writes for a job that is admitted for the pods of its demand, or for another number of pods.
+/// Returns the writes for a job whose Workload `holder` is admitted, for the pods of the job's demand or for another
+/// number of pods.
 fn of_holder(
     demand: &Demand,
     holder: &Arc<Workload>,
@@ -137,13 +139,14 @@ fn replaces(holder: &Workload, other: &Workload) -> bool {
     replaced.is_some() && replaced == other.metadata.name.as_deref()
 }
 
-/// Finishes a Workload that the admitted slice replaces, as Kueue does if slices are enabled.
+/// Returns the write that finishes a Workload that the admitted slice replaces. If slices are enabled, Kueue makes the
+/// same write.
 fn finish_replaced(holder: &Workload, other: &Arc<Workload>) -> WorkloadAction {
     let message = format!("Replaced by the workload slice {}", holder.name_any());
     WorkloadAction::Finish { workload: Arc::clone(other), reason: "WorkloadSliceReplaced", message }
 }
 
-/// Releases the quota of pods that the demand does not include, after these pods have stopped.
+/// Returns the write that releases the quota of pods that the demand does not include, after these pods have stopped.
 fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &QueueInputs) -> Option<WorkloadAction> {
     if demand.is_elastic && !situation.slices_are_off && !demand.has_counts(holder) {
         return (!situation.exceeds_grant).then(|| WorkloadAction::SetCounts(Arc::clone(holder)));
@@ -154,7 +157,7 @@ fn surplus(demand: &Demand, holder: &Arc<Workload>, situation: &QueueInputs) -> 
         let set = demand.pod_sets.iter().find(|set| set.name == stored.name);
         let wanted = set.map_or(0, |set| set.count(mesh.data_parallel, demand.granted_spares(holder)));
         let surplus = holder.admitted_count(stored).saturating_sub(wanted);
-        // Kueue rejects a smaller number while the reservation lasts
+        // while the reservation lasts, Kueue rejects a number below the stored number
         let count = surplus.max(holder.reclaimable_count(stored)).min(stored.count);
         if count > 0 {
             counts.insert(stored.name.clone(), count);
@@ -194,14 +197,15 @@ fn of_waiting(
             actions.extend(pods_ready(workload, false));
         }
     }
-    // create no second Workload: until the first is deleted, both would count against the quota
+    // create no second Workload: until the first Workload is deleted, both Workloads would count against the quota
     if unfinished.is_empty() {
         actions.push(WorkloadAction::Create { number, replaced: None });
     }
     actions
 }
 
-/// Releases a reservation. Removes a boost first, because a queued Workload with a boost would preempt other jobs.
+/// Returns the write that releases a reservation. If the Workload has a boost, returns the write that removes the boost
+/// first, because a queued Workload with a boost would preempt other jobs.
 pub(super) fn release(workload: &Arc<Workload>) -> WorkloadAction {
     let workload = Arc::clone(workload);
     match stored_boost(&workload) {
@@ -229,7 +233,7 @@ fn of_prebuilt(
     if workload.is_admitted() { reports(workload, situation) } else { Vec::new() }
 }
 
-/// Returns the reports about an admitted job.
+/// Returns the writes that report to Kueue whether the pods of an admitted job are ready, and its boost.
 fn reports(holder: &Arc<Workload>, situation: &QueueInputs) -> Vec<WorkloadAction> {
     let mut actions: Vec<WorkloadAction> = pods_ready(holder, situation.is_running).into_iter().collect();
     if situation.is_running {
@@ -249,7 +253,7 @@ fn stored_boost(workload: &Workload) -> u32 {
 
 pub(super) fn pods_ready(workload: &Arc<Workload>, is_ready: bool) -> Option<WorkloadAction> {
     let stored = workload.condition(condition_type::PODS_READY).map(|condition| condition.status == "True");
-    // a Workload that was never admitted has no such condition
+    // a Workload that was never admitted has no condition `PodsReady`
     let is_new = if is_ready {
         stored != Some(true)
     } else {
@@ -258,7 +262,8 @@ pub(super) fn pods_ready(workload: &Arc<Workload>, is_ready: bool) -> Option<Wor
     is_new.then(|| WorkloadAction::SetPodsReady { workload: Arc::clone(workload), is_ready })
 }
 
-/// Sets the priority class of the demand. While quota is reserved, Kueue accepts only another WorkloadPriorityClass.
+/// Returns the write that sets the priority class of the demand, if the Workload has another class. While quota is
+/// reserved, Kueue accepts only the change from one WorkloadPriorityClass to another.
 pub(super) fn set_priority(demand: &Demand, workload: &Arc<Workload>) -> Option<WorkloadAction> {
     let stored = workload.spec.priority_class_ref.as_ref().map(|class| (class.kind.as_str(), class.name.as_str()));
     let wanted = demand.priority_class.as_ref().map(|class| class.kind_and_name());

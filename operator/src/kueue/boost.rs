@@ -1,5 +1,5 @@
-//! The priority boost. Of two jobs with the same priority, Kueue preempts the job that saved last, because it loses
-//! least.
+//! The priority boost. Of two jobs with the same priority, Kueue preempts the job that saved most recently, because
+//! this job loses the least training.
 //!
 //! A running job gets a boost that grows with the time since its newest checkpoint. A waiting job has no boost, and so
 //! never preempts a running job of the same priority. The boost has few steps, because each change makes Kueue examine
@@ -7,10 +7,10 @@
 
 use stagecoach_lifecycle::UnixMillis;
 
-/// The largest boost. Priority classes must be further apart than this number.
+/// The largest boost. The values of two priority classes must differ by more than this number.
 pub(crate) const MAX_BOOST: u32 = 9;
 
-/// Returns the boost of a job whose newest checkpoint, or whose start, was at `since`. Each step of the boost lasts
+/// Returns the boost of a job that has trained without a new checkpoint since `since`. Each step of the boost lasts
 /// twice as long as the step before: 0 below one minute, 1 below two, 2 below four, and so on.
 pub(crate) fn boost(since: UnixMillis, now: UnixMillis) -> u32 {
     let minutes = now.0.saturating_sub(since.0) / 60_000;

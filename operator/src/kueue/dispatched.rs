@@ -1,5 +1,5 @@
-//! Decides the next writes to the Workload of a job that MultiKueue runs in another cluster. The operator keeps the
-//! Workload, and Kueue finishes the Workload when the copy of the job has ended.
+//! Decides the next writes to the Workload of a job that MultiKueue runs in another cluster. The operator creates and
+//! updates the Workload, and Kueue finishes it when the copy of the job in the other cluster has ended.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ pub(crate) struct RemoteJobState {
     pub(crate) is_suspended: bool,
     /// Whether the job is complete or has failed.
     pub(crate) has_ended: bool,
-    /// Whether the copy has no attempt. After an eviction, this also becomes true when the time for the save is over,
-    /// because the other cluster may be lost.
+    /// Whether the copy has no attempt. After an eviction, this also becomes true when the time in which the copy must
+    /// save is over, because the other cluster may be lost.
     pub(crate) has_stopped: bool,
     /// Whether the copy trains.
     pub(crate) is_running: bool,
@@ -30,8 +30,8 @@ pub(crate) fn dispatched_actions(
     situation: RemoteJobState,
 ) -> Vec<WorkloadAction> {
     let unfinished: Vec<&Arc<Workload>> = workloads.iter().filter(|workload| workload.is_unfinished()).collect();
-    // Kueue copies the end of the job before it finishes the Workload, but the watch of Workloads may be ahead of the
-    // watch of jobs
+    // Kueue copies the end of the job into the job's status before it finishes the Workload, but the watch of Workloads
+    // may be ahead of the watch of jobs
     let is_over = situation.has_ended || workloads.iter().any(|workload| workload.is_finished());
     if is_over {
         return Vec::new();
@@ -64,8 +64,8 @@ pub(crate) fn dispatched_actions(
     actions
 }
 
-/// Removes a Workload that the job does not need. The deletion of a reserved Workload would kill the copy. The operator
-/// therefore evicts the Workload first, and the copy saves and stops.
+/// Removes a Workload that the job does not need. If the Workload still had its reservation, its deletion would kill
+/// the copy of the job. The operator therefore evicts such a Workload first, so that the copy saves and stops.
 fn retire(workload: &Arc<Workload>, situation: RemoteJobState) -> Option<WorkloadAction> {
     if situation.has_stopped || !workload.has_reservation() {
         return Some(WorkloadAction::Delete(Arc::clone(workload)));

@@ -1,5 +1,5 @@
-//! The placement of admitted pods: node labels and tolerations of the assigned ResourceFlavors, the changes of
-//! admission checks, and the labels and annotations by which Kueue recognises the pods.
+//! The placement of admitted pods: node labels and tolerations of the assigned ResourceFlavors, the changes that
+//! admission checks demand, and the labels and annotations by which Kueue recognises the pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ pub(crate) fn flavors_of(workload: &Workload) -> BTreeSet<&String> {
 ///
 /// # Errors
 /// Returns a sentence if two parts of the admission contradict each other, or if an admission check contradicts the
-/// job.
+/// job's pod template.
 pub(crate) fn placement(
     workload: &Workload,
     flavors: &BTreeMap<String, FlavorSpec>,
@@ -55,7 +55,7 @@ pub(crate) fn placement(
         pods.labels.insert(CLUSTER_QUEUE_LABEL.into(), cluster_queue.clone());
         // a value of a label has at most 63 characters; the names of queues may be longer
         pods.labels.retain(|_, value| value.len() <= 63);
-        // several resources may have one flavor
+        // several resources may share a flavor
         let used: BTreeSet<&String> = assigned.flavors.values().collect();
         for flavor in used.into_iter().filter_map(|flavor| flavors.get(flavor)) {
             add(&mut pods.node_selector, &flavor.node_labels, &name)?;
@@ -78,8 +78,8 @@ pub(crate) fn placement(
     Ok(PodSetPlacements(placement))
 }
 
-/// Checks that the template does not contradict the changes of an admission check. Kueue's integrations for other jobs
-/// also start no job with a contradicting template.
+/// Checks that the template does not contradict the changes of an admission check. Kueue's integrations for other kinds
+/// of jobs also refuse to start a job whose template contradicts a check.
 fn agree(set: &PodSet, check: &str, update: &PodSetUpdate) -> Result<(), String> {
     let parts = [
         (("metadata", "labels"), &update.labels),
@@ -100,7 +100,7 @@ fn agree(set: &PodSet, check: &str, update: &PodSetUpdate) -> Result<(), String>
     Ok(())
 }
 
-/// Adds entries. Returns an error for a key with two values.
+/// Adds the entries of `added` to `all`. Returns an error if a key would have two values.
 fn add(all: &mut BTreeMap<String, String>, added: &BTreeMap<String, String>, workload: &str) -> Result<(), String> {
     for (key, value) in added {
         let before = all.insert(key.clone(), value.clone());

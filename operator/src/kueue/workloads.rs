@@ -26,12 +26,13 @@ struct Watch {
     /// The Workloads by namespace and name.
     all: BTreeMap<(String, String), Arc<Workload>>,
     has_listed: bool,
-    /// The Workloads of the list that is being read.
+    /// The namespaces and names of the Workloads in the list that is in progress.
     listed: HashSet<(String, String)>,
 }
 
 impl WorkloadCache {
-    /// Applies an event of the watch of `watched`. Returns the jobs whose Workloads have changed.
+    /// Applies an event of the watch of the namespace `watched`; `""` stands for all namespaces. Returns the jobs whose
+    /// Workloads have changed.
     pub(crate) fn apply(&self, watched: &str, event: Event<Workload>) -> Vec<JobReference> {
         let mut watches = lock(&self.watches);
         let watch = watches.entry(watched.to_owned()).or_default();
@@ -107,7 +108,7 @@ impl WorkloadCache {
         };
         let mut found: Vec<_> =
             of_namespace.map(|(_, workload)| workload).filter(|workload| is_own(workload)).cloned().collect();
-        // Workloads of the same second are in the order of their numbers
+        // Workloads that were created in the same second are in the order of their numbers
         let created = |workload: &Workload| workload.creation_timestamp().map(|time| time.0);
         found.sort_by_key(|workload| (created(workload), workload_number(job, workload)));
         Some(found)
@@ -115,7 +116,8 @@ impl WorkloadCache {
 }
 
 impl Watch {
-    /// Inserts a Workload, unless the known version is as new. Returns the job of an inserted Workload.
+    /// Inserts a Workload, unless the known version is the same or newer. Returns the job of the Workload if the
+    /// Workload was inserted.
     fn insert(&mut self, workload: Workload) -> Option<JobReference> {
         let version = |workload: &Workload| parse_resource_version(workload.resource_version().as_deref());
         let key = key(&workload);

@@ -74,8 +74,8 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             // without the hash, the Workload matches no demand, even if the user restores the previous spec
             let obsolete = |stored: &mut Value| stored["metadata"]["annotations"][POD_SETS_ANNOTATION] = "".into();
             update(clients, workload, Part::Spec, obsolete).await?;
-            // do not change the spec, not even by `active: false`: Kueue would delete the copy before the copy has
-            // saved
+            // evict by the status, and do not set `active` to false in the spec: Kueue would then delete the copy
+            // before the copy has saved
             update(clients, workload, Part::Status, |stored| {
                 let message = "the job no longer asks for these pods";
                 set_condition(stored, condition_type::EVICTED, true, "Obsolete", message);
@@ -113,8 +113,8 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
     }
 }
 
-/// Whether slices are enabled in Kueue. Kueue does not report this. Without slices, Kueue rejects smaller counts of a
-/// Workload with a reservation, so this function tries such a change in a dry run.
+/// Whether slices are enabled in Kueue. Kueue does not report whether they are. Without slices, Kueue rejects smaller
+/// counts of a Workload with a reservation, so this function tries such a change in a dry run.
 pub(crate) async fn slices_are_enabled(clients: &Clients, holder: &Workload) -> kube::Result<bool> {
     let Some(mut stored) = current(clients, holder).await? else { return Ok(true) };
     for set in stored["spec"]["podSets"].as_array_mut().into_iter().flatten() {
@@ -131,7 +131,8 @@ enum Part {
     Status,
 }
 
-/// Changes a part of a Workload, unless another Workload has taken the name. Returns the stored Workload.
+/// Changes a part of a Workload, unless another Workload has taken the name. Returns the stored Workload; `None` if
+/// nothing was changed.
 async fn update(
     clients: &Clients,
     workload: &Workload,
@@ -170,7 +171,8 @@ fn refused(name: &str, error: kube::Error) -> ApplyError {
     }
 }
 
-/// Sets the counts of `demand`. While quota is reserved, Kueue accepts only smaller counts and no other change.
+/// Sets the counts of `demand`. While quota is reserved, Kueue accepts only smaller counts, and no other change of the
+/// pod sets.
 fn set_counts(stored: &mut Value, demand: &Demand, sets: Vec<Value>) {
     let reserved =
         condition(stored, condition_type::QUOTA_RESERVED).is_some_and(|reserved| reserved["status"] == "True");
@@ -189,8 +191,8 @@ fn set_counts(stored: &mut Value, demand: &Demand, sets: Vec<Value>) {
 }
 
 /// Releases the reservation of an evicted Workload, as Kueue's integrations for other jobs do. After a preemption or
-/// the failure of a node, the Workload returns to the queue at once. After any other eviction, it returns when Kueue
-/// allows it.
+/// the failure of a node, the Workload returns to the queue at once. After any other eviction, Kueue decides when the
+/// Workload returns.
 fn release(stored: &mut Value) {
     let evicted = condition(stored, condition_type::EVICTED).filter(|evicted| evicted["status"] == "True").cloned();
     let Some(evicted) = evicted else { return };
@@ -207,7 +209,7 @@ fn release(stored: &mut Value) {
     }
 }
 
-/// Sets `PodsReady`, with the reasons of Kueue's integrations for other jobs.
+/// Sets `PodsReady`, with the reasons that Kueue's integrations for other kinds of jobs use.
 fn set_pods_ready(stored: &mut Value, is_ready: bool) {
     let before = condition(stored, condition_type::PODS_READY).cloned().unwrap_or_default();
     let recovers = before["reason"] == "WaitForRecovery" || before["reason"] == "Recovered";

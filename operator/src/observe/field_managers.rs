@@ -1,4 +1,4 @@
-//! Identifies the clients that write an object by their field managers. Each operator has a different field manager.
+//! Identifies, by their field managers, the clients that write an object. Each operator has a different field manager.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use kube::ResourceExt;
@@ -27,7 +27,7 @@ pub(crate) fn operator_of(manager: &str) -> Option<&str> {
     manager.strip_prefix(PREFIX)
 }
 
-/// Returns the field manager, except `own`, that wrote the object last; `None` if only `own` wrote the object.
+/// Returns the field manager other than `own` that wrote the object last; `None` if only `own` wrote the object.
 pub(super) fn other_writer(metadata: &ObjectMeta, own: &str) -> Option<String> {
     let others = entries(metadata, None).filter(|entry| entry.manager.as_deref() != Some(own));
     others.max_by_key(|entry| seconds(entry))?.manager.clone()
@@ -47,7 +47,7 @@ fn seconds(entry: &ManagedFieldsEntry) -> i64 {
 pub(crate) struct OtherOperators(PerJob<Vec<String>>);
 
 impl OtherOperators {
-    /// Stores the operators that write the status of a job, from a job that the watch delivered.
+    /// Stores the other operators that write the status of `job`, which the watch has delivered.
     pub(crate) fn read(&self, job: &RawPipelineJob, own: &str) {
         let (uid, others) = (job.uid().unwrap_or_default(), other_operators(&job.metadata, own));
         match others.is_empty() {
@@ -67,8 +67,8 @@ impl OtherOperators {
     }
 }
 
-/// Returns the operators except `own` that write the status. The function compares only times of the API server,
-/// because the operator's clock may be wrong.
+/// Returns the operators that write the status, except the operator with the field manager `own`. The function compares
+/// only times of the API server, because the operator's clock may be wrong.
 fn other_operators(metadata: &ObjectMeta, own: &str) -> Vec<String> {
     let all = || entries(metadata, Some("status"));
     let newest_own = all().filter(|entry| entry.manager.as_deref() == Some(own)).map(seconds).max();

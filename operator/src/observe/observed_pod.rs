@@ -19,8 +19,8 @@ use crate::build::{self, PodRole};
 pub(crate) struct ObservedPod {
     /// The role for which the pod was created.
     pub role: PodRole,
-    /// The stage to which a spare was promoted, if the stage is known. The field is not cached, because the spare's
-    /// responses report the stage.
+    /// The stage to which the group has promoted this spare, if the stage is known. The pod cache does not store this
+    /// field, because the spare's responses at `/status` report the stage.
     pub taken: Option<InstanceId>,
     /// The number of the pod's attempt.
     pub attempt: u64,
@@ -44,7 +44,8 @@ pub(crate) struct ObservedPod {
     pub address: Option<IpAddr>,
     /// The image of the trainer container.
     pub image: Option<String>,
-    /// Whether the pod's containers have ended. The kubelet then ends the sidecars among the init containers.
+    /// Whether the pod's containers have ended. The kubelet then ends the sidecars among the init containers, so that
+    /// the pod needs no deletion to end.
     pub ends_by_itself: bool,
     /// The container whose log shows why the pod failed.
     pub log_container: String,
@@ -52,7 +53,7 @@ pub(crate) struct ObservedPod {
     pub blocking_reason: Option<BlockingReason>,
     /// Whether the pod has a deletionTimestamp.
     pub terminating: bool,
-    /// Whether the pod was deleted. The cache keeps the pod only for its exit.
+    /// Whether the pod was deleted. The cache keeps a deleted pod only for its exit.
     pub deleted: bool,
     /// The time since which the pod is absent from lists while the watch has not delivered its deletion.
     pub(super) missing_since: Option<Instant>,
@@ -108,8 +109,8 @@ impl ObservedPod {
         }
     }
 
-    /// Whether both pods lead to the same decision. The comparison ignores resourceVersions. It also ignores conditions
-    /// and nodes, which the operator needs only after a failure.
+    /// Whether `self` and `other`, two observations of a pod, lead to the same decision. The comparison ignores
+    /// resourceVersions. It also ignores conditions and nodes, which the operator needs only after a failure.
     pub(super) fn decides_like(&self, other: &ObservedPod) -> bool {
         let compared =
             |pod: &ObservedPod| ObservedPod { version: 0, conditions: Vec::new(), node: None, ..pod.clone() };
@@ -137,8 +138,8 @@ impl ObservedPod {
         }
     }
 
-    /// Applies the responses of a spare to its pod. The responses are newer than the pod's readiness, because readiness
-    /// probes are seconds apart.
+    /// Applies the responses of a spare to its pod. The responses are newer than the readiness that the kubelet
+    /// reports, because readiness probes are seconds apart.
     pub(super) fn apply_polled(&mut self, polled: &PolledPod) {
         let runs = matches!(self.state, InstanceState::Starting | InstanceState::Ready);
         match (polled.stage, &polled.last) {
@@ -164,8 +165,8 @@ impl ObservedPod {
         Some(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
     }
 
-    /// Returns the pod as a spare; `None` if the pod is a stage. A deleted spare also gives `None`, because its exit
-    /// has no use.
+    /// Returns the pod as a spare; `None` if the pod is a stage. Also returns `None` for a deleted spare, because no
+    /// decision needs its exit.
     pub(super) fn spare_instance(&self) -> Option<SpareInstance> {
         let number = self.spare().filter(|_| self.taken.is_none() && !self.deleted)?;
         Some(SpareInstance { number, attempt: self.attempt, state: self.state.clone(), since: self.since })

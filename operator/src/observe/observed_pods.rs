@@ -26,8 +26,8 @@ pub(crate) struct ObservedPods {
     pub leader_status: Option<PolledStatus>,
     /// Whether the leader runs but does not answer requests.
     pub leader_is_silent: bool,
-    /// Whether the first response of a pod is missing and may arrive soon. The pod was created as a spare, and the
-    /// group may have promoted it.
+    /// Whether the first response of a pod that was created as a spare is missing and may arrive soon. The group may
+    /// have promoted this spare.
     pub awaits_spare_status: bool,
 }
 
@@ -87,7 +87,8 @@ impl ObservedPods {
         self.of_attempt(failure.attempt).find(|pod| pod.instance_id() == Some(instance))
     }
 
-    /// Returns the nodes of pods that have exited because an audit found their result to be wrong.
+    /// Returns the nodes of pods that have exited because an audit, in which another stage computes a result again, has
+    /// found the pod's result to be wrong.
     pub(crate) fn nodes_that_computed_wrong(&self) -> impl Iterator<Item = String> + '_ {
         let is_suspected = |pod: &&ObservedPod| match &pod.state {
             InstanceState::Exited(exit) => {
@@ -118,7 +119,7 @@ impl ObservedPods {
                 polled_uids.push(pod.uid.clone());
                 self.awaits_spare_status |= polled.is_awaited(pod.state == InstanceState::Ready);
             }
-            // the trainer reports this stage, so ignore a stage that can't exist
+            // the stage comes from the trainer's response, which may be wrong: ignore a stage that can't exist
             polled.stage =
                 polled.stage.filter(|(instance, _)| instance.rank < attempt.mesh.ranks() && instance.incarnation > 0);
             pod.apply_polled(&polled);
@@ -132,13 +133,14 @@ impl ObservedPods {
             .collect();
         if !statuses.is_empty() {
             let fence = |last: &Option<PolledStatus>| last.as_ref().map_or(0, |last| last.status.leader_fence);
-            // the leader holds the newest fence; before a fence exists, stage 0 of the first replica leads
+            // the leader holds the newest fence, the right to commit checkpoints; before a fence exists, stage 0 of the
+            // first replica leads
             self.leader_status = statuses.into_iter().rev().max_by_key(fence).flatten();
             self.leader_is_silent = self.leader_status.as_ref().is_none_or(|polled| !polled.is_reachable);
         }
         self.mark_training_stages_ready();
         poller.end_others(reference, &self.all, &polled_uids);
-        // no polled status is later than this time
+        // set the time again, so that no polled status is later
         self.observed_at = now();
     }
 
@@ -159,8 +161,8 @@ impl ObservedPods {
         }
     }
 
-    /// Returns the pods that may lead. For each replica that may lead, this is the newest pod of stage 0 whose process
-    /// may run. The newest pod has replaced the older pods.
+    /// Returns the pods that may lead the group: for each replica that may lead, the newest pod of its stage 0 whose
+    /// process may run. The newest pod has replaced the older pods.
     fn possible_leaders(&self, job: &ParsedJob) -> impl Iterator<Item = &ObservedPod> {
         let Attempt { number, mesh, .. } = job.state.attempt;
         // use the mesh of the attempt, because the user may have edited the spec
@@ -202,7 +204,8 @@ impl ObservedPods {
             finished_steps: Some(progress.step).filter(|step| *step > 0),
             is_unreachable,
             last_preparation_at: Some(polled.changed_at).filter(|_| polled.is_preparing()),
-            // ignore an unreachable stage 0: its peers may reach it, and the group detects a hang
+            // do not report a stage 0 that only the operator can't reach as a hang: its peers may reach it, and the
+            // group itself detects hangs
             last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),
             lost: lost.as_ref().map(|lost| LostInstance {
                 rank: lost.stage,

@@ -85,7 +85,7 @@ pub(crate) struct ChangedObject {
     pub changed_by: Option<String>,
 }
 
-/// The known state of one object.
+/// The state of one object, as the operator knows it from the watch and from its own writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownObject {
     /// The kind of the object.
@@ -122,7 +122,7 @@ impl KnownObject {
         }
     }
 
-    /// Returns this state with the fact that the API server stored this object when the operator wrote an object with
+    /// Returns this state, and records that the API server stored this object when the operator wrote an object with
     /// the fingerprint `desired`.
     pub(crate) fn written_as(self, desired: u64) -> KnownObject {
         KnownObject { written: Some((desired, self.fingerprint)), ..self }
@@ -160,7 +160,8 @@ impl OwnedObjects {
         let is_same = |known: &KnownObject| known.kind == object.kind && known.name == object.name;
         let before = objects.all.iter().position(is_same);
         if let Some(known) = before.map(|at| &mut objects.all[at]).filter(|known| known.version >= object.version) {
-            // a write without a change keeps the resourceVersion
+            // a write that changes nothing keeps the resourceVersion, so such a write is recorded although its version
+            // is not newer
             let is_same = known.version == object.version;
             known.written = object.written.filter(|_| is_same).or(known.written);
             return false;

@@ -1,11 +1,11 @@
-//! A cache of pods, which the watch updates. With the cache, a reconcile without effect needs no API request. The cache
-//! may be stale, so the operator lists the pods before it writes anything. Only two facts from the cache need no list:
-//! all pods were created, and a job without a record has no pods.
+//! A cache of pods, which the watch updates. With the cache, a reconcile that changes nothing needs no API request. The
+//! cache may be stale, so the operator lists the pods before it writes anything. Only two facts from the cache need no
+//! list: all pods were created, and a job without a record has no pods.
 //!
 //! A watch begins with a list, and lists again after a gap in which it may have missed events (`Event::Init` to
 //! `Event::InitDone`). Until the list is complete, the cache keeps the pods from before the list. When the list is
 //! complete, the cache removes the pods that are absent from the list, and the operator reconciles the jobs of these
-//! pods. The operator therefore needs no list for each job.
+//! pods. The operator therefore need not list the pods of each job after a gap.
 //!
 //! kube's `reflector::Store` is not used for pods: the store drops a deleted pod with its exit, does not show whether a
 //! pod is older than a list, has no index by job, and holds whole objects. The `controller` uses the store for
@@ -192,7 +192,7 @@ impl PodCache {
         }
     }
 
-    /// Calls `with` on the watch that delivers the pods of a namespace. `None` if no such watch exists.
+    /// Calls `with` on the watch that delivers the pods of a namespace. Returns `None` if no such watch exists.
     fn with_watch<T>(&self, namespace: &str, with: impl FnOnce(&mut PodWatch) -> T) -> Option<T> {
         let mut watches = lock(&self.watches);
         let watched = if watches.contains_key("") { "" } else { namespace };

@@ -1,4 +1,5 @@
-//! The exit of a pod's trainer, and the external cause of the exit, if the exit has one.
+//! The exit of a pod's trainer, and the external cause of the exit, such as an eviction or a lost node, if the exit has
+//! one.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
 use stagecoach_api::contract::{CONTAINER_NAME, ExitCode, FailureKind, TerminationMessage};
@@ -56,8 +57,9 @@ fn disruption(pod: &PartialPod) -> Option<&PodCondition> {
     pod.condition("DisruptionTarget").filter(|condition| condition.status == "True")
 }
 
-/// Returns the exit of a pod whose init container failed; `None` if the pod was disrupted. The exit omits the code of
-/// the container, which has no meaning in the contract of stages.
+/// Returns the exit of a pod whose init container failed; `None` if the pod was disrupted. The exit has the code of a
+/// general failure and not the code of the init container, because only the trainer uses the exit codes of the
+/// contract.
 pub(super) fn init_container_exit(pod: &PartialPod) -> Option<Exit> {
     let (container, ended) = failed_init_container(pod).filter(|_| external_cause(pod).is_none())?;
     let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default();
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(external(json!({"phase": "Failed"})), (None, None));
     }
 
-    /// The kubelet writes such an eviction without the condition `DisruptionTarget`.
+    /// The kubelet sets no condition `DisruptionTarget` when it evicts a pod that has exceeded its own limit.
     #[test]
     fn an_eviction_for_the_pods_own_limit_is_its_own_failure() {
         let message = "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ";

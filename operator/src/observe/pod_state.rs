@@ -62,7 +62,7 @@ pub(super) fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
     let is_trainer = |container: &&ContainerStatus| container.name == CONTAINER_NAME;
     let trainer: Option<&ContainerState> =
         status.container_statuses.iter().flatten().find(is_trainer).and_then(|trainer| trainer.state.as_ref());
-    // only the exit of the trainer container counts, not the exit of a sidecar, even while the pod is being deleted
+    // the exit of the trainer container counts, even while the pod is being deleted; the exit of a sidecar never counts
     if let Some(ended) = trainer.and_then(|trainer| trainer.terminated.as_ref()) {
         return (InstanceState::Exited(exit(pod, Some(ended))), time(ended.finished_at.as_ref()).unwrap_or(created));
     }

@@ -8,7 +8,8 @@ use stagecoach_lifecycle::{InstanceId, UnixMillis};
 
 use super::now;
 
-/// The minimum seconds between two reconciles, and between two status writes, that change only progress.
+/// The minimum time, in seconds, between two reconciles that only progress triggers, and between two status writes that
+/// change only progress.
 pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 
 /// The longest wait for the first response of a ready spare. After this time, the operator decides, although the group
@@ -39,8 +40,9 @@ impl PolledStatus {
         self.status.phase == StagePhase::Training
     }
 
-    /// Whether a change that is no news triggers a reconcile. `last` is the status that triggered the last reconcile.
-    /// The first progress triggers a reconcile at once. Other changes trigger one reconcile per interval.
+    /// Whether a change of only the progress or the message, which is no news, triggers a reconcile. `last` is the
+    /// status that triggered the last reconcile. The first progress triggers a reconcile at once. Other changes trigger
+    /// one reconcile per interval.
     pub(super) fn is_due(&self, last: &PolledStatus) -> bool {
         let has_progress = |polled: &PolledStatus| polled.status.progress != ProgressStatus::default();
         let is_interval_over = last.polled_at.plus_seconds(PROGRESS_INTERVAL_SECONDS) <= self.polled_at;
@@ -71,7 +73,8 @@ impl PolledPod {
     }
 
     /// Stores the response to a request; `None` stands for a request without a response. Returns whether the outcome is
-    /// news. The outcome of the first request is always news.
+    /// news: the outcome of the first request, a pod that starts or stops to answer, or a status that differs in more
+    /// than the progress and the message.
     pub(super) fn receive(&mut self, response: Option<StageStatus>) -> bool {
         let is_first = !std::mem::replace(&mut self.was_asked, true);
         if let Some(&StageStatus { spare: None, stage, incarnation, .. }) = response.as_ref() {

@@ -42,7 +42,7 @@ impl StageStatusClient {
                 self.connection = Some(kept);
                 return response;
             }
-            // the pod has closed the kept connection
+            // the pod has closed the kept connection: open another connection
         }
         let mut connection =
             tokio::time::timeout(REQUEST_TIMEOUT, StatusConnection::open(self.address)).await.ok()??;

@@ -1,6 +1,7 @@
 //! Polls `/status` of each job's stage 0 and of its spares in the background, so that a pod that does not answer delays
-//! no reconcile. A pod delays its response until it has news, and news triggers a reconcile. Progress alone triggers
-//! one reconcile per interval. The operator polls the pods, so that the pods need no API permissions.
+//! no reconcile. A pod delays its response until it has news, which is a change of more than progress, and news
+//! triggers a reconcile. Progress alone triggers one reconcile per interval. The operator polls the pods, so that the
+//! pods need no API permissions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -80,7 +80,7 @@ fn replacement_events(inputs: &StatusInputs) -> impl Iterator<Item = JobEvent> {
 /// Returns the event for the phase that the job has entered, or for a changed number of training replicas.
 fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEvent> {
     let (old, phase) = (&inputs.job.status, inputs.decision.job_phase);
-    // a status of an older version does not have this field
+    // a status that an older version of the operator wrote has no `trainingReplicas`
     let has_other_replicas = old.training_replicas.is_some() && new.training_replicas != old.training_replicas;
     if new.phase == old.phase && !(has_other_replicas && phase == JobPhase::Running) {
         return None;

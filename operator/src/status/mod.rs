@@ -36,7 +36,7 @@ pub(crate) struct StatusInputs<'a> {
     pub rejections: &'a Rejections,
     /// The end of the log of the stage that failed last, once the log was read.
     pub log_tail: Option<String>,
-    /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
+    /// The times of the recovery from the last failure, if this operator has observed the recovery from its beginning.
     pub recovery: Option<RecoveryTimes>,
     /// The objects that another client repeatedly changes or deletes.
     pub contested: Vec<ChangedObject>,
@@ -130,7 +130,7 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     }
     let all_created = match (&state.attempt_phase, &job.state.attempt_phase) {
         (AttemptPhase::Running { all_created, .. }, _) => *all_created,
-        // the status may not show this fact yet
+        // the status may not record yet that all pods were created
         (_, AttemptPhase::Running { all_created: true, .. }) if job.state.attempt.number == attempt.number => true,
         _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
     };
@@ -214,7 +214,7 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
 }
 
 /// Returns the name of the pod of the stage that failed. Returns `None` if the pod does not exist and may have been
-/// created as a spare.
+/// created as a spare, because its name is then unknown.
 fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<String> {
     let instance = failure.instance_id()?;
     let known = inputs.pods.pod_that_failed(failure).map(|pod| pod.name.clone());

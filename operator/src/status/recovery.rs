@@ -1,5 +1,5 @@
 //! The time for which a job did not train after a failure, phase by phase. The operator keeps this time in memory, so
-//! it does not report a recovery during which it started.
+//! the operator does not report a recovery that was in progress when the operator started.
 
 use stagecoach_api::contract::GroupStatus;
 use stagecoach_api::job::{FloatString, RecoveryPhasesStatus, RecoveryStatus};
@@ -7,8 +7,8 @@ use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, InstanceState, JobState
 
 use crate::observe::{ObservedPod, ObservedPods};
 
-/// The phases in their order, as the metric names them. If a spare replaces the lost stage, the operator creates and
-/// starts no pod, and the phases `created` and `started` take no time.
+/// The phases in their order, with their names in the metric `recovery_phase_seconds`. If a spare replaces the lost
+/// stage, the operator creates and starts no pod, and the phases `created` and `started` take no time.
 pub(crate) const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "first_step"];
 
 /// A recovery, complete or in progress.
@@ -210,7 +210,7 @@ mod tests {
         assert!(!follows(3, &of(&[9, 1]), &failed));
         assert!(follows(3, &of(&[0, 2]), &failed));
         assert!(follows(4, &of(&[0, 0]), &failed));
-        // this trainer does not report its incarnations
+        // a trainer that does not report the incarnations of its group
         assert!(!follows(3, &of(&[]), &failed));
         assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { rank: None, ..failed }));
     }
@@ -230,7 +230,8 @@ mod tests {
     fn clocks_that_differ_make_no_phase_negative() {
         let mut recovery = RecoveryTimes::new(&failure());
         recovery.attempt = 4;
-        // the failure is in the operator's future, and the times of stage 0 are before and after all other times
+        // by the operator's clock, the failure is in the future; the times from stage 0 are before and after all other
+        // times
         let all =
             RecoveryProgress { is_decided: true, are_created: true, are_started: true, ..RecoveryProgress::default() };
         recovery.advance(&RecoveryProgress { now: UnixMillis(900), group: group([5, 1_000_000, 1_000_001]), ..all });

@@ -19,7 +19,7 @@ const POD_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct StatusUpdate {
     /// The new status, or the old status if nothing changed or the write is delayed.
     pub status: PipelineJobStatus,
-    /// The delay until the reconcile that writes a delayed change.
+    /// The delay until the reconcile that writes a delayed change; `None` if no change is delayed.
     pub write_after: Option<Duration>,
 }
 
@@ -67,8 +67,8 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
     }
 }
 
-/// Returns the part of the record that must be written at once. The part excludes progress and `all_created`, which the
-/// operator also caches in memory.
+/// Returns the part of the record that must be written at once. The part excludes progress. It also excludes
+/// `all_created`, which the operator caches in memory.
 fn recorded_state(status: &PipelineJobStatus) -> Option<JobState> {
     let mut state: JobState = serde_json::from_str(status.record.as_ref()?).ok()?;
     (state.max_finished_steps, state.failures_without_progress) = (None, 0);

@@ -1,5 +1,5 @@
-//! The entry point of the trainer's image. It replaces itself by `stagecoach`. If the command runs a stage, SIGTERM is
-//! blocked at that time.
+//! The entry point of the trainer's image. This program replaces itself with `stagecoach` by `exec`. If the command
+//! runs a stage, the program blocks SIGTERM first.
 //!
 //! The kernel drops a SIGTERM to the first process of a container if that process has no handler. `stagecoach` installs
 //! its handler only after libtorch is loaded. This program links no library and blocks the signal within a millisecond.
@@ -14,7 +14,7 @@ use std::{env, io};
 #[path = "../../../crates/os/src/termination_mask.rs"]
 mod termination_mask;
 
-/// The exit code of a shell for a program that can't be started.
+/// The exit code with which a shell reports a program that it can't start.
 const NOT_STARTED: u8 = 126;
 
 fn main() -> ExitCode {
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     ExitCode::from(NOT_STARTED)
 }
 
-/// Replaces this program by `stagecoach`. Returns only if that fails, with the error.
+/// Replaces this program with `stagecoach`. Returns only if the replacement fails, with the error.
 fn start(arguments: &[OsString]) -> io::Error {
     let program = env::current_exe().map(|own| own.with_file_name("stagecoach"));
     program.map_or_else(|error| error, |program| exec(&program, arguments))

@@ -69,11 +69,12 @@ impl AuditCommand {
     }
 }
 
-/// Returns the contradiction `found`, or the difference of a replay if that locates the contradiction more exactly.
+/// Returns the contradiction `found`. If a replay differs, returns its first difference, which locates the
+/// contradiction more exactly.
 fn located(found: ReplayDifference, record: &RunRecord, all: &[Interval], config: &ReplayConfig) -> ReplayDifference {
     let containing = all.iter().find(|interval| found.step <= interval.until);
     let Some(Ok(Some(exact))) = containing.map(|interval| audit(record, *interval, config)) else { return found };
-    // the replay compares the same lines
+    // the replay compares the same lines of metrics.jsonl: a difference before the contradiction is its cause
     if exact.step >= found.step { ReplayDifference { what: format!("{exact} ({found})"), ..exact } } else { exact }
 }
 

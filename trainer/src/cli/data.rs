@@ -41,7 +41,8 @@ struct Marks {
 }
 
 impl Marks {
-    /// Returns colours on a terminal, unless the user disables colours (<https://no-color.org>).
+    /// Returns colours if stdout is a terminal, unless the user disables colours (<https://no-color.org>). Otherwise
+    /// returns brackets.
     fn of_stdout() -> Marks {
         let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         match std::io::stdout().is_terminal() && !wants_none {
@@ -83,7 +84,7 @@ impl ShowCommand {
     }
 }
 
-/// Returns a line with the place and the counts of a document, followed by the document's tokens.
+/// Returns a line with the name and the token counts of a document, followed by the document's tokens.
 fn describe(document: &ShownDocument, marks: &Marks) -> String {
     let trained = document.tokens.iter().filter(|token| token.is_trained).count();
     let mut text = format!(

@@ -124,7 +124,7 @@ fn in_words(one: &RunRecord, other: &RunRecord, step: u64) -> String {
     numbers.join(" and ")
 }
 
-/// Explains runs whose records differ, although this machine trains equal steps for both.
+/// Explains why the records of two runs differ, although this machine computes the same results for both runs.
 fn not_here(one: &RunRecord, other: &RunRecord, step: u64) -> String {
     let manifest = |record: &RunRecord| {
         let after = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= step);

@@ -41,7 +41,8 @@ impl JobArgs {
         read_job(&self.job, &overrides)
     }
 
-    /// Returns the job's configuration. The commits of the job's hub models are those that the job's folder records.
+    /// Returns the job's configuration. The commits of its models on the Hugging Face hub are those that the job's
+    /// folder records.
     ///
     /// # Errors
     /// Like [`JobArgs::read`] and [`job_config`].
@@ -52,8 +53,8 @@ impl JobArgs {
     }
 }
 
-/// Returns the configuration of a job in `workspace`, with the settings of its hub models. `known` has the commits of
-/// these models when the job began.
+/// Fetches the settings of a job's models on the Hugging Face hub, without their weights, and returns the configuration
+/// of the job in `workspace`. `known` holds the commits of these models with which the job began.
 ///
 /// # Errors
 /// If the job is invalid, or the settings can't be fetched.

@@ -84,7 +84,7 @@ enum CliCommand {
 /// Opens the volume in a job's folder.
 pub type VolumeOpener = fn(&Path) -> Arc<dyn Volume>;
 
-/// Opens the job's folder in the local file system.
+/// Opens the volume in a job's folder in the local file system.
 pub fn open_local_volume(folder: &Path) -> Arc<dyn Volume> {
     Arc::new(FileSystemVolume::new(folder))
 }

@@ -10,12 +10,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use stagecoach_api::visible;
 
-/// Prints text and a line feed to stdout. The text may quote a file, and is therefore made [`visible`].
+/// Prints text and a line feed to stdout. The text may quote a file, so control characters are escaped by [`visible`].
 pub(super) fn print_line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{}", visible(&text.to_string()));
 }
 
-/// Prints data and a line feed to stdout: unchanged, but [`visible`] on a terminal.
+/// Prints data and a line feed to stdout. Escapes control characters only on a terminal (see [`visible`]).
 pub(super) fn print_data(data: &str) {
     match std::io::stdout().is_terminal() {
         true => print_line(data),
@@ -23,8 +23,8 @@ pub(super) fn print_data(data: &str) {
     }
 }
 
-/// Writes a part of a text to stdout at once: unchanged, but [`visible`] on a terminal. This function returns write
-/// errors, for a command whose output is its result.
+/// Writes a part of a text to stdout and flushes it. Escapes control characters only on a terminal (see [`visible`]).
+/// Unlike the other functions, returns write errors, for a command whose output is its result.
 ///
 /// # Errors
 /// If stdout can't be written.
@@ -37,7 +37,7 @@ pub(super) fn write_part(text: &str) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Prints an error message to stderr. The message may quote a file, and is therefore made [`visible`].
+/// Prints an error message to stderr. The message may quote a file, so control characters are escaped by [`visible`].
 pub(super) fn print_error(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "stagecoach: {}", visible(&text.to_string()));
 }
@@ -56,7 +56,7 @@ pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file that the user requested, and reports it.
+/// Writes `content` to the file that the user requested, if any, and prints the path.
 pub(super) fn write_file(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, content()).with_context(|| format!("could not write {}", path.display()))?;

@@ -40,7 +40,7 @@ impl PageCommand {
     }
 }
 
-/// Serves the page with `serve` at the port, prints its address, and waits until a signal ends the process.
+/// Serves the page with `serve` at the port, prints the page's address, and waits until a signal ends the process.
 ///
 /// # Errors
 /// If the page can't be served.

@@ -167,7 +167,7 @@ fn given_speeds(given: &[f64], stages: usize) -> Result<RankSpeeds, StageError> 
     RankSpeeds::new(given).map_err(|e| StageError::invalid(format!("--speeds: {e}")))
 }
 
-/// Returns a table of the predicted step, and of the share of each operation.
+/// Returns a table of the operations with their times and shares, and the prediction for a whole step.
 fn prediction_table(roofline: &Roofline, layout: &PipelineLayout, replicas: u32) -> String {
     let Roofline { gpu, costs, peak_flops, step_flops, step_tokens, update_seconds, .. } = roofline;
     let gpus = f64::from(replicas) * layout.memory.len() as f64;

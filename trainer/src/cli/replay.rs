@@ -114,7 +114,7 @@ pub(super) fn replaying(base: Option<&RecordedCheckpoint>, until: u64) -> String
     }
 }
 
-/// Reports that all steps equal the record.
+/// Returns the message that all steps equal the record.
 pub(super) fn equal(replayed: &Replayed) -> String {
     let count = replayed.steps.len();
     format!("equal: {count} step{}, bit for bit", if count == 1 { "" } else { "s" })
@@ -125,8 +125,8 @@ pub(super) fn differs(difference: &ReplayDifference) -> StageError {
     StageError::new(FailureKind::Storage, difference.to_string())
 }
 
-/// Reports an environment that differs from the one in which `until` was trained. Returns the end of a sentence about
-/// steps that differ.
+/// Prints a note if this environment differs from the one in which step `until` was trained. Returns the words that a
+/// message about a difference appends in this case, or an empty text.
 pub(super) fn note_environments(record: &RunRecord, replayed: &Replayed, until: u64) -> &'static str {
     let trained = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= until);
     let Some(trained) = trained.or(record.checkpoints.last()) else { return "" };
@@ -161,7 +161,8 @@ fn step_table(record: &RunRecord, steps: &[&StepRecord]) -> String {
     table(Some(&["step", "loss", "gradient norm", "record"]), &[0], steps.iter().map(row).collect())
 }
 
-/// Returns the timeline of the last step. Every group records the timeline of its last step.
+/// Returns the timeline of the last replayed step as a trace. The timeline exists because every group of stages records
+/// its last step.
 fn trace(replayed: &Replayed) -> anyhow::Result<String> {
     let record = replayed.steps.last().and_then(|line| line.timeline.as_ref());
     let timeline = record.context("the stages did not record the last step's timeline")?.timeline();

@@ -1,4 +1,4 @@
-//! `stagecoach stage`, the container's entry point.
+//! `stagecoach stage`: runs one stage, in a pod or as a process of the launcher.
 
 use std::path::Path;
 
@@ -54,7 +54,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     if let Err(error) = serve_status(&env, &monitor) {
         monitor.exit(FailureKind::Error, &error);
     }
-    // a replay does not export telemetry, because it is not the run
+    // a replay exports no telemetry, because its steps are not steps of the run
     if command.replay.is_none() {
         export(&env, monitor.telemetry());
     }

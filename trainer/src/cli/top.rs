@@ -71,8 +71,9 @@ fn jobs(workspace: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Adds the jobs' folders among these entries of the folder `parent`, and the jobs' folders below entries that belong
-/// to no job. Skips hidden folders. Below the first level, skips links to folders.
+/// Appends to `names` the paths of the jobs' folders among `entries`, which are the entries of the folder `parent`.
+/// Descends into folders that are no jobs' folders. Skips hidden folders. Follows a symbolic link only on the first
+/// level, and only if it leads to a job's folder.
 fn add_jobs(entries: ReadDir, parent: &str, names: &mut Vec<String>) -> anyhow::Result<()> {
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };

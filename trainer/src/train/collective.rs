@@ -21,7 +21,7 @@ pub(in crate::train) mod topic {
     pub(in crate::train) const FINISH: u32 = 5;
     /// The copies of the stages' state in memory.
     pub(in crate::train) const MEMORY: u32 = 7;
-    /// The reasons why links lack a faster carrier.
+    /// The reasons why links do not use a faster transport, such as shared memory.
     pub(in crate::train) const CARRIERS: u32 = 8;
     /// The results of audited work.
     pub(in crate::train) const AUDIT: u32 = 9;
@@ -31,7 +31,7 @@ pub(in crate::train) mod topic {
     pub(in crate::train) const FROZEN: u32 = 10;
 }
 
-/// Gathers a value from every rank, in rank order.
+/// Sends `own` to all ranks, and returns the values of all ranks, in rank order.
 pub(in crate::train) fn all_gather<T: Serialize + DeserializeOwned>(
     member: &Member,
     topic: u32,

@@ -25,7 +25,7 @@ pub(in crate::train) struct StageContext<'a> {
     pub(in crate::train) env: &'a StageEnv,
     /// The group rank, in a group that may lack replicas. Before the stage joins a group, the global rank.
     pub(in crate::train) group_rank: usize,
-    /// The job's configuration. In a group, its number of replicas is the group's.
+    /// The job's configuration. Within a group, its number of replicas is the number of replicas in the group.
     pub(in crate::train) config: &'a JobConfig,
     pub(in crate::train) device: tch::Device,
     /// The facts, besides the job, on which the last bits of results depend. Checkpoints record them.
@@ -41,7 +41,7 @@ pub(in crate::train) struct StageContext<'a> {
 pub(in crate::train) struct RunningStage<'a> {
     pub(in crate::train) context: StageContext<'a>,
     pub(in crate::train) plan: &'a Plan,
-    /// The step of the newest checkpoint on the volume when the group began; 0 if there was none.
+    /// The step of the newest intact checkpoint on the volume when the group began; 0 if there was none.
     pub(in crate::train) saved_step: u64,
     pub(in crate::train) verified: &'a VerifiedPlan,
     pub(in crate::train) member: &'a Member,
@@ -53,7 +53,7 @@ pub(in crate::train) struct RunningStage<'a> {
     pub(in crate::train) links: Links,
     /// The data loader of the first and the last stage; `None` on the stages between them.
     pub(in crate::train) data_loader: Option<DataLoader>,
-    /// The last snapshot for a checkpoint, unless a thread is writing the checkpoint.
+    /// The last snapshot for a checkpoint; `None` during training, when the save schedule has the snapshot.
     pub(in crate::train) snapshot: Option<LastSnapshot>,
 }
 

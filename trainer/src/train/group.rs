@@ -90,7 +90,7 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
             kind => member.leave(kind.exit_code().code()),
         },
     };
-    // if the group fails while all stages leave it, only the result of leaving has the failure
+    // if the group fails while all stages leave it, the failure is only in `left`
     let failure = match (handler.failure(), &left) {
         (None, Err(GroupError::GroupFailed(failure))) => Some(&**failure),
         (failure, _) => failure,
@@ -110,8 +110,8 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
     outcome
 }
 
-/// Returns the ranks for which the next group need not wait: the lost rank, and the ranks that were absent and do not
-/// wait to join.
+/// Returns the ranks for which the next group need not wait: the lost rank, and the ranks that were absent from the
+/// last group and are not waiting to join the next one.
 fn lost_ranks(
     context: &StageContext,
     roster: &Roster,
@@ -185,7 +185,7 @@ fn load_and_train(
     };
     let trained = train_and_finish(&mut running, architecture, memory.as_mut(), audits);
     if let (Some(memory), Err(_)) = (&mut memory, &trained) {
-        // the links receive no more data, but a copy that has arrived completely counts
+        // the links receive no more data, but a copy of another stage's state that has arrived completely is kept
         interrupt.trigger();
         let _ = memory.wait();
     }

@@ -31,8 +31,8 @@ impl LeaveReason {
         }
     }
 
-    /// Converts a reason that occurs before the release of the group. A lost group becomes a failure, because the loss
-    /// would recur in another group.
+    /// Converts a reason that occurs before the leader has released the plan to the group. A lost group becomes a
+    /// failure, because the loss would recur in another group.
     pub(in crate::train) fn before_release(self) -> LeaveReason {
         match self {
             LeaveReason::GroupLost(error) => LeaveReason::Failed(error),

@@ -113,7 +113,7 @@ pub(crate) fn run_stage(
 }
 
 /// Serves the job's page on the loopback address of the leader's pod. Prints the page's address, which contains the
-/// token, only in the pod's log. Training continues if the page can't be served.
+/// access token, only in the pod's log. Training continues if the page can't be served.
 fn serve_page(context: &StageContext) -> Result<(), LeaveReason> {
     let StageContext { config, monitor, .. } = *context;
     let Ok(Some(_)) = http_port() else { return Ok(()) };
@@ -125,7 +125,7 @@ fn serve_page(context: &StageContext) -> Result<(), LeaveReason> {
         Ok(address) => format!("{PAGE_NOTE}, after `kubectl port-forward` of its port to this pod: {address}"),
         Err(error) => format!("the job has no page: {error}"),
     };
-    // only the log has the address, because the address contains the token
+    // only the log has the address, because the address contains the access token
     monitor.event_writer().emit(&TrainingEvent::Note { message });
     Ok(())
 }

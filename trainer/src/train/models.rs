@@ -42,11 +42,11 @@ pub(crate) fn job_config(job: PipelineJob, env: &StageEnv, monitor: &StageMonito
     JobConfig::with_models(job, workspace, models)
 }
 
-/// Copies the models to the volume, and records their commits before the first file. Only stage 0 calls this.
+/// Copies the models to the volume. Records their commits before it copies the first file. Only stage 0 calls this.
 fn fetch(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<RemoteModels, StageError> {
     monitor.set_activity("fetching the model");
     let folder = workspace.join(job.folder());
-    // a folder that no job created stays unchanged
+    // this call fails if the folder holds anything other than a job, so that such a folder stays unchanged
     JobFolder::open(&folder, None).map_err(folder_error)?;
     let mut shown: Option<Instant> = None;
     let reports = FetchReports {
@@ -66,8 +66,8 @@ fn fetch(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<
     RemoteModels::recorded(job, &folder)?.fetch(job, workspace, needed(job, &folder), reports)
 }
 
-/// Returns the extent of the models that the job in `folder` needs. A job that resumes needs only the frozen weights of
-/// its initial weights. Without frozen weights, such a job continues even if the hub has deleted the initial weights.
+/// Returns which files of its models the job in `folder` needs. A job that resumes needs only the frozen weights of its
+/// initial weights. Without frozen weights, such a job continues even if the hub has deleted the initial weights.
 fn needed(job: &PipelineJob, folder: &Path) -> FetchExtent {
     let has_frozen = job.spec.training.as_ref().is_some_and(TrainingSpec::freezes_weights);
     match recorded_identity(&FileSystemVolume::new(folder)) {

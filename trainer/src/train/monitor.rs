@@ -1,5 +1,5 @@
-//! The state that the threads of a stage share: the stop request, the activity, events, and the exits from other
-//! threads after a lost group, a panic or a signal.
+//! The state that the threads of a stage share: the stop request, the activity, events, and the exit of the process,
+//! which any thread may request after a lost group, a panic or a signal.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -114,12 +114,12 @@ impl StageMonitor {
         fence(Ordering::SeqCst); // pairs with the fence in `request_stop`
     }
 
-    /// Sets the activity that heartbeats report.
+    /// Attaches the activity that heartbeats report. Later calls of [`StageMonitor::set_activity`] update it.
     pub(crate) fn attach_activity(&self, activity: Activity) {
         self.state().activity = Some(activity);
     }
 
-    /// Sets the current activity outside the step's program.
+    /// Sets the current activity of a stage that is not running the program of a step.
     pub(crate) fn set_activity(&self, what: &str) {
         let mut state = self.state();
         state.phase = what.to_owned();
@@ -138,7 +138,7 @@ impl StageMonitor {
         self.state().step
     }
 
-    /// Sets the planned peak bytes of the stage.
+    /// Sets the planned peak memory of the stage, in bytes.
     pub(crate) fn set_planned_bytes(&self, bytes: Option<u64>) {
         self.state().planned_bytes = bytes;
     }
@@ -163,8 +163,9 @@ impl StageMonitor {
             report.step = state.step;
             report.checkpoint = status.checkpoint;
             report.progress = Some(status.progress).filter(|progress| progress.step > 0);
-            // After a failed allocation, the activity that the host set last counts, because the host allocates memory
-            // ahead of the device. After any other failure, the current activity of the device counts.
+            // After a failed allocation, the message names the activity that the host set last, because the host
+            // allocates memory ahead of the device. After any other failure, the message names the current activity of
+            // the device.
             let activity = if kind == FailureKind::OutOfMemory { Activity::last_set } else { Activity::text };
             let action = state.activity.as_ref().map_or_else(|| state.phase.clone(), activity);
             report.action = (!action.is_empty()).then_some(action);

@@ -28,7 +28,8 @@ pub mod env {
     /// The number of a spare: a pod or process that waits to replace a lost stage. RANK, STAGECOACH_STAGE,
     /// STAGECOACH_REPLICA and STAGECOACH_INCARNATION are not set for a spare.
     pub const SPARE: &str = "STAGECOACH_SPARE";
-    /// The incarnation of this stage in this attempt. Each pod has a higher number than the pods before it.
+    /// The incarnation: the number of the pod or process that runs this stage in this attempt. Each replacement has a
+    /// higher number than its predecessors.
     pub const INCARNATION: &str = "STAGECOACH_INCARNATION";
     /// The stage, from 0, within its replica of the pipeline.
     pub const STAGE: &str = "STAGECOACH_STAGE";
@@ -98,9 +99,11 @@ pub struct StageEnv {
     pub job_uid: String,
     /// The attempt, from 1.
     pub attempt: u64,
-    /// The incarnation of this stage in this attempt. Each pod or process has a higher number than the ones before it.
+    /// The incarnation: the number of the pod or process of this stage in this attempt. Each replacement has a higher
+    /// number than its predecessors.
     pub incarnation: u32,
-    /// The number of a spare. A spare that has become a stage keeps it. `None` for a process that started as a stage.
+    /// The number of the spare. A spare that becomes a stage keeps this number. `None` for a process that started as a
+    /// stage.
     pub spare: Option<u32>,
     /// The path of the attempt's job file.
     pub config: String,
@@ -112,13 +115,13 @@ pub struct StageEnv {
     pub master_port: u16,
     /// The address at which the other stages reach this stage.
     pub pod_ip: String,
-    /// The UID of this stage's pod, or the value that the launcher gives a process instead.
+    /// The UID of this stage's pod. For a process without a pod, the launcher sets another unique value.
     pub pod_uid: String,
 }
 
 impl StageEnv {
     /// Reads the variables of the contract, and ignores all other variables. The port, the job file and the workspace
-    /// have the values of a pod as their defaults.
+    /// default to their values in a pod.
     ///
     /// # Errors
     /// The first variable that is missing, is invalid, or contradicts another variable.

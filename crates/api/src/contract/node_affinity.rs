@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Adds a required node affinity to `pod_spec` that excludes these nodes. The entries of `nodeSelectorTerms` are
-/// alternatives, so every existing entry gets the exclusion.
+/// Excludes `nodes` from the scheduling of the pod, by a required node affinity in `pod_spec`. A node needs to match
+/// only one entry of `nodeSelectorTerms`, so the function adds the exclusion to every existing entry.
 pub fn keep_off_nodes(nodes: &BTreeSet<String>, pod_spec: &mut Map<String, Value>) {
     if nodes.is_empty() {
         return;

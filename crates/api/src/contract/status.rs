@@ -36,12 +36,14 @@ pub struct LostStage {
     pub stage: u32,
     /// The incarnation of the stage's pod in the attempt.
     pub incarnation: u32,
-    /// Whether the stage's process has certainly ended, because the operating system closed its connections.
+    /// Whether the stage's process is known to have ended. It is known if the operating system closed the process's
+    /// connections.
     #[serde(default)]
     pub has_ended: bool,
 }
 
-/// A stage that computed a wrong result according to an audit, or one of two stages of which one did.
+/// A stage that an audit suspects: the stage that computed a wrong result, or one of several stages if the audit does
+/// not show which of them did. In an audit, another stage recomputes a microbatch and compares the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SuspectedStage {
@@ -61,14 +63,16 @@ pub struct AuditStatus {
     pub suspects: Vec<SuspectedStage>,
 }
 
-/// A group: its fence, its members and the times of its start. A time is in milliseconds since 1970 by stage 0's clock,
-/// and 0 until the event happens.
+/// A group: its fence, its members and the times of its start. Each time is in milliseconds since 1970, by the clock of
+/// stage 0. It is 0 until the event happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupStatus {
-    /// The number of the group's fence. Each group has a higher number than all groups before it.
+    /// The number of the group's fence. The fence is the right to commit checkpoints of the job. Each group has a
+    /// higher number than all groups before it.
     pub fence: u64,
-    /// The incarnation of each rank's pod or process, by rank. `None` for a rank without which the group trains.
+    /// The incarnation of each rank's pod or process, by rank. The entry of a rank is `None` if the group trains
+    /// without this rank.
     pub incarnations: Vec<Option<u32>>,
     /// The time at which all stages had joined.
     #[serde(deserialize_with = "count")]
@@ -107,8 +111,8 @@ pub struct StageStatus {
     /// The stage to which this stage lost its connection. `None` after the next group has formed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<LostStage>,
-    /// The number of the newest fence that this stage acquired as the leader of a group, or 0. The stage with the
-    /// highest number is the leader of the current or the last group.
+    /// The number of the newest fence that this stage acquired as the leader of a group, or 0 if it never led a group.
+    /// The stage with the highest number is the leader of the current or the last group.
     #[serde(deserialize_with = "count")]
     pub leader_fence: u64,
     /// The group of this stage. `None` before all stages join, and after the group loses a stage.
@@ -122,22 +126,23 @@ pub struct StageStatus {
     /// The reason why the last checkpoint could not be saved. `None` after the next committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_failure: Option<String>,
-    /// The differences between the environments in which the run has trained. With a difference, the results may differ
-    /// from those of a run in one environment. Empty if there is no difference, `None` if the stage can't tell.
+    /// The differences between the environments in which the run has trained. If there are any, the results may differ
+    /// from the results of a run in a single environment. Empty if there is no difference, `None` if the stage can't
+    /// tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment_differences: Option<Vec<String>>,
     /// The findings of audits. `None` before the first audit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
-    /// The number of changes for which [`StageStatus::is_news_after`] was true. 0 from a stage that does not count
-    /// them.
+    /// The number of changes for which [`StageStatus::is_news_after`] was true. 0 if the stage does not count these
+    /// changes.
     #[serde(deserialize_with = "count")]
     pub revision: u64,
 }
 
 impl StageStatus {
-    /// Whether this status differs from `before` in a field other than the progress and the activity. A reader need not
-    /// learn of new progress at once.
+    /// Whether this status differs from `before` in a field other than `progress`, `message` and `revision`. Clients
+    /// that wait for news need not learn of new progress at once.
     pub fn is_news_after(&self, before: &StageStatus) -> bool {
         let without_progress = |status: &StageStatus| StageStatus {
             message: String::new(),
@@ -149,14 +154,14 @@ impl StageStatus {
     }
 }
 
-/// The query of `/status`. With a revision, the stage delays its response until the status has another revision or the
-/// timeout expires.
+/// The query of `/status`. If the query has a revision, the stage delays its response until the status has another
+/// revision or the timeout expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusQuery {
     /// The revision of the status that the client already has.
     pub revision: Option<u64>,
-    /// The longest delay of the response, in seconds. The largest value is an hour.
+    /// The longest delay of the response, in seconds. A value above 3600 counts as 3600.
     pub timeout_seconds: f64,
 }
 

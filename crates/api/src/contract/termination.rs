@@ -14,7 +14,7 @@ use crate::visible;
 pub enum ExitCode {
     /// Training is complete.
     Done = 0,
-    /// A failure that has no more specific code.
+    /// Any failure for which this list has no other code.
     Failure = 1,
     /// The volume failed, or no checkpoint on it is intact.
     Storage = 74,
@@ -59,7 +59,7 @@ impl fmt::Display for ExitCode {
     }
 }
 
-/// Kubernetes keeps this many bytes of a termination message.
+/// The length, in bytes, to which Kubernetes truncates a termination message.
 pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
 
 string_enum! {
@@ -121,10 +121,10 @@ pub struct TerminationMessage {
     pub kind: FailureKind,
     /// The stage's rank.
     pub stage: u32,
-    /// The step in progress.
+    /// The step that was in progress when the stage ended.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub step: Option<u64>,
-    /// The action in progress, in torch's text form.
+    /// The action of the pipeline schedule that was in progress when the stage ended, in PyTorch's text form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
     /// A sentence for people about the failure.
@@ -153,8 +153,8 @@ impl TerminationMessage {
             let Some(excess) = json.len().checked_sub(TERMINATION_MESSAGE_BYTES).filter(|excess| *excess > 0) else {
                 return json;
             };
-            // JSON writes a character in up to six bytes, so `excess / 6` bytes of text may be enough. Otherwise the
-            // next round shortens the text again.
+            // JSON escapes a byte of the text as up to six bytes, so it may be enough to remove `excess / 6` bytes.
+            // Otherwise the next iteration shortens the text again.
             let text = shortened.message.trim_end_matches("...");
             if text.is_empty() {
                 shortened = Self::new(self.kind, self.stage, "");
@@ -167,8 +167,8 @@ impl TerminationMessage {
         }
     }
 
-    /// Reads a termination message and makes its texts [`visible`]. Returns `None` if the text is no such message,
-    /// because a custom trainer may write any text.
+    /// Reads a termination message and makes its texts [`visible`]. Returns `None` for any other text, because a custom
+    /// trainer may write whatever it wants.
     pub fn from_json(text: &str) -> Option<Self> {
         let read: Self = serde_json::from_str(text).ok()?;
         let shown = |text: &str| visible(text).into_owned();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::job::{API_VERSION, KIND};
 
-/// The whole CustomResourceDefinition, as an API server expects it.
+/// Returns the whole CustomResourceDefinition in the form that an API server expects.
 pub fn custom_resource_definition() -> Value {
     let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
     let mut schema = structural::schema();
@@ -50,7 +50,7 @@ pub fn custom_resource_definition() -> Value {
     })
 }
 
-/// The CustomResourceDefinition as YAML, with a comment that names its source.
+/// Returns the CustomResourceDefinition as YAML, with a comment that names its source.
 ///
 /// # Errors
 /// The schema has a number that YAML can't represent.
@@ -66,7 +66,7 @@ pub(crate) fn documented_schema() -> Value {
     schema
 }
 
-/// The columns of `kubectl get pipelinejobs` after the name.
+/// Returns the columns that `kubectl get pipelinejobs` prints after the name.
 fn columns() -> Vec<Value> {
     [
         ("Phase", "string", ".status.phase", "A summary of the job's state."),

@@ -1,7 +1,7 @@
 //! Validation rules in CEL, for constraints that a schema can't express: combinations of fields, and changes that the
-//! API server refuses once training has begun. Each message states the reason and the remedy. The API server evaluates the
-//! rules at the root on every write, including the operator's writes of the status. A new rule must therefore accept
-//! every object that an older version stored. Otherwise the operator could not update that object's status.
+//! API server refuses once training has begun. Each message states the reason and the remedy. The API server evaluates
+//! the rules at the root on every write, including the operator's writes of the status. A new rule must therefore
+//! accept every object that an older version stored. Otherwise the operator could not update that object's status.
 
 mod unchanged;
 
@@ -96,8 +96,9 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "",
         ".metadata.name",
-        // A hostname has at most 63 characters. A pod's name adds 8 characters, which are two dashes and an attempt
-        // number of six digits, and the stage's number. With replicas, it also adds a dash and the replica's number.
+        // A hostname has at most 63 characters. A pod's name is the job's name, two dashes and an attempt number of up
+        // to six digits (8 characters), and the stage's number. If the job has several replicas, the name also contains
+        // a dash and the replica's number.
         "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : \
          self.spec.stages <= 100 ? 53 : 52) - (has(self.spec.elastic) ? (self.spec.elastic.maxDataParallel <= 10 ? 2 \
          : self.spec.elastic.maxDataParallel <= 100 ? 3 : 4) : self.spec.dataParallel == 1 ? 0 : \

@@ -30,7 +30,7 @@ pub(crate) fn schema_of<T: JsonSchema>() -> Value {
 /// Returns the structural schema of a PipelineJob, without the rules that `super::rules` adds.
 pub(super) fn schema() -> Value {
     let mut schema = documented();
-    // The API server adds its schema of `metadata`. This schema lists the name because the rules read it.
+    // The API server adds its own schema of `metadata`. This schema lists the name because the rules read it.
     schema["properties"]["metadata"] = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     schema["required"] = json!(["spec"]);
     remove_internal_keywords(&mut schema);
@@ -108,7 +108,7 @@ fn make_structural(schema: &mut Schema) {
     convert_unsigned_integers(schema);
 }
 
-/// Replaces the `anyOf` of a nullable field by the schema of its non-null value.
+/// Replaces the `anyOf` of a nullable field with the schema of its non-null value.
 fn optional(schema: &mut Schema) {
     let Some(Value::Array(choices)) = schema.remove("anyOf") else { return };
     for choice in choices {
@@ -121,7 +121,8 @@ fn optional(schema: &mut Schema) {
     }
 }
 
-/// Replaces the `oneOf` of described strings by an `enum`, whose description lists the strings with their descriptions.
+/// Replaces the `oneOf` of described strings with an `enum` whose description lists the strings with their
+/// descriptions.
 fn convert_string_enum(schema: &mut Schema) {
     let Some(Value::Array(choices)) = schema.remove("oneOf") else { return };
     let text = |choice: &Value, key: &str| choice[key].as_str().unwrap_or_default().to_owned();

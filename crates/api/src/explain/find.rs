@@ -59,7 +59,8 @@ impl Field {
         Ok(field)
     }
 
-    /// Returns the error for `name`, which is no field of this object. `names` is the path from `name` on.
+    /// Returns the error for `name`, which is no field of this object. `names` is the rest of the path, which begins
+    /// with `name`.
     fn unknown(&self, name: &str, names: &[&str]) -> UnknownField {
         let known: Vec<&str> = self.fields.iter().map(Self::name).collect();
         let path_of = |name: &str| self.fields.iter().find(|field| field.name() == name).map(|field| &field.path);

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::crd::EXPECTED;
 
-/// Returns the limits of a value, of a list's items and of a map's values. The first limit ends with the text that a
-/// refusal shows to the author of the job.
+/// Returns the limits of a value, of a list's items and of a map's values. The first limit ends with the text of the
+/// keyword `x-expected`, which is also the end of the message that refuses a value.
 pub(super) fn limits(schema: &Value) -> Vec<String> {
     let exclusive = |key: &str| schema[key] == true;
     // `u32::MAX` is a bound of the type, not of the field

@@ -14,7 +14,7 @@ use crate::job::{ChangeEffect, change_effect};
 /// A field of a PipelineJob and all fields below it.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// The path: `spec.restart.exitCodes.codes`. The path has no part for the items of lists. Empty for the PipelineJob
+    /// The path, such as `spec.restart.exitCodes.codes`. Lists add no part for their items. Empty for the PipelineJob
     /// itself.
     pub path: String,
     /// The type as kubectl writes it: `string`, `[]string`, `map[string]string`, `Object`.
@@ -58,8 +58,8 @@ impl Field {
         })
     }
 
-    /// Reads the field with this schema, and the fields below it. `refusals` collects the rules of the enclosing
-    /// objects, which may name this field.
+    /// Reads the field with this schema, and the fields below it. `refusals` already has the rules of the enclosing
+    /// objects, because such a rule may be about this field. The function adds the rules of `schema`.
     fn read(schema: &Value, path: String, is_required: bool, refusals: &mut Vec<RuleSentence>) -> Self {
         let content = content(schema);
         refusals.extend(RuleSentence::of(schema, &path, name(&path)));
@@ -92,7 +92,8 @@ fn name(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// Returns the schema of a value inside all lists and maps around it.
+/// Returns the schema of the values in a list or map, also if lists and maps are nested. Returns any other schema
+/// itself.
 fn content(schema: &Value) -> &Value {
     inside(schema).map_or(schema, content)
 }
@@ -157,8 +158,8 @@ struct RuleSentence {
 }
 
 impl RuleSentence {
-    /// Returns the rules of a schema at `path`. `subject` is the name of the value in a message. The rule whose message
-    /// is an expression is left out, because it is about changes, which [`Field::change`] describes.
+    /// Returns the messages of the rules of the schema at `path`. `subject` names the value in a message. The rule
+    /// whose message is an expression is left out, because it is about changes, which [`Field::change`] describes.
     fn of(schema: &Value, path: &str, subject: &str) -> Vec<Self> {
         let rules = array(&schema["x-kubernetes-validations"]);
         let refusals = rules.filter_map(|rule| {
@@ -166,7 +167,8 @@ impl RuleSentence {
             let below = rule["fieldPath"].as_str().unwrap_or_default();
             let path = format!("{path}{below}").trim_start_matches('.').to_owned();
             let subject = if below.is_empty() { subject } else { name(&path) };
-            // a message is a whole sentence, or a sentence without its subject
+            // A message that is a whole sentence begins with a backtick. Any other message is a sentence without its
+            // subject.
             let is_whole = message.starts_with('`');
             let sentence = if is_whole { message.to_owned() } else { format!("{subject} {message}") };
             Some(Self { path, sentence })

@@ -90,8 +90,8 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("training.precision", Identity),
     ("training.gradientClipNorm", Identity),
     ("training.device", Attempt),
-    // The number of threads changes the last bits of a matrix product, like another type of processor. It is no part of
-    // the identity.
+    // Like the type of the processor, the number of threads can change the last bits of a matrix product, but is not
+    // part of the identity.
     ("training.threads", Attempt),
     ("training.kernels", Identity),
     ("training.optimizer.type", Identity),
@@ -163,8 +163,8 @@ pub fn change_effect(path: &str) -> Option<ChangeEffect> {
     effects.all(|effect| effect == first).then_some(first)
 }
 
-/// Returns the paths of the spec with this effect, in the table's order. An object replaces its fields if all of them
-/// have the effect.
+/// Returns the paths of the spec with this effect, in the table's order. If all fields of an object have the effect,
+/// the result contains the object's path instead of theirs.
 pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
     let mut paths: Vec<String> = Vec::new();
     for (field, _) in CHANGES.iter().filter(|(_, of_field)| *of_field == effect) {
@@ -180,8 +180,8 @@ pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
 /// The fields that determine the mesh.
 const MESH_FIELDS: [&str; 3] = ["stages", "dataParallel", "elastic.maxDataParallel"];
 
-/// Returns the fields at the top of the spec whose change starts a new attempt, in the spec's order. The fields of the
-/// mesh are left out, because the state of a job contains their numbers separately.
+/// Returns the top-level fields of the spec that contain a field whose change needs a new attempt, in the spec's order.
+/// The fields of the mesh are left out, because the state of a job contains their numbers separately.
 pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
     let mut last = "";
     CHANGES.iter().filter(|(_, effect)| !matches!(effect, Live | Cluster)).filter_map(move |(path, _)| {
@@ -198,7 +198,7 @@ impl PipelineJobSpec {
     pub fn select(&self, effects: &[ChangeEffect]) -> Value {
         let mut spec = serde_json::to_value(self).unwrap_or_default();
         let evaluation = self.data.as_ref().and_then(|data| data.evaluation.as_ref());
-        // the default fraction determines the results too
+        // The default fraction determines the results too, but the serialized spec lacks it.
         if let Some(fraction) = evaluation.map(EvaluationSpec::held_out_fraction).filter(|fraction| *fraction > 0.0) {
             spec["data"]["evaluation"]["fraction"] = fraction.into();
         }
@@ -255,7 +255,8 @@ mod tests {
         }
     }
 
-    /// A job without a fraction holds out the default fraction, so the identity of its checkpoints must contain it.
+    /// A job without a fraction holds out the default fraction, so the identity of its checkpoints must contain this
+    /// fraction.
     #[test]
     fn what_decides_the_numbers_has_the_fraction_that_is_held_out() {
         let job = include_str!("../../tests/jobs/minimal.yaml");

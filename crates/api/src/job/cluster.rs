@@ -81,8 +81,8 @@ pub struct NetworkPolicySpec {
 }
 
 /// A network in the form that all versions of Kubernetes accept in a NetworkPolicy. Since 1.36, Kubernetes refuses
-/// leading zeros, IPv4-mapped IPv6 addresses, and bits beyond the prefix. The CEL rule of the schema accepts more than
-/// `validate::cluster`, because Kubernetes 1.30 has no CEL function `isCIDR`.
+/// leading zeros, IPv4-mapped IPv6 addresses, and bits that are set beyond the prefix. The CEL rule of the schema
+/// accepts more than `validate::cluster`, because Kubernetes 1.30 has no CEL function `isCIDR`.
 pub(crate) struct Cidr {
     pub(crate) address: IpAddr,
     pub(crate) length: u32,

@@ -63,23 +63,24 @@ pub mod condition_type {
     pub const COMPLETE: &str = "Complete";
     /// Whether the job has failed and does not restart.
     pub const FAILED: &str = "Failed";
-    /// kstatus: whether the job is in the state that the spec requests.
+    /// Whether the job is in the state that the spec requests. This condition and the two below follow kstatus, the
+    /// convention by which deployment tools such as Flux judge an object.
     pub const READY: &str = "Ready";
-    /// kstatus: whether stages are being started or stopped.
+    /// Whether stages are being started or stopped.
     pub const RECONCILING: &str = "Reconciling";
-    /// kstatus: whether the job can't continue until a user acts.
+    /// Whether the job can't continue until a user acts.
     pub const STALLED: &str = "Stalled";
 }
 
-/// The reasons of a job's conditions. The list lacks the reasons that are a phase, that name a failure, or that come
-/// from the cluster itself. docs/REFERENCE.md has a remedy for each reason.
+/// The reasons of a job's conditions. The list lacks three kinds of reasons: the name of a job phase, the kind of a
+/// failure, and a reason that the cluster itself reports. docs/REFERENCE.md has a remedy for each reason.
 pub mod condition_reason {
     // Reasons of the condition Accepted.
     /// The operator can run the spec.
     pub const VALID: &str = "Valid";
     /// The spec has fields that this version of the operator lacks.
     pub const UNKNOWN_FIELDS: &str = "UnknownFields";
-    /// The given partition does not fit the number of chunks, so the planner computes one.
+    /// The given partition does not fit the number of chunks, so the planner computes another partition.
     pub const PARTITION_COMPUTED: &str = "PartitionComputed";
     /// A stage gets more GPUs than it uses.
     pub const SURPLUS_GPUS: &str = "SurplusGpus";
@@ -177,7 +178,8 @@ pub mod condition_reason {
     pub const PROGRESSING: &str = "Progressing";
 
     // Reasons of the condition Complete.
-    /// Training ended before its last step, because the held-out loss did not become lower.
+    /// Training ended before its last step, because the held-out loss did not decrease for `data.evaluation.patience`
+    /// consecutive evaluations.
     pub const NO_IMPROVEMENT: &str = "NoImprovement";
 
     // Reasons of the conditions Suspended, Complete, Failed and Stalled with the status False.

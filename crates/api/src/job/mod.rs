@@ -1,4 +1,4 @@
-//! The types of the PipelineJob, for job files and for the Kubernetes object. Each module has one part of the job.
+//! The types of the PipelineJob, for job files and for the Kubernetes object. Each module defines one part of the job.
 //! Reading fills in the defaults and refuses values of a wrong type. `PipelineJob::validate` checks all other rules.
 
 mod change;
@@ -62,12 +62,12 @@ pub use training::{
     OptimizerSpec, OptimizerTag, Precision, TrainingLength, TrainingSpec,
 };
 
-/// A default for serde: true.
+/// Returns true, as the default of a field.
 const fn default_true() -> bool {
     true
 }
 
-/// A default for serde: any constant.
+/// Returns the constant `N`, as the default of a field.
 const fn default_number<const N: u32>() -> u32 {
     N
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Copy, Debug)]
 pub struct FloatString(pub f64);
 
-/// NaN equals itself. A status with a NaN that does not change therefore compares equal, and is not written again.
+/// Treats NaN as equal to itself, so that an unchanged status with a NaN compares equal and is not written again.
 impl PartialEq for FloatString {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0 || (self.0.is_nan() && other.0.is_nan())

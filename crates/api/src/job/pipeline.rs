@@ -48,8 +48,9 @@ impl PipelineSpec {
         self.virtual_stages.or(self.schedule.fixed_chunks().map(|fixed| fixed.chunks)).unwrap_or(1)
     }
 
-    /// Returns the layers of each chunk that the job gives. `None` unless the list has `chunks` entries, because a
-    /// change of the number of stages may make the list unfit. The planner then uses the strategy Auto and reports it.
+    /// Returns the number of layers of each chunk that the job specifies. Returns `None` unless the strategy is
+    /// Explicit and the list has `chunks` entries: after a change of the number of stages, the list may not fit. The
+    /// planner then uses the strategy Auto and reports that the list does not fit.
     pub fn explicit_layers(&self, chunks: usize) -> Option<&[u32]> {
         self.partition
             .layers
@@ -57,8 +58,8 @@ impl PipelineSpec {
             .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() == chunks)
     }
 
-    /// Returns a note that the given partition does not fit `chunks` chunks, so that the planner computes one. `None`
-    /// if the partition fits, or if the job gives none.
+    /// Returns a note for users if the job's partition does not fit `chunks` chunks, so that the planner computes
+    /// another one. Returns `None` if the partition fits, or if the job specifies no partition.
     pub fn partition_mismatch(&self, chunks: usize) -> Option<String> {
         let given = self.partition.layers.as_ref().filter(|_| self.explicit_layers(chunks).is_none())?;
         Some(format!(
@@ -68,7 +69,7 @@ impl PipelineSpec {
     }
 }
 
-/// An absent `virtualStages` equals the default of the schedule.
+/// Treats an absent `virtualStages` as equal to the default of the schedule.
 impl PartialEq for PipelineSpec {
     fn eq(&self, other: &Self) -> bool {
         let Self {

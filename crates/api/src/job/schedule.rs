@@ -1,5 +1,6 @@
-//! `spec.pipeline.schedule`: a schedule of `stagecoach_pipeline`, a table in a file, or the fastest schedule. The type
-//! has the form that the macro `union!` generates. Its members are the entries of `SCHEDULES`, Csv and Auto.
+//! `spec.pipeline.schedule`: a schedule of `stagecoach_pipeline`, a table in a file, or the fastest schedule.
+//! `ScheduleSpec` has the form of the types that the macro `union!` generates. Its members are the entries of
+//! `SCHEDULES`, Csv and Auto.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -77,7 +78,8 @@ impl ScheduleSpec {
         }
     }
 
-    /// Returns the fixed number of chunks of a stage, or `None` if the job chooses the number.
+    /// Returns the number of chunks of each stage if the schedule allows only one number. Returns `None` if the job or
+    /// the table of Csv determines the number.
     pub(crate) fn fixed_chunks(&self) -> Option<FixedChunks> {
         let (chunks, predicate) = match self {
             Self::Named(schedule) => (

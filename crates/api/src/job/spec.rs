@@ -171,13 +171,14 @@ pub struct BuiltIn<'a> {
 }
 
 impl PipelineJobSpec {
-    /// Returns the numbers of stages and replicas. An elastic job has its largest number of replicas.
+    /// Returns the numbers of stages and replicas. For an elastic job, the number of replicas is
+    /// `elastic.maxDataParallel`.
     pub const fn mesh(&self) -> Mesh {
         Mesh { stages: self.stages, data_parallel: self.data_parallel }
     }
 
-    /// Returns the smallest number of replicas with which a group continues. All replicas are needed if a lost stage
-    /// ends the attempt.
+    /// Returns the smallest number of replicas with which a group continues. Returns the number of all replicas if a
+    /// lost stage ends the attempt.
     pub fn min_data_parallel(&self) -> u32 {
         let all = self.data_parallel.max(1);
         match self.replaces_stages() {
@@ -191,7 +192,8 @@ impl PipelineJobSpec {
         self.elastic.as_ref().map(|elastic| elastic.min_data_parallel).or(self.restart.min_data_parallel)
     }
 
-    /// Sets `data_parallel` of an elastic job, which gives this number only as `elastic.maxDataParallel`.
+    /// Sets `data_parallel` of an elastic job to `elastic.maxDataParallel`, because such a job gives the number only
+    /// there.
     pub(crate) fn with_elastic_replicas(mut self) -> Self {
         if let Some(elastic) = self.elastic.as_ref().filter(|_| self.data_parallel == 1) {
             self.data_parallel = elastic.max_data_parallel;
@@ -199,14 +201,14 @@ impl PipelineJobSpec {
         self
     }
 
-    /// Whether the other stages continue after a stage is lost. Otherwise the whole group restarts. A custom trainer
-    /// always restarts the whole group.
+    /// Whether the other stages continue after a stage is lost. Otherwise the whole group restarts. With a custom
+    /// trainer, the whole group always restarts.
     pub fn replaces_stages(&self) -> bool {
         self.restart.reform_timeout_seconds > 0 && self.training.is_some()
     }
 
-    /// Whether the group of an attempt with this number of replicas may form again at once without one of them. Any
-    /// stage 0 may lead such a group. In a job with spares, a spare replaces a lost stage instead.
+    /// Whether the group may form again at once without a lost replica, in an attempt with `data_parallel` replicas.
+    /// Stage 0 of any replica may lead the new group. In a job with spares, a spare replaces a lost stage instead.
     pub fn may_lack_replicas(&self, data_parallel: u32) -> bool {
         self.spares == 0 && self.min_data_parallel() < data_parallel
     }

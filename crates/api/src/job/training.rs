@@ -106,7 +106,7 @@ pub struct LoraSpec {
 }
 
 impl LoraSpec {
-    /// Returns the factor of the product of B and A.
+    /// Returns the factor by which the trainer multiplies the product of B and A.
     pub fn scale(&self) -> f64 {
         let rank = f64::from(self.rank);
         self.alpha / if self.use_rslora { rank.sqrt() } else { rank }
@@ -158,7 +158,7 @@ impl TrainingSpec {
         }
     }
 
-    /// Returns the number of gradient blocks of a job whose first attempt has this number of replicas.
+    /// Returns the number of gradient blocks of a job whose first attempt has `data_parallel` replicas.
     pub fn gradient_blocks(&self, data_parallel: u32) -> u32 {
         self.gradient_blocks.unwrap_or_else(|| data_parallel.next_power_of_two())
     }

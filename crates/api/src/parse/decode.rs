@@ -34,7 +34,7 @@ fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
         };
         if let Some((of_key, of_value)) = entry {
             key = of_key;
-            // the error of a map has the position of the map's key, not of the line below it
+            // An error about a map is reported at the map's key, not at its first entry on the line below.
             value = if matches!(of_value.value, Value::Map(_)) { of_key } else { of_value.position };
         }
         names.push(name);
@@ -43,12 +43,13 @@ fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
     (names, value, key)
 }
 
-/// Accepts a float without a fraction, such as `1e3`, as a whole number, like kubectl.
+/// Defines methods that deserialize an integer. Like kubectl, they also accept a float without a fraction, such as
+/// `1e3`.
 macro_rules! convert_unsigned_integers {
     ($($method:ident)+) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
             match self.value {
-                // Up to 2^53 every whole f64 is exact.
+                // An f64 represents every whole number up to 2^53 exactly.
                 Value::Float(value) if value.fract() == 0.0 && (0.0..9e15).contains(&value) => {
                     visitor.visit_u64(value as u64)
                 }

@@ -11,15 +11,15 @@ use super::tree::Position;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{location}: {}{message}", Prefix(.field))]
 pub struct ParseError {
-    /// The place in the file.
+    /// The place of the error.
     pub location: Location,
-    /// The field's full path, `spec.training.learningRate.peak`; empty if the error concerns the whole file.
+    /// The field's full path, such as `spec.training.learningRate.peak`. Empty if the error concerns the whole file.
     pub field: String,
-    /// The value found, the expected one, and the remedy.
+    /// The value found, the value expected, and the remedy.
     pub message: String,
 }
 
-/// The place of a value in the file.
+/// The place of a value: in a file, or in a `--set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A place in a file.
@@ -94,8 +94,8 @@ impl LocatedError {
         self
     }
 
-    /// Converts an error of the YAML reader. The position is cut off the end of the reader's message, because a message
-    /// of this crate begins with the position.
+    /// Converts an error of the YAML reader. A message of this crate begins with the position, so this function removes
+    /// the position from the end of the reader's message.
     pub(super) fn syntax(error: &serde_saphyr::Error) -> Self {
         let message = match error {
             serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
@@ -167,7 +167,7 @@ impl fmt::Display for DecodeError {
     }
 }
 
-/// Writes the nearest of the names, or all of them if none is near.
+/// Writes the name that is nearest to `found`, or all names if none is near.
 fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Result {
     if let Some(name) = nearest(found, names) {
         return write!(f, "did you mean `{name}`?");
@@ -176,8 +176,8 @@ fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Resu
     list(f, names)
 }
 
-/// Returns the name that the user most likely meant. Apart from case, at most a third of its letters differ from
-/// `found`.
+/// Returns the name that the user most likely meant. Without regard to case, at most a third of the name's letters may
+/// differ from `found`.
 pub(crate) fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
     let found = found.trim_matches('`').to_lowercase();
     let (distance, name) = names

@@ -25,8 +25,8 @@ pub(super) fn apply(root: &mut YamlNode, overrides: &[(String, String)]) -> Resu
     Ok(())
 }
 
-/// Returns the segments of a path: `data.paths[0]` and `data.paths.0` both have data, paths, 0. `None` if a segment is
-/// empty.
+/// Returns the segments of a path: `data.paths[0]` and `data.paths.0` both have the segments data, paths and 0. Returns
+/// `None` if a segment is empty.
 fn segments(path: &str) -> Option<Vec<String>> {
     let segments: Vec<String> = path.replace('[', ".").replace(']', "").split('.').map(str::to_owned).collect();
     segments.iter().all(|segment| !segment.is_empty()).then_some(segments)

@@ -7,12 +7,12 @@ use serde_saphyr::{Location, Spanned};
 
 use super::error::LocatedError;
 
-/// The place of a value in the file.
+/// The place of a value: in the file, or in a `--set`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     /// A place in the file. Line and column count from 1.
     File { line: u64, column: u64 },
-    /// The `--set` with this index.
+    /// The argument `--set` with this index.
     Override(usize),
 }
 
@@ -48,7 +48,7 @@ impl YamlNode {
         let options = serde_saphyr::options! {
             strict_booleans: true,
             with_snippet: false,
-            // kubectl reads 010 as an octal number too: 8
+            // Like kubectl, the reader takes 010 as the octal number 8.
             legacy_octal_numbers: true,
             non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
         };

@@ -1,4 +1,5 @@
-//! Fields that are valid alone and invalid together. The API server has the same rules in CEL (`crd::rules`).
+//! Checks combinations of fields whose values are valid alone and invalid together. For most of these rules, the API
+//! server has an equal rule in CEL (`crd::rules`).
 
 use crate::contract::MAX_STAGES;
 use crate::job::{
@@ -30,7 +31,8 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     check_choices(spec, problems);
 }
 
-/// Checks the number of replicas against the limit of processes and the gradient blocks, which replicas share.
+/// Checks the number of replicas against the limit of processes and against the number of gradient blocks. A gradient
+/// block is a group of microbatches, and the replicas divide the blocks among themselves.
 fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
     let at = if spec.elastic.is_some() { "spec.elastic.maxDataParallel" } else { "spec.dataParallel" };
     let (replicas, stages) = (spec.data_parallel, spec.stages);
@@ -88,7 +90,8 @@ fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut P
     });
 }
 
-/// Checks that the other stages continue after the loss of a stage. Otherwise a spare would have no group to join.
+/// Checks for a job with spares that the other stages continue after the loss of a stage. Otherwise a spare would have
+/// no group to join.
 fn check_spares(spec: &PipelineJobSpec, problems: &mut Problems) {
     const AT: &str = "spec.spares";
     if spec.spares == 0 {

@@ -1,4 +1,4 @@
-//! The format of the records, and the fields that only conversations use.
+//! Checks the format of the records, and the fields that only conversations use.
 
 use super::Problems;
 use crate::job::{DataFormat, DataSpec, OnLongConversation, PipelineJobSpec, TokenizerSpec};
@@ -53,7 +53,7 @@ fn check_text_fields(data: &DataSpec, problems: &mut Problems) {
     }
 }
 
-/// Whether a text is a date of the calendar as `YYYY-MM-DD`.
+/// Whether `text` is an existing date in the form `YYYY-MM-DD`.
 fn is_date(text: &str) -> bool {
     let is_digit = |at| matches!(at, 0..=3 | 5 | 6 | 8 | 9);
     let is_formed = text.len() == 10

@@ -19,8 +19,8 @@ fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
     }
 }
 
-/// Refuses a list with a wrong sum. A list whose length does not fit the stages of a scaled job is accepted, because
-/// the planner then uses Auto (`PipelineSpec::explicit_layers`).
+/// Refuses a partition whose layers do not add up to the layers of the model. A list of the wrong length is accepted,
+/// because the number of stages may change: the planner then uses Auto (`PipelineSpec::explicit_layers`).
 fn check_partition(spec: &PipelineJobSpec, problems: &mut Problems) {
     const FIELD: &str = "spec.pipeline.partition.layers";
     let partition = &spec.pipeline.partition;

@@ -42,7 +42,7 @@ impl Problems {
 }
 
 impl PipelineJob {
-    /// Returns all problems of the job, including its names. The list is empty if the job can run.
+    /// Returns all problems of the job: of its name, its folder and its spec. The list is empty if the job can run.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         names::check(&self.metadata.name, &self.spec, &mut problems);
@@ -53,8 +53,7 @@ impl PipelineJob {
 }
 
 impl PipelineJobSpec {
-    /// Returns all problems of the spec, including features that this version lacks. The list is empty if the job can
-    /// run.
+    /// Returns all problems of the spec. The list is empty if the job can run.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         trainer_matches(self, &mut problems);

@@ -1,5 +1,5 @@
-//! Checks the job's name, from which the names of pods, Services and folders are made, the job's folder, and paths on
-//! the volume.
+//! Checks the job's name, the job's folder, and paths on the volume. The names of pods, Services and folders are made
+//! from the job's name.
 
 use super::Problems;
 use crate::job::{DATA_SET, PipelineJob, PipelineJobSpec, SOURCE_SCHEMES, TOKEN_CACHE, list_of_schemes};
@@ -65,16 +65,16 @@ pub(super) fn check_folder(job: &PipelineJob, problems: &mut Problems) {
     }
 }
 
-/// Whether the corpus lies in the folder, or the folder in a part of the corpus that the pattern searches recursively.
-/// A pattern that searches the whole volume (`**/*.txt`) would overlap with every folder. It does not count, because
-/// the user has chosen it.
+/// Whether `pattern` searches for the corpus inside `folder`, or searches recursively in a directory that contains
+/// `folder`. A pattern that searches the whole volume (`**/*.txt`) would overlap with every folder. Such a pattern does
+/// not count, because the user has chosen to search every folder.
 fn overlap(folder: &[&str], pattern: &[&str]) -> bool {
     let fixed = pattern.iter().take_while(|part| !part.contains(['*', '?', '['])).count();
     let (fixed, searched) = pattern.split_at(fixed);
     fixed.starts_with(folder) || !fixed.is_empty() && folder.starts_with(fixed) && searched.contains(&"**")
 }
 
-/// Returns the names in a path.
+/// Returns the components of a path, without empty components and `.`.
 fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !["", "."].contains(part)).collect()
 }

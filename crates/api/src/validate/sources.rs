@@ -1,4 +1,5 @@
-//! The corpus in `data.paths` or in the sources of a mixture, the held-out part, and the requirements of a stream.
+//! Checks the corpus in `data.paths` or in the sources of a mixture, the held-out part, and the requirements of a
+//! stream.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Refuses the fields and the environment variables that a pod template must not have.
+//! Refuses the fields and the environment variables that a pod template must not have, and requires the container of a
+//! custom trainer.
 
 use serde_json::Value;
 

@@ -175,7 +175,7 @@ proptest! {
         // `from_json` makes the text visible, because a reader may show it on a terminal
         let text = visible(&text);
         prop_assert!(text.starts_with(read.message.trim_end_matches("...")) || read.message == text);
-        // The message is not shortened by more than a tenth of the available space.
+        // If the text was shortened, the JSON still fills nine tenths of the available space.
         prop_assert!(read.message == text || json.len() > TERMINATION_MESSAGE_BYTES * 9 / 10, "{}", json.len());
     }
 

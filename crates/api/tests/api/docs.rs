@@ -17,7 +17,7 @@ const PAGES: [(&str, &str); 10] = [
     ("STORAGE.md", include_str!("../../../../docs/STORAGE.md")),
 ];
 
-/// The fields of `spec` with which a block may begin.
+/// The fields of `spec` by which the test recognises a YAML block as a part of a job.
 const FIELDS: [&str; 10] = [
     "stages",
     "dataParallel",
@@ -47,7 +47,7 @@ fn fields(block: &str) -> Option<Vec<(String, String)>> {
     let mut fields = Vec::new();
     for (key, value) in spec {
         match value {
-            // the fields of the block extend those of the minimal job
+            // The block sets these fields one by one, so that the minimal job keeps its other fields.
             Value::Object(inner) if ["data", "training"].contains(&key.as_str()) => {
                 fields.extend(inner.iter().map(|(name, value)| (format!("{key}.{name}"), value.to_string())));
                 let has_sources = inner.contains_key("sources");

@@ -177,7 +177,7 @@ fn overrides_change_the_job() {
     assert_eq!(with(MINIMAL, &[("stages", "3"), ("stages", "4")]).unwrap().spec.stages, 4);
 }
 
-/// The names come from a table and not from an enum, so serde does not derive the refusals.
+/// The names of the schedules come from a table and not from an enum, so serde does not derive the refusals.
 #[test]
 fn a_schedule_that_does_not_exist_is_refused_as_any_other_word() {
     let refused =

@@ -20,7 +20,8 @@ fn fields_at_their_default_are_left_out_and_read_back() {
     assert!(written["training"].get("optimizer").is_none(), "{written:#}");
 }
 
-/// The operator hashes this text. Another order would restart the attempts of jobs that an earlier version started.
+/// The operator hashes the JSON of `without_defaults`. Another order of fields would restart the attempts of jobs that
+/// an earlier version started.
 #[test]
 fn a_number_of_chunks_has_the_place_and_the_default_of_earlier_versions() {
     let others = r#""recompute":"Full","transport":"Tcp","encryption":"Required""#;
@@ -42,7 +43,7 @@ fn a_number_of_chunks_has_the_place_and_the_default_of_earlier_versions() {
     }
 }
 
-/// The operator hashes this text. Earlier versions always wrote the fraction.
+/// The operator hashes the JSON of `without_defaults`. Earlier versions always wrote the fraction.
 #[test]
 fn a_held_out_fraction_has_the_default_of_earlier_versions() {
     for (given, written) in [

@@ -1,5 +1,5 @@
-//! Acquires a fence: a group claims the next number, fences off older groups, and probes whether the volume supports
-//! the operations of a commit, before anything is trained.
+//! Acquires a fence: before training starts, a group claims the next fence number, fences off older groups, and probes
+//! whether the volume supports the operations of a commit.
 
 use std::io::{self, ErrorKind};
 
@@ -33,8 +33,8 @@ impl Fence {
     /// Acquires the fence after fence `last`, the newest fence that the caller has seen. At most one caller succeeds.
     ///
     /// # Errors
-    /// Returns [`CheckpointError::FencedOff`] if another group has acquired that fence, or an error of
-    /// [`Fence::acquire`].
+    /// Returns [`CheckpointError::FencedOff`] if another group has acquired the fence after `last` or a newer one, or
+    /// an error of [`Fence::acquire`].
     pub fn acquire_after(volume: &dyn Volume, last: u64) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, Some(last), stagecoach_files::random_hex())
     }
@@ -63,8 +63,8 @@ impl Fence {
         // folder and fences it off
         let seen = fences(volume)?;
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
-            // this group was suspended before its `mkdir`, and newer groups did not see the late folder: it is not a
-            // valid claim
+            // this group was suspended before its `mkdir`, so newer groups did not see its folder when they listed the
+            // fences: the folder is not a valid claim
             let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&paths::fence_path(number)));
             let by = fence.other_owner(volume);
             return Err(CheckpointError::FencedOff { fence: number, newest: Some(newer), by });
@@ -125,7 +125,8 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
 }
 
 /// Removes the holders' folders of all fenced-off fences, including the folders that an earlier group left when it
-/// died. Moves the contents of each folder first, because their removal may take long.
+/// died. Moves the contents of each folder away before it removes the folder, because deleting the contents may take
+/// long.
 fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
     for entry in list_or_none(volume, FENCES_DIR)? {
         if paths::parse_fence_dir_name(&entry.name).is_some_and(|(_, held)| !held) {
@@ -190,7 +191,7 @@ fn probe_folder_rename(volume: &dyn Volume, fence: &Fence) -> Result<(), Checkpo
     };
     match (is_there(&file(&from))?, is_there(&file(&to))?) {
         (false, true) => {}
-        // a newer group may also have removed the file
+        // either a newer group removed the file, or the volume lost it
         (false, false) => {
             fence.check(volume)?;
             return Err(unable("its file was lost".to_owned()));

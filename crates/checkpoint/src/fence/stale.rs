@@ -6,8 +6,8 @@ use crate::error::CheckpointError;
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
 use crate::volume::{Volume, io_error_on, remove_tree};
 
-/// Removes the files of fenced-off groups, and of groups that ended during their start. The call may take long, because
-/// the files may have many gigabytes.
+/// Removes the files of fenced-off groups, and of groups that ended while they probed the volume. The call may take
+/// long, because the files may amount to many gigabytes.
 ///
 /// # Errors
 /// Returns an error if the volume fails.

@@ -60,7 +60,8 @@ pub struct ExportOptions {
     pub format: ExportFormat,
     /// The element type of the written weights.
     pub weights: ExportDtype,
-    /// The maximum number of bytes of the tensors in a file of a directory. A larger tensor gets a separate file.
+    /// The maximum total size, in bytes, of the tensors in one file of a model directory. A larger tensor gets a file
+    /// of its own.
     pub max_shard_bytes: u64,
 }
 

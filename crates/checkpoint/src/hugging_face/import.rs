@@ -16,8 +16,8 @@ use crate::volume::Volume;
 /// The identity of an imported checkpoint. The identity matches no job, so that no job resumes from the checkpoint.
 const IMPORTED_IDENTITY: &str = "imported";
 
-/// Commits the tensors `names` of `model`, as fp32, and `small_files` (name and content) as the first checkpoint on
-/// `volume`. Replaces the identity in `metadata` by one that matches no job.
+/// Commits the first checkpoint on `volume`. The checkpoint holds the tensors `names` of `model`, as fp32, and
+/// `small_files` (name and content). The function replaces the identity in `metadata` with one that matches no job.
 ///
 /// # Errors
 /// Returns an error if the volume already has checkpoints, if a tensor can't be read or has an unsupported type, or if

@@ -1,4 +1,5 @@
-//! Reads Hugging Face model directories, exports checkpoints to them, and imports them as checkpoints.
+//! Reads Hugging Face model directories, exports a checkpoint as a model directory, and imports a model directory as a
+//! checkpoint.
 
 mod export;
 mod import;

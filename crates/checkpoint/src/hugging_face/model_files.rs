@@ -1,6 +1,6 @@
-//! Reads a Hugging Face model directory, such as a checkpoint's folder. In transformers' order, the weights come from
-//! `model.safetensors` if it exists, and otherwise from the index and its shards. Opening a directory reads only the
-//! headers of the files. A tensor's bytes are read on request.
+//! Reads a Hugging Face model directory, such as a checkpoint's folder. As in transformers, the weights come from
+//! `model.safetensors` if that file exists, and otherwise from the index and its shards. Opening a directory reads only
+//! the headers of the files. A tensor's bytes are read on request.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -78,7 +78,8 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// Returns a sentence for the user if the directory has an index of shards that is not read.
+    /// Returns a note for the user if the directory has an index of shards that is ignored, because the weights come
+    /// from `model.safetensors`.
     pub fn note(&self) -> Option<String> {
         let is_single = self.shards.iter().any(|shard| shard.path == self.folder.join(SINGLE_WEIGHTS_FILE));
         (is_single && self.folder.join(WEIGHTS_INDEX_FILE).exists()).then(|| {

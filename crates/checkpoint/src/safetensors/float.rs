@@ -2,7 +2,7 @@
 
 use ::safetensors::Dtype;
 
-/// Whether `dtype` is a type of floating-point values that converts to fp32: F16, BF16, F32 or F64.
+/// Whether `dtype` is a floating-point type that can be converted to fp32: F16, BF16, F32 or F64.
 pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64)
 }

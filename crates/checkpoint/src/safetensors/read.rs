@@ -58,7 +58,7 @@ pub(crate) struct TensorReader<'a> {
     failed: RefCell<Option<CheckpointError>>,
 }
 
-/// One tensor of a [`TensorReader`].
+/// A view of one tensor, whose bytes a [`TensorReader`] reads on demand.
 pub(crate) struct LazyTensor<'a> {
     reader: &'a TensorReader<'a>,
     name: &'a str,
@@ -71,7 +71,7 @@ impl<'a> TensorReader<'a> {
         TensorReader { read, failed: RefCell::new(None) }
     }
 
-    /// Returns a view of the tensor `name`. The reader must return its values as `dtype`.
+    /// Returns a view of the tensor `name`. The function that reads the tensor must return its values as `dtype`.
     pub(crate) fn view(&'a self, name: &'a str, dtype: Dtype, shape: &'a [usize]) -> (String, LazyTensor<'a>) {
         (name.to_owned(), LazyTensor { reader: self, name, dtype, shape })
     }

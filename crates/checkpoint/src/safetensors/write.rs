@@ -143,7 +143,7 @@ impl<'v> HashingWriter<'v> {
         let mut hasher = std::mem::take(&mut self.hasher);
         let mut own = Hasher::new();
         let mut hash = || {
-            // both hashes read a chunk while it is in the CPU's cache
+            // the hashers of the tensor and of the file both read a chunk while it is in the CPU's cache
             for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {
                 own.update(chunk);
                 hasher.update(chunk);

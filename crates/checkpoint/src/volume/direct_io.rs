@@ -1,9 +1,9 @@
 //! Writes large files with `O_DIRECT`, which bypasses the page cache, and with several writes in flight.
 //!
 //! A checkpoint is written once, and other processes read it rarely. Writes through the page cache would copy every
-//! byte and evict pages that other processes use. Their speed would vary several-fold with the number of free pages. A
-//! direct write returns when the device or the server has the bytes. On a slow network, a writer with one write at a
-//! time would spend most of the time on waiting for answers.
+//! byte and evict pages that other processes use. The speed of such writes would vary several-fold with the number of
+//! free pages. A direct write returns when the device or the server has the bytes. On a slow network, a writer that
+//! issues one write at a time would spend most of its time waiting for answers.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -73,8 +73,8 @@ impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
                     offset += written as u64;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // also after a short write that ends inside a sector, for example on a full disk: the buffered write
-                // either succeeds or returns the actual error
+                // the file system does not support direct writes, or a short write has ended inside a sector, for
+                // example on a full disk: the buffered write then either succeeds or returns the actual error
                 Err(e) if e.kind() == ErrorKind::InvalidInput && direct => {
                     self.file.set_direct(false)?;
                     direct = false;

@@ -24,7 +24,8 @@ impl FileSystemVolume {
         FileSystemVolume { root: root.to_owned(), alone: None }
     }
 
-    /// Returns a read-only view of `folder`, at any path, as a volume with only the checkpoint of `step`.
+    /// Returns a read-only volume whose only checkpoint is `folder`, as the checkpoint of `step`. The folder can have
+    /// any path.
     pub(crate) fn of_checkpoint(folder: &Path, step: u64) -> FileSystemVolume {
         FileSystemVolume { root: folder.to_owned(), alone: Some(paths::checkpoint_path(step)) }
     }

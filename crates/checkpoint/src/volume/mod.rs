@@ -1,4 +1,4 @@
-//! Defines the operations on the shared folder that a checkpoint needs. Each operation is atomic with respect to
+//! Defines the operations that checkpoints need on the shared folder. Each operation is atomic with respect to
 //! failures and crashes, so that a test can fail or crash at every operation. Paths are relative to the job's folder,
 //! with `/` between names.
 
@@ -25,7 +25,7 @@ pub struct DirEntry {
     pub is_dir: bool,
 }
 
-/// The operations on the shared folder. Their errors have the operating system's kinds.
+/// The operations on the shared folder. An error has the [`io::ErrorKind`] of the operating system's error.
 pub trait Volume: Send + Sync {
     /// Returns the full path, for messages.
     fn display(&self, path: &str) -> PathBuf;
@@ -74,7 +74,8 @@ pub trait Volume: Send + Sync {
     /// # Errors
     /// Returns the device's error. After an error, it is unknown which entries are durable.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
-    /// Returns the number of bytes that can be written below a folder, or `None` if the volume does not report it.
+    /// Returns the number of bytes that can be written below a folder, or `None` if the volume does not report this
+    /// number.
     fn available_bytes(&self, _path: &str) -> Option<u64> {
         None
     }

@@ -1,4 +1,5 @@
-//! Defines operations that need several calls on a [`Volume`], or that accept the errors of calls that NFS repeats.
+//! Defines operations that need several calls on a [`Volume`], or that tolerate the errors that result when NFS repeats
+//! a call.
 
 use std::io::{self, ErrorKind};
 
@@ -31,7 +32,8 @@ pub(crate) fn remove_tree(volume: &dyn Volume, path: &str) -> io::Result<()> {
     ignore_not_found(volume.remove_dir(path))
 }
 
-/// Creates a folder that no other process creates. `AlreadyExists` is success: NFS repeated the call.
+/// Creates a folder that no other process creates. Treats `AlreadyExists` as success, because NFS may have repeated the
+/// call.
 pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result<()> {
     match volume.make_dir(path) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -39,8 +41,8 @@ pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result
     }
 }
 
-/// Renames a folder to a path that does not exist. If `from` is missing and `to` exists, NFS repeated a successful
-/// call.
+/// Renames a folder to a path that does not exist. Treats `NotFound` as success if `to` exists, because NFS has then
+/// repeated a successful call.
 pub(crate) fn rename_idempotent(volume: &dyn Volume, from: &str, to: &str) -> io::Result<()> {
     match volume.rename(from, to) {
         Err(e) if e.kind() == ErrorKind::NotFound && volume.list(to).is_ok() => Ok(()),
@@ -51,7 +53,7 @@ pub(crate) fn rename_idempotent(volume: &dyn Volume, from: &str, to: &str) -> io
 /// Creates a folder if it does not exist, and syncs its parent.
 pub(crate) fn ensure_dir(volume: &dyn Volume, path: &str) -> io::Result<()> {
     make_dir_idempotent(volume, path)?;
-    // the sync also follows if the folder existed, because the folder's creator may have crashed before its sync
+    // the parent is synced even if the folder existed, because the folder's creator may have crashed before its sync
     volume.sync_dir(parent(path))
 }
 

@@ -30,7 +30,7 @@ pub(super) struct WriteQueue<S> {
     filled: usize,
     /// The offset of the current buffer in the file, in bytes.
     offset: u64,
-    /// The writing threads, which the first whole buffer starts.
+    /// The threads that write, or `None` until the first buffer is full.
     writers: Option<Writers>,
 }
 
@@ -43,7 +43,7 @@ impl<S: Sink> WriteQueue<S> {
         &self.sink
     }
 
-    /// Queues the bytes. The sink may receive the bytes after this call.
+    /// Queues the bytes. The call may return before the sink has received them.
     ///
     /// # Errors
     /// Returns the sink's error, which may concern bytes of earlier calls.
@@ -152,7 +152,7 @@ impl Writers {
         Ok(())
     }
 
-    /// Returns a buffer to fill. Waits until a write ends if every thread has a write.
+    /// Returns a buffer to fill. If every thread is busy, waits until one of them ends its write.
     fn free_buffer(&mut self) -> io::Result<Buffer> {
         while self.in_flight >= WRITES_IN_FLIGHT {
             self.wait_for_one()?;
@@ -193,8 +193,8 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(30);
 
-    /// A sink that stores the bytes. Every write blocks until the maximum number of writes have been in flight at once,
-    /// or until the shorter last buffer is written.
+    /// A sink that stores the bytes. Every write blocks until [`WRITES_IN_FLIGHT`] writes are in flight at once, or
+    /// until the write of the shorter last buffer begins.
     #[derive(Default)]
     struct Gate {
         state: Mutex<GateState>,

@@ -1,4 +1,4 @@
-//! Injects faults into every call on the volume, of the coordinator and of another stage. The faults are crashes
+//! Injects faults into every call that the coordinator or another stage makes on the volume. The faults are crashes
 //! before, during and after the call, with and without power loss; a single failure; and a success that the volume
 //! reports as an error.
 
@@ -124,7 +124,7 @@ fn a_crash_at_any_call_while_damage_is_set_aside() {
     DAMAGED.crash_everywhere();
 }
 
-/// Every client also caches names that other clients have changed.
+/// On NFS, every client may also use cached names that other clients have changed.
 #[test]
 fn a_crash_at_any_call_of_a_client_of_nfs() {
     for scenario in [FIRST, RESUMED, DAMAGED] {

@@ -189,7 +189,7 @@ fn a_truncated_file_is_detected_by_its_size() {
 fn pruning_never_removes_the_newest_intact_one() {
     let volume = prepared();
     let fence = Fence::acquire(&volume).unwrap();
-    // step 3 is damaged, but the damage is not detected yet
+    // step 2 is the newest checkpoint that the group knows to be intact: step 3 may have undetected damage
     assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 2).unwrap(), [0; 0]);
     assert_eq!(
         prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 77).unwrap(),

@@ -1,5 +1,5 @@
-//! Tests fences: the races to acquire them, late claims of old numbers, their owners, and the refusals to a group that
-//! is fenced off.
+//! Tests fences: races to acquire a fence, late claims of old numbers, the owners of fences, and the refusals that a
+//! fenced-off group gets.
 
 use std::sync::{Arc, Mutex};
 

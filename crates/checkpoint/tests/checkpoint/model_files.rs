@@ -75,7 +75,7 @@ fn a_single_file_needs_no_index() {
     assert!(message.contains("has i in a type other than"), "{message}");
 }
 
-/// The order is the same as in transformers.
+/// Transformers also prefers a single file to an index.
 #[test]
 fn a_single_file_comes_before_an_index() {
     let folder = sharded();
@@ -88,7 +88,7 @@ fn a_single_file_comes_before_an_index() {
         note.contains("has model.safetensors beside model.safetensors.index.json: the single file is read"),
         "{note}"
     );
-    // the index may come from an earlier save, without its shards
+    // the index may be left over from an earlier save whose shards are gone
     fs::remove_file(folder.path().join(SHARD)).unwrap();
     ModelFiles::open(folder.path()).unwrap();
 }

@@ -24,8 +24,8 @@ fn a_folder_of_checkpoints_on_another_file_system_is_refused_before_anything_is_
     assert!(printed.contains("checkpoints is on another file system than") && printed.contains("fences"), "{printed}");
 }
 
-/// A group that ends between the probe's rename and its removal leaves a folder. The folder is not a checkpoint, and
-/// the next group removes it.
+/// A group that ends after it has renamed the probe's folder, and before it removes the folder, leaves the folder
+/// behind. The folder is not a checkpoint, and the next group removes it.
 #[test]
 fn what_a_probe_leaves_is_no_checkpoint_and_is_removed() {
     let volume = MemoryVolume::new();

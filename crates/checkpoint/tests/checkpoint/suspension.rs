@@ -122,7 +122,8 @@ fn an_older_group_on_nfs_can_neither_commit_nor_damage() {
     suspend_at_every_call(Mount::Nfs, 1, 2);
 }
 
-/// The newer group has chosen the checkpoint to resume from, but has not yet removed the older group's files.
+/// The newer group holds the fence and may choose the checkpoint to resume from, but has not yet removed the older
+/// group's files.
 #[test]
 fn nothing_changes_once_a_newer_group_holds_the_fence() {
     for mount in [Mount::Local, Mount::Nfs] {
@@ -141,7 +142,7 @@ fn nothing_changes_once_a_newer_group_holds_the_fence() {
             let ended = group(&volume, mount, 0, &handle).run(UNTIL);
             let (before, fence) = seen.lock().unwrap().take().unwrap();
             if ended.is_ok() {
-                continue; // the older group claimed its number later, or had ended
+                continue; // the older group claimed its number after the newer group, or had ended before
             }
             fenced_off += usize::from(matches!(ended, Err(CheckpointError::FencedOff { .. })));
             assert!(needed_files(&volume, &fence) == before, "{mount:?}, call {at}: {:?}", handle.trace()[at]);

@@ -235,7 +235,7 @@ pub(super) fn recoveries(model: &PageModel, _: &View) -> Markup {
     }
 }
 
-/// Returns the seconds of a phase as text. A phase of less than 10 seconds has hundredths of a second.
+/// Returns the seconds of a phase as text. The text has two decimals if the phase took less than 10 seconds.
 fn precise(seconds: f64) -> String {
     if seconds < 10.0 { format!("{seconds:.2} s") } else { duration(seconds) }
 }

@@ -1,5 +1,5 @@
-//! The choices of a reader of the planner. This module parses choices from a query, applies them to the job, and writes
-//! them as lines of a job file. The module is pure.
+//! The choices that a user makes in the planner's form. This module parses choices from a query, applies them to the
+//! job, and writes them as lines of a job file. The module is pure.
 
 use std::ops::RangeInclusive;
 
@@ -48,7 +48,7 @@ impl PlannerQuery {
         ]
     }
 
-    /// Returns the query, with the fields of `own` for the empty fields.
+    /// Returns the query, in which each empty field has the value from `own`.
     pub(super) fn or(&self, own: &Choice) -> PlannerQuery {
         let (mut all, mut own) = (self.clone(), PlannerQuery::from(own));
         for ((_, field), (_, own)) in all.fields().into_iter().zip(own.fields()) {
@@ -76,7 +76,7 @@ impl From<&Choice> for PlannerQuery {
     }
 }
 
-/// The fields of the job that a reader can change, and the assumptions about the machines.
+/// The fields of the job that a user can change, and the assumptions about the machines.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Choice {
     pub(super) stages: u32,
@@ -130,7 +130,8 @@ impl Choice {
         })
     }
 
-    /// Returns the schedules that a job may have. The list contains a schedule from a file only if the job has one.
+    /// Returns the schedules that the form offers. The list contains a schedule from a CSV file only if the job has
+    /// such a schedule.
     pub(super) fn schedules(&self) -> Vec<ScheduleSpec> {
         let mut all: Vec<ScheduleSpec> = ScheduleSpec::all().collect();
         if let ScheduleSpec::Csv(_) = self.schedule {
@@ -151,7 +152,7 @@ impl Choice {
         pipeline.recompute = self.recompute;
     }
 
-    /// Returns the machines. `known` has the known speeds of the stages.
+    /// Returns the machines that the choice assumes. `known` has the known speeds of the stages.
     ///
     /// # Errors
     /// Fails if the stage with a changed speed does not exist.
@@ -175,7 +176,7 @@ impl Choice {
             |differs: bool, name: &str, value: &dyn std::fmt::Display| differs.then(|| format!("{name}: {value}"));
         let schedule = format!("{{type: {}}}", self.schedule.name());
         let is_other_number = self.virtual_stages != own.virtual_stages;
-        // if the job has no number of virtual stages, the schedule determines the number
+        // if a job does not set `virtualStages`, its schedule determines the number
         let without_number = PipelineSpec { schedule: self.schedule.clone(), ..PipelineSpec::default() };
         let is_other_without = self.schedule != own.schedule && self.virtual_stages != without_number.virtual_stages();
         let pipeline: Vec<String> = [

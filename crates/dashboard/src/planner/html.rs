@@ -1,5 +1,5 @@
 //! Draws the planner's page and its parts. `maud` escapes all data from the job or the query as text. Only the timeline
-//! is markup: `pipeline` draws it, and escapes its texts.
+//! is inserted as markup: the crate `pipeline` draws the timeline and escapes the texts in it.
 
 use indicatif::{HumanBytes, HumanCount};
 use maud::{Markup, PreEscaped, html};
@@ -12,7 +12,7 @@ use super::super::step_timeline::picture;
 use super::choice::{Choice, PlannerQuery, RECOMPUTES};
 use super::model::{Planned, Planner, PlannerModel, SimulatedStep};
 
-/// The largest number of bars in a picture. The number is larger than on the live page, because the reader of a plan
+/// The largest number of bars in a picture. The number is larger than on the live page, because a user of the planner
 /// expects to wait for the picture.
 const MAX_BARS: usize = 5000;
 
@@ -43,8 +43,8 @@ pub(super) fn plan(planner: &Planner, query: &PlannerQuery) -> String {
     text(planned(planner, &planner.model(query)))
 }
 
-/// Returns the part of the page that shows the choice of `Auto`. The page requests this part after the reader's last
-/// change.
+/// Returns the part of the page that shows the choice of `Auto`. The page's script requests this part only after a
+/// pause in the user's changes.
 pub(super) fn auto(planner: &Planner, query: &PlannerQuery) -> String {
     text(chosen_by_auto(planner, query))
 }

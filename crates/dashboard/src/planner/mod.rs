@@ -1,9 +1,9 @@
-//! The page of the planner. The page has a form, whose fields make the query of the page's address, and the plan of the
-//! job with these fields. `choice` has the fields that a reader can change. `model` plans the job with a choice, as
-//! `stagecoach plan` does. `html` shows the plan.
+//! The page of the planner. The page has a form and the plan of the job with the form's values. The query of the page's
+//! address contains these values. `choice` has the fields that a user can change. `model` plans the job with a choice,
+//! as `stagecoach plan` does. `html` shows the plan.
 //!
-//! The page works without a script: a button submits the form. With scripts, `planner.js` requests only the plan on
-//! every change, and replaces that part of the page.
+//! The page works without a script: a button submits the form. If the browser runs scripts, `planner.js` requests only
+//! the plan on every change, and replaces that part of the page.
 
 mod choice;
 mod html;

@@ -1,4 +1,4 @@
-//! Plans a job with a reader's choices, as `stagecoach plan` does.
+//! Plans a job with a user's choices, as `stagecoach plan` does.
 
 use indicatif::HumanCount;
 use stagecoach_api::job::ScheduleSpec;
@@ -7,7 +7,7 @@ use stagecoach_planner::{JobConfig, PipelineLayout, plan_pipeline_on};
 
 use super::choice::{Choice, PlannerQuery};
 
-/// The largest number of work items (chunks times microbatches) that the page simulates while a reader waits.
+/// The largest number of work items (chunks times microbatches) that the page simulates while a user waits.
 const MAX_WORK_ITEMS: u64 = 1 << 16;
 
 /// A job, and the data for its plan.
@@ -86,7 +86,7 @@ impl Planner {
         PlannerModel { fields: query.or(&self.own), planned }
     }
 
-    /// Returns the plan of a query with the schedule `Auto` instead of its schedule.
+    /// Returns the plan of a query with the schedule `Auto` instead of the query's schedule.
     pub(super) fn auto(&self, query: &PlannerQuery) -> Result<Planned, String> {
         self.planned(Choice { schedule: ScheduleSpec::Auto, virtual_stages: 1, ..self.choice(query)? })
     }

@@ -179,7 +179,8 @@ fn text_of_job_and_query_stays_text_and_nothing_is_inline() {
     }
 }
 
-/// Adds lines to a job, as a user adds the lines to the job's file. A schedule replaces the previous schedule.
+/// Adds lines to a job, as a user adds the lines to the job's file. A schedule in the lines replaces the whole schedule
+/// of the job.
 fn written(job: &PipelineJob, lines: &str) -> PipelineJob {
     fn merge(into: &mut Value, lines: Value) {
         match (into, lines) {

@@ -223,7 +223,7 @@ impl CacheBuilder<'_> {
         sources
     }
 
-    /// Fails if all conversations of a source are left out.
+    /// Fails if every record of a source with conversations is left out.
     fn check_conversations(&self, headers: &[PartHeader], sources: &[PreparedSource]) -> Result<(), DataError> {
         let has_conversations = |index: &usize| {
             let first = self.corpus.files.get(self.corpus.files_of(*index).start);
@@ -241,7 +241,7 @@ impl CacheBuilder<'_> {
         Ok(())
     }
 
-    /// Concatenates the parts into the files that training maps.
+    /// Concatenates the parts into the files that training maps into memory.
     fn concatenate_parts(&self, headers: &[PartHeader], tokens: u64) -> Result<(), DataError> {
         let open = |index: usize| {
             let path = self.part_path(index);

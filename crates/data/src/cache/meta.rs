@@ -75,7 +75,8 @@ impl Meta {
     }
 }
 
-/// Returns the hash of every file. A file with a recorded path and stamp is not read again.
+/// Returns the hash of every file. Reads only the files whose source states no digest, and whose path and stamp no
+/// finished cache records.
 pub(super) fn hash_files(
     corpus: &Corpus,
     cache_root: &Path,
@@ -102,7 +103,8 @@ pub(super) fn hash_files(
 }
 
 /// Returns the identity of the corpus: a hash of the formats and contents of its files in order, and of each file's
-/// text field or conversation format. File names don't count. Checkpoints record this hash, so its input can't change.
+/// text field or conversation format. File names don't count. Checkpoints record this hash, so every version must hash
+/// the same input.
 pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, hash) in corpus.files.iter().zip(hashes) {
@@ -112,7 +114,7 @@ pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
             (DocumentFormat::Text, _) => "\"\"".to_owned(),
             (conversations, _) => conversations.name().to_owned(),
         };
-        // earlier versions kept the byte order mark in the text, so this version needs another hash
+        // earlier versions trained on the byte order mark as text, so the hash must differ from their hash
         let without = match format.contents {
             Contents::PlainText if hash.byte_order_mark => " without its byte order mark",
             _ => "",

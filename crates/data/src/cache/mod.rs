@@ -160,8 +160,8 @@ fn prepare_in_parts(
             }
         }
     };
-    // The folder may come from a job with another padding token, or from a version that recorded no special tokens. So
-    // these tokens are taken from the tokenizer of this job.
+    // The folder may have been written for a job with another padding token, or by an older version that recorded no
+    // special tokens. So the padding token and the special tokens are taken from the tokenizer of this job.
     let own = match &tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => Tokenizer::clone(tokenizer),
         ResolvedTokenizer::Train { .. } => prepared.tokenizer(config)?,
@@ -213,7 +213,8 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
 }
 
 /// Returns the name of the cache's folder: 32 hexadecimal digits of a hash of everything that determines the ids. A
-/// setting with which older versions give the same ids is not hashed, so that their caches keep their names.
+/// setting is hashed only if it makes the ids differ from those of older versions without the setting, so that the
+/// caches of older versions keep their names.
 fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
     let conversations = match tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.conversations.as_ref(),
@@ -242,7 +243,7 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     stagecoach_files::key(&hash.to_hex())
 }
 
-/// Whether every end-of-text token in a text or in a file of token ids ends a document.
+/// Returns whether every end-of-text token ends a document, both in texts and in files of token ids.
 fn ends_documents_at_tokens(config: &DataConfig, corpus: &Corpus) -> bool {
     config.parse_special_tokens || corpus.files.iter().any(|file| !file.format.is_text())
 }

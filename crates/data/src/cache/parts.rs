@@ -114,7 +114,7 @@ impl<'a> PartWriter<'a> {
     }
 }
 
-/// The file of a part, open at its document starts.
+/// The open file of a part, positioned at the document starts.
 pub(super) struct PartReader {
     pub(super) header: PartHeader,
     path: PathBuf,
@@ -132,8 +132,8 @@ impl PartReader {
         (fs::metadata(path).ok()?.len() == size).then(|| PartReader { header, path: path.into(), file })
     }
 
-    /// Writes the document starts to `into`, counted from the first token of the corpus. `tokens_before` is the number
-    /// of tokens before this part.
+    /// Writes the document starts to `into`, as offsets from the first token of the corpus. `tokens_before` is the
+    /// number of tokens before this part.
     pub(super) fn copy_documents(&mut self, tokens_before: u64, into: &mut impl Write) -> Result<(), DataError> {
         for _ in 0..self.header.documents {
             let mut start = [0; 8];

@@ -1,5 +1,5 @@
 //! The cache of a streamed corpus. It holds the tokenizer and the held-out documents. Stage 0 reads the training
-//! documents while training runs.
+//! documents while training runs, and cuts their tokens into windows of a fixed number of sequences.
 
 use std::fs;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use crate::text_batch::{ENCODE_BATCH_BYTES, TextBatch};
 use crate::tokenizer::Tokenizer;
 
 /// The version of the windows, which is part of every cache key of a stream. Increment the version when the same
-/// sources have other windows.
+/// sources are cut into other windows than before.
 const STREAM_VERSION: u32 = 2;
 
-/// The number of bytes of text, of all sources together, on which a tokenizer is trained.
+/// The total number of bytes of text, from all sources, on which a tokenizer is trained.
 const TOKENIZER_SAMPLE_BYTES: u64 = 256 << 20;
 
 /// Returns the name of the stream's folder, which depends on everything that determines the stream's windows.
@@ -85,8 +85,8 @@ fn read_sample(
     Ok(())
 }
 
-/// The held-out documents of a stream: first the drawn documents of each source, then the documents of each set of
-/// held-out files.
+/// The held-out documents of a stream: first the documents that are drawn by hash from each source, then the documents
+/// of each set of held-out files.
 #[derive(Default)]
 struct HeldOutDocuments {
     ids: Vec<u32>,
@@ -121,8 +121,8 @@ impl HeldOutDocuments {
         Ok(held_out)
     }
 
-    /// Adds the documents that are drawn while the first window of a source is read. If these documents are too few for
-    /// a sequence, the function reads further windows. It writes only the first window.
+    /// Reads the first window of a source, and adds the documents that are drawn by hash to be held out. If these
+    /// documents are too few for a sequence, the function reads further windows. It writes only the first window.
     fn draw(
         &mut self,
         (config, streaming, fraction): (&DataConfig, &Streaming, f64),

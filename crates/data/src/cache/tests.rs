@@ -124,7 +124,7 @@ fn parts(config: &DataConfig) -> usize {
     folders.flat_map(|folder| fs::read_dir(folder.path().join("parts")).into_iter().flatten()).count()
 }
 
-/// The process that the next test starts. It aborts at a given call of `progress`, without cleanup.
+/// The process that [`resumes_after_its_last_part`] starts. It aborts at a given call of `progress`, without cleanup.
 #[test]
 #[ignore = "not a test: a process to be killed"]
 fn killed_run() {
@@ -269,7 +269,7 @@ fn touch(path: &Path, seconds: u64) {
     File::options().append(true).open(path).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();
 }
 
-/// Returns the phases that a run reports.
+/// Returns the prepared corpus, and the phases that the run reports.
 fn phases_reported(config: &DataConfig) -> (PreparedCorpus, Vec<&'static str>) {
     let mut phases = Vec::new();
     let prepared = prepare_in_parts(config, PART_BYTES, &mut |progress| phases.push(progress.phase)).unwrap();

@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// A retry helps against a failing volume and not against a damaged file.
+    /// The error must tell a failing volume from a damaged file, because a retry helps only against a failing volume.
     #[test]
     fn a_failing_volume_is_no_damage() {
         for compression in Compression::ALL {

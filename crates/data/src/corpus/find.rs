@@ -65,7 +65,7 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// Returns the files that `paths` match, by path.
+    /// Returns the files that `paths` match, keyed by path.
     fn match_files(
         &mut self,
         paths: &[String],

@@ -34,7 +34,7 @@ pub(crate) use text_reader::BYTE_ORDER_MARK;
 #[derive(Default)]
 pub(crate) struct Corpus {
     pub(crate) files: Vec<CorpusFile>,
-    /// The number of files before the end of each source, and of each held-out set.
+    /// The end of each source, and of each held-out set, as an index in `files`.
     pub(crate) source_ends: Vec<usize>,
     /// The number of files before the held-out sets.
     pub(crate) training_files: usize,
@@ -81,8 +81,8 @@ pub(crate) struct Cursor {
     pub(crate) record: u64,
 }
 
-/// A part of a file whose format can be divided. The bytes of the file form `of` equal parts. A row group belongs to
-/// the part that contains its middle byte, so every row group is in exactly one part.
+/// A part of a file whose format can be divided. The bytes of the file form `of` equal parts. A row group of a Parquet
+/// file belongs to the part that contains its middle byte, so every row group is in exactly one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilePart {
     pub(crate) index: u64,
@@ -157,7 +157,7 @@ impl Corpus {
         }
     }
 
-    /// Returns sentences for the user about matches of the patterns that add no text.
+    /// Returns sentences for the user about files and folders that match a pattern but add no text to the corpus.
     pub(crate) fn notes(&self) -> Vec<String> {
         let empty: Vec<&str> = self.files.iter().filter(|f| f.stamp.size == 0).map(|file| file.name.as_str()).collect();
         let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();

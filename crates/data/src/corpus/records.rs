@@ -1,4 +1,4 @@
-//! Records that hold a conversation, records that hold no document, and the reasons for it.
+//! Records that hold a conversation, records that hold no document, and the reasons why a record holds none.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub(crate) struct BadRecord {
     /// The index of the file in the corpus.
     pub(crate) file: usize,
     pub(crate) reason: BadRecordReason,
-    /// The error of a job that does not leave out such records.
+    /// The error with which a job fails if its settings don't leave out bad records.
     pub(crate) error: DataError,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum BadRecordReason {
 }
 
 impl BadRecordReason {
-    /// Returns the reason in words, which follow a number of records in a note.
+    /// Returns the reason as a phrase that follows the number of records in a note.
     pub(crate) fn description(self) -> &'static str {
         match self {
             BadRecordReason::Null => "with null for text",

@@ -94,7 +94,7 @@ impl Dataset {
     }
 
     /// Returns the unigram entropy, in nats, of the targets of the job's held-out loss, or 0 if nothing is held out.
-    /// The entropy is the smallest loss of a prediction that uses no input.
+    /// The entropy is the smallest loss that a prediction can reach without any input.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
         for HeldOutSet { plan, .. } in self.evaluation_sets(1).into_iter().filter(|set| set.counts) {

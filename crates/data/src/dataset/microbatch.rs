@@ -42,7 +42,8 @@ pub struct MicrobatchLayout {
 pub struct BatchPlan {
     /// The layout of each microbatch.
     pub layouts: Vec<MicrobatchLayout>,
-    /// The number of targets of all microbatches that aren't [`IGNORE_INDEX`]. It is the divisor of the loss.
+    /// The number of targets that aren't [`IGNORE_INDEX`], over all microbatches. The sum of the losses is divided by
+    /// this number.
     pub target_count: u64,
     /// The rows of each microbatch.
     pub(super) rows: Vec<Vec<Row>>,
@@ -172,9 +173,9 @@ impl Dataset {
         BatchPlan { layouts: layouts.collect(), target_count, rows }
     }
 
-    /// Returns the inputs of a row whose targets are left out, as ranges of offsets from the first input. A target is
-    /// left out if training leaves out its document, or if the loss mask excludes it. The inputs before the starts of
-    /// documents are not returned, because the callers treat these inputs separately.
+    /// Returns the inputs in a row for which the loss leaves out the target, as ranges of offsets from the first input.
+    /// A target is left out if training leaves out its document, or if the loss mask excludes it. The input directly
+    /// before the start of a document is not returned, because the callers exclude its target themselves.
     fn left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
         let positions = self.tokens_of_left_out_documents(row, range);
         let Some(mut trained) = row.sequences.stream.trained(range.start + 1, range.length) else {

@@ -29,7 +29,7 @@ pub struct Dataset {
     /// Documents whose tokens are not targets in training.
     without: BTreeSet<u64>,
     pad_token_id: i64,
-    /// The names of the files from which this process makes windows.
+    /// The names of the streamed files. Empty in a process that doesn't make the windows of tokens from these files.
     streamed_files: Vec<String>,
 }
 
@@ -85,8 +85,8 @@ impl Dataset {
         self.mixture.counts(position)
     }
 
-    /// Returns the position at which training ends because a source that stops is exhausted, and the index of that
-    /// source. Returns `None` if no such source is exhausted before `end`.
+    /// Returns the position at which training ends because a source with `stops` is exhausted, and the index of this
+    /// source. Returns `None` if no source with `stops` is exhausted before `end`.
     pub fn exhausted_before(&self, end: u64) -> Option<(u64, usize)> {
         let stopping = self.sources.iter().enumerate().filter(|(_, source)| source.stops);
         let exhausted = stopping.filter_map(|(index, source)| {
@@ -98,7 +98,7 @@ impl Dataset {
         exhausted.min()
     }
 
-    /// Returns the number of tokens of all sources, without the sequences that are held out from the sources' ends.
+    /// Returns the number of tokens of all sources, without the sequences that are held out at the ends of the sources.
     /// Returns `None` for a stream.
     pub fn training_tokens(&self) -> Option<u64> {
         let tokens = |source: &TrainingSource| match &source.sequences {

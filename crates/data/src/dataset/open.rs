@@ -132,7 +132,7 @@ impl Dataset {
     }
 }
 
-/// Returns the documents of a source that are not held out, and the documents that a draw holds out.
+/// Returns the training documents of a source, and the documents that are drawn by hash to be held out, if any.
 fn training_stream(
     config: &DataConfig,
     format: DocumentFormat,

@@ -92,7 +92,8 @@ impl Dataset {
     /// findings. The last of these windows must still be open. The list is empty for a dataset that is not streamed.
     pub fn stream_notes(&self, position: u64) -> Vec<String> {
         let counts = self.mixture.counts(position);
-        // a source without an open window was read before this process began
+        // if the last window of a source is not open, the source was last read before this process began, so the
+        // position at which this process began has the counts
         let source_counts = |(index, stream): (usize, &SourceStream)| {
             let begun = || Some(stream.position_after(counts[index])?.counts().clone());
             stream.counts_after(counts[index]).or_else(begun)
@@ -116,7 +117,8 @@ impl Dataset {
     }
 }
 
-/// Removes the windows of other token caches, because no step reads them. A failure only costs space.
+/// Removes the windows of other token caches, because no step reads them. If the removal fails, the windows only take
+/// up space.
 fn remove_other_windows(folder: &Path, kept: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -61,8 +61,8 @@ pub struct PartText {
     pub document_tokens: u64,
 }
 
-/// Returns the origin of each of `parts`, in the same order. Reads the corpus up to the last document of `parts`, or
-/// only the documents of `parts` of a streamed corpus.
+/// Returns the origin of each of `parts`, in the same order. Reads the corpus up to the last document of `parts`. Of a
+/// streamed corpus, the function reads only the files of these documents.
 ///
 /// # Errors
 /// Fails if the corpus can't be read, or with `OtherTokens` if the tokenizer returns other ids than the token cache
@@ -108,7 +108,7 @@ pub fn part_texts(
         for &index in of_document {
             let part = &parts[index];
             let begin = part.tokens.start.max(tokens);
-            // the last input of a part may have no target, such as before the held-out end of its document
+            // the last input of a part may have no target, for example if the rest of the document is held out
             let has_target = part.targets.last().is_some_and(|&target| target != IGNORE_INDEX);
             let end = (part.tokens.end + u64::from(has_target)).min(tokens + ids.len() as u64);
             let name = || DocumentName { file: piece.file.name.clone(), number: piece.number };
@@ -146,7 +146,7 @@ pub fn part_texts(
     found.into_iter().zip(parts).map(whole).collect()
 }
 
-/// The number of a document's tokens, without an end-of-text token that is to be added.
+/// The number of a document's tokens before the end-of-text token is added.
 struct Length {
     tokens: u64,
     last: Option<u32>,
@@ -161,7 +161,7 @@ impl Length {
 }
 
 /// Returns the documents with the given names, see [`DocumentPart::document`]. Reads the corpus up to the last named
-/// file, and no file of a streamed corpus.
+/// file. Of a streamed corpus, the function reads no file.
 ///
 /// # Errors
 /// Fails with `NoDocument` if a named document doesn't exist or has no tokens. For a streamed corpus, the function

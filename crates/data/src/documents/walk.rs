@@ -142,7 +142,7 @@ impl Walk {
         runs
     }
 
-    /// Returns the number of a document of a stream.
+    /// Returns the [`DocumentId::number`] of the document that `name` names in a streamed corpus.
     pub(super) fn number_of(&self, name: &DocumentName) -> Result<u64, DataError> {
         let file = self.corpus.files.iter().position(|file| file.name == name.file);
         let id = file.and_then(|file| {

@@ -26,7 +26,7 @@ pub(crate) struct WindowTokens {
     pub(super) starts: Vec<u64>,
     /// The document at each position of `starts`.
     pub(super) documents: Vec<DocumentId>,
-    /// The number of tokens of the first document before the window.
+    /// The number of tokens that the first document has before the window.
     pub(super) tokens_before: u64,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct WindowBuffer {
     /// Positions at which reading can resume, each with the number of tokens before it. The first position is at or
     /// before the window's start.
     points: VecDeque<(u64, ReadPosition, DocumentCounts)>,
-    /// The documents that `cut` has counted, unless sequences are packed.
+    /// The closed documents that `cut` has counted so far. The field is not used if sequences are packed.
     counted: Counted,
 }
 
@@ -221,8 +221,8 @@ impl WindowBuffer {
         None
     }
 
-    /// Drops the first `count` tokens. If this divides a document, the document's remaining tokens become the first
-    /// document.
+    /// Drops the first `count` tokens. If the position after these tokens is within a document, the document's
+    /// remaining tokens become the first document.
     fn drop_first(&mut self, count: usize) {
         let is_rest = !self.starts.contains(&(count as u64)) && (count < self.ids.len() || self.is_open);
         let tokens_before = if is_rest { self.tokens_of_last(count) } else { 0 };

@@ -1,5 +1,5 @@
 //! Positions in the stream of a source, which checkpoints record, and the identities of its documents. The documents of
-//! a stream have no index, because counting the documents would require a reading of the whole corpus.
+//! a stream have no index, because counting the documents would require reading the whole corpus.
 
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +58,7 @@ pub(super) struct ReadPosition {
     pub(super) offset: u64,
     /// The record, see [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
     pub(super) record: u64,
-    /// Whether the position is within a document whose tokens before the position are in the stream.
+    /// Whether the position is within a training document, whose tokens before the position are already in the stream.
     pub(super) inside: bool,
     /// The number of the document's tokens before the position.
     #[serde(default)]
@@ -119,12 +119,14 @@ const RECORD_BITS: u32 = 40;
 pub(crate) struct DocumentId {
     /// The index of the file in the corpus, below 2^24.
     pub(crate) file: usize,
-    /// The number of the document's line, element, row or token document in the file, from 1.
+    /// The number, from 1, of the document's line, element or row in the file, or of the document in a file of token
+    /// ids.
     pub(crate) record: u64,
 }
 
 impl DocumentId {
-    /// Returns the document with a record, or `None` if the record needs more than `RECORD_BITS`.
+    /// Returns the document in a record of a file, or `None` if the number of the record needs more than `RECORD_BITS`
+    /// bits.
     pub(crate) fn new(file: usize, record: u64) -> Option<DocumentId> {
         (record >> RECORD_BITS == 0).then_some(DocumentId { file, record })
     }
@@ -134,7 +136,7 @@ impl DocumentId {
         (self.file as u64) << RECORD_BITS | self.record
     }
 
-    /// Returns the document with a number.
+    /// Returns the document that `number` identifies.
     pub(crate) fn of_number(number: u64) -> DocumentId {
         DocumentId { file: (number >> RECORD_BITS) as usize, record: number & ((1 << RECORD_BITS) - 1) }
     }

@@ -17,8 +17,8 @@ use crate::order;
 use crate::tokenizer::Tokenizer;
 use crate::without_documents::without_documents;
 
-/// The number of a document's first tokens whose hash decides whether the document is held out. The number is limited,
-/// because a document may be larger than the memory.
+/// The largest number of tokens, at the beginning of a document, whose hash decides whether the document is held out.
+/// The number is limited, because a document may be larger than the memory.
 const HASHED_TOKENS: usize = 1 << 14;
 
 /// Reads a source from a position on.
@@ -32,7 +32,7 @@ pub(crate) struct WindowReader<'a> {
     document: DocumentId,
     /// The document that begins next.
     next: DocumentId,
-    /// The part of the corpus that the current document belongs to.
+    /// The part of the corpus, training or held out, to which the current document belongs.
     part: Part,
     batch: Batch,
     buffer: WindowBuffer,
@@ -47,14 +47,14 @@ pub(crate) struct WindowReader<'a> {
 pub(crate) struct DrawnDocuments {
     pub(crate) ids: Vec<u32>,
     pub(crate) starts: Vec<u64>,
-    /// Whether the reader adds no more documents, such as after the first epoch.
+    /// Whether the reader adds no more documents, for example after the first epoch.
     pub(crate) is_complete: bool,
-    /// The number of tokens from which the reader adds no more documents.
+    /// The number of held-out tokens at which the reader stops adding documents.
     enough: usize,
 }
 
 enum Part {
-    /// The decision needs more tokens of the document. The value holds the first tokens.
+    /// The decision whether the document is held out needs more of its tokens. The value holds the tokens read so far.
     Undecided(Vec<u32>),
     Training,
     HeldOut,
@@ -147,7 +147,7 @@ impl<'a> WindowReader<'a> {
                 if self.is_over { Err(DataError::WaitEnded) } else { Ok(()) }
             });
             if !self.is_over {
-                // a read does not fail if the file became shorter
+                // the read does not fail if the file has become shorter
                 file.check_unchanged()?;
             }
             if read.is_ok() {
@@ -155,7 +155,7 @@ impl<'a> WindowReader<'a> {
                 self.batch.push(Item::Point(self.at));
             }
             if !self.is_over {
-                // windows before an unreadable record are still completed
+                // windows that end before an unreadable record are still completed
                 self.flush(on_window)?;
             }
             if self.is_over || !on_tokens(self.buffer.tokens()) {

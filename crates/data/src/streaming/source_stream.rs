@@ -52,7 +52,7 @@ impl SourceStream {
     }
 
     /// Waits for the windows of a step and opens them. The wait ends early if `keep_waiting` returns false. The
-    /// function closes windows before the last `STEPS_IN_USE` steps.
+    /// function closes the windows before the first window of the last `STEPS_IN_USE` steps.
     ///
     /// # Errors
     /// Fails if a window can't be made or opened, or with `WaitEnded` if the wait ends early.

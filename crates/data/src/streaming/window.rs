@@ -38,7 +38,7 @@ pub(super) struct WindowHeader {
     pub(super) next: StreamPosition,
     tokens: u64,
     documents: u64,
-    /// The number of tokens of the first document before the window.
+    /// The number of tokens that the first document has before the window.
     tokens_before: u64,
     /// The digest of the window, see [`WindowTokens::digest`].
     pub(super) digest: String,
@@ -89,7 +89,7 @@ impl WindowStore {
         Ok(header.filter(|header| self.open(header).is_ok()))
     }
 
-    /// Writes a window, unless it exists. An incomplete window never has the name of a window.
+    /// Writes a window, unless it exists. The window's folder gets its final name only after all files are written.
     ///
     /// # Errors
     /// Fails if the volume can't be written.
@@ -106,7 +106,7 @@ impl WindowStore {
         fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;
         let written = self.write_unfinished(&unfinished, window, &header);
         let named = written.and_then(|()| self.name(&unfinished, &header));
-        // frees the space on a full volume
+        // after a failure, this frees the space of the incomplete window, because the volume may be full
         remove_unfinished_folder(&unfinished);
         named?;
         stagecoach_files::sync_dir(&self.folder).map_err(DataError::io("write", &self.folder))
@@ -161,7 +161,7 @@ impl WindowStore {
     }
 
     /// Removes windows until at most `max_bytes` remain: first the windows before `in_use`, from the oldest on, then
-    /// the windows after it, from the last one back. The windows in use stay.
+    /// the windows after `in_use`, from the last one back. The windows in use stay.
     ///
     /// # Errors
     /// Fails if the volume can't be read or written.

@@ -52,7 +52,7 @@ fn the_field_with_most_bytes_is_taken() {
     // an empty field in one record does not decide which field is the text
     write(root.path(), "web.jsonl", &format!("{{\"content\": \"\", \"url\": \"x\"}}\n{}", line(1)));
     assert_eq!(find(root.path(), "").field.as_deref(), Some("content"));
-    // only the first part of this file is read
+    // only the beginning of this file is read, and the number of its bytes is estimated
     let lines = (3 << 20) / line(7).len();
     write(root.path(), "web.jsonl", &line(7).repeat(lines));
     let expected = 78 * lines as u64 + 5;

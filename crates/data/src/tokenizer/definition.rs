@@ -53,8 +53,8 @@ pub(super) fn unknown_token(definition: &Value) -> Option<&str> {
     model["unk_token"].as_str().or_else(unigram_unknown)
 }
 
-/// Whether the encoding may drop characters outside of the vocabulary. A BPE drops such characters if it has neither an
-/// unknown token nor tokens for all bytes.
+/// Whether the encoding may drop characters outside of the vocabulary. A BPE model drops such characters if it has
+/// neither an unknown token nor tokens for all bytes.
 pub(super) fn may_drop_characters(definition: &Value, has_token: &dyn Fn(&str) -> bool) -> bool {
     let model = &definition["model"];
     let is_bpe = model["type"] == "BPE" || model["merges"].is_array();
@@ -70,10 +70,10 @@ fn has_byte_level(pre_tokenizer: &Value) -> bool {
     pre_tokenizer["type"] == "ByteLevel" || parts.iter().any(has_byte_level)
 }
 
-/// Returns the positions at which a text may be split. A tokenizer with an unknown definition receives whole documents,
-/// for example a tokenizer with a prefix or with an added token that takes white space. The normalizer NFC is safe,
-/// because it joins no character to the white space after it. If `parse` is true, special tokens in a text are encoded
-/// as tokens.
+/// Returns the positions at which a text may be split. A tokenizer whose definition is not known to allow splits
+/// receives whole documents, for example a tokenizer with a prefix or with an added token that takes white space. The
+/// normalizer NFC is safe, because it joins no character to the white space after it. If `parse` is true, special
+/// tokens in a text are encoded as tokens.
 pub(super) fn split(definition: &Value, parse: bool) -> SplitPoints {
     if splits_before_space(definition, parse) {
         return SplitPoints::BeforeSpace;

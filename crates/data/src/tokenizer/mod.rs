@@ -98,7 +98,7 @@ impl Tokenizer {
             let was_added = definition::added_tokens(&definition).iter().any(|token| token["content"] == name.as_str());
             if definition::mark_special(&mut definition, &name, id) {
                 newly_special.push(key);
-                // the mark changes no tokens of a text that spells an ordinary word, unless special tokens are parsed
+                // marking an ordinary word as special changes the tokens of texts only if special tokens are parsed
                 decides_texts.extend((was_added || parse).then_some(key));
             }
         }
@@ -194,7 +194,8 @@ impl Tokenizer {
         let mut stream = self.inner.decode_stream(false);
         let text = |id| match stream.step(id) {
             Ok(text) => text.unwrap_or_default(),
-            // a decoder may change earlier text; in this case, the token's name is used
+            // the stream fails if the decoder changes text that was already returned; in this case, the token's name is
+            // used
             Err(_) => {
                 stream = self.inner.decode_stream(false);
                 self.inner.id_to_token(id).unwrap_or_default()
@@ -305,8 +306,8 @@ fn lossy_encoding(definition: &Value, inner: &tokenizers::Tokenizer, parse: bool
     }
 }
 
-/// Parses a definition with the library. The library panics on some definitions, such as a prefix of continuing
-/// subwords that the merges lack.
+/// Parses a definition with the library. The library panics on some definitions, for example if the merges lack the
+/// prefix of continuing subwords.
 fn parse_definition(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     match catch_panic(|| tokenizers::Tokenizer::from_bytes(bytes)) {
         Some(parsed) => parsed.map_err(|error| error.to_string()),

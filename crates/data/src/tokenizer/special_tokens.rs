@@ -39,24 +39,25 @@ pub struct SpecialTokenIds {
     pub eos: Vec<u32>,
     /// The token that pads rows.
     pub pad: Option<u32>,
-    /// Whether an older version frames documents with other tokens. Older versions took any word of the vocabulary with
-    /// a usual name.
+    /// Whether older versions begin or end documents with other tokens. These versions took any word of the vocabulary
+    /// that has a usual name of a special token.
     pub(crate) other_than_before: bool,
     /// Whether the job names one of the tokens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_names_of_job: bool,
-    /// Whether a text that spells the padding token has other tokens because a configuration makes this token special.
+    /// Whether a text that spells the padding token is encoded differently because a configuration makes this token
+    /// special.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) pad_decides_texts: bool,
-    /// Whether every token of `eos` ends documents in this corpus, if there are several.
+    /// Whether `eos` has several tokens, and every one of them ends documents in this corpus.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) all_end_documents: bool,
 }
 
 impl SpecialTokenIds {
     /// Returns the part of a job's identity that these tokens form. Returns `None` if all versions frame documents with
-    /// the same tokens, the job names no token, and no token changes the tokens of a text. A token that only pads has
-    /// no effect on the numbers, because padding has no targets.
+    /// the same tokens, the job names no token, and no special token changes how a text is encoded. A token that only
+    /// pads has no effect on the results of training, because padding has no targets.
     pub fn identity(&self) -> Option<Value> {
         let mut identity = self.frame();
         let mut add = |name: &str, value: Value| identity.get_or_insert_with(|| json!({}))[name] = value;
@@ -69,8 +70,8 @@ impl SpecialTokenIds {
         identity
     }
 
-    /// Returns the tokens that frame documents, or that the job names. Returns `None` if all versions frame documents
-    /// with the same tokens and the job names no token.
+    /// Returns the tokens that begin and end documents, with the padding token if the job names any token. Returns
+    /// `None` if all versions frame documents with the same tokens and the job names no token.
     pub(crate) fn frame(&self) -> Option<Value> {
         match (self.has_names_of_job, self.other_than_before) {
             (true, _) => Some(json!({"bos": self.bos, "eos": self.eos, "pad": self.pad})),
@@ -304,7 +305,7 @@ enum NamedToken {
 }
 
 /// Returns the ids in `value`, a number or a list, that belong to `added_tokens`. Other ids are left out, because a
-/// configuration with the default ids of its class may name ordinary words.
+/// configuration that keeps the default ids of its class may name ordinary words.
 fn added_ids<'a>(value: &'a Value, names: &'a Names) -> impl Iterator<Item = u32> + 'a {
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     let is_added = |id: &u32| names.added.keys().any(|name| (names.id_of)(name) == Some(*id));
@@ -315,7 +316,7 @@ fn added_ids<'a>(value: &'a Value, names: &'a Names) -> impl Iterator<Item = u32
 mod tests {
     use super::*;
 
-    /// The token caches of all versions have these keys.
+    /// The token caches of all versions have these keys, so the keys must never change.
     #[test]
     fn the_keys_of_a_record_stay_the_same() {
         let ids = SpecialTokenIds {

@@ -4,7 +4,7 @@ fn explained(path: &str) -> String {
     explain(Field::pipeline_job().find(path).unwrap(), 80)
 }
 
-/// Returns the text after the lines with which all texts begin.
+/// Returns the text without the lines with which every text of `explain` begins.
 fn below_version(text: &str) -> &str {
     text.strip_prefix("GROUP:      stagecoach.dev\nKIND:       PipelineJob\nVERSION:    v1alpha1\n\n").unwrap()
 }

@@ -22,7 +22,7 @@ pub struct WorkInputs {
     /// The targets, `i64[tokens]`, on the last chunk; on earlier chunks the gradient of the output, `[tokens, hidden]`.
     pub target_or_gradient: Tensor,
     /// `f32[work_numel]`: the chunk's frozen weights and its parameters, concatenated, then the gradient accumulators
-    /// of the parameters before this item's gradients are added.
+    /// of the parameters as they are before this item's gradients are added.
     pub parameters: Tensor,
 }
 
@@ -88,8 +88,8 @@ impl WorkRecorder {
 }
 
 impl StepProbe for WorkRecorder {
-    /// Copies the input, the targets, the weights and the head's accumulator to the host. The forward pass adds to this
-    /// accumulator.
+    /// Copies the input, the targets, the weights and the head's accumulator to the host. This method copies the head's
+    /// accumulator because the forward pass already adds to it.
     fn forward_begins(&mut self, stage: &Stage, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
         if item != self.item {
             return;
@@ -143,7 +143,7 @@ impl StepProbe for WorkRecorder {
 }
 
 impl Stage {
-    /// Returns the context that the layers of a microbatch need besides its activations.
+    /// Returns the context that layers need besides the activations of a microbatch.
     pub(super) fn forward_context(&self, layout: &MicrobatchLayout) -> ForwardContext {
         ForwardContext {
             length: layout.length as i64,

@@ -1,6 +1,6 @@
 //! The forward and backward pass of one chunk for one microbatch. Every layer computes the same values under every
-//! partition: its input and the gradient of its output arrive unchanged from the adjacent layers, whichever stage has
-//! them. Results are therefore bit-identical for every partition.
+//! partition: its input and the gradient of its output arrive unchanged from the adjacent layers, on whichever stages
+//! these layers are. Results are therefore bit-identical for every partition.
 
 use std::rc::Rc;
 

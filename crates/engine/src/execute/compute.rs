@@ -1,4 +1,5 @@
-//! The computations of a step, F, B, I and W, and their boundary tensors: received inputs and sent results.
+//! The computations of a step: F (forward), B (full backward), I (backward for the input) and W (backward for the
+//! weights). This module also receives their inputs from other stages and sends their results to other stages.
 
 use std::collections::HashMap;
 
@@ -73,7 +74,7 @@ impl Executor<'_, '_> {
         let Stage { chunks, gradients, .. } = &mut *self.stage;
         let chunk = &chunks[&item.chunk];
         let dx = match action {
-            // the W action of the item accumulates the weight gradients
+            // the item's W action accumulates these weight gradients later
             Action::BackwardInput(_) => chunk.backward(saved, dy, &mut |gradient| gradients.store.push(item, gradient)),
             _ => chunk.backward(saved, dy, &mut WeightGradient::accumulate),
         };
@@ -138,7 +139,7 @@ impl Executor<'_, '_> {
         link.ok_or_else(|| self.invalid(action, "there is no chunk at the other end"))
     }
 
-    /// Records that a computation begins. Its input has arrived before.
+    /// Records that `computation` begins. The caller has already received its input.
     pub(super) fn begin(&self, computation: Action, item: WorkItem, timer: &mut StepTimer) {
         let chunk = self.of_chunk(item);
         let text = format!("{} {}{chunk}", computation.computation_type(), item.microbatch);

@@ -24,7 +24,8 @@ pub trait StepControl {
         StopRequest::None
     }
 
-    /// Completes the work that the vote promises to the group. The step calls this method before it votes.
+    /// Completes the work that other stages may rely on once this rank has voted. The step calls this method before it
+    /// votes.
     ///
     /// # Errors
     /// If a link fails.
@@ -32,8 +33,8 @@ pub trait StepControl {
         Ok(())
     }
 
-    /// Returns the index of the program's action before which the step calls `when_idle`. The step expects a wait
-    /// before that action.
+    /// Returns the index in the program of the action before which the step calls `when_idle`. It is an action before
+    /// which the rank probably waits for other ranks.
     fn idle_before(&self) -> Option<usize> {
         None
     }
@@ -56,21 +57,21 @@ impl StepControl for Uncontrolled {}
 /// An observer of a step's computations. Layers may reuse the memory of a tensor after the call that receives it. The
 /// default methods do nothing.
 pub trait StepProbe {
-    /// The forward pass of `item` begins, with targets if the stage has the head.
+    /// The forward pass of `item` begins. The targets are given if the stage has the head.
     fn forward_begins(&mut self, _stage: &Stage, _item: WorkItem, _input: &Tensor, _targets: Option<&Tensor>) {}
 
     /// The forward pass of `item` has ended.
     fn forward_ends(&mut self, _stage: &Stage, _item: WorkItem, _output: &ChunkOutput) {}
 
-    /// The backward pass of `item` begins, with the gradient of its output unless the chunk has the head.
+    /// The backward pass of `item` begins. The gradient of its output is given unless the chunk has the head.
     fn backward_begins(&mut self, _stage: &Stage, _item: WorkItem, _dy: Option<&Tensor>) {}
 
-    /// The backward pass of `item` has ended, with the gradient of its input unless the chunk has the embedding.
+    /// The backward pass of `item` has ended. The gradient of its input is given unless the chunk has the embedding.
     fn backward_ends(&mut self, _stage: &Stage, _item: WorkItem, _dx: Option<&Tensor>) {}
 
     /// The stage is about to add the weight gradients of `item` to their accumulators.
     fn accumulation_begins(&mut self, _stage: &Stage, _item: WorkItem) {}
 
-    /// The accumulators have the weight gradients of `item`.
+    /// The stage has added the weight gradients of `item` to their accumulators.
     fn accumulation_ends(&mut self, _stage: &Stage, _item: WorkItem) {}
 }

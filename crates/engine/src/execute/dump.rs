@@ -1,4 +1,4 @@
-//! Dumps of a step's tensors during the step. A dump wraps the layers, so a stage without a dump has no overhead.
+//! Dumps tensors of a step while the step runs. A dump wraps the layers, so a stage without a dump has no overhead.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub struct DumpConfig {
     pub patterns: Vec<String>,
     /// The steps whose tensors are dumped.
     pub steps: Vec<u64>,
-    /// The folder for one file of each step and stage.
+    /// The folder that receives one file for each step and stage.
     pub folder: PathBuf,
 }
 
@@ -35,7 +35,8 @@ pub struct TensorDump {
 }
 
 impl TensorDump {
-    /// Stores a copy of the tensor if its name matches. A copy is needed because layers may reuse the memory.
+    /// Stores a copy of the tensor `name.what` if its name matches a pattern. A copy is needed because layers may reuse
+    /// the memory.
     fn add(&self, name: &str, what: &str, tensor: &Tensor) {
         if !self.is_active.get() {
             return;

@@ -56,7 +56,7 @@ impl Executor<'_, '_> {
         self.vote(vote)
     }
 
-    /// Abandons the step. This stage closes its links, so that the waits of other stages for its tensors fail.
+    /// Abandons the step. This stage closes its links, so that other stages that wait for its tensors get an error.
     pub(super) fn abort_step(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.links.close();
         let vote = StepVote { step: inputs.step.unwrap_or_default(), unfinished: true, ..inputs.vote.clone() };
@@ -70,8 +70,8 @@ impl Executor<'_, '_> {
     }
 }
 
-/// Returns the sum of the losses of each source, and the number of its targets. `losses` are the losses of the tokens
-/// of `microbatches`.
+/// Returns, for each source of the corpus, the sum of its tokens' losses and the number of its targets. `losses` holds
+/// the loss of each token of `microbatches`.
 fn source_losses(
     inputs: &StepInputs,
     microbatches: impl Iterator<Item = usize>,
@@ -100,7 +100,7 @@ fn peak_bytes(device: Device) -> u64 {
     }
 }
 
-/// Copies scalar tensors to the host. The host waits for the GPU.
+/// Copies the values of `scalars` to the host, concatenated. The host waits for the GPU.
 pub(super) fn copy_to_host<'t>(scalars: impl IntoIterator<Item = &'t Tensor>) -> Vec<f64> {
     let scalars: Vec<Tensor> = scalars.into_iter().map(|scalar| scalar.view([-1])).collect();
     if scalars.is_empty() {

@@ -28,7 +28,8 @@ pub struct Executor<'a, 'p> {
     pub member: &'a Member,
     /// The handle of the current activity, which heartbeats report.
     pub activity: &'a Activity,
-    /// The mapping of chunks to stages. Its ranks are the numbers of the stages, as torch's ranks within one pipeline.
+    /// The mapping of chunks to stages. Its ranks are the numbers of the stages, like torch's ranks within one
+    /// pipeline.
     pub placement: &'a Placement,
     /// The control of the step.
     pub control: &'a mut dyn StepControl,
@@ -40,9 +41,11 @@ pub struct Executor<'a, 'p> {
 #[derive(Debug)]
 pub(super) struct StepState {
     pub(super) saved: HashMap<WorkItem, SavedActivations>,
-    /// The outputs that no SEND and no later chunk on this rank has consumed yet, by the consuming work item.
+    /// The outputs that no SEND and no later chunk on this rank has consumed yet, keyed by the work item that consumes
+    /// them.
     pub(super) activations: HashMap<WorkItem, Tensor>,
-    /// The input gradients that no SEND and no earlier chunk on this rank has consumed yet, by the consuming work item.
+    /// The input gradients that no SEND and no earlier chunk on this rank has consumed yet, keyed by the work item that
+    /// consumes them.
     pub(super) gradients: HashMap<WorkItem, Tensor>,
     /// The sums of the losses by block, `f64[]`, on the stage's device.
     pub(super) losses: Vec<Tensor>,
@@ -72,7 +75,7 @@ impl StepState {
         }
     }
 
-    /// Adds a microbatch's loss to its block.
+    /// Adds a microbatch's loss to the sum of the microbatch's block.
     pub(super) fn add_loss(&mut self, loss: HeadLoss, item: WorkItem, inputs: &StepInputs) {
         let HeadLoss { sum: loss, token_losses } = loss;
         if inputs.rows.len() > item.microbatch {
@@ -92,7 +95,7 @@ impl StepState {
 
 impl Executor<'_, '_> {
     /// Executes `program` on `inputs`. In a training step, a broken link or an immediate stop makes this stage vote
-    /// that the step is unfinished. The output has the verdict on the unfinished step.
+    /// that the step is unfinished. The output then contains the group's verdict on this step.
     ///
     /// # Errors
     /// If the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or after
@@ -111,7 +114,8 @@ impl Executor<'_, '_> {
             let is_longest_wait = self.control.idle_before() == Some(index);
             let idle_work = if is_longest_wait { self.control.when_idle().map_err(StepError::from) } else { Ok(()) };
             match idle_work.and_then(|()| self.execute(action, program, inputs, &mut state)) {
-                // the other stage has abandoned the step or has died, and the group detects the cause
+                // the stage at the other end of the link has abandoned the step or has died, and the group detects the
+                // cause
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
                     self.links.check_device()?;
                     state.verdict = Some(self.abort_step(inputs)?);

@@ -84,8 +84,8 @@ impl GradientSums {
         self.accumulators.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// Finishes the block that ends with `item`, if such a block exists. Adds the preceding sums to the accumulators of
-    /// `group` along the tree. If more blocks follow, stores the sum and zeroes the accumulators.
+    /// Finishes the block that ends with `item`, if such a block exists. Then adds the stored sums of sibling subtrees
+    /// to the accumulators of `group`, up the tree. If more blocks follow, stores the sum and zeroes the accumulators.
     pub(super) fn finish_block_after(&mut self, group: AccumulatorGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&group) else { return };

@@ -38,8 +38,8 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the sums of a chunk's parameters that this replica owns, and adds them along the tree of all blocks.
-    /// Returns the arrival times of the parts.
+    /// Waits for the gradient sums of the parameters that this replica owns in a chunk, and adds these sums along the
+    /// tree of all blocks. Returns the arrival time of each sum from another replica.
     fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Vec<Timestamp>, StepError> {
         let replica = self.stage.replica;
         let sums = sums_of(self.stage, chunk, &subtrees(blocks, replica));
@@ -83,14 +83,14 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Starts to send the weights of a chunk that this replica owns to the other replicas, in the dtype that layers
+    /// Starts to send the weights that this replica owns in a chunk to the other replicas, in the dtype that layers
     /// read. Starts to receive the weights that the other replicas own.
     pub(super) fn begin_gather(&mut self, chunk: usize) -> Result<(), StepError> {
         Ok(begin_gather(self.stage, self.links, self.placement.ranks(), chunk)?)
     }
 
     /// Waits for the weights of a chunk, if their gather is in progress. Returns the start time of the gather and the
-    /// arrival times of its parts.
+    /// arrival time of each weight.
     pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Timestamp, Vec<Timestamp>)>, StepError> {
         Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, self.activity)?)
     }
@@ -218,7 +218,7 @@ impl<'a> ReplicaPeers<'a> {
     }
 }
 
-/// Adds up the sums of all blocks, in the order of the blocks. One of the tensors holds the result.
+/// Adds up the sums of all blocks, in the order of the blocks. The result reuses the memory of one of the sums.
 fn add_up(sums: Vec<(Subtree, Tensor)>) -> Option<Tensor> {
     let mut waiting: Vec<(Subtree, Tensor)> = Vec::new();
     for (subtree, sum) in sums {

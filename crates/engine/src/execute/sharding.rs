@@ -28,7 +28,7 @@ impl Sharding {
 /// Returns, for each parameter of a stage, the replica that owns the parameter. The owner adds up the parameter's
 /// gradients, updates the parameter, and sends the new weights to the other replicas. Each replica owns whole tensors,
 /// and all replicas own about the same number of bytes. A weight that embedding and head share has the same owner on
-/// both of their stages.
+/// the embedding's stage and on the head's stage.
 pub fn owners(parameters: &[&ParameterSpec], replicas: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..parameters.len()).collect();
     order.sort_by_key(|&p| (parameters[p].name != names::EMBEDDING, Reverse(parameters[p].numel()), p));

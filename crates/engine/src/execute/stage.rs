@@ -23,7 +23,8 @@ use crate::tensor_hash::TensorHash;
 pub struct StageConfig<'a> {
     /// The model.
     pub architecture: &'a dyn Architecture,
-    /// The mapping of chunks to stages. Its ranks are the numbers of the stages, as torch's ranks within one pipeline.
+    /// The mapping of chunks to stages. Its ranks are the numbers of the stages, like torch's ranks within one
+    /// pipeline.
     pub placement: &'a Placement,
     /// The mapping of layers to chunks.
     pub partition: &'a Partition,
@@ -44,7 +45,7 @@ pub struct StageConfig<'a> {
 /// The model chunks, the parameters and the optimizer of one stage of one replica.
 #[derive(Debug)]
 pub struct Stage {
-    /// The number of the stage in its replica, which is the rank in a job without replicas.
+    /// The number of the stage within its replica. In a job without replicas, this number is the rank.
     pub index: usize,
     /// The replica of the pipeline that contains the stage.
     pub replica: Replica,
@@ -72,7 +73,7 @@ pub struct Stage {
     pub gpu: Option<StageGpu>,
 }
 
-/// The activations of a stage.
+/// The configuration of a stage's activations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActivationConfig {
     /// The last dimension of the tensors passed between stages.
@@ -99,7 +100,7 @@ impl Stage {
         Stage::build(0, &config)
     }
 
-    /// Builds a stage of the pipeline by its number.
+    /// Builds stage `index` of the pipeline.
     pub fn build(index: usize, config: &StageConfig) -> Stage {
         let StageConfig { architecture, placement, partition, device, .. } = *config;
         let part = |chunk| (chunk, ModelPart::of_chunk(placement, partition, chunk));
@@ -161,8 +162,8 @@ impl Stage {
         self.gpu.as_ref().map_or_else(Timestamp::now, StageGpu::timestamp)
     }
 
-    /// Sets the activity after the work that the stage has queued so far. Returns the time at which the activity
-    /// begins.
+    /// Sets the activity that heartbeats report, as soon as the stage has completed the work that it has queued so far.
+    /// Returns the time at which the activity begins.
     pub(super) fn set_activity(
         &self,
         activity: &Activity,
@@ -247,7 +248,7 @@ fn frozen_weights(architecture: &dyn Architecture, part: &ModelPart, parameters:
     architecture.frozen_specs(part).into_iter().filter_map(weight).map(|weight| weight.value.shallow_clone()).collect()
 }
 
-/// Returns the gradient accumulators, with the index of their parameter, by the actions that add to them.
+/// Returns the gradient accumulators, grouped by the action that adds to them, each with the index of its parameter.
 fn accumulators(
     architecture: &dyn Architecture,
     parts: &[(usize, ModelPart)],
@@ -257,7 +258,7 @@ fn accumulators(
     let mut accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
     for (chunk, part) in parts {
         let specs = architecture.parameter_specs(part);
-        // the last match is the head; with a tied weight, the first match is the embedding
+        // the head is the last spec of this name; with a tied weight, an earlier spec of the same name is the embedding
         let head_name = if architecture.tie_word_embeddings() { names::EMBEDDING } else { names::HEAD };
         let head = specs.iter().rposition(|spec| part.has_head && spec.name == head_name);
         for (at, spec) in specs.iter().enumerate() {

@@ -19,8 +19,8 @@ pub struct StageGpu {
 }
 
 impl StageGpu {
-    /// Creates the value for the GPU of `context`. The caller must call [`start_clock`](Self::start_clock) before the
-    /// first step.
+    /// Creates a `StageGpu` for the GPU of `context`. The caller must call [`start_clock`](Self::start_clock) before
+    /// the first step.
     pub fn new(context: CudaContext) -> Result<StageGpu, CudaError> {
         let clock = clock_of_idle(context)?;
         Ok(StageGpu { context, copy_stream: context.stream()?, copies: RefCell::default(), clock })
@@ -38,19 +38,20 @@ impl StageGpu {
         event.map_or_else(|_| Timestamp::now(), |event| Timestamp::Device(Arc::new(event)))
     }
 
-    /// Returns the GPU's clock, for the events of this step.
+    /// Returns the GPU's clock, which converts the events of this step to times of the host.
     pub(super) fn clock(&self) -> DeviceClock {
         self.clock.clone()
     }
 
-    /// Waits for all work that libtorch has queued, and sets the clock.
+    /// Waits for all work that libtorch has queued, and aligns the GPU's clock with the host's clock.
     pub fn start_clock(&mut self) -> Result<(), CudaError> {
         self.context.record_default_stream()?.synchronize()?;
         self.clock = clock_of_idle(self.context)?;
         Ok(())
     }
 
-    /// Sets the clock. The caller must have waited for all work that libtorch has queued, so that the GPU is idle.
+    /// Aligns the GPU's clock with the host's clock. The caller must have waited for all work that libtorch has queued,
+    /// so that the GPU is idle.
     pub(super) fn set_clock(&mut self) {
         if let Ok(clock) = clock_of_idle(self.context) {
             self.clock = clock;
@@ -66,7 +67,7 @@ impl StageGpu {
         self.copy_stream.wait(&self.context.record_default_stream()?)?;
         let begun = pairs.try_for_each(|(to, from)| self.copy_stream.copy_to_host(to, from));
         let done = begun.and_then(|()| self.copy_stream.record()).inspect_err(|_| {
-            let _ = self.copy_stream.synchronize(); // no later wait covers copies that have started
+            let _ = self.copy_stream.synchronize(); // because no later wait covers the copies that have started
         })?;
         let copy = Arc::new(CopyToHost { done: Arc::new(done), waited: OnceLock::new() });
         self.copies.borrow_mut().push(Arc::clone(&copy));
@@ -84,14 +85,16 @@ impl StageGpu {
     }
 }
 
-/// Returns the clock of an idle GPU, on which an event is complete as soon as it is recorded.
+/// Returns the clock of a GPU. The GPU must be idle, so that an event completes as soon as it is recorded.
 fn clock_of_idle(context: CudaContext) -> Result<DeviceClock, CudaError> {
-    // the host's clock is read first, because otherwise a step could end earlier by this clock than by the GPU's clock
+    // the host's clock is read before the event is recorded: in the other order, converted times of GPU events would be
+    // late, and an action could seem to end after the end of its step
     let now = Instant::now();
     Ok(DeviceClock::new(context.record_default_stream()?, now))
 }
 
-/// Waits for pending copies, so that the next owner of the memory does not overwrite their source.
+/// Waits for pending copies, so that the next owner of the memory does not overwrite the source tensors of these
+/// copies.
 impl Drop for StageGpu {
     fn drop(&mut self) {
         let _ = self.wait_for_copies();
@@ -102,7 +105,7 @@ impl Drop for StageGpu {
 #[derive(Debug)]
 pub struct CopyToHost {
     done: Arc<CudaEvent>,
-    /// The event at which the GPU began to wait for the copy, if it waits.
+    /// The event at which the GPU began to wait for the copy; unset before an update waits for it.
     waited: OnceLock<CudaEvent>,
 }
 
@@ -117,8 +120,8 @@ impl CopyToHost {
         self.done.synchronize()
     }
 
-    /// Returns the time for which the copy has delayed an update. The time is known once the copy is complete, and zero
-    /// before the next update.
+    /// Returns how long the copy has delayed an update. Returns zero before an update waits for the copy, and before
+    /// the copy is complete.
     pub fn stall(&self) -> Duration {
         let seconds = self.waited.get().and_then(|waited| self.done.seconds_since(waited));
         Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The inputs, results and measurements of a step. In the vote, the measurements are numbers without names.
+//! The inputs, results and measurements of a step. A vote carries the measurements as a list of numbers without names.
 
 use std::time::Instant;
 
@@ -63,9 +63,10 @@ pub struct StepInputs<'a> {
     pub step: Option<u64>,
     /// The learning rate of the step.
     pub learning_rate: f64,
-    /// The last instant that all stages share, such as the last step's verdict. Measured times count from it.
+    /// The last instant that all stages share, such as the last step's verdict. Measured times are relative to this
+    /// instant.
     pub origin: Instant,
-    /// The fields of this rank's vote that the step does not set, such as a due save.
+    /// The fields of this rank's vote that the step does not set, such as `save_due`.
     pub vote: StepVote,
 }
 
@@ -78,8 +79,8 @@ pub struct StepOutput {
     pub decided_at: Option<Instant>,
     /// The begin and end of each timed action, in seconds since [`StepInputs::origin`].
     pub spans: Vec<(f64, f64)>,
-    /// In evaluation, the sum of this rank's cross-entropies, in nats, with [`StepInputs::loss_so_far`]; empty except
-    /// on the last stage.
+    /// In evaluation, the sum of this rank's cross-entropies, in nats, including [`StepInputs::loss_so_far`]; empty
+    /// except on the last stage.
     pub losses: Vec<f64>,
     /// The reason why this rank abandoned the step, if one of its links failed.
     pub broken_link: Option<String>,
@@ -93,8 +94,8 @@ pub struct StepMeasurements {
     /// The peak number of bytes that the stage has held: on a GPU its tensors, otherwise the resident memory of this
     /// process.
     pub peak_bytes: f64,
-    /// The sum of the losses of each source's targets in nats, and the number of these targets. Only stages with the
-    /// head measure them, in a job with several sources.
+    /// For each source of the corpus, the sum of the losses of its targets, in nats, and the number of these targets.
+    /// Only stages with the head measure these losses, in a job with several sources.
     pub source_losses: Vec<(f64, f64)>,
     /// The begin and end of each timed action, in seconds since the origin that all stages share. Only the first
     /// replica measures them.
@@ -108,7 +109,7 @@ impl StepMeasurements {
         [self.bytes_sent, self.peak_bytes, self.source_losses.len() as f64].into_iter().chain(pairs).collect()
     }
 
-    /// Parses the numbers of [`to_vec`](Self::to_vec). A missing number is 0.
+    /// Parses the numbers of [`to_vec`](Self::to_vec). A missing number is read as 0.
     pub fn from_slice(numbers: &[f64]) -> StepMeasurements {
         let number = |index: usize| numbers.get(index).copied().unwrap_or(0.0);
         let pairs = numbers.get(3..).unwrap_or_default().chunks_exact(2);

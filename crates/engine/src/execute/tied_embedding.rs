@@ -39,7 +39,8 @@ impl TiedEmbedding {
 }
 
 impl Executor<'_, '_> {
-    /// Sums the embedding's and the head's gradient of a tied weight on both stages.
+    /// Adds up the embedding's and the head's gradient of a tied weight, so that the stages of the embedding and of the
+    /// head both hold the sum.
     pub(super) fn reduce_tied(&mut self) -> Result<(), StepError> {
         let (index, replica, stages) = (self.stage.index, self.stage.replica, self.placement.ranks());
         let Some(tied) = self.stage.tied_embedding.as_ref().filter(|tied| self.stage.owns(tied.parameter)) else {

@@ -41,15 +41,15 @@ impl StepTimer {
     }
 
     /// Records a REDUCE or GATHER with its start time and the arrival times of its parts. These actions share their
-    /// links, so each counts from the end of the previous one. An action from the previous step counts from the start
-    /// of this step. An action without parts is not recorded.
+    /// links, so the span of each begins no earlier than the end of the previous one. The span of a GATHER of the
+    /// previous step begins no earlier than this step. An action without parts is not recorded.
     pub(crate) fn record(&mut self, action: Action, began: Timestamp, arrived: Vec<Timestamp>) {
         self.between_replicas.push((action, began, arrived));
     }
 
     /// Returns the begin and end of each timed action of `program` so far, in program order, in seconds. A REDUCE or
-    /// GATHER that this step has not recorded, for example because its wait ended before the step, begins and ends with
-    /// the start of the first computation. The result ends before the first action that a GPU has not finished.
+    /// GATHER that this step has not recorded, for example because its wait ended before the step, has an empty span at
+    /// the start of the first computation. The list ends before the first action that the GPU has not finished.
     pub(crate) fn spans(&self, program: &[Action]) -> Vec<(f64, f64)> {
         let instants = |(begin, end): &(Timestamp, Timestamp)| {
             let begin = self.instant(begin)?;
@@ -150,7 +150,7 @@ mod tests {
             timer.begin(at(begin));
             timer.end(at(end));
         }
-        // both gathers began before the step, and the second one counts from the end of the first
+        // both gathers began before the step, and the span of the second one begins at the end of the first
         timer.record(Action::Gather(0), Timestamp::Host(origin), vec![at(1)]);
         timer.record(Action::Gather(1), Timestamp::Host(origin), vec![at(2), at(1)]);
         timer.record(Action::Reduce(1), at(0), vec![at(3)]);

@@ -93,8 +93,8 @@ impl TextGenerator {
     /// Loads the model at `path`: a Hugging Face model directory, a checkpoint's folder, or a job's folder, whose
     /// newest checkpoint is used. The function verifies a checkpoint's weights by their hashes. If a checkpoint has
     /// only the trained weights, the function reads the frozen weights from the model directory `base`, or otherwise
-    /// from the directory that the job recorded. With `parse_special_tokens`, text of a prompt that looks like a
-    /// special token is that token.
+    /// from the directory that the job recorded. With `parse_special_tokens`, text in a prompt that spells a special
+    /// token becomes that token.
     ///
     /// # Errors
     /// If there is no model, the model is damaged, or its architecture is not supported.
@@ -163,11 +163,12 @@ impl TextGenerator {
         Ok(ChatPrompts(chat))
     }
 
-    /// Returns the ids of a conversation, after which the assistant's next message begins. `record` is `{messages:
-    /// [{role, content}]}`, as in a data set.
+    /// Returns the token ids of a conversation, up to the point at which the assistant's next message begins. `record`
+    /// is `{messages: [{role, content}]}`, as in a data set.
     ///
     /// # Errors
-    /// If the record is not a conversation, the template refuses it, or the model can't read so many tokens.
+    /// If the record is not a conversation, the template refuses it, or the conversation leaves no room for an answer
+    /// in the model's context.
     pub fn conversation_ids(&self, prompts: &ChatPrompts, record: &Value) -> Result<Vec<u32>> {
         let ids = prompts.0.prompt(&Conversation::chat(record)?)?;
         let (tokens, most) = (ids.len(), self.context_length);

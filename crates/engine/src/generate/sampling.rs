@@ -9,7 +9,8 @@ pub struct Sampling {
     pub temperature: f64,
     /// The number of most likely tokens to sample from.
     pub top_k: usize,
-    /// The probability, in (0, 1], of the smallest set of most likely tokens to sample from.
+    /// The probability, in (0, 1], that the set of tokens to sample from must reach. The set is the smallest set of
+    /// most likely tokens that reaches it.
     pub top_p: f64,
 }
 
@@ -20,8 +21,9 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Returns the token at `uniform`, in [0, 1), of the cumulative distribution of `logits`, `[vocabulary]`, sorted by
-    /// descending probability. As in transformers, the temperature applies first, `top_k` second and `top_p` last.
+    /// Returns the first token at which the cumulative distribution of `logits`, `[vocabulary]`, sorted by descending
+    /// probability, exceeds `uniform`, a number in [0, 1). As in transformers, the temperature applies first, `top_k`
+    /// second and `top_p` last.
     pub(super) fn token(self, logits: &Tensor, uniform: f64) -> i64 {
         let logits = logits.to_kind(Kind::Double);
         if self.temperature <= 0.0 {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-/// The callback that receives each new part of a text. An error ends the text.
+/// The callback that receives each new part of a text. An error ends the generation.
 pub type OnText<'f> = dyn FnMut(&str) -> Result<()> + 'f;
 
 /// The output of a growing text. The output omits an incomplete stop string or character at the end, which later tokens
@@ -45,7 +45,7 @@ impl<'a> TextOutput<'a> {
     }
 
     fn pass(&mut self, text: &str, end: usize, on_text: &mut OnText) -> Result<()> {
-        // a decoder may change the end of an earlier text
+        // when more tokens follow, a decoder may change the end of the text that it returned before
         self.passed = text.ceil_char_boundary(self.passed);
         if let Some(new) = text.get(self.passed..end).filter(|new| !new.is_empty()) {
             on_text(new)?;

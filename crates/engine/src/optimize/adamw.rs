@@ -21,12 +21,13 @@ pub(crate) struct AdamW {
     hyperparameters: AdamWSpec,
     /// The moments of each parameter; `None` for a parameter that another replica updates.
     moments: Vec<Option<Moments>>,
-    /// The number of updates so far, equal on every stage: the number of steps without skipped steps.
+    /// The number of updates so far, which is equal on every stage: the number of steps minus the skipped steps.
     updates: u64,
 }
 
 impl AdamW {
-    /// Creates an optimizer with zero moments for the parameters that this replica owns, by their index.
+    /// Creates an optimizer with zero moments for the parameters that this replica owns. `owns` returns whether this
+    /// replica owns the parameter at an index.
     pub(crate) fn new(hyperparameters: AdamWSpec, parameters: &Parameters, owns: impl Fn(usize) -> bool) -> AdamW {
         let zeros = |p: &Parameter| Moments { exp_avg: p.gradient.zeros_like(), exp_avg_sq: p.gradient.zeros_like() };
         let moments = parameters.iter().enumerate().map(|(index, p)| owns(index).then(|| zeros(p))).collect();
@@ -43,7 +44,7 @@ impl AdamW {
         self.updates = updates;
     }
 
-    /// Updates every parameter that this replica owns with learning rate `lr`. Gradients are first multiplied by
+    /// Updates, with learning rate `lr`, every parameter that this replica owns. Gradients are first multiplied by
     /// `clip`, which is at most 1.
     pub(crate) fn step<'a>(&'a mut self, parameters: &'a Parameters, lr: f64, clip: f64) {
         self.updates += 1;

@@ -68,8 +68,9 @@ impl InitialWeights {
         Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
     }
 
-    /// Checks that the directory contains exactly the weights of `architecture`. The check reads headers, and the
-    /// embedding and head of a tied model that has both.
+    /// Checks that the directory contains exactly the weights of `architecture`. The check reads only headers, with one
+    /// exception: if embeddings are tied and the files contain both the embedding and the head, the check reads and
+    /// compares these two tensors.
     ///
     /// # Errors
     /// If a parameter differs; the error names the first one, with both shapes. If a head differs from its tied

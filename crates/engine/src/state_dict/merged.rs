@@ -42,9 +42,9 @@ struct FineTuning {
 }
 
 impl MergedWeights {
-    /// Opens the checkpoint in `folder` and the model directory with its frozen weights: `base`, or the directory that
-    /// the job names, in a folder above the checkpoint. Returns `None` if `folder` is not a checkpoint, or if the
-    /// checkpoint has all weights.
+    /// Opens the checkpoint in `folder` and the model directory with its frozen weights: `base`, or otherwise the
+    /// directory that the job recorded, which must be in a folder above the checkpoint. Returns `None` if `folder` is
+    /// not a checkpoint, or if the checkpoint has all weights.
     ///
     /// # Errors
     /// If the directory is missing or has another model, or if the checkpoint can't be read.
@@ -97,7 +97,7 @@ impl MergedWeights {
         &self.checkpoint
     }
 
-    /// Loads the weights into `stage`, a whole model without frozen weights.
+    /// Loads the weights into `stage`, which must hold the whole model without frozen weights.
     ///
     /// # Errors
     /// If a weight can't be read, or if the frozen weights are not the weights of the job.

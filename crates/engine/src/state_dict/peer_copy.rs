@@ -1,4 +1,5 @@
-//! A copy of a stage's mutable state, weights and moments, in one buffer.
+//! A copy of a stage's mutable state, weights and moments, in one buffer. Another rank holds this copy as a checkpoint
+//! in memory.
 
 use std::sync::Arc;
 
@@ -11,8 +12,9 @@ use tch::{Kind, Tensor, no_grad};
 use super::snapshot::copy_all;
 use crate::execute::{CopyToHost, Stage, owners};
 
-/// The values and moments of the parameters of a stage that its replica owns. The copies of both stages of a tied
-/// weight include the weight. The values are fp32 on the CPU, parameter by parameter in the stage's order.
+/// The values and moments of those parameters of a stage that the stage's replica owns. If two stages share a tied
+/// weight, the copies of both stages include it. The values are fp32 on the CPU, parameter by parameter in the stage's
+/// order.
 #[derive(Debug)]
 pub struct PeerCopy {
     memory: HostTensor,
@@ -21,7 +23,7 @@ pub struct PeerCopy {
 }
 
 impl PeerCopy {
-    /// Returns the number of values in a copy of the stage of `rank`, with this number of replicas.
+    /// Returns the number of values in the copy of the stage that `rank` runs, in a job with `replicas` replicas.
     pub fn numel(
         architecture: &dyn Architecture,
         placement: &Placement,
@@ -49,12 +51,13 @@ impl PeerCopy {
         self.memory.numel()
     }
 
-    /// Returns the memory, for a send. The send must wait for the event, if it is `Some`.
+    /// Returns the memory to send, and the event at which a copy from the GPU into this memory completes. If the event
+    /// is `Some`, the send must wait for it.
     pub fn to_send(&self) -> (Tensor, Option<Arc<CudaEvent>>) {
         (self.memory.shallow_clone(), self.copying.as_ref().map(|copying| copying.done()))
     }
 
-    /// Returns the memory, for a read or receive. Waits for a copy into the memory.
+    /// Waits until a copy into the memory is complete. Returns the memory, which the caller may read or receive into.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -63,8 +66,8 @@ impl PeerCopy {
         Ok(self.memory.shallow_clone())
     }
 
-    /// Copies the state of `stage` into this buffer, which has the state's size. A GPU continues to compute during the
-    /// copy.
+    /// Copies the state of `stage` into this buffer, which must have the state's size. A GPU continues to compute
+    /// during the copy.
     ///
     /// # Errors
     /// If the GPU's driver fails.

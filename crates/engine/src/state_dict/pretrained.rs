@@ -12,8 +12,9 @@ const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
 /// Checks that `files` contains exactly the weights of `architecture`.
 ///
 /// # Errors
-/// If a parameter is missing, or has another shape or no floating-point dtype; the error names the first one by name.
-/// If the directory has a tensor that the architecture does not use, because the model would differ without it.
+/// If a parameter is missing, has another shape, or has a dtype that is not a floating-point type. The error names the
+/// first such parameter in the order of names. If the directory has a tensor that the architecture does not use,
+/// because the model would differ without it.
 pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
     let content_error = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
     let model_specs = architecture.all_weight_specs().into_iter().filter(ParameterSpec::is_model_weight);
@@ -41,7 +42,8 @@ pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Resul
     }
 }
 
-/// Checks that a head in `files` equals the embedding, if the model ties both. The check reads both tensors.
+/// If the model ties head and embedding, checks that a head in `files` equals the embedding. The check reads both
+/// tensors.
 ///
 /// # Errors
 /// If the two tensors differ, or can't be read.
@@ -95,7 +97,7 @@ mod tests {
         config.architecture(Device::Cpu)
     }
 
-    /// Returns the model's tensors in four dtypes, with values that all four represent exactly.
+    /// Returns the model's tensors in four dtypes, with values that each tensor's dtype represents exactly.
     fn tensors(model: &dyn Architecture) -> Tensors {
         let whole = ModelPart { layers: 0..model.num_layers(), has_embedding: true, has_head: true };
         let kinds = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64];

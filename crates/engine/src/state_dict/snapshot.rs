@@ -91,7 +91,7 @@ impl Drop for Snapshot {
 /// computation uses.
 pub(super) fn copy_all<'b>(pairs: impl Iterator<Item = (&'b mut [u8], &'b [u8])>) {
     let pieces: Vec<_> = pairs.flat_map(|(to, from)| to.chunks_mut(COPY_BYTES).zip(from.chunks(COPY_BYTES))).collect();
-    // each thread takes one piece at a time, so that the largest tensor does not occupy a single thread alone
+    // each thread takes one piece at a time, so that all threads share the copy of the largest tensor
     let pieces = Mutex::new(pieces.into_iter());
     let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
     let copy = || {

@@ -17,8 +17,8 @@ use crate::wire::connection::configure;
 use crate::wire::handshake::{self, FirstMessage};
 use crate::{GroupSecret, GroupTimeouts, SecureReader};
 
-/// The maximum number of connections without a hello. Beyond this number, the coordinator closes the oldest such
-/// connection: a stage sends its hello at once, but a foreign client may never send one.
+/// The maximum number of connections without a hello. Beyond this number, the coordinator closes the oldest connection
+/// without a hello, because a stage sends its hello at once, but a foreign client may never send one.
 const MAX_PENDING_CONNECTIONS: usize = 256;
 
 /// Admits or closes the connections that the accepting thread receives.

@@ -36,7 +36,7 @@ impl Connection {
         Ok(Connection { stream: Arc::clone(stream), queue: Some(queue) })
     }
 
-    /// Queues a frame. A frame after `close_after_flush` is dropped.
+    /// Queues a frame, or drops the frame if `close_after_flush` has been called.
     pub(crate) fn send(&self, frame: &Arc<[u8]>) -> Result<(), QueueFull> {
         match &self.queue {
             // If the writer thread has ended, it has shut the socket down, and the reader thread reports the reason.

@@ -21,8 +21,8 @@ use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Quorum,
 /// The maximum number of queued events. If the queue is full, the reader threads wait, and TCP slows their peers.
 const EVENT_QUEUE_LEN: usize = 1024;
 
-/// The rendezvous and failure detector of a group, in its leader's process (torchelastic's rendezvous store). Dropping
-/// the coordinator ends the group.
+/// The rendezvous and failure detector of a group, in its leader's process (the counterpart of torchelastic's
+/// rendezvous store). Dropping the coordinator ends the group.
 #[derive(Debug)]
 pub struct Coordinator {
     inputs: SyncSender<Input>,
@@ -39,7 +39,7 @@ impl Coordinator {
     /// `on_rejected` for every connection that it closes because the peer did not prove that it has the secret.
     ///
     /// # Errors
-    /// If the listener has no address, or no thread can be started.
+    /// Returns an error if the listener has no address, or no thread can be started.
     pub fn start(
         listener: TcpListener,
         expected: Hello,
@@ -71,16 +71,17 @@ impl Coordinator {
         self.address
     }
 
-    /// Reports the leader's progress to the members, which extends their start-up timeout.
+    /// Reports the leader's progress to the members. Each report restarts their start-up timeout.
     pub fn report_progress(&self, progress: &str) {
         self.send_event(GroupEvent::Preparing(progress.to_owned()));
     }
 
-    /// Reports that the leader has prepared, waits until the group's members are decided, and returns their global
-    /// ranks by group rank. [`Member::join`](crate::Member::join) does not return before `release`.
+    /// Reports that the leader has finished its preparation, waits until the group's members are decided, and returns
+    /// the members' global ranks by group rank. [`Member::join`](crate::Member::join) does not return before the leader
+    /// calls `release`.
     ///
     /// # Errors
-    /// If the group has failed, for example because too few members joined in time.
+    /// Returns an error if the group has failed, for example because too few members joined in time.
     pub fn wait_for_members(&self) -> Result<Vec<usize>, GroupError> {
         self.send_event(GroupEvent::Prepared);
         let mut state = lock(&self.shared.state);
@@ -96,13 +97,14 @@ impl Coordinator {
     }
 
     /// Reports that the leader is ready. Once all members have joined, the coordinator sends the roster and `plan` to
-    /// every member. `plan` has the identity, the plan and the programs, which this crate does not interpret.
+    /// every member. `plan` holds the identity, the plan and the programs as bytes, which this crate does not
+    /// interpret.
     pub fn release(&self, plan: Vec<u8>, rules: StepRules) {
         self.send_event(GroupEvent::Release(plan, rules));
     }
 
-    /// Ends the group with `reason` as the cause. Returns when the members have been notified, or after
-    /// `shutdown_timeout` and two heartbeats.
+    /// Ends the group with `reason` as the cause. Returns when the members have been notified, but at the latest after
+    /// `shutdown_timeout` plus two heartbeat intervals.
     pub fn reject(&self, reason: impl ToString) {
         self.send_event(GroupEvent::Reject(reason.to_string()));
         let timeout = self.timeouts.shutdown_timeout + self.timeouts.heartbeat_interval * 2;

@@ -83,7 +83,7 @@ pub(super) fn run_state_machine(
             for effect in effects {
                 apply_effect(effect, &mut connections, &mut events);
             }
-            // the connection is removed after the effects, because one of them may send its final message
+            // the closed connection is removed after the effects, because an effect may send its final message on it
             closed.map(|conn| connections.remove(&conn));
         }
         if group.is_closed() {

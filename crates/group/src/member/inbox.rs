@@ -26,7 +26,7 @@ pub(crate) struct InboxState {
     pub(crate) formed: bool,
     pub(crate) leave_acknowledged: bool,
     failure: Option<GroupFailure>,
-    /// Whether this member has closed the connection itself. Such an end of the connection is not reported as a
+    /// Whether this member has closed the connection itself. If so, the end of the connection is not reported as a
     /// failure.
     left_voluntarily: bool,
 }
@@ -47,7 +47,8 @@ impl Inbox {
     /// Stores a message.
     ///
     /// # Errors
-    /// If the stored broadcasts exceed the size limit of a frame, because the trainer does not receive them.
+    /// Returns an error if the stored broadcasts exceed the size limit of a frame, because the trainer does not receive
+    /// them.
     pub(crate) fn deliver(&self, message: CoordinatorMessage) -> Result<(), String> {
         let mut state = lock(&self.state);
         match message {
@@ -91,7 +92,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until the group has ended, for `timeout` at most.
+    /// Waits until the group has failed, for at most `timeout`, and returns the failure.
     pub(crate) fn wait_for_failure(&self, timeout: Duration) -> Option<GroupFailure> {
         let state = lock(&self.state);
         let waited = self.changed.wait_timeout_while(state, timeout, |state| state.failure.is_none());

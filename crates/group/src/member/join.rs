@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The maximum time that a living leader takes from one group to the next. During this time, a stage that waits outside
-/// the group can't distinguish the leader from a leader whose process has ended.
+/// the group can't distinguish a living leader from a leader whose process has ended.
 const MAX_TIME_BETWEEN_GROUPS: Duration = Duration::from_secs(4);
 
 /// The timeout of [`answers`].
@@ -59,7 +59,7 @@ impl JoinError {
     /// Returns the reason to try again.
     ///
     /// # Errors
-    /// If another attempt would fail too.
+    /// Returns an error if another attempt would fail too.
     pub(crate) fn reason_to_retry(self) -> Result<String, GroupError> {
         match self {
             JoinError::Retry(reason) | JoinError::Closed(reason) => Ok(reason),
@@ -108,7 +108,8 @@ impl JoinProgress {
     /// Returns the reason to try again after a failed attempt.
     ///
     /// # Errors
-    /// If another attempt would fail too, or if the leader's process has ended and this stage succeeds the leader.
+    /// Returns an error if another attempt would fail too, or if the leader's process has ended and this stage succeeds
+    /// the leader.
     fn reason_to_retry(&mut self, at: &Rendezvous, name: &str, error: JoinError) -> Result<String, GroupError> {
         let group = at.secret.epoch();
         let (is_member, succeeds_leader) = match self.waits_beside {
@@ -126,9 +127,9 @@ impl JoinProgress {
         error.reason_to_retry().map(|reason| format!("at {}: {reason}", at.address))
     }
 
-    /// Whether the leader of an unreachable group has ended. A leader listens from before it publishes its address
-    /// until its group is over. A closed or refused connection therefore indicates that the leader's process has ended,
-    /// but a network failure does not.
+    /// Whether the process of an unreachable leader has ended. A leader begins to listen before it publishes its
+    /// address, and listens until its group is over. A closed or refused connection therefore indicates that the
+    /// leader's process has ended, but a network failure does not.
     fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
         if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
             self.unreachable = Some((group, Instant::now()));
@@ -238,14 +239,15 @@ fn try_join(
     }
 }
 
-/// Whether a leader answers the handshake, which only a process with the group's key completes. A suspended process
-/// does not answer.
+/// Whether a leader answers the handshake, which only a process that has the group's secret can complete. A suspended
+/// process does not answer.
 pub fn answers(at: &Rendezvous) -> bool {
     let Ok(stream) = connect(&at.address) else { return false };
     configure(&stream, ANSWER_TIMEOUT).is_ok() && handshake::client_handshake(&mut &stream, &at.secret).is_ok()
 }
 
-/// Connects to the leader, sends `hello`, and sends heartbeats until the caller drops the returned sender.
+/// Connects to the leader, sends `hello`, and starts a thread that sends heartbeats until the caller drops the returned
+/// sender.
 pub(crate) fn connect_to_group(
     at: &Rendezvous,
     hello: &[u8],

@@ -57,16 +57,16 @@ impl Ranks {
 impl Member {
     /// Joins the group that `find` finds. Returns when the group is released: all members have joined and the leader is
     /// ready. The returned bytes are the plan that the leader passed to `release`. Every attempt to join calls `find`
-    /// again. An error of `find` is the reason why the stage has not found the group. `mesh` has the attempt's stages
-    /// and replicas.
+    /// again. An error of `find` is the reason why the stage has not found the group. `mesh` has the numbers of stages
+    /// and replicas of the attempt.
     ///
     /// While the stage joins, `on_preparing` receives the leader's progress reports. If the group fails after this call
     /// has returned, `on_failure` is called once, from a background thread, and then all waiting calls return
     /// [`GroupError::GroupFailed`].
     ///
     /// # Errors
-    /// If the stage does not reach the leader within `timeouts.startup_timeout`, or the leader reports no progress for
-    /// that time. If the leader refuses this stage or ends the group.
+    /// Returns an error if the stage does not reach the leader within `timeouts.startup_timeout`, if the leader reports
+    /// no progress for that time, or if the leader refuses this stage or ends the group.
     pub fn join(
         find: impl FnMut() -> Result<Rendezvous, NotFound>,
         hello: Hello,
@@ -97,7 +97,7 @@ impl Member {
     /// the same (a barrier).
     ///
     /// # Errors
-    /// [`GroupError::GroupFailed`] if the group has ended. All calls below return this error as well.
+    /// Returns [`GroupError::GroupFailed`] if the group has ended. The methods below return this error as well.
     pub fn form(&self) -> Result<(), GroupError> {
         self.send(&MemberMessage::Formed)?;
         self.inbox.wait_for(|state| state.formed.then_some(()))
@@ -117,7 +117,7 @@ impl Member {
     /// may call this method. The call does not wait.
     ///
     /// # Errors
-    /// [`GroupError::NotLeader`] on another member, [`GroupError::FrameTooLarge`] above 64 MiB.
+    /// Returns [`GroupError::NotLeader`] on another member, and [`GroupError::FrameTooLarge`] above 64 MiB.
     pub fn broadcast(&self, topic: u32, bytes: Vec<u8>) -> Result<(), GroupError> {
         let ranks = self.ranks;
         if ranks.own != ranks.leader {
@@ -129,7 +129,7 @@ impl Member {
     /// Waits for the next broadcast of a topic.
     ///
     /// # Errors
-    /// If the group has failed.
+    /// Returns an error if the group has failed.
     pub fn receive_broadcast(&self, topic: u32) -> Result<Vec<u8>, GroupError> {
         self.inbox.wait_for(|state| state.take_broadcast(topic))
     }
@@ -139,7 +139,7 @@ impl Member {
     /// topic. Only one thread may use a topic.
     ///
     /// # Errors
-    /// If the group has failed, or the contribution is too large.
+    /// Returns an error if the group has failed, or the contribution is too large.
     pub fn all_gather(&self, topic: u32, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, GroupError> {
         self.send(&MemberMessage::Gather { topic, bytes })?;
         self.inbox.wait_for(|state| state.take_gathered(topic))
@@ -149,7 +149,7 @@ impl Member {
     /// measurements). Only one thread may vote.
     ///
     /// # Errors
-    /// If the group has failed.
+    /// Returns an error if the group has failed.
     pub fn vote(&self, vote: StepVote) -> Result<Verdict, GroupError> {
         self.send(&MemberMessage::Vote(vote))?;
         self.inbox.wait_for(|state| state.verdicts.pop_front())
@@ -164,12 +164,12 @@ impl Member {
     /// Leaves the group, reporting the exit code, and waits until all members have left.
     ///
     /// With code 0 or 143, all members must leave: if another stage continues, the group fails. With any other code,
-    /// the group ends at once, and this stage is the root cause. The exception is code 75: this stage lost a peer and
-    /// is not the root cause. On the leader, the call returns last: when the other members have disconnected, or after
+    /// the group ends at once, and this stage is the root cause, except with code 75, which means that this stage lost
+    /// a peer. On the leader, the call returns last: when the other members have disconnected, or after
     /// `timeouts.shutdown_timeout`.
     ///
     /// # Errors
-    /// If the group fails before all members have left.
+    /// Returns an error if the group fails before all members have left.
     pub fn leave(self, code: i32) -> Result<(), GroupError> {
         self.send(&MemberMessage::Leave { code })?;
         self.inbox.wait_for(|state| state.leave_acknowledged.then_some(()))
@@ -179,7 +179,7 @@ impl Member {
     /// a verdict with [`Verdict::regroup`].
     ///
     /// # Errors
-    /// If the group fails before all members have left.
+    /// Returns an error if the group fails before all members have left.
     pub fn leave_for_next_group(self) -> Result<(), GroupError> {
         self.leave(JOINS_NEXT_GROUP)
     }
@@ -188,7 +188,7 @@ impl Member {
     /// members too.
     ///
     /// # Errors
-    /// If the group fails before the leave is acknowledged.
+    /// Returns an error if the group fails before the leave is acknowledged.
     pub fn leave_and_end_group(self) -> Result<(), GroupError> {
         self.leave(ENDS_GROUP)
     }

@@ -28,7 +28,7 @@ pub enum SpareOutcome {
 /// group that has formed.
 ///
 /// # Errors
-/// If the group refuses this spare, or if a newer attempt or job has begun.
+/// Returns an error if the group refuses this spare, or if a newer attempt or job has begun.
 pub fn wait_as_spare(
     mut find: impl FnMut() -> Result<Rendezvous, NotFound>,
     hello: &Hello,
@@ -51,7 +51,7 @@ pub fn wait_as_spare(
             }
             Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { name: name(), newer }),
             Err(NotFound::NotReady(reason)) => Err(JoinError::Retry(reason)),
-            // the spare retries if the group has no leader, because only a stage leads instead
+            // the spare retries if the group has no leader, because only a stage can become the next leader
             Err(NotFound::Leaderless(group)) => Err(JoinError::Retry(format!("group {group} has no leader"))),
         };
         match waited {

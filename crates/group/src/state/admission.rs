@@ -1,5 +1,5 @@
-//! Admission to a group: compares a hello with the leader's hello, and with an earlier hello of the same rank. This
-//! module is pure.
+//! Admission to a group: compares a hello, which is the first message of a stage, with the leader's hello and with an
+//! earlier hello of the same rank. This module is pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum Refusal {
         /// The stage's attempt.
         found: u64,
     },
-    /// The stage was started with another world size (torch's `WORLD_SIZE`: the processes of all replicas).
+    /// The stage was started with another world size (torch's `WORLD_SIZE`, the number of processes in all replicas).
     WorldSizeMismatch {
         /// The leader's world size.
         expected: usize,
@@ -39,7 +39,7 @@ pub enum Refusal {
         /// The stage's global rank.
         found: usize,
     },
-    /// Fields that must agree differ.
+    /// The stage and the leader differ in fields that must be equal on all stages.
     ConfigMismatch {
         /// Every field that differs.
         fields: Vec<FieldMismatch>,
@@ -156,7 +156,7 @@ pub(crate) enum Succession {
     },
 }
 
-/// Compares the `hello` of the stage `name` with `first`, the last hello of the same rank.
+/// Compares the `hello` of the stage `name` with `first`, the previous hello of the same rank.
 pub(crate) fn succession(first: Option<&Hello>, hello: &Hello, name: &str, is_joining: bool) -> Succession {
     let Some(first) = first else { return Succession::First };
     let rank = hello.rank;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::StepVote;
 
-/// The group's incomplete vote and its incomplete all-gathers, one per topic; contributions by group rank.
+/// The group's incomplete vote and its incomplete all-gathers, at most one per topic. Contributions are stored by group
+/// rank.
 #[derive(Debug)]
 pub(crate) struct Collectives {
     votes: Vec<Option<StepVote>>,

@@ -11,7 +11,7 @@ use crate::state::GroupState;
 
 impl GroupState {
     /// Whether the connected ranks could form a larger group than the present one. While no members are decided, any
-    /// group that is large enough counts.
+    /// group that is large enough counts as a larger group.
     fn could_be_larger(&self) -> bool {
         let is_connected = |rank: usize| rank == self.leader() || self.slots[rank].conn.is_some();
         match self.members {
@@ -57,7 +57,7 @@ mod tests {
     const WORLD_SIZE: usize = 6;
     const WINDOW: Duration = Duration::from_secs(60);
 
-    /// The coordinator of a job of three replicas, which trains with at least one replica.
+    /// The coordinator's state in a job of three replicas, of which one is enough to train.
     struct Group {
         state: GroupState,
         now: Instant,
@@ -92,7 +92,7 @@ mod tests {
             self.handle(GroupEvent::Tick);
         }
 
-        /// Forms the group of the decided members, with the leader.
+        /// Releases the plan, connects the leader, and lets the decided members form the group.
         fn form(&mut self) {
             self.handle(GroupEvent::Release(Vec::new(), StepRules::default()));
             self.connect(&[0]);
@@ -161,7 +161,7 @@ mod tests {
         }
         group.connect(&[3]);
         group.wait(WINDOW / 2);
-        // another replica connects and disconnects, which does not restart the window of the first one
+        // the replica of ranks 4 and 5 connects and disconnects, which does not restart the window of ranks 2 and 3
         group.connect(&[4, 5]);
         group.wait(WINDOW / 4);
         group.disconnect(5);

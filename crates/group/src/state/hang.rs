@@ -24,7 +24,8 @@ pub(crate) struct StageActivity {
 pub(crate) struct Hang {
     /// The rank that all other ranks on the chain wait for; `None` in a deadlock.
     pub(crate) root_cause_rank: Option<usize>,
-    /// For example `stage 1 waits for RECV_B of microbatch 3 from stage 2, which has been in F 5 for 41 s`.
+    /// The chain of waits in words, for example `stage 1 waits for RECV_B of microbatch 3 from stage 2, which has been
+    /// in F 5 for 41 s`.
     pub(crate) report: String,
 }
 

@@ -27,8 +27,9 @@ impl GroupState {
         self.release_if_complete(now);
     }
 
-    /// Decides the members, once all ranks are present or the group awaits no missing rank. The leader counts as
-    /// present, because it connects only after it has planned.
+    /// Decides the members if the present ranks are enough for a group, and the group has waited long enough
+    /// (`has_waited`) or waits for no missing rank. The leader counts as present, because it connects only after it has
+    /// planned.
     pub(crate) fn decide_members(&mut self, has_waited: bool) {
         if self.members.is_some() || !self.is_prepared {
             return;
@@ -91,9 +92,9 @@ impl GroupState {
         CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
     }
 
-    /// Notifies the stages that wait outside the group, which extends their start-up timeout. The notice names the
-    /// missing stages. If the group has only one replica, a waiting stage 0 may succeed the leader: the first one to
-    /// take the fence.
+    /// Notifies the stages that wait outside the group, and names the missing stages in the notice. Each notice
+    /// restarts the start-up timeout of the waiting stages. If the group has only one replica, every waiting stage 0
+    /// may succeed the leader, and the first of them to acquire the fence does.
     pub(crate) fn notify_waiting(&mut self) {
         let missing = self.ranks(|slot| slot.conn.is_none());
         let progress = match missing.as_slice() {
@@ -175,8 +176,8 @@ mod tests {
     const MESH: Mesh = Mesh { stages: 2, data_parallel: 2 };
     const WORLD_SIZE: usize = 4;
 
-    /// Two replicas of two stages, whose leader has prepared. The arguments are the ranks that the leader and the other
-    /// stages report as lost.
+    /// Returns a group of two replicas of two stages, whose leader is prepared. `leader` has the ranks that the leader
+    /// reports as lost. `others` has the connected stages, each with the ranks that the stage reports as lost.
     fn prepared(leader: Option<Vec<usize>>, others: &[(usize, Option<Vec<usize>>)]) -> GroupState {
         let now = Instant::now();
         let hello = |rank, lost_ranks| Hello { lost_ranks, ..hello_of(rank, WORLD_SIZE) };

@@ -18,7 +18,7 @@ impl GroupState {
             (slot.activity, slot.last_heartbeat_at) = (activity, Some(now));
             return;
         }
-        // the coordinator ignores these messages from a stage outside the group
+        // from a stage outside the group, the coordinator ignores all messages except heartbeats
         let Some(group_rank) = self.group_rank(rank) else { return };
         self.last_progress_at = now;
         let duplicate = || "contributed twice to the same vote or gather".to_owned();

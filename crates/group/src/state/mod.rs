@@ -89,7 +89,7 @@ pub(crate) struct GroupState {
     pub(crate) rules: StepRules,
     pub(crate) collectives: Collectives,
     /// The time since which the connected ranks could form a larger group than the present one. While no members are
-    /// decided, any group that is large enough counts.
+    /// decided, any group that is large enough counts as a larger group.
     pub(crate) can_grow_since: Option<Instant>,
     /// The time of the last progress, at which the start-up and stall timeouts begin.
     pub(crate) last_progress_at: Instant,
@@ -102,8 +102,8 @@ pub(crate) enum GroupPhase {
     Joining,
     Forming,
     Running,
-    /// The coordinator has sent the final message to all other ranks. The leader gets `final_message` once these ranks
-    /// have disconnected, because the coordinator ends with the leader's process.
+    /// The coordinator has sent the final message to all ranks except the leader. The leader gets `final_message` after
+    /// the other ranks have disconnected, because the coordinator ends with the leader's process.
     ShuttingDown {
         final_message: CoordinatorMessage,
         waiting_for: BTreeSet<ConnectionId>,

@@ -224,7 +224,7 @@ fn one_spare_after_the_other_is_next_in_line() {
     assert_eq!(sent_to_spares(&lost), [(12, CoordinatorMessage::Promote { rank: 2, incarnation: 1 })]);
 }
 
-/// The spare that replaces the stage joins the same group, which is still forming.
+/// The spare that replaces the stage joins the same group, because the group has not formed yet.
 #[test]
 fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() {
     let now = Instant::now();
@@ -244,8 +244,8 @@ fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() 
     assert_eq!(group.failure(), None);
 }
 
-/// A stage is not replaced if its error would recur in any process (78), or if it left because it lost another stage
-/// (75).
+/// A stage is not replaced if its error would recur in any process (exit code 78), or if the stage left because it lost
+/// another stage (exit code 75).
 #[test]
 fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     let now = Instant::now();
@@ -259,7 +259,7 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     }
 }
 
-/// The group's clock counts the five seconds, from the moment at which the coordinator notices the loss. The limit
+/// The five seconds begin when the coordinator notices the loss, and pass on the simulated clock of the test. The limit
 /// holds for every stage, even if the other stages do not react.
 #[test]
 fn a_lost_stage_ends_the_group_within_five_seconds() {

@@ -1,5 +1,5 @@
-//! The ranks of a group: all ranks, or the replicas of the pipeline that the present ranks can form. This module is
-//! pure.
+//! The ranks of a group: all ranks of the attempt, or the ranks of the complete replicas that the present ranks can
+//! form. This module is pure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

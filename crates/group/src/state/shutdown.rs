@@ -106,7 +106,7 @@ impl GroupState {
         self.begin_shutdown(now, CoordinatorMessage::LeaveAcknowledged, others.into_iter().collect());
     }
 
-    /// Fails the group: `rank` continues although another member has left.
+    /// Fails the group, because `rank` continues although another member has left.
     pub(crate) fn fail_early_leave(&mut self, now: Instant, rank: usize) {
         let Some((leaver, code)) = self.first_leaver() else { return };
         let message = format!("{} left with exit code {code}, but {} continues", self.name(leaver), self.name(rank));
@@ -123,8 +123,8 @@ impl GroupState {
         self.end(now, GroupFailure { root_cause_rank, rank: 0, message, has_ended: false });
     }
 
-    /// Ends the group. Later reasons are ignored. The leader is notified last, because the coordinator ends with the
-    /// leader's process.
+    /// Ends the group with `failure`, unless the group is already ending. The leader is notified last, because the
+    /// coordinator ends with the leader's process.
     fn end(&mut self, now: Instant, failure: GroupFailure) {
         if self.is_ending() {
             return;
@@ -142,7 +142,7 @@ impl GroupState {
             let Some(conn) = self.slots[rank].conn else { continue };
             let last = match self.has_member(rank) {
                 true => self.final_message_for(rank, &failure),
-                // a stage outside the group joins the next one
+                // a stage that is not in this group joins the next group
                 false => CoordinatorMessage::Refused(self.ended()),
             };
             self.send_and_close(conn, last);

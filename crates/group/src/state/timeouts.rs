@@ -20,8 +20,8 @@ impl GroupState {
         if self.is_closed() {
             return;
         }
-        // while stages wait for other stages, each tick sends the progress, because their start-up timeout may be
-        // shorter than the leader's
+        // while stages wait for other stages to join, each tick sends the progress, because the start-up timeout of a
+        // waiting stage may be shorter than the leader's
         let waits = self.is_prepared && self.members.is_none();
         match (std::mem::take(&mut self.progress_is_unsent) || waits) && self.phase == GroupPhase::Joining {
             true => self.send_all(CoordinatorMessage::Preparing(self.progress.clone())),

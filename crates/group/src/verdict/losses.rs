@@ -1,5 +1,5 @@
-//! The loss of a step, computed from the sums of its gradient blocks, regardless of which ranks computed them. This
-//! module is pure.
+//! The loss of a step, computed from the sums of its gradient blocks (fixed groups of microbatches). The bits of the
+//! loss do not depend on which rank computed which block. This module is pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,17 +10,19 @@ use crate::names::without_noun;
 pub struct BlockLosses {
     /// The number of blocks of the step, including the blocks of other ranks; a power of two.
     pub blocks: u32,
-    /// The number of targets that count, over all blocks of the step.
+    /// The number of targets that contribute to the loss, over all blocks of the step.
     pub target_count: u64,
-    /// The blocks of this rank: the index of each and the sum of its cross-entropies, in nats.
+    /// For each block that this rank computed, the index of the block and the sum of its cross-entropies, in nats.
     pub sums: Vec<(u32, f64)>,
 }
 
-/// Returns the mean loss over all targets, in nats, from the votes by group rank. The blocks are added as a binary tree
-/// by index, so that the result is bit-identical for every distribution of the blocks over ranks.
+/// Returns the mean loss over all targets, in nats, from the votes by group rank. The sums of the blocks are added in a
+/// binary tree in the order of the block indices, so that the result is bit-identical for every distribution of the
+/// blocks over ranks.
 ///
 /// # Errors
-/// If some block was not voted exactly once, or if the ranks disagree on the number of blocks or of targets.
+/// Returns an error if some block was not voted exactly once, or if the ranks disagree on the number of blocks or of
+/// targets.
 pub(crate) fn mean_loss<'a>(
     votes: impl Iterator<Item = (usize, &'a BlockLosses)>,
     step: u64,

@@ -12,11 +12,12 @@ use self::losses::mean_loss;
 pub struct StepVote {
     /// The number of completed steps including this one; 1 for the first step.
     pub step: u64,
-    /// The losses of the gradient blocks whose head this rank computed; `None` if this rank computed no head.
+    /// The losses of the gradient blocks for which this rank computed the head (logits and loss); `None` if this rank
+    /// computed no head.
     pub losses: Option<BlockLosses>,
-    /// The squared norm of each parameter whose whole gradient this rank has (with replicas: the owner). An entry has
-    /// the parameter's index in the sorted list of all names, and the sum of the gradient's squares. For a tied weight,
-    /// the rank with the head votes.
+    /// The squared gradient norm of each parameter whose whole gradient this rank has. With replicas, only the owner of
+    /// a parameter has its whole gradient. An entry has the parameter's index in the sorted list of all names, and the
+    /// sum of the gradient's squares. For a tied weight, the rank with the head votes.
     pub squared_norms: Vec<(u32, f64)>,
     /// Whether this rank was asked to stop (SIGTERM) or has finished training.
     pub stop_requested: bool,
@@ -85,7 +86,7 @@ pub enum StepOutcome {
         /// The factor, in (0, 1].
         clip: f64,
     },
-    /// Leave the weights unchanged. The step counts.
+    /// Leave the weights unchanged, but count the step.
     Skip,
     /// End the job.
     Abort {

@@ -17,7 +17,7 @@ pub const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Connects to `address` (`host:port`).
 ///
 /// # Errors
-/// If the name has no address, or none of its addresses answers in time.
+/// Returns an error if the name has no address, or none of its addresses answers in time.
 pub fn connect(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {
@@ -60,8 +60,8 @@ impl Disconnect {
         }
     }
 
-    /// Returns the failure of the group for the end of the connection to rank `rank`, the stage `name`. `activity` is
-    /// the stage's activity at that time, for example `while in F 5`, or empty.
+    /// Returns the failure of a group that ended because its connection to the stage `name` of rank `rank` ended.
+    /// `activity` is the stage's activity at that time, for example `while in F 5`, or empty.
     pub(crate) fn failure(self, rank: usize, name: &str, activity: &str, heartbeat_timeout: Duration) -> GroupFailure {
         let space = if activity.is_empty() { "" } else { " " };
         let has_ended = self == Disconnect::Closed;

@@ -1,4 +1,4 @@
-//! Frames: a length (u32, little endian), then that many bytes of postcard.
+//! Frames: a length (u32, little endian), then a message of this length in bytes, encoded with postcard.
 
 use std::io::{self, ErrorKind, Read};
 
@@ -12,7 +12,8 @@ const PREFIX_BYTES: usize = size_of::<u32>();
 /// Encodes a frame of at most `max_bytes` bytes with its length prefix, for a single write.
 ///
 /// # Errors
-/// [`GroupError::FrameTooLarge`], or if the value can't be encoded.
+/// Returns [`GroupError::FrameTooLarge`] if the frame exceeds `max_bytes`, or another error if the value can't be
+/// encoded.
 pub fn encode_frame<T: Serialize>(value: &T, max_bytes: usize) -> Result<Vec<u8>, GroupError> {
     // the buffer begins with space for the prefix, so that a single write sends the whole frame
     let mut bytes = postcard::to_extend(value, vec![0; PREFIX_BYTES])
@@ -41,9 +42,9 @@ impl FrameReader {
     /// Reads until the frame is complete. No byte beyond the frame is read.
     ///
     /// # Errors
-    /// `WouldBlock` or `TimedOut` if a part of the frame has not arrived: the next call continues. `UnexpectedEof` if
-    /// the stream ends inside the frame. `InvalidData` if the frame is too large or can't be decoded. Any other error
-    /// of the stream.
+    /// Returns `WouldBlock` or `TimedOut` if a part of the frame has not arrived: the next call continues with the
+    /// rest. Returns `UnexpectedEof` if the stream ends inside the frame, `InvalidData` if the frame is too large or
+    /// can't be decoded, or any other error of the stream.
     pub fn read<T: DeserializeOwned>(&mut self, stream: &mut impl Read) -> io::Result<T> {
         loop {
             let end = self.end()?;

@@ -55,7 +55,7 @@ pub(crate) fn read_arrival(stream: &mut impl Read) -> io::Result<FirstMessage> {
 /// Performs the member's side of the handshake.
 ///
 /// # Errors
-/// `InvalidData` if the other side is not a coordinator of this version with the group's key.
+/// Returns `InvalidData` if the other side is not a coordinator of this version with the group's key.
 pub(crate) fn client_handshake(stream: &mut (impl Read + Write), secret: &GroupSecret) -> io::Result<Session> {
     let (handshake, message) = Handshake::begin(secret, PURPOSE)?;
     stream.write_all(&[&preamble()[..], &message].concat())?;

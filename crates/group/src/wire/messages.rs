@@ -102,7 +102,7 @@ pub(crate) fn preamble() -> [u8; 12] {
 /// Encodes a message once, for any number of members.
 ///
 /// # Errors
-/// [`GroupError::FrameTooLarge`] if the message exceeds the size limit of a frame.
+/// Returns [`GroupError::FrameTooLarge`] if the message exceeds the size limit of a frame.
 pub(crate) fn encode_message<T: Serialize>(message: &T) -> Result<Arc<[u8]>, GroupError> {
     encode_frame(message, MAX_FRAME_BYTES).map(Arc::from)
 }

@@ -72,8 +72,8 @@ proptest! {
         prop_assert_eq!(whole.norm.to_bits(), f64::sqrt(sum).to_bits());
     }
 
-    /// Every distribution of the blocks over ranks gives the same bits as one rank with all blocks, and as the binary
-    /// tree.
+    /// Every distribution of the gradient blocks over ranks gives the same bits as one rank with all blocks, and as a
+    /// sum over the blocks in a binary tree.
     #[test]
     fn the_loss_is_bit_identical_for_every_sharing_of_blocks(
         log in 0usize..5,

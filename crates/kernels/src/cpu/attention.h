@@ -9,8 +9,8 @@
 
 namespace stagecoach::CPU_CAPABILITY {
 
-// The number of queries in a block. Only the scores of one block are in memory at a time. Causal attention skips the
-// keys behind the block.
+// The number of queries in a block. A thread holds the scores of only one block in memory. Attention is causal, so a
+// block skips the keys after its last query.
 constexpr int64_t QUERY_BLOCK = 64;
 
 // A row-major matrix, or a part of one: `stride` is the distance between rows.
@@ -88,10 +88,10 @@ inline void softmax(float* scores, int64_t queries, int64_t stride, int64_t firs
   }
 }
 
-// Returns the number of keys, in whole blocks, that a block of queries from `row` sees.
+// Returns the number of keys, rounded up to whole blocks, that the block of queries beginning at `row` sees.
 inline int64_t keys_seen(int64_t row) { return row + QUERY_BLOCK; }
 
-// The keys and values of a unit as operands of products. They are padded with zeros to whole blocks, so that oneDNN
+// The keys and values of a unit as operands of products. Zeros pad them to whole blocks. With the padding, oneDNN
 // compiles products for few sizes, and hidden keys have finite values.
 template <typename T>
 struct Keys {
@@ -128,7 +128,7 @@ const T* whole_block(Matrix<const T> from, int64_t rows, int64_t columns, std::v
   return to.data();
 }
 
-// Returns floats as T. If T is float, the result is `from` itself.
+// Converts `size` floats to T and returns the result. If T is float, returns the data of `from` without a copy.
 template <typename T>
 const T* as_type(const std::vector<float>& from, int64_t size, std::vector<T>& to) {
   if constexpr (std::is_same_v<T, float>) {
@@ -194,7 +194,7 @@ void softmax_backward(float* weights, float* gradients, int64_t queries, int64_t
     std::fill(w + visible, w + stride, 0.f);
     std::fill(g + visible, g + stride, 0.f);
   }
-  // the rows behind the last query
+  // the padding rows after the last query
   std::fill(weights + queries * stride, weights + QUERY_BLOCK * stride, 0.f);
   std::fill(gradients + queries * stride, gradients + QUERY_BLOCK * stride, 0.f);
 }
@@ -207,7 +207,7 @@ void attention_backward(const T* dout, const T* qkv, const T* out, const float* 
   for_each_unit<T>(cu_seqlens, sequences, heads, [&](const Unit<T>& unit) {
     Keys<T> keys(unit, qkv, true);
     std::vector<float> weights(QUERY_BLOCK * keys.padded), gradients(QUERY_BLOCK * keys.padded), dquery(QUERY_BLOCK * dim);
-    // the sums over the queries of all heads
+    // the gradients of keys and values, summed over the queries of all heads of the unit
     std::vector<float> dkey(keys.padded * dim, 0.f), dvalue(keys.padded * dim, 0.f);
     std::vector<T> query, dblock, rounded, transposed(keys.padded * QUERY_BLOCK), packed(QUERY_BLOCK * dim);
     // sums[keys, dim] += matrix[queries, keys]^T block[queries, dim]

@@ -36,7 +36,7 @@ double cross_entropy(const float* logits, const int64_t* targets, T* dlogits, do
     for_each_vec(vocab, [&](int64_t i, int64_t n) {
       store((load(in + i, n) - Vec(shift)).exp() * factor, out + i, n);
     });
-    // the gradient of the target's logit: the difference is computed in double, before it is rounded
+    // the gradient of the target's logit is its probability minus 1: the difference is computed in double, then rounded
     out[target] = T((float)((std::exp((double)target_logit - shift) / total - 1.0) * scale));
   });
   double loss = 0.0;

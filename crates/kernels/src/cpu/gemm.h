@@ -1,5 +1,6 @@
-// The products of linear layers, in tiles that are small products (product.h). A thread packs a part of a weight once
-// for many rows, and finishes a tile of the result while the tile is in the cache. bf16 is summed in float.
+// The products of linear layers, computed in tiles. Each tile is a small product (product.h). A thread packs a part of a
+// weight once for many rows, and finishes a tile of the result while the tile is in the cache. Products of bf16 values
+// are summed in float.
 
 #pragma once
 
@@ -11,19 +12,20 @@ namespace stagecoach::CPU_CAPABILITY {
 
 // The number of rows and of columns of a tile.
 constexpr int64_t TILE = 64;
-// The number of rows of a task. A thread packs a part of a weight once for all its tasks of the same columns. If there
-// are more threads than tiles of columns, several threads share the rows of the same columns.
+// The largest number of rows of a task, which computes one tile's width of columns. A thread packs a part of a weight
+// once for all its tasks of the same columns. If there are more threads than tiles of columns, several threads share the
+// rows of the same columns.
 constexpr int64_t ROWS_PER_TASK = 512;
 // The number of tokens whose products are added to an accumulator at a time.
 constexpr int64_t TOKENS_PER_SUM = 1024;
 
-// Makes a thread's buffer hold at least `size` values. Their contents are undefined.
+// Makes a thread's buffer hold at least `size` values, whose contents are undefined.
 template <typename T>
 void grow(std::vector<T>& buffer, int64_t size) {
   if ((int64_t)buffer.size() < size) buffer.resize(size);
 }
 
-// Prefetches a part of a matrix, so that it reaches the cache during the products before its use.
+// Prefetches a part of a matrix, so that the part reaches the cache while the thread computes the preceding products.
 template <typename T>
 void prefetch(const T* from, int64_t stride, int64_t rows, int64_t columns) {
   constexpr int64_t line = 64 / sizeof(T);
@@ -113,7 +115,7 @@ void accumulate_linear(const T* dy, const T* x, float* accumulator, int64_t rows
   static thread_local std::vector<T> packed;
   for (int64_t first = 0; first < rows; first += TOKENS_PER_SUM) {
     int64_t tokens = std::min(TOKENS_PER_SUM, rows - first);
-    // Zeros pad the tokens, because oneDNN compiles products for few sizes, and bf16 is multiplied in pairs.
+    // Zeros pad the tokens, so that oneDNN compiles products for few sizes, and because bf16 is multiplied in pairs.
     int64_t inner = round_up(tokens, 16);
     grow(packed, inner * inputs);
     // packs x in tiles

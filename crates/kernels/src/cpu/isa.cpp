@@ -1,5 +1,5 @@
 // All CPU kernels for one instruction set. The build compiles this file once for each instruction set, and defines
-// KERNELS as the name of the function that returns the table.
+// KERNELS as the name of the function that returns the table of kernels.
 
 #include "adamw.h"
 #include "attention.h"

@@ -1,7 +1,7 @@
 // The CPU kernels, compiled once for each instruction set (isa.cpp) and chosen at run time (shim.cpp).
 //
-// Matrices are row-major and contiguous. T is the type of activations: float or BFloat16. Statistics, norms' weights
-// and sums are float for both. Results do not depend on the number of threads.
+// Matrices are row-major and contiguous. T is the type of activations: float or BFloat16. Statistics, the weights of
+// norms, and sums are float for both types. Results do not depend on the number of threads.
 
 #pragma once
 
@@ -21,17 +21,17 @@ struct CpuAdamWOptions {
   double lr, beta1, beta2, weight_decay, eps;
   // The number of this update, from 1.
   double step;
-  // The factor by which the gradient is multiplied first.
+  // The factor that clips the gradient: the update first multiplies the gradient by this factor.
   double clip;
 };
 
 template <typename T>
 struct Kernels {
-  // The products of a linear layer with weight[outputs, inputs]. They are null without AVX512. In bf16, inputs and
-  // outputs are even.
+  // The next four functions are the products of a linear layer with weight[outputs, inputs]. They are null without
+  // AVX512. In bf16, inputs and outputs must be even.
   // y = x weight^T + residual. residual may be null.
   void (*linear)(const T* x, const T* weight, const T* residual, T* y, int64_t rows, int64_t inputs, int64_t outputs);
-  // The same with y in float. residual may be null.
+  // The same as `linear`, with residual and y in float. residual may be null.
   void (*linear_to_float)(const T* x, const T* weight, const float* residual, float* y, int64_t rows, int64_t inputs,
                           int64_t outputs);
   // dx = dy weight.
@@ -39,7 +39,7 @@ struct Kernels {
   // accumulator += dy^T x.
   void (*accumulate_linear)(const T* dy, const T* x, float* accumulator, int64_t rows, int64_t inputs, int64_t outputs);
   // Causal attention within each sequence, which has the rows from cu_seqlens[i] to cu_seqlens[i + 1]. lse[rows, heads]
-  // becomes the logarithm of the softmax's denominator. In bf16, the functions are null without AVX512.
+  // becomes the logarithm of the softmax's denominator. In bf16, both attention functions are null without AVX512.
   void (*attention)(const T* qkv, const int64_t* cu_seqlens, int64_t sequences, T* out, float* lse, Heads heads);
   void (*attention_backward)(const T* dout, const T* qkv, const T* out, const float* lse, const int64_t* cu_seqlens,
                              int64_t sequences, T* dqkv, Heads heads);
@@ -47,13 +47,14 @@ struct Kernels {
   void (*column_sums)(const T* x, float* sums, int64_t rows, int64_t width);
   // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps) of each row (Zhang and Sennrich 2019).
   void (*rms_norm)(const T* x, const float* weight, T* y, float* rstd, int64_t rows, int64_t width, float eps);
-  // Computes from the gradient dy of y: dx (plus residual_gradient, unless it is null), the gradient dweight[width] of
-  // the weight, and y again.
+  // Computes the gradients dx (plus residual_gradient, unless it is null) and dweight[width] from dy, the gradient of y.
+  // Also computes y again.
   void (*rms_norm_backward)(const T* dy, const T* x, const float* weight, const float* rstd, const T* residual_gradient,
                             T* dx, float* dweight, T* y, int64_t rows, int64_t width);
   // out = silu(gate) * up (Shazeer 2020). Each row of gate_up has first gate and then up, each `width` wide.
   void (*swiglu)(const T* gate_up, T* out, int64_t rows, int64_t width);
-  // Computes from the gradient dout of out: dgate_up, the gradient of gate_up, and out again. dgate_up may be gate_up.
+  // Computes dgate_up, the gradient of gate_up, from dout, the gradient of out. Also computes out again. dgate_up may be
+  // gate_up.
   void (*swiglu_backward)(const T* dout, const T* gate_up, T* dgate_up, T* out, int64_t rows, int64_t width);
   // Rotates queries and keys in place by their position (Su et al. 2021). The position is the row's index modulo
   // `length`. `inverse` rotates by the opposite angle. cos and sin are [length, head_dim / 2].

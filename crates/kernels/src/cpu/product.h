@@ -2,7 +2,7 @@
 //
 // With AVX512, libtorch exports products that oneDNN compiles at run time ("brgemm"). Every element of their result is
 // one sum in the order of the inner dimension. The result therefore depends neither on the number of threads nor on the
-// vendor of the processor. With other instruction sets, BLAS computes the products, only in float.
+// vendor of the processor. With the other instruction sets, BLAS computes the products, and only float is supported.
 
 #pragma once
 
@@ -24,7 +24,7 @@ namespace stagecoach::CPU_CAPABILITY {
 inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // c[m, n] = a[m, k] b[k, n], or with `add`, c[m, n] += a[m, k] b[k, n]. `lda`, `ldb` and `ldc` are distances between
-// rows. In bf16, k is even, and pairs of rows of b are interleaved by `pack` or `pack_transposed`.
+// rows. In bf16, k must be even, and the rows of b must be interleaved in pairs, as `pack` or `pack_transposed` does.
 template <typename T>
 void product(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t lda, const T* b, int64_t ldb, float* c,
              int64_t ldc) {
@@ -40,7 +40,7 @@ void product(int64_t m, int64_t n, int64_t k, bool add, const T* a, int64_t lda,
 #endif
 }
 
-// Each thread calls this function after its last product. It ends the AMX mode that products set in the processor.
+// Ends the AMX mode that products set in the processor. Each thread calls this function after its last product.
 inline void end_products() {
 #ifdef CPU_CAPABILITY_AVX512
   at::native::cpublas::brgemm_release(true);

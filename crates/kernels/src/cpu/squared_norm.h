@@ -6,8 +6,8 @@
 
 namespace stagecoach::CPU_CAPABILITY {
 
-// The number of values in a block. A block is summed in lanes, and the sums of lanes and blocks are added in their
-// order. The result is the same for any number of threads and any instruction set.
+// The number of values in a block. A thread sums a block in lanes, and adds the sums of the lanes in order. The sums of
+// the blocks are then added in order. The result is the same for any number of threads and any instruction set.
 constexpr int64_t VALUES_PER_SUM = 1 << 16;
 constexpr int64_t LANES = 16;
 

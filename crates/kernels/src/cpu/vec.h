@@ -47,7 +47,7 @@ inline float max(Vec values) {
   return at::vec::vec_reduce_all<float>([](Vec& a, Vec& b) { return at::vec::maximum(a, b); }, values);
 }
 
-// The number of values that justify another thread, the same as libtorch's.
+// The number of values that are worth a further thread, equal to libtorch's grain size.
 constexpr int64_t GRAIN = 1 << 15;
 
 // Calls body(row) for each row, on all threads.

@@ -11,7 +11,7 @@ use super::{Grid, KERNELS, Launcher, SOURCES};
 use crate::device::{CudaContext, CudaError, CudaFunction, CudaModule};
 use crate::{ffi, upload};
 
-/// Blocks per multiprocessor: enough to hide the latency of memory with 256 threads per block.
+/// The number of blocks per multiprocessor. With 256 threads per block, these blocks hide the latency of memory.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
 
 /// The reason that a GPU has no kernels.
@@ -36,7 +36,8 @@ pub(crate) struct Gpu {
     capability: (u32, u32),
 }
 
-/// The GPUs with loaded kernels. A process computes on one GPU, but a spare may replace a stage that uses another GPU.
+/// The GPUs with loaded kernels. A process computes on one GPU, but a spare (a waiting process that replaces a lost
+/// stage) may replace a stage that uses another GPU.
 static GPUS: RwLock<Vec<&'static Gpu>> = RwLock::new(Vec::new());
 
 fn find(index: usize) -> Option<&'static Gpu> {
@@ -57,7 +58,7 @@ pub fn load(index: usize) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Returns the version of the compiler of GPU `index`'s kernels, if kernels are loaded.
+/// Returns the version of the compiler that compiled the kernels of GPU `index`; `None` if no kernels are loaded.
 pub fn compiler_version(index: usize) -> Option<&'static str> {
     find(index).map(|gpu| gpu.nvrtc_version.as_str())
 }

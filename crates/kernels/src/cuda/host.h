@@ -1,7 +1,7 @@
 // Simulates the threads of a block on the host, for tests. Each thread is a fiber that runs until it waits for other
 // threads. Shared memory holds NaNs when a block begins. A kernel becomes a C function `NAME(blocks_x, blocks_y,
-// threads, arguments, backwards)`, whose arguments are those of cuLaunchKernel. With `backwards`, it resumes the
-// threads in the opposite order. The function returns null or an error message.
+// threads, arguments, backwards)`, whose arguments are those of cuLaunchKernel. If `backwards` is set, the function runs
+// the blocks and their threads in the opposite order. The function returns null or an error message.
 #pragma once
 
 #include <setjmp.h>
@@ -35,8 +35,8 @@ struct Dim {
 };
 static Dim threadIdx, blockIdx, blockDim, gridDim;
 
-// The linker names the begin and end of the section of all shared variables. This variable makes the section exist and
-// be writable.
+// The linker defines symbols for the begin and the end of the section of all shared variables. This variable ensures
+// that the section exists and is writable.
 static __attribute__((section("block_shared"), used)) unsigned host_shared_memory = 0;
 extern "C" __attribute__((visibility("hidden"))) char __start_block_shared[], __stop_block_shared[];
 
@@ -79,7 +79,8 @@ static void run_fiber() {
   swapcontext(&fibers[current].context, &scheduler);
 }
 
-// Resumes the threads from `begin` to `end` if all of them wait in `state`. A thread that has returned does not wait.
+// Lets the threads from `begin` to `end` run again if all of them wait in `state`; otherwise returns false. A thread that
+// has returned does not wait, so it keeps the others waiting.
 static bool release(unsigned begin, unsigned end, State state) {
   for (unsigned i = begin; i < end; ++i) {
     if (fibers[i].state != state) return false;

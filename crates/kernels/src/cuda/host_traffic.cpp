@@ -1,6 +1,6 @@
-// Counts the bytes that kernels read and write in watched memory, on the host. A compiler that prepares for
-// ThreadSanitizer calls a function before each access of the kernels, and this file has these functions. The count
-// includes accesses that a GPU serves from a cache.
+// Counts the bytes that kernels, compiled for the host, read and write in watched memory. The option -fsanitize=thread
+// makes the compiler insert a function call before each memory access of a kernel. This file, and not ThreadSanitizer,
+// defines the called functions. The count includes accesses that a GPU would serve from a cache.
 #include <cstddef>
 #include <vector>
 
@@ -18,7 +18,8 @@ std::vector<Memory>& watched() {
   return all;
 }
 
-// The bytes of all accesses, and the bytes that were read at least once plus the bytes that were written at least once.
+// `moved` is the number of bytes of all accesses. `least` is the number of bytes that were read at least once, plus the
+// number of bytes that were written at least once.
 long long moved, least;
 
 void access(const void* address, size_t bytes, bool writes) {

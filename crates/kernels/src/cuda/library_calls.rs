@@ -1,5 +1,5 @@
-//! The operations for which libtorch has better GPU code than the reference: flash attention, and bf16 products with
-//! fp32 sums.
+//! The operations for which libtorch has better GPU code than the `reference` module: flash attention, and bf16
+//! products with fp32 sums.
 
 use tch::{Kind, Tensor};
 
@@ -7,7 +7,7 @@ use super::gpu::Gpu;
 use super::operations::{rotary, rotate_back};
 use crate::{Heads, Rotation, VarlenSequences, ffi, reference};
 
-/// The largest head size of flash attention. Head sizes are multiples of 8.
+/// The largest head size that flash attention supports. The head size must also be a multiple of 8.
 const WIDEST_HEAD: i64 = 256;
 
 fn is_flash(on: &Gpu, qkv: &Tensor, heads: Heads) -> bool {
@@ -47,7 +47,7 @@ pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
     }
 }
 
-/// Adds the product to the accumulator within the GEMM, in fp32.
+/// Adds `dy^T x` to the accumulator. For bf16, the GEMM itself adds the product in fp32.
 pub(crate) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
     match x.kind() {
         Kind::BFloat16 => drop(accumulator.addmm_dtype_out(accumulator, &dy.tr(), x, Kind::Float)),

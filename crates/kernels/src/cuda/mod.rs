@@ -1,6 +1,6 @@
-//! The operations on GPUs, by Stagecoach's kernels. The binary contains the kernels' sources. A stage compiles the
-//! sources for its GPU when it starts ([`load`]). The tests run the same sources on the host, with the same code that
-//! chooses the blocks of a launch ([`Launcher`]).
+//! The operations on GPUs, implemented by Stagecoach's own kernels. The binary contains the kernels' sources. A stage
+//! compiles the sources for its GPU when it starts ([`load`]). The tests run the same sources on the host. The same
+//! code chooses the blocks of a launch on a GPU and on the host ([`Launcher`]).
 
 mod gpu;
 mod library_calls;
@@ -66,7 +66,8 @@ pub(super) const KERNELS: [&str; 21] = [
 pub(super) struct Grid {
     pub(super) x: u32,
     pub(super) y: u32,
-    /// A multiple of 32, at most 512: with more, some kernels have too few registers.
+    /// The number of threads of each block: a multiple of 32, at most 512. With more threads, some kernels would have
+    /// too few registers.
     pub(super) threads: u32,
 }
 
@@ -75,8 +76,8 @@ pub(super) trait Launcher {
     /// The device of the tensors that kernels read and write.
     fn device(&self) -> Device;
 
-    /// Returns the largest useful number of blocks in one dimension if each block processes several items. This number
-    /// does not change any bit of the results.
+    /// Returns the largest useful number of blocks in one dimension for a kernel whose blocks can process several items
+    /// each. This number does not change any bit of the results.
     fn max_blocks(&self) -> u32;
 
     /// Allocates uninitialised memory for results.

@@ -74,7 +74,7 @@ pub(crate) struct KernelSource {
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) cubin: Vec<u8>,
-    /// The output of the compiler and, with its option `-v`, of the assembler.
+    /// The output of the compiler, with the report of the assembler (`ptxas -v`).
     pub(crate) log: String,
 }
 
@@ -83,8 +83,8 @@ pub(crate) struct Compiled {
 #[derive(Debug)]
 pub(crate) struct Nvrtc {
     version: String,
-    /// The library `BUILTINS`. It stays open so that NVRTC finds it in any folder, because NVRTC does not search the
-    /// folder of this program's libraries.
+    /// The library `BUILTINS`. NVRTC does not search the folder of this program's libraries, but finds a library that
+    /// is already open in any folder.
     _builtins: Option<Library>,
 }
 
@@ -98,10 +98,11 @@ impl Nvrtc {
         let name = in_folder(LIBRARY);
         let library = open_library(&name).map_err(NvrtcError::Missing)?.into();
         check_functions(&name, &library, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
-        // `cudarc` tries several names, one of which is the name of the open library
+        // `cudarc` tries several names. One of them is the name of the open library, so `cudarc` finds a library, but
+        // possibly one of another version.
         // SAFETY: the library exists, and its initialisers only set it up.
         check_functions("libnvrtc.so", unsafe { sys::culib() }, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
-        // NVRTC reports missing builtins when it compiles
+        // a failure is ignored here, because NVRTC reports missing builtins when it compiles
         let builtins = open_library(&in_folder(BUILTINS)).ok();
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the call writes two integers.
@@ -139,7 +140,7 @@ impl Nvrtc {
             NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, NVRTC_ERROR_COMPILATION, NVRTC_ERROR_INVALID_OPTION,
         };
         let program = Program::new(files)?;
-        // the log shows the registers and spills of each kernel
+        // with `-v`, the log shows the registers and spills of each kernel
         let options = [&format!("--gpu-architecture={architecture}"), "--std=c++17", "--ptxas-options=-v"];
         // SAFETY: the program is not destroyed.
         let result = unsafe { result::compile_program(program.0, &options) };

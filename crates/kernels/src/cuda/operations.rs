@@ -1,5 +1,6 @@
-//! The operations as launches of kernels, with the blocks of each launch. The pieces of a sum, and the threads of a
-//! block that sums, depend only on shapes. The bits of a sum therefore do not depend on the number of blocks.
+//! The operations as launches of kernels. This module chooses the blocks of each launch. The pieces into which a sum is
+//! divided, and the number of threads of a block that sums, depend only on shapes. The bits of a sum therefore do not
+//! depend on the number of blocks.
 
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
@@ -13,23 +14,24 @@ use crate::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients,
 const THREADS: u32 = 256;
 /// The number of neighbouring elements that a thread reads at a time (`block.cuh`).
 const GROUP: i64 = 8;
-/// The number of positions in a piece of an embedding's gradient.
+/// The number of sorted token positions in a piece of an embedding's gradient.
 const EMBEDDING_PIECE: i64 = 64;
 /// The smallest number of rows in a piece of a sum over rows.
 const MIN_ROWS_PER_PIECE: i64 = 32;
-/// The largest number of pieces of a sum over rows. A kernel then adds the pieces sequentially.
+/// The largest number of pieces of a sum over rows. The kernel `sum_pieces` adds the sums of the pieces.
 const MAX_PIECES: i64 = 512;
-/// The number of pieces of each list of squares.
+/// The number of pieces into which each tensor is divided when its squares are summed.
 const SQUARED_NORM_PIECES: u32 = 128;
 
-/// A kernel's name for this type of activations.
+/// Expands to the name of the kernel for this type of activations.
 macro_rules! of_kind {
     ($name:literal, $kind:expr) => {
         if $kind == Kind::BFloat16 { concat!($name, "_bf16") } else { concat!($name, "_f32") }
     };
 }
 
-/// Launches a kernel with arguments of the types of its parameters: addresses, `i64`, floats, or a structure.
+/// Launches a kernel. Each argument must have the type of the kernel's parameter: an address, `i64`, a float, or a
+/// structure.
 macro_rules! launch {
     ($on:expr, $kernel:expr, $grid:expr; $($argument:expr),*) => {
         // SAFETY: the types are those of the kernel's parameters; `data` and the shapes ensure that the memory is large
@@ -76,8 +78,8 @@ fn item_grid(on: &dyn Launcher, items: i64) -> Grid {
     Grid { x: blocks(on, div_ceil(items, THREADS.into())), y: 1, threads: THREADS }
 }
 
-/// Returns a grid in which a block processes one row or several rows, and a thread one group of a row or several
-/// groups.
+/// Returns a grid in which a block processes one or more rows, and a thread processes one or more groups of [`GROUP`]
+/// elements in a row.
 fn row_grid(on: &dyn Launcher, rows: i64, width: i64) -> Grid {
     let threads = (div_ceil(width, GROUP).clamp(1, 512) as u32).next_multiple_of(32);
     Grid { x: blocks(on, rows), y: 1, threads }
@@ -89,8 +91,8 @@ fn pieces(rows: i64) -> (i64, i64) {
     (rows_of_piece, div_ceil(rows, rows_of_piece).max(1))
 }
 
-/// Returns `f32[width]`, the sum of the rows of `partial[pieces, width]`. `fill` computes all pieces from the number of
-/// pieces, the address of `partial`, and the number of rows of a piece.
+/// Returns `f32[width]`, the sum of the rows of a temporary tensor `partial[pieces, width]`. `fill` computes all
+/// pieces. Its arguments are the number of pieces, the address of `partial`, and the number of rows of a piece.
 fn sum_by_pieces(on: &dyn Launcher, (rows, width): (i64, i64), fill: impl FnOnce(u32, *mut c_void, i64)) -> Tensor {
     let (rows_of_piece, pieces) = pieces(rows);
     let (partial, sums) = (on.empty(&[pieces, width], Kind::Float), on.empty(&[width], Kind::Float));
@@ -294,13 +296,14 @@ pub(crate) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter], options: A
     launch!(on, "adamw", grid; data(on, &table, Kind::Int64), CudaAdamWOptions::from(options));
 }
 
-/// Adds the rows of `dy` token by token. The rows of each token are added in their order and by pieces.
+/// Adds each row of `dy` to the accumulator's row for its token id. The rows of a token id are added in their order, in
+/// pieces of at most [`EMBEDDING_PIECE`] rows.
 pub(crate) fn accumulate_embedding(on: &dyn Launcher, accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
     let ((tokens, width), kind) = (matrix(dy), dy.kind());
     check(token_ids.numel() as i64 == tokens && matrix(accumulator).1 == width, dy);
     let (sorted, order) = token_ids.view([-1]).sort_stable(true, 0, false);
     let [sorted, order] = [&sorted, &order].map(|ids| data(on, ids, Kind::Int64));
-    // at most two tokens of a piece also occur in other pieces
+    // a piece is a range of the sorted token ids, so only its first and its last token id can occur in other pieces
     let partial = on.empty(&[2 * div_ceil(tokens, EMBEDDING_PIECE), width], Kind::Float);
     let [accumulator, partial] = [accumulator, &partial].map(|sums| data(on, sums, Kind::Float));
     let grid = row_grid(on, tokens, width);

@@ -28,8 +28,8 @@ impl Timestamp {
         }
     }
 
-    /// Converts the point to the host's clock. Returns `None` if a GPU has not reached it, or if there is no clock for
-    /// the GPU.
+    /// Converts the timestamp to an instant of the host's clock. Returns `None` for an event that the GPU has not
+    /// reached, or if there is no clock for the GPU.
     pub fn instant(&self, clock: Option<&DeviceClock>) -> Option<Instant> {
         match self {
             Timestamp::Host(at) => Some(*at),
@@ -46,7 +46,7 @@ pub struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// Returns the clock for which the event `zero` was complete at `at`.
+    /// Creates a clock from a known pair: the event `zero` was complete at the instant `at`.
     pub fn new(zero: CudaEvent, at: Instant) -> DeviceClock {
         DeviceClock { zero: Arc::new(zero), at }
     }

@@ -65,7 +65,7 @@ pub enum CudaError {
     /// The driver shows this process no device.
     #[error("the NVIDIA driver shows this process no device")]
     NoDevices,
-    /// Another process has exclusive use of the device, or its mode prohibits use.
+    /// Another process has exclusive use of the device, or the device's compute mode prohibits use.
     #[error(
         "the GPU is not available: another process uses it exclusively (compute mode EXCLUSIVE_PROCESS), or its \
          compute mode is PROHIBITED: end that process, or run nvidia-smi -c DEFAULT"
@@ -132,13 +132,13 @@ pub(super) fn make_current(context: &driver::CudaContext) -> Result<(), CudaErro
 /// The device properties that determine the compilation and the launches of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProperties {
-    /// The compute capability: 9 and 0 on an H100.
+    /// The major and the minor version of the compute capability: 9 and 0 on an H100.
     pub capability: (u32, u32),
     /// The number of streaming multiprocessors. The number of concurrent blocks is a multiple of this number.
     pub multiprocessors: u32,
 }
 
-/// The primary context of a GPU, which libtorch uses as well. This process retains the context until it ends.
+/// The primary context of a GPU, which libtorch uses as well. The context is retained until this process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaContext(&'static Arc<driver::CudaContext>);
 
@@ -170,8 +170,8 @@ impl CudaContext {
 
     fn retain(index: usize) -> Result<CudaContext, CudaError> {
         let context = driver::CudaContext::new(index).map_err(CudaError::of("cuDevicePrimaryCtxRetain"))?;
-        // SAFETY: libtorch owns the tensors, and this program makes no `CudaSlice`. With tracking, the first stream
-        // would wait for all work of the device.
+        // SAFETY: event tracking protects only `CudaSlice`s. This program makes none, because libtorch owns the
+        // tensors. With tracking, the creation of the first stream would wait for all work of the device.
         unsafe { context.disable_event_tracking() };
         Ok(CudaContext(Box::leak(Box::new(context))))
     }
@@ -223,9 +223,10 @@ mod tests {
 
     use super::*;
 
-    /// If [`FUNCTIONS`] lacked a function that `cudarc` calls, the process would panic on an old driver. Tests over the
-    /// stand-in call all functions except those of kernels, and a function that the stand-in lacks panics in the same
-    /// way.
+    /// If [`FUNCTIONS`] lacked a function that `cudarc` calls, the process would panic on an old driver instead of
+    /// reporting an error. This test compares the list with the functions of the stand-in for the driver. Other tests
+    /// run over the stand-in and call all functions except those of kernels. They would panic in the same way if the
+    /// stand-in lacked a function.
     #[test]
     fn the_functions_that_are_looked_for_are_those_of_the_stand_in() {
         let stand_in = [

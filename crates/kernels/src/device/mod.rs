@@ -112,11 +112,11 @@ c_functions! {
     } returns c_int
 }
 
-/// Returns the version of cuBLAS, such as `13.1.0`; empty without the library. Its choice of algorithms determines
-/// bits.
+/// Returns the version of cuBLAS, such as `13.1.0`; empty without the library. The algorithms that cuBLAS chooses
+/// determine the bits of the results.
 pub fn cublas_version() -> String {
     let Ok(cublas) = CublasFunctions::open("libcublas.so.13") else { return String::new() };
-    // these properties are major, minor and patch
+    // the properties 0, 1 and 2 are the major, minor and patch versions
     let parts = [0, 1, 2].map(|property| {
         let mut value = 0;
         // SAFETY: the call writes one integer.

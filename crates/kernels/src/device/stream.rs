@@ -1,6 +1,6 @@
 //! CUDA's streams and events. Copies and messages run on streams concurrently with the computation, and events time the
-//! computation. libtorch computes on the default stream. The handle of this stream is null, so that this module can
-//! order work against it without a call of libtorch.
+//! computation. libtorch computes on the default stream. The handle of the default stream is null, so this module can
+//! order work relative to the default stream without calling libtorch.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::driver::{CudaContext, CudaError, make_current};
 const EVENT_FLAGS: Option<sys::CUevent_flags> = Some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
 
 impl CudaContext {
-    /// Creates a stream. It does not wait for the default stream, and the default stream does not wait for it.
+    /// Creates a stream. The new stream and the default stream do not wait for each other.
     pub fn stream(&self) -> Result<CudaStream, CudaError> {
         let stream = self.current()?.new_stream().map_err(CudaError::of("cuStreamCreate"))?;
         Ok(CudaStream(stream))
@@ -39,7 +39,7 @@ fn make_wait(stream: &driver::CudaStream, event: &CudaEvent) -> Result<(), CudaE
 pub struct CudaStream(Arc<driver::CudaStream>);
 
 impl CudaStream {
-    /// Returns the driver's handle, which is also the handle of the CUDA runtime.
+    /// Returns the driver's handle of the stream, which is also the handle in the CUDA runtime.
     pub fn raw(&self) -> *mut c_void {
         self.0.cu_stream().cast()
     }

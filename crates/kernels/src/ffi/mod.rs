@@ -70,8 +70,9 @@ struct CpuAdamWOptions {
     clip: f64,
 }
 
-// SAFETY: the signatures are those of shim.cpp and allocator.cpp. The functions need only what their types guarantee:
-// live tensors, and memory for the results. The functions check types, shapes and layouts themselves.
+// SAFETY: the signatures are those of shim.cpp, flash_attention.cpp and allocator.cpp. The functions need only what
+// their types guarantee: live tensors, and memory for the results. The functions check types, shapes and layouts
+// themselves.
 unsafe extern "C" {
     safe fn sc_use_malloc();
     safe fn sc_last_error() -> *const c_char;
@@ -203,7 +204,7 @@ pub fn mkl() -> String {
 }
 
 /// Returns the peak bytes of a GPU's memory that tensors have used so far; 0 if libtorch's allocator does not report
-/// it.
+/// the number.
 pub fn peak_device_bytes(gpu: usize) -> u64 {
     let mut bytes = 0;
     if sc_peak_device_bytes(gpu as c_int, &mut bytes) == 0 { bytes } else { 0 }

@@ -80,8 +80,8 @@ pub(crate) fn flash_attention(qkv: &Tensor, sequences: VarlenSequences, heads: H
     (out.take(), lse.take())
 }
 
-/// Returns the gradients of queries, keys and values, for bf16 on a GPU. If `is_deterministic`, as in training, sums
-/// are in a fixed order; otherwise they are in any order.
+/// Returns the gradients of queries, keys and values, for bf16 on a GPU. If `is_deterministic` is set, as in training,
+/// the gradients are summed in a fixed order; otherwise the order may vary.
 pub(crate) fn flash_attention_backward(
     dout: &Tensor,
     qkv: &Tensor,

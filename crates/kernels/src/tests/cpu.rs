@@ -8,7 +8,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
     prop_oneof![Just(Kind::Float), Just(Kind::BFloat16)]
 }
 
-/// Widths around the width of a vector, and larger widths.
+/// Generates widths around the width of a SIMD vector, and larger widths.
 fn widths() -> impl Strategy<Value = i64> {
     prop_oneof![1i64..70, Just(256), Just(1000)]
 }
@@ -107,7 +107,7 @@ proptest! {
         }
         let (out, lse) = ffi::attention(&qkv, sequences, heads);
         let (expected_out, expected_lse) = reference::attention(&qkv, sequences, heads);
-        // bf16 rounds the weights before they are multiplied by the values
+        // in bf16, the kernel rounds the attention weights before it multiplies them by the values
         assert_close("out", &out, &expected_out, 3.0 * tolerance(kind));
         assert_close("lse", &lse, &expected_lse, tolerance(Kind::Float));
         let dout = values(&[rows, heads.heads * heads.head_dim], kind, seed ^ 1);
@@ -137,7 +137,7 @@ proptest! {
             let [kernel, expected] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));
             match list(&logits.narrow(0, row, 1)).iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY) {
                 true => assert_close_to_scale("dlogits", &kernel, &expected, tolerance(kind), 0.25),
-                // non-finite values may be in other places, but a row that counts must have one
+                // the kernel's non-finite values may be in other places, but a row must have one if its target counts
                 false => assert_eq!(list(&kernel).iter().all(|x| x.is_finite()), targets.int64_value(&[row]) < 0),
             }
         }
@@ -207,7 +207,7 @@ proptest! {
             let (normed, rstd) = rms_norm(&x, &norm, 1e-5);
             let RmsNormGradients { dx, dweight, .. } = rms_norm_backward(&x, &x, &norm, &rstd, None);
             let products = [linear(&x, &weight, None), linear_backward(&dy, &weight), accumulator];
-            // the bits of libtorch's products depend on the number of threads
+            // without kernels, libtorch computes the products, and their bits depend on the number of threads
             let products = has_products(kind).then(|| products.map(|tensor| list(&tensor)));
             (products, [normed, dx, dweight, column_sums(&dy)].map(|tensor| list(&tensor)), list(&squared_norms(&[&x.to_kind(Kind::Float)], Device::Cpu)))
         };
@@ -231,7 +231,7 @@ proptest! {
     }
 }
 
-/// Kernels reuse buffers. After a step with a NaN, no buffer may contain a NaN.
+/// Kernels reuse buffers between calls. A NaN in one call must not reach the results of a later call through a buffer.
 #[test]
 fn nothing_is_left_of_values_that_are_not_finite() {
     for kind in [Kind::Float, Kind::BFloat16] {

@@ -85,7 +85,7 @@ fn rms_norm_is_as_the_reference() {
                 [dx, dweight, y]
             });
             let expected = reference::rms_norm_backward(&dy, &x, &weight, &rstd, residual);
-            // an element is a difference of terms whose magnitude is the row's factor
+            // an element of dx is a difference of terms whose magnitude is about the row's `rstd`
             let scale = expected_rstd.numel().min(1) as f64 * list(&expected_rstd).into_iter().fold(1.0, f64::max);
             assert_close_to_scale("dx", &dx, &expected.dx, tolerance(kind), 4.0 * scale);
             assert_close("y again", &y, &expected.y, tolerance(kind));
@@ -130,7 +130,7 @@ fn cross_entropy_is_as_the_reference() {
     }
 }
 
-/// Logits in which whole groups are minus infinity, and one value is NaN.
+/// The logits have whole groups (the elements that a thread reads at a time) of minus infinity, and one NaN.
 #[test]
 fn cross_entropy_of_logits_that_are_not_finite_is_as_the_reference() {
     let (rows, vocab) = (3, 40);
@@ -221,7 +221,8 @@ fn the_gradient_of_an_embedding_is_as_the_reference() {
     }
 }
 
-/// The rows of a token are in several pieces. They begin and end both at the bounds of pieces and within pieces.
+/// The sorted rows of a frequent token are in several pieces. The rows of some tokens begin or end at the bound of a
+/// piece, and the rows of other tokens begin or end within a piece.
 #[test]
 fn frequent_tokens_add_to_an_embedding_by_pieces() {
     let counts: [usize; 8] = [64, 1, 63, 200, 20, 108, 0, 3];
@@ -277,8 +278,9 @@ fn what_does_not_fit_is_not_launched() {
     );
 }
 
-/// Removes each barrier in turn. Without the barrier, the results depend on the order of threads. The test keeps the
-/// last barrier, because it separates two consecutive maxima, which no kernel computes.
+/// Removes each barrier in turn, and asserts that the kernels then fail or that their results are wrong for one of two
+/// orders of threads. The test keeps the last barrier of `block.cuh`, because this barrier separates two consecutive
+/// maxima, which no kernel computes.
 #[test]
 fn each_barrier_is_needed() {
     let (x, weight) = (values(&[11, 770], Kind::Float, 1), values(&[770], Kind::Float, 2));

@@ -1,5 +1,6 @@
-//! Compares GPU results with the reference operations on the same GPU: kernels, flash attention and matrix products, by
-//! the same calls that layers make. `make gpu` runs these tests. Without a GPU, only the error messages are tested.
+//! Compares GPU results with the reference operations on the same GPU: kernels, flash attention and matrix products.
+//! The tests call the same functions as the layers of a model. `make gpu` runs these tests. Without a GPU, only the
+//! error messages are tested.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -143,7 +144,7 @@ fn products_are_summed_in_fp32() {
     }
 }
 
-/// Runs in a process whose loader finds another library under the driver's name.
+/// Runs again in a child process whose loader finds another library under the name of the driver's library.
 #[test]
 fn a_gpu_that_can_t_get_the_kernels_is_reported() {
     const IN_CHILD: &str = "STAGECOACH_WITHOUT_DRIVER";

@@ -1,5 +1,5 @@
-//! The GPU kernels on the host: `HostKernels` compiles them with `cuda/host.h` and launches them. Their buffers end
-//! where accessible memory ends.
+//! The GPU kernels on the host: `HostKernels` compiles them with `cuda/host.h` and launches them. The buffers of the
+//! kernels end where accessible memory ends, so that an access after a buffer faults.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ fn cuda_source(name: &str) -> PathBuf {
 pub(super) struct HostKernels {
     pub(super) library: &'static Library,
     pub(super) max_blocks: u32,
-    /// Whether the threads of a block run in the opposite order.
+    /// Whether the blocks, and the threads of a block, run in the opposite order.
     pub(super) backwards: bool,
 }
 
 impl HostKernels {
-    /// Compiles all sources. If `removed` is set, leaves out the shared barrier with this index. With `counts`, the
-    /// library counts the bytes that the kernels read and write (`host_traffic.cpp`).
+    /// Compiles all sources. If `removed` is set, leaves out the barrier with this index in `block.cuh`. If `counts` is
+    /// set, the library counts the bytes that the kernels read and write (`host_traffic.cpp`).
     pub(super) fn compile(removed: Option<usize>, counts: bool) -> Library {
         let folder = tempfile::tempdir().unwrap();
         std::fs::copy(cuda_source("host.h"), folder.path().join("host.h")).unwrap();
@@ -64,7 +64,7 @@ impl HostKernels {
         unsafe { Library::new(&library) }.unwrap()
     }
 
-    /// Returns a host with fewer blocks than rows, so that each block processes several rows.
+    /// Returns a launcher that uses fewer blocks than most tests have rows, so that each block processes several rows.
     pub(super) fn forwards() -> HostKernels {
         static LIBRARY: OnceLock<Library> = OnceLock::new();
         HostKernels {
@@ -74,7 +74,7 @@ impl HostKernels {
         }
     }
 
-    /// Returns a host with as many blocks as requested, whose threads run in the opposite order.
+    /// Returns a launcher that uses as many blocks as requested and runs the threads in the opposite order.
     pub(super) fn backwards() -> HostKernels {
         HostKernels { max_blocks: 1 << 20, backwards: true, ..HostKernels::forwards() }
     }
@@ -122,7 +122,7 @@ impl Launcher for HostKernels {
 pub(super) fn guarded(tensor: &Tensor) -> Tensor {
     let (page, bytes) = (4096, tensor.numel() * tensor.kind().elt_size_in_bytes());
     let data = bytes.next_multiple_of(page);
-    // SAFETY: the mapping is new and stays; the tensor has the last `bytes` of its accessible part.
+    // SAFETY: the mapping is new and stays; the tensor has the last `bytes` of the mapping's accessible part.
     unsafe {
         let map =
             libc::mmap(null_mut(), data + 2 * page, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);

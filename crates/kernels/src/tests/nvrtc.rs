@@ -1,5 +1,5 @@
-//! Compiles the kernels with NVIDIA's compiler for the supported GPUs, and tests the errors without the compiler. The
-//! tests need no GPU.
+//! Compiles the kernels with NVIDIA's compiler for the supported GPUs, and tests the errors that are reported if the
+//! compiler is missing or wrong. The tests need no GPU.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
@@ -84,7 +84,7 @@ fn rows_are_read_and_written_in_vectors() {
     let kernels: BTreeMap<&str, &str> =
         ptx.split(".entry ").skip(1).filter_map(|text| Some((text.split('(').next()?.trim(), text))).collect();
     assert!(kernels.keys().copied().eq(KERNELS));
-    // the other kernels have tables or double precision, or are as fast as memory according to measurements
+    // the other kernels read tables, compute in double precision, or were measured to be as fast as memory
     let in_vectors = |kernel: &str| !["adamw", "row_sums_f64", "squared_norms", "sum_pieces"].contains(&kernel);
     for (kernel, text) in kernels.into_iter().filter(|(kernel, _)| in_vectors(kernel)) {
         for access in ["ld.global", "st.global"] {

@@ -9,10 +9,11 @@ use super::host_kernels::{HostKernels, guarded};
 use super::*;
 use crate::cuda::{self as operations, Grid, KERNELS, Launcher};
 
-/// The largest number of bytes of a kernel, as a multiple of the fewest bytes. Statistics, tables and weights are small
-/// compared with the rows.
+/// The largest accepted number of bytes that a kernel moves, as a multiple of the fewest bytes. The multiple is small,
+/// because statistics, tables and weights are small compared with the rows.
 const USUAL_SHARE: f64 = 1.07;
-/// The kernels that read some bytes repeatedly, with the multiple and the reason. A GPU's caches serve these reads.
+/// The kernels that read some bytes repeatedly, each with its accepted multiple and a description of the repeated
+/// reads. A GPU's caches serve these reads.
 const READ_AGAIN: [(&str, f64, &str); 8] = [
     ("adamw", 1.13, "each thread the addresses of its parameter"),
     ("cross_entropy_bf16", 1.88, "each row of logits, for the gradient"),
@@ -24,7 +25,7 @@ const READ_AGAIN: [(&str, f64, &str); 8] = [
     ("squared_norms", 3.18, "each thread the address of its list, which is short here"),
 ];
 
-/// The bytes that all launches of one kernel move.
+/// The bytes that all launches of one kernel move, and the fewest bytes that they must move.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     moved: i64,

@@ -13,8 +13,8 @@ use super::{
     REMOTE_MODELS, RESOLVED_JOB, RESULT, SPEEDS, TERMINATION, WINDOWS,
 };
 
-/// The files directly in the job's folder, in the order of their removal. The result is first: if the removal is
-/// interrupted, a job without a result counts as unfinished.
+/// The files directly in the job's folder, in the order of their removal. The result is removed first, so that the job
+/// counts as unfinished if the removal is interrupted.
 const FILES: [&str; 8] =
     [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS, REMOTE_FILES, REMOTE_MODELS, INITIAL_MODEL];
 
@@ -32,7 +32,7 @@ impl JobFolder {
     /// Finds the artifacts of earlier runs.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn artifacts(&self) -> Result<RunArtifacts, FolderError> {
         let files = ["", LOGS, PLOTS, TERMINATION].map(|folder| Ok((folder, self.job_files(folder)?)));
         let files = files.into_iter().collect::<Result<_, FolderError>>()?;
@@ -42,12 +42,12 @@ impl JobFolder {
     /// Removes the artifacts, and the folders that become empty.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn remove(&self, artifacts: &RunArtifacts) -> Result<(), FolderError> {
         for (folder, names) in &artifacts.files {
             self.remove_files(folder, names)?;
             if !folder.is_empty() {
-                // the call fails if the folder still holds files, or is a symbolic link: the folder stays
+                // the call fails, and the folder stays, if the folder still holds files or is a symbolic link
                 let _ = fs::remove_dir(self.root.join(folder));
             }
         }

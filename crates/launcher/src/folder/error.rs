@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::CheckpointError;
 
-/// The number of names that an error message lists.
+/// The maximum number of names that an error message lists.
 const MAX_LISTED_NAMES: usize = 3;
 
 /// The reason why a folder can't be used for a job.
@@ -48,7 +48,7 @@ impl FolderError {
         move |source| Self::Storage { operation, path: path.to_owned(), source }
     }
 
-    /// The failure kind, which determines the exit code.
+    /// Returns the failure kind, which determines the exit code.
     pub const fn kind(&self) -> FailureKind {
         match self {
             Self::Foreign { .. } | Self::NotAJob { .. } => FailureKind::InvalidConfig,

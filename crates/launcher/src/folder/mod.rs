@@ -27,7 +27,7 @@ pub const REMOTE_FILES: &str = "remote-files.json";
 pub const REMOTE_MODELS: &str = "remote-models.json";
 /// The record of the model directory from which the job starts, if the job names another job's folder.
 pub const INITIAL_MODEL: &str = "initial-model.json";
-/// The folder of a streamed corpus's windows, which has a folder for each token cache.
+/// The folder for the windows of streamed corpora. It has a subfolder for each token cache.
 pub const WINDOWS: &str = "windows";
 const LOCK: &str = "lock";
 const LAUNCHER_STATE: &str = "state.json";
@@ -49,7 +49,8 @@ impl JobFolder {
     /// and `job_file`, the file from which the caller read the job.
     ///
     /// # Errors
-    /// `Foreign` if the folder holds another entry, which this function does not change. Also if the volume fails.
+    /// Returns `Foreign` if the folder holds another entry, which this function does not change, or another error if
+    /// the volume fails.
     pub fn open(root: &Path, job_file: Option<&Path>) -> Result<Self, FolderError> {
         let folder = Self { root: root.to_owned() };
         let foreign = match fs::read_dir(root) {
@@ -70,7 +71,7 @@ impl JobFolder {
     /// Returns a folder that a job created, or `None` if no job created the folder or the folder does not exist.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn existing(root: &Path) -> Result<Option<Self>, FolderError> {
         let folder = Self { root: root.to_owned() };
         Ok((root.is_dir() && folder.belongs_to_job()?).then_some(folder))
@@ -106,8 +107,8 @@ impl JobFolder {
         Ok(self.lock_holder().is_some() || is_used(&self.volume())?)
     }
 
-    /// Whether a job has run in this folder. A folder with only imported weights has a lock and a fence, but none of
-    /// these files.
+    /// Whether a job has run in this folder. A folder with only imported weights has a lock and a fence, but no
+    /// resolved job, launcher state, metrics or result.
     pub fn has_run(&self) -> bool {
         [self.resolved_job(), self.launcher_state(), self.metrics(), self.result()].iter().any(|path| path.exists())
     }
@@ -126,7 +127,7 @@ impl JobFolder {
     /// Prepares the folder for a run: creates the folders inside, and removes the logs and the result of the last run.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn start_run(&self) -> Result<(), FolderError> {
         self.remove_logs_and_result()?;
         for name in [LOGS, PLOTS, TERMINATION] {
@@ -136,11 +137,11 @@ impl JobFolder {
         Ok(())
     }
 
-    /// Reads the files that [`JobFolder::start_run`] and a new resolved job replace. A run without progress restores
-    /// them.
+    /// Reads the resolved job and the result of the last run, which the next run replaces. If the next run makes no
+    /// progress, it restores both files.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn previous_files(&self) -> Result<PreviousFiles, FolderError> {
         let mut files = Vec::new();
         for path in [self.resolved_job(), self.result()] {
@@ -152,22 +153,22 @@ impl JobFolder {
         Ok(PreviousFiles(files))
     }
 
-    /// The path of the folder.
+    /// Returns the path of the folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The volume with checkpoints and fences.
+    /// Returns the volume with checkpoints and fences.
     pub fn volume(&self) -> FileSystemVolume {
         FileSystemVolume::new(&self.root)
     }
 
-    /// The lock file.
+    /// Returns the path of the lock file.
     pub fn lock(&self) -> PathBuf {
         self.root.join(LOCK)
     }
 
-    /// The resolved job, which the stages read.
+    /// Returns the path of the resolved job, which the stages read.
     pub fn resolved_job(&self) -> PathBuf {
         Self::resolved_job_in(&self.root)
     }
@@ -182,27 +183,27 @@ impl JobFolder {
         stagecoach_api::parse(&fs::read_to_string(self.resolved_job()).ok()?, "job").ok()
     }
 
-    /// The [`LauncherState`](crate::LauncherState).
+    /// Returns the path of the [`LauncherState`](crate::LauncherState).
     pub(crate) fn launcher_state(&self) -> PathBuf {
         self.root.join(LAUNCHER_STATE)
     }
 
-    /// The [`RunSummary`] of a finished run.
+    /// Returns the path of the [`RunSummary`] of a finished run.
     pub(crate) fn result(&self) -> PathBuf {
         self.root.join(RESULT)
     }
 
-    /// The metrics, a line per step.
+    /// Returns the path of the metrics, which have one line per step.
     pub fn metrics(&self) -> PathBuf {
         self.root.join(METRICS)
     }
 
-    /// The loss curve.
+    /// Returns the path of the loss curve.
     pub fn loss_curve(&self) -> PathBuf {
         self.root.join(PLOTS).join(LOSS_CURVE)
     }
 
-    /// The folder of the logs.
+    /// Returns the path of the folder of the logs.
     pub fn logs(&self) -> PathBuf {
         self.root.join(LOGS)
     }
@@ -232,7 +233,7 @@ impl PreviousFiles {
     /// Restores the files with their old content.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn restore(&self) -> Result<(), FolderError> {
         self.0
             .iter()
@@ -243,7 +244,7 @@ impl PreviousFiles {
 /// Replaces a file atomically: a reader finds the old content or the new content, even after a crash.
 ///
 /// # Errors
-/// If the volume fails.
+/// Returns an error if the volume fails.
 pub fn write_file(path: &Path, content: &str) -> Result<(), FolderError> {
     write_atomically(path, content.as_bytes()).map_err(FolderError::storage("write", path))
 }

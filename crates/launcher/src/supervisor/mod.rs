@@ -1,6 +1,6 @@
-//! The launcher's loop. It builds `Observed` from the stages' processes for `lifecycle`, and carries out the decisions
-//! of `lifecycle`. The loop waits on one channel until the next time at which `lifecycle` must decide. One thread for
-//! each stage and one thread for signals send to the channel.
+//! The launcher's loop. It builds an `Observed` from the stages' processes, passes it to `lifecycle`, the job's state
+//! machine, and carries out the decisions of `lifecycle`. The loop waits on one channel until the next time at which
+//! `lifecycle` must decide. One thread for each stage and one thread for signals send to the channel.
 
 mod actions;
 mod clock;
@@ -54,7 +54,7 @@ pub enum RunOutcome {
     Stopped,
     /// A second signal stopped the run, and the launcher killed all stages.
     Killed,
-    /// The job failed with this exit code of the root cause.
+    /// The job failed. The value is the exit code of the root cause.
     Failed(i32),
 }
 
@@ -63,7 +63,7 @@ pub enum RunOutcome {
 /// `state`, and saves it unless the volume fails.
 ///
 /// # Errors
-/// If the launcher itself fails. It kills the stages.
+/// Returns an error if the launcher itself fails. In this case, the launcher kills the stages.
 pub fn supervise(
     config: LaunchConfig<'_>,
     state: &mut LauncherState,
@@ -162,8 +162,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Saves the state. A failure does not end the job. The launcher reports it once, and the loop saves again at the
-    /// next message, which arrives at the next step at the latest.
+    /// Saves the state. A failed save does not end the job. The launcher reports the failure once, and the loop tries
+    /// to save again after the next message, which arrives at the next step at the latest.
     fn save_state(&mut self) {
         let saved = self.stored.save(self.config.folder);
         self.recovery_unsaved = false;

@@ -1,4 +1,4 @@
-//! Records the recovery from a failure: the state of training at the failure, and the time and step at which it
+//! Records the recovery from a failure: the state of training at the failure, and the time and step at which training
 //! resumed.
 
 use stagecoach_lifecycle::{AttemptFailure, UnixMillis};
@@ -16,8 +16,8 @@ pub(super) struct LastStart {
 }
 
 impl Supervisor<'_> {
-    /// Returns the recovery from a new failure, or from a known failure with more details. If training has already
-    /// resumed, the recovery includes the resumption.
+    /// Returns the recovery from a new failure, or from a known failure that is reported again with more details. If
+    /// training has already resumed, the recovery includes the step and time at which it did.
     pub(super) fn recovery(&self, failure: &AttemptFailure) -> Recovery {
         let known = self.stored.state.last_failure.as_ref().is_some_and(|known| is_same_failure(known, failure));
         if let Some(recovery) = self.stored.recovery.filter(|_| known) {

@@ -9,10 +9,10 @@ use stagecoach_api::contract::{StageEnv, env};
 
 use super::*;
 
-/// The smallest valid job, with no wait before restarts and with fields set.
+/// Returns the smallest valid job, with no wait before restarts, and with the fields in `set`.
 pub(crate) fn job(set: &[(&str, &str)]) -> PipelineJob {
     const TEXT: &str = include_str!("../../../../crates/api/tests/jobs/minimal.yaml");
-    // the stages are scripts that never reform a group, unless a test sets the timeout
+    // the timeout is 0, because the stages are scripts that never form a group again; a test may set another timeout
     let set = [&[("restart.backoff.initialSeconds", "0"), ("restart.reformTimeoutSeconds", "0")][..], set].concat();
     let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
     stagecoach_api::parse_with(TEXT, "minimal.yaml", &set).unwrap()
@@ -49,7 +49,8 @@ struct SupervisorRun {
     workspace: tempfile::TempDir,
 }
 
-/// The start of every script: functions, and files with the stage's environment and pid in the workspace.
+/// The beginning of every script. It defines functions, and writes the stage's environment and pid to files in the
+/// workspace.
 const PRELUDE: &str = r#"
 stage=$STAGECOACH_STAGE attempt=$STAGECOACH_ATTEMPT
 env > "$STAGECOACH_WORKSPACE/env-$attempt-$stage"
@@ -252,7 +253,7 @@ fn a_stage_that_does_not_exit_is_killed_after_its_grace_period() {
 
 #[test]
 fn a_state_that_cannot_be_saved_is_saved_later() {
-    // a file can't be renamed to an existing folder
+    // a folder at the path of `state.json` makes the save fail, because a file can't replace a folder
     let block = "
         state=$STAGECOACH_WORKSPACE/tiny/state.json
         if [ $attempt = 1 ] && [ $stage = 0 ]; then until mkdir $state 2>/dev/null; do rm -f $state; done; fi
@@ -268,7 +269,7 @@ fn a_state_that_cannot_be_saved_is_saved_later() {
     }
     assert_eq!(LauncherState::load(&run.folder).unwrap().state.attempt.number, 3);
 
-    // the last save fails too
+    // in this run, the last save fails too
     let run = run_script(&format!("{block}\nstarted; finished"), &[], &[]);
     assert!(matches!(run.outcome, RunOutcome::Complete(Some(_))), "{:?}\n{}", run.outcome, run.output);
     run.assert_printed("the job continues, and the launcher's state is kept in memory until it can be written");

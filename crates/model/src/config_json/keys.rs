@@ -1,5 +1,5 @@
-//! The keys that a `config.json` may have, with their roles in this trainer. An unlisted key selects a feature that
-//! this trainer lacks, unless its value is null or false, or its name begins with `_`.
+//! The keys that a `config.json` may have, with their roles in this trainer. An unlisted key is assumed to select a
+//! feature that this trainer lacks, unless its value is null, false or empty, or its name begins with `_`.
 
 use serde_json::{Map, Value, json};
 
@@ -8,10 +8,11 @@ use super::ConfigJson;
 /// The role of a key for this trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The trainer reads the key into the model's configuration, or writes it from there. A checkpoint has the model's
-    /// value.
+    /// The trainer reads the key into the model's configuration, or writes it from there. The `config.json` of a
+    /// checkpoint has the model's value.
     Used,
-    /// The key has no effect on training. A checkpoint keeps the value of its source.
+    /// The key has no effect on training. The `config.json` of a checkpoint keeps the value from the `config.json` with
+    /// which the job began (the source).
     Kept,
     /// Like [`Role::Kept`], but the trainer accepts only this number.
     Only(i64),
@@ -121,11 +122,12 @@ fn is_nothing(value: &Value) -> bool {
     [json!(null), json!(false), json!({}), json!([])].contains(value)
 }
 
-/// Fields that limit the length of a text. A model of the same type reads the same limit from them again.
+/// The fields that limit the length of a text. A checkpoint keeps them if it has the model type of its source, so that
+/// it is loaded with the same limit.
 const WINDOW: [&str; 3] = ["layer_types", "sliding_window", "use_sliding_window"];
 
-/// The older and the newer name of the type in which tools load the weights. A checkpoint keeps the type of its source,
-/// although its weights are fp32. The model's field applies only if the source states no type.
+/// The older and the newer name of the field with the dtype in which tools load the weights. A checkpoint keeps the
+/// dtype of its source, although its weights are fp32. The model's field applies only if the source states no dtype.
 const DTYPE: [&str; 2] = ["torch_dtype", "dtype"];
 
 /// Returns the kept fields of `source`, followed by the model's fields `own`. `source` is the file of a model that uses

@@ -7,23 +7,24 @@ use serde_json::{Value, json};
 
 use super::ConfigJson;
 
-/// The objects that may hold the rotation. The first object that exists takes precedence. Transformers 5 writes the
-/// second object.
+/// The objects that may hold the settings of the rotary embedding. The first object that exists takes precedence.
+/// Transformers 5 writes the second object.
 const SECTIONS: [&str; 2] = ["rope_scaling", "rope_parameters"];
-/// The `rope_type` of [`RopeScaling`]. The next constant has its other fields.
+/// The `rope_type` that selects [`RopeScaling`]. `LLAMA_3_FIELDS` lists the other fields of this type.
 const LLAMA_3: &str = "llama3";
 const LLAMA_3_FIELDS: [&str; 4] = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
-/// The fields that every rotation can have.
+/// The fields that are valid for every `rope_type`.
 const FIELDS: [&str; 4] = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
 /// The base of the rotary frequencies if a file has no base.
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// Rotary frequencies for texts longer than a model's original length, with the names of Hugging Face's `config.json`.
+/// The scaling of rotary frequencies for texts longer than a model's original length. The fields have the names in
+/// Hugging Face's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "rope_type", rename = "llama3")]
 pub struct RopeScaling {
-    /// The factor by which slow pairs turn slower. A slow pair turns fewer than `low_freq_factor` times within the
-    /// original length.
+    /// The factor that divides the frequencies of slow pairs of dimensions. A slow pair turns fewer than
+    /// `low_freq_factor` times within the original length.
     pub factor: f64,
     /// The number of turns within the original length below which a pair is slow.
     pub low_freq_factor: f64,
@@ -68,7 +69,8 @@ impl ConfigJson {
         read.map_err(|problem| format!("{name}: {problem}"))
     }
 
-    /// Whether these fields scale the rotation as Llama 3 does. Older versions of `config.json` call the field `type`.
+    /// Whether these fields scale the rotation as Llama 3 does. In older versions of `config.json`, the name of the
+    /// field `rope_type` is `type`.
     fn is_llama3(&self, section: &str) -> Result<bool, String> {
         let found = ["rope_type", "type"].iter().find_map(|field| Some((*field, self.get(field)?)));
         match found {

@@ -26,7 +26,8 @@ fn patterns(patterns: &[&str]) -> Vec<String> {
 fn targets_and_patterns_without_weights_are_refused() {
     let of_target = |target| check_fine_tuning(model().as_ref(), Some(&lora(&[target])), &[]).unwrap_err();
     let modules = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj";
-    // the end of a name that is no whole part of the name, the head, the embedding, a norm, and an empty target
+    // the targets are a part of a module's name (`proj` of `q_proj`), the head, the embedding, a norm, and an empty
+    // text
     for target in ["proj", "lm_head", "embed_tokens", "input_layernorm", ""] {
         let expected =
             format!("spec.training.lora.targets: {target:?} is no linear layer of this model, which has {modules}");
@@ -98,16 +99,17 @@ fn a_plan_counts_what_is_trained() {
     };
     let layer = || model().weight_specs(&ModelPart { layers: 0..1, has_embedding: false, has_head: false });
     let (matrices, norms) = (numel(layer(), ParameterSpec::is_matrix), numel(layer(), |spec| !spec.is_matrix()));
-    // A and B have a copy in bf16, a gradient and two moments; frozen matrices are in bf16, and norms in fp32
+    // A and B have a value in fp32, a copy in bf16, a gradient and two moments; frozen matrices are in bf16, and norms
+    // in fp32
     let adapters = 2 * (8 + 8);
     assert_eq!(tuned.layers[0].parameter_bytes, (4 + 2 + 4 + 8) * adapters + 2 * matrices + 4 * norms);
     assert_eq!(whole.layers[0].parameter_bytes, (4 + 2 + 4 + 8) * (matrices + norms));
     assert_eq!(tuned.layers[0].backward_weight, 2.0 * 4.0 * adapters as f64);
     assert_eq!(tuned.layers[0].forward - whole.layers[0].forward, 2.0 * 4.0 * adapters as f64);
-    // q_proj keeps its input and the gradient of its output, and its adapter keeps the rank on both sides
+    // q_proj keeps its input and the gradient of its output, and its adapter keeps its projected input and gradient
     assert_eq!(tuned.layers[0].weight_gradient_bytes, 4 * 2 * (8 + 8 + 2 * 2));
     assert_eq!(whole.head.forward - tuned.head.forward, 2.0 * 4.0 * 80.0);
-    // the costs of a layer without frozen weights are those of the model
+    // the costs of a layer without frozen weights are the same as in the original model
     let first = patterns(&["*.layers.0.*"]);
     let part = fine_tuned(model(), None, &first).cost(microbatch);
     assert_eq!(part.layers[1], whole.layers[1]);

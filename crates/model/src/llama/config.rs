@@ -35,7 +35,7 @@ pub struct LlamaConfig {
     pub max_position_embeddings: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// The change of the frequencies in Llama 3.1 and later; `None` for the original rotation.
+    /// The scaling of the rotary frequencies in Llama 3.1 and later; `None` for the original frequencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<RopeScaling>,
     /// The constant that RMSNorm adds to the mean square under the root.

@@ -36,7 +36,7 @@ impl LlamaFamily {
         self.check(json)?;
         let (hidden_size, num_attention_heads) =
             (json.positive_integer("hidden_size")?, json.positive_integer("num_attention_heads")?);
-        // null differs from an absent field: with null, every model uses its number of query heads
+        // null differs from an absent field: with null, every family uses as many key and value heads as query heads
         let is_absent = !json.0.contains_key("num_key_value_heads");
         let kv_heads = self.key_value_heads.filter(|_| is_absent).unwrap_or(num_attention_heads);
         let head_dim = self.head_dim.unwrap_or(hidden_size / num_attention_heads);
@@ -85,8 +85,8 @@ impl LlamaFamily {
         self.qkv != QkvVariant::Bias
     }
 
-    /// Returns the number of preceding tokens to which a token attends. Training uses only texts that fit into the
-    /// window, so the window has no effect on training.
+    /// Returns the sliding window, which is the number of preceding tokens to which a token attends, or `usize::MAX`
+    /// without a window. Training uses only texts that fit into the window, so the window has no effect on training.
     fn window(&self, json: &ConfigJson) -> Result<usize, String> {
         const FIELD: &str = "sliding_window";
         let has_window = match self.window {
@@ -104,7 +104,7 @@ impl LlamaFamily {
     }
 }
 
-/// Checks the type of attention of each layer: over the whole text, or over the window.
+/// Checks that each layer attends over the whole text or, if the model has a window, over the window.
 fn check_layer_types(json: &ConfigJson, has_window: bool) -> Result<(), String> {
     let Some(types) = json.get("layer_types") else { return Ok(()) };
     let is_known = |kind: &Value| kind == "full_attention" || has_window && kind == "sliding_attention";

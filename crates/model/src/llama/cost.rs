@@ -10,11 +10,11 @@ use crate::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSp
 /// The number of multiprocessors of an H100 and of an H200, for the plan of a GPU's memory.
 const MULTIPROCESSORS: usize = 132;
 
-/// The elements per token of a layer, in the type of activations.
+/// The number of elements per token that a layer holds, in the dtype of activations.
 struct LayerElements {
-    /// Elements that are kept from the forward to the backward pass.
+    /// The number of elements that are kept from the forward to the backward pass.
     kept: usize,
-    /// The largest number of elements that the forward or the backward pass holds in addition.
+    /// The largest number of elements that the forward or the backward pass holds besides the kept elements.
     temporaries: usize,
 }
 
@@ -28,7 +28,8 @@ impl Llama {
         // the kept tensors are x, qkv, attention, h and gate_up; the forward pass also holds the outputs of both norms,
         // of SwiGLU and of the layer
         let all = 2 * h + qkv + q + gate_up;
-        // the family's step runs before attention, h and gate_up exist
+        // the family's step, between the projection and the rotation of queries and keys, runs before attention, h and
+        // gate_up exist
         let step = self.family().qkv.elements(q, kv);
         let forward = (3 * h + intermediate).max((h + step.forward).saturating_sub(h + q + gate_up));
         // The backward pass holds these tensors besides the kept ones. At SwiGLU: dy, the recomputed output of SwiGLU,
@@ -38,13 +39,13 @@ impl Llama {
         let at_swiglu = h + 2 * intermediate;
         let at_norm = 4 * h;
         // At the backward pass of the family's step: dy, dnormed, dh, dattention, dqkv, and the input of attention,
-        // because later tensors hardly reuse its memory.
+        // whose memory later tensors hardly reuse.
         let at_step = 3 * h + q + qkv + step.backward;
         let at_end = (6 * h + q + qkv).max(at_step);
         let (kept, temporaries) = match recompute {
             Recompute::None => (all, forward.max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up))),
-            // plus the tensors that the forward pass frees between kept tensors, because later tensors hardly reuse
-            // their memory
+            // the sum includes the tensors that the forward pass frees between kept tensors, because later tensors
+            // hardly reuse their memory
             Recompute::Selective => (
                 2 * h + q,
                 (forward + qkv + gate_up).max(at_swiglu + gate_up).max(at_norm + gate_up).max(at_end - q + qkv)
@@ -114,9 +115,9 @@ impl Llama {
     }
 
     /// Returns the bytes that the backward pass of attention holds on a GPU besides its operands and results. In bf16,
-    /// flash attention sums the gradient of queries in fp32 and in a fixed order, in parts that together fill the
-    /// multiprocessors. With grouped queries, it holds gradients of keys and values for each query head. In fp32,
-    /// attention holds the scores, the probabilities and their gradients of all sequences.
+    /// flash attention sums the gradient of queries in fp32 and in a fixed order, in as many parts as fill the
+    /// multiprocessors. With grouped-query attention, flash attention also holds gradients of keys and values for each
+    /// query head. In fp32, attention holds the scores, the probabilities and their gradients of all sequences.
     fn gpu_attention_bytes(&self, tokens: usize, length: usize, element: usize) -> usize {
         let c = &self.config;
         let q = c.num_attention_heads * c.head_dim;

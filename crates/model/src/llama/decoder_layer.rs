@@ -19,7 +19,7 @@ pub(super) struct DecoderLayer {
     pub(super) input_layernorm: RmsNorm,
     /// Computes queries, keys and values in one product.
     pub(super) qkv_proj: Linear,
-    /// The step of the model's family before the rotation, if it has one.
+    /// The step of the model's family before the rotation, if the family has one.
     pub(super) qkv_transform: Option<Box<dyn QkvTransform>>,
     pub(super) rotary: Rc<RotaryEmbedding>,
     pub(super) heads: Heads,
@@ -49,9 +49,9 @@ struct DecoderActivations {
 /// The queries, keys and values that a layer keeps for its backward pass.
 #[derive(Debug)]
 enum KeptQkv {
-    /// The values after the rotation, as attention reads them.
+    /// Queries, keys and values after the rotation, as attention reads them.
     Rotated(Tensor),
-    /// The values before the family's step.
+    /// Queries, keys and values before the family's step.
     Projected(Tensor),
 }
 
@@ -68,7 +68,7 @@ impl AttentionInput {
 }
 
 impl DecoderLayer {
-    /// Applies the family's step, if it has one, and the rotation.
+    /// Applies the family's step, if the family has one, and then the rotation.
     fn attention_input(&self, projected: Tensor, ctx: &ForwardContext) -> AttentionInput {
         let (qkv, step) = match &self.qkv_transform {
             Some(step) => step.forward(projected, self.heads),
@@ -78,7 +78,8 @@ impl DecoderLayer {
         AttentionInput { qkv, step }
     }
 
-    /// Recomputes the input of attention from the kept tensor or, if there is none, from the layer's input.
+    /// Returns the input of attention: the kept tensor itself, or a recomputation from the kept projection or, if the
+    /// layer kept neither, from the layer's input `x`.
     fn attention_input_again(&self, kept: Option<KeptQkv>, x: &Tensor, ctx: &ForwardContext) -> AttentionInput {
         match kept {
             Some(KeptQkv::Rotated(qkv)) => AttentionInput { qkv, step: None },

@@ -46,7 +46,7 @@ const LLAMA: LlamaFamily = LlamaFamily {
     window: SlidingWindow::Never,
     has_mlp_bias_field: true,
 };
-/// A Mistral computes the same as a Llama on texts that fit into its window.
+/// On texts that fit into its window, a Mistral computes the same as a Llama.
 const MISTRAL: LlamaFamily = LlamaFamily {
     name: "mistral",
     key_value_heads: Some(8),
@@ -75,7 +75,7 @@ const QWEN3: LlamaFamily = LlamaFamily {
 pub(crate) static FAMILIES: [LlamaFamily; 4] = [LLAMA, MISTRAL, QWEN2, QWEN3];
 
 impl LlamaFamily {
-    /// Returns the family under which models of this type are written.
+    /// Returns the family whose name this trainer writes into the `config.json` of models of this type.
     pub(super) const fn of(model_type: ModelType) -> LlamaFamily {
         match model_type {
             ModelType::Llama => LLAMA,

@@ -67,7 +67,8 @@ impl Llama {
     }
 }
 
-/// Returns a product with a weight, and the products for its two gradients. The last product adds to an accumulator.
+/// Returns the product of a linear layer, and the products for the gradients of its input and of its weight. The last
+/// product adds to an accumulator.
 fn product(name: &'static str, tokens: f64, inputs: f64, outputs: f64) -> [Operation; 3] {
     let flops = FLOPS_PER_MULTIPLY_ADD * tokens * inputs * outputs;
     let activations = ACTIVATION_BYTES * tokens * (inputs + outputs);

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use crate::{Parameter, WeightGradient};
 
-/// The term `scale x A^T B^T`, which the adapter adds to outputs of a linear layer.
+/// The term `scale * x A^T B^T`, which the adapter adds to outputs of a linear layer with the input `x`.
 #[derive(Debug)]
 pub(crate) struct Adapter {
     /// The outputs of the linear layer to which the adapter adds.
@@ -17,7 +17,7 @@ pub(crate) struct Adapter {
     scale: f64,
 }
 
-/// A matrix in the type of activations, and its accumulator.
+/// A matrix in the dtype of activations, and its accumulator.
 #[derive(Debug)]
 struct Matrix {
     value: Tensor,
@@ -71,7 +71,7 @@ impl Adapter {
         weight_gradients(a_gradient);
     }
 
-    /// Returns `scale x A^T`, `[rows, rank]`.
+    /// Returns `scale * x A^T`, `[rows, rank]`.
     fn projected(&self, x: &Tensor) -> Tensor {
         kernels::linear(x, &self.a.value, None).g_mul_scalar_(self.scale)
     }

@@ -18,8 +18,8 @@ pub fn adapter_names(name: &str) -> [String; 2] {
     ["A", "B"].map(|matrix| format!("base_model.model.{module}.lora_{matrix}.weight"))
 }
 
-/// Whether `lora` adapts `spec`, a weight of a model. It adapts linear layers except embedding and head. If there are
-/// targets, the layer's name must end with one of them.
+/// Whether `lora` adapts `spec`, a weight of a model. LoRA adapts linear layers except embedding and head. If the job
+/// lists targets, the layer's name must end with a target.
 pub(crate) fn adapts(lora: &LoraSpec, spec: &ParameterSpec) -> bool {
     let Some(module) = spec.name.strip_suffix(".weight") else { return false };
     let is_linear = spec.is_matrix() && ![names::EMBEDDING, names::HEAD].contains(&spec.name.as_str());
@@ -65,7 +65,8 @@ pub fn adapter_config(lora: &LoraSpec, architecture: &dyn Architecture, base: &s
         .filter(|module| !adapted.contains(module))
         .map(last)
         .collect();
-    // the last part of a name stands for all layers that have a module with this name
+    // to PEFT, the last part of a name selects the module in all layers, so a module that only some layers adapt needs
+    // its whole name
     let target = |module: &&str| if others.contains(&last(module)) { (*module).to_owned() } else { last(module) };
     let targets: BTreeSet<String> = adapted.iter().map(target).collect();
     json!({

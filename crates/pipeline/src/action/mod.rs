@@ -9,8 +9,8 @@ pub use text::ActionError;
 
 /// One action of a rank (torch's `_Action`). The program of a rank is the list of its actions for one step, in order.
 ///
-/// A send or receive has the chunk of the rank that executes it: `0SEND_F3` on chunk 0 pairs with `1RECV_F3` on chunk
-/// 1, and `1SEND_B3` pairs with `0RECV_B3`.
+/// A send or receive names the chunk of the rank that executes it, not the chunk at the other end of the edge:
+/// `0SEND_F3` on chunk 0 pairs with `1RECV_F3` on chunk 1, and `1SEND_B3` pairs with `0RECV_B3`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// `0F1`: the forward pass, which keeps the activations for the backward pass. The last chunk also computes the
@@ -34,7 +34,7 @@ pub enum Action {
     /// `0RECV_B1`: posts the receive of the gradient of the output.
     RecvBackward(WorkItem),
     /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients. The action does not block, because
-    /// REDUCE_TIED and EXCHANGE wait until each parameter's owner has all sums.
+    /// REDUCE_TIED and EXCHANGE wait until the owner of each parameter (the replica that updates it) has all sums.
     Reduce(usize),
     /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
     ReduceTied,

@@ -11,7 +11,8 @@ const LANE_HEIGHT_PX: f64 = 30.0;
 const MESSAGE_HEIGHT_PX: f64 = 5.0;
 const LANE_PITCH_PX: f64 = 48.0;
 const HEADING_PX: f64 = 26.0;
-/// The CSS class, the width of a digit and the margin of the labels inside the bars. The larger labels come first.
+/// The CSS class, the width of a digit and the margin, for each size of the labels inside the bars. The larger size
+/// comes first.
 const LABEL_SIZES: [(&str, f64, f64); 2] = [("number", 6.4, 5.0), ("number small", 4.9, 2.0)];
 
 /// The CSS class, label and colour of each kind of action. White text has a contrast of at least 4.5 on each colour.
@@ -39,7 +40,7 @@ const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe U
 
 /// Returns the timelines as a self-contained SVG with a time axis. Each rank has a lane with microbatch numbers in its
 /// bars, and its bubble at the right. A strip below the lane shows the messages. Another strip shows the exchange
-/// between replicas. The colours follow the reader's light or dark mode. Tooltips show times.
+/// between replicas. The colours follow the light or dark mode of the browser. Tooltips show times.
 pub fn timeline_svg(panels: &[Panel], title: &str) -> String {
     draw(panels, title, &format!("<style>{}</style>\n", timeline_css()))
 }

@@ -1,11 +1,12 @@
 //! Searches for the schedule with the shortest step for given costs and memory, by branch and bound.
 //!
-//! Each rank holds one chunk. All microbatches cost the same. Some optimal schedule therefore runs the F of each rank
-//! in microbatch order, and likewise its I and its W. The search decides how each rank interleaves F, I and W. The
-//! branches are those of Giffler and Thompson (1960). They start from the action that ends first among all possible
-//! next actions. On the rank of that action, the search tries only the actions that can begin before that end, because
-//! any other action could follow without delay. If memory is short, an action that takes memory may have to wait for
-//! other actions. A further branch therefore does not run that action next.
+//! Each rank holds one chunk. All microbatches cost the same. Some optimal schedule therefore runs the forward passes
+//! (F) of each rank in microbatch order, and likewise both parts of its backward passes: the gradients of the inputs
+//! (I) and the gradients of the weights (W). The search decides how each rank interleaves F, I and W. The branches are
+//! those of Giffler and Thompson (1960). They start from the action that ends first among all possible next actions. On
+//! the rank of that action, the search tries only the actions that can begin before that end, because any other action
+//! could follow that action without delay. If memory is short, an action that takes memory may have to wait for other
+//! actions. A further branch therefore does not run that action next.
 
 mod search;
 mod state;
@@ -90,8 +91,8 @@ fn best_known(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<Foun
         .min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// Merges each I and the directly following W of the same item into B on the first rank. No rank waits for the result
-/// of the first rank's I.
+/// On the first rank, merges each I and the directly following W of the same item into a B. The merge delays no other
+/// rank, because no rank waits for the result of the first rank's I.
 fn merge_backwards(actions: Vec<Action>) -> Vec<Action> {
     let mut merged: Vec<Action> = Vec::with_capacity(actions.len());
     for action in actions {

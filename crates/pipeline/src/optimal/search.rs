@@ -111,8 +111,8 @@ impl<'a> Search<'a> {
         f64::INFINITY
     }
 
-    /// Whether an already searched state has the same executed actions and no later time. If no state has, remembers
-    /// this state.
+    /// Whether a state that was searched before has the same executed actions, and none of its times is later than the
+    /// corresponding time of this state. If there is no such state, remembers this state.
     fn is_dominated(&mut self, state: &PartialSchedule) -> bool {
         let times = state.times();
         let full = self.kept >= MAX_REMEMBERED;

@@ -125,8 +125,8 @@ impl PartialSchedule {
         let ready = self.backward_ready(problem, rank);
         let input = ready.filter(|_| cost.weight_gradient_bytes <= free.saturating_add(cost.activation_bytes));
         let input = input.map(|ready| candidate(Kind::BackwardInput, ready, cost.backward_input_seconds));
-        // if the inputs of W take no more memory than the activations, separate I and W have the same effect and are
-        // more flexible
+        // B is a candidate only if the inputs of W take more memory than the activations; otherwise, separate I and W
+        // have the same effect and are more flexible
         let needs_full = cost.weight_gradient_bytes > cost.activation_bytes;
         let full = ready.filter(|_| needs_full && state.weight_gradients == state.backward_ends.len());
         let both = cost.backward_input_seconds + cost.backward_weight_seconds;

@@ -12,7 +12,7 @@ use crate::speeds::{FASTEST, RankSpeeds};
 /// partitions, the result has the smallest sum of squared chunk times. Among those with the smallest sum, the result is
 /// the lexicographically smallest.
 ///
-/// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, several
+/// With one chunk per rank and no copies of parameters, or without a limit, the result is exact. Otherwise, several
 /// chunks share a rank's memory, or the rank holds copies of the previous rank's parameters. A heuristic then shrinks
 /// the chunk whose layers hold most bytes on each overfull rank, until all ranks fit. The result may be slower than the
 /// fastest partition. The heuristic may also miss a partition that fits.
@@ -47,7 +47,7 @@ pub fn balanced_partition(
             limits[chunk] = table.bytes(chunk, partition.range(chunk)).checked_sub(1);
         }
     }
-    // with the higher limit that the error names, the search finds this partition
+    // the error names a higher limit, with which the search would find this partition
     let smallest = table.smallest().ok_or(PartitionError::NoChunks)?;
     excess(&smallest, model, schedule, bytes_per_rank.unwrap_or(u64::MAX), false).map_or(Ok(smallest), Err)
 }
@@ -66,7 +66,7 @@ struct CostTable<'a> {
     pinned_costs: [(u128, &'a ModuleCost); 2],
     /// The largest `temporary_bytes` of all layers.
     layer_temporaries: u64,
-    /// The bytes that each chunk's rank holds independent of its layers.
+    /// The bytes that each chunk's rank holds independently of its layers.
     ranks: Vec<RankMemory>,
     /// The speed of each chunk's rank, in thousandths of the fastest.
     thousandths: Vec<u16>,
@@ -157,7 +157,7 @@ impl<'a> CostTable<'a> {
         work * u128::from(FASTEST) / u128::from(self.thousandths[chunk])
     }
 
-    /// Returns the maximal number of bytes that the chunk holds, independent of the other chunks on its rank.
+    /// Returns the maximal number of bytes that the chunk holds, independently of the other chunks on its rank.
     fn bytes(&self, chunk: usize, range: Range<usize>) -> u128 {
         let sum = |sums: &[u128]| sums[range.end] - sums[range.start];
         let mut parameters = sum(&self.parameters);

@@ -8,12 +8,12 @@ use crate::activation_memory;
 use crate::costs::Costs;
 use crate::schedule::Schedule;
 
-/// The bytes that a rank holds independent of its layers.
+/// The bytes that a rank holds independently of its layers.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankMemory {
     /// The bytes of parameters that no module's cost contains, such as a weight that two modules share.
     pub parameter_bytes: u64,
-    /// The bytes of the copies of these parameters on the next rank.
+    /// The bytes that copies of the parameters in `parameter_bytes` take on the next rank.
     pub copied_bytes: u64,
     /// The bytes of the buffers of the rank's links, and of the tensors in the buffers.
     pub link_bytes: u64,
@@ -30,9 +30,11 @@ pub struct StageMemory {
     pub parameters: u64,
     /// The bytes of the copies of the previous rank's parameters.
     pub copies: u64,
-    /// The bytes of activations, which are kept from F to B or I.
+    /// The bytes of activations, which are kept from the forward pass to the full backward pass, or to the first part
+    /// (I) of a split one.
     pub activations: u64,
-    /// The bytes of the inputs of the weight gradients, which are kept from I to W.
+    /// The bytes of the inputs of the weight gradients, which are kept from I to the second part (W) of a split
+    /// backward pass.
     pub weight_gradient_inputs: u64,
     /// The temporary bytes that are held while one action runs.
     pub temporaries: u64,

@@ -21,18 +21,18 @@ use crate::speeds::RankSpeeds;
 pub struct ModuleCost {
     /// The name for messages and drawings.
     pub name: String,
-    /// The work of F, per microbatch.
+    /// The work of the forward pass (F), per microbatch.
     pub forward: f64,
-    /// The work of I, per microbatch.
+    /// The work of the input gradient (I), the first part of a backward pass, per microbatch.
     pub backward_input: f64,
-    /// The work of W, per microbatch.
+    /// The work of the weight gradients (W), the second part of a backward pass, per microbatch.
     pub backward_weight: f64,
     /// The bytes of weights, accumulators and moments, with all their copies.
     pub parameter_bytes: u64,
     /// The bytes of the copies of the module's parameters on the next rank.
     pub copied_bytes: u64,
-    /// The bytes that are kept from F to B or I for each microbatch in flight. The module's input counts. The module's
-    /// output counts as another module's input.
+    /// The bytes that are kept from F to B or I for each microbatch in flight. The module's input is included. Its
+    /// output is not, because the output counts as the input of the next module.
     pub activation_bytes: u64,
     /// The bytes that are kept from I to W for each microbatch: the inputs of the module's weight gradients.
     pub weight_gradient_bytes: u64,
@@ -60,7 +60,7 @@ pub struct ModelCost {
     pub head: ModuleCost,
     /// The bytes of the activations that one chunk sends to the next, per microbatch.
     pub boundary_bytes: u64,
-    /// The bytes that each rank holds independent of its layers. Ranks beyond the list hold no such bytes.
+    /// The bytes that each rank holds independently of its layers. Ranks beyond the list hold no such bytes.
     pub ranks: Vec<RankMemory>,
 }
 
@@ -239,7 +239,8 @@ fn excess(
     })
 }
 
-/// Returns the balance of the time, 1 at best: work / (sum of the chunks' speeds x slowest chunk's time).
+/// Returns how evenly the time is distributed over the chunks, 1 at best: work / (sum of the chunks' speeds x slowest
+/// chunk's time).
 pub fn balance_ratio(model: &ModelCost, partition: &Partition, placement: &Placement, speeds: &RankSpeeds) -> f64 {
     let speed = |chunk: usize| placement.get_rank(chunk).map_or(1.0, |rank| speeds.of(rank));
     let chunks = 0..partition.layers.len();

@@ -16,7 +16,7 @@ pub const INTERLEAVED_ONE_F_ONE_B: ScheduleType = ScheduleType {
 /// (p - 1 - r)` forwards ahead. The rank therefore holds the activations of one more work item than that number. Each
 /// work item covers a `v`-th of the rank's layers.
 ///
-/// Any number of microbatches is possible. The bubble above requires at least `p` microbatches.
+/// Any number of microbatches is possible. The bubble has the size above only with at least `p` microbatches.
 pub fn interleaved_one_f_one_b(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {
     let rank = |rank| {
         let Rounds { forward, backward, warm_up } = Rounds::new(rank, ranks, chunks_per_rank, microbatches);

@@ -53,8 +53,8 @@ pub enum ChunkRule {
 }
 
 impl ScheduleType {
-    /// Builds the schedule for at least one rank, chunk and microbatch. A fixed number of chunks replaces
-    /// `chunks_per_rank`.
+    /// Builds the schedule for at least one rank, chunk and microbatch. `chunks_per_rank` has no effect if the schedule
+    /// type has a fixed number of chunks per rank.
     pub fn schedule(&self, ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {
         (self.build)(ranks, chunks_per_rank, microbatches)
     }
@@ -82,7 +82,8 @@ impl ChunkRule {
     }
 }
 
-/// The order in which each rank computes. A schedule holds only F, B, I and W.
+/// The order in which each rank computes. A schedule holds only computations: forward passes (F), full backward passes
+/// (B), and the two parts of split backward passes (I and W).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The name of the schedule in torch, or the origin of the schedule, such as `CSV`.
@@ -96,7 +97,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Returns the peak number of each rank's work items between their F and their B or W.
+    /// Returns, for each rank, the peak number of work items in flight: items whose F has run and whose B or W has not.
     pub fn in_flight(&self) -> Vec<usize> {
         self.ranks
             .iter()

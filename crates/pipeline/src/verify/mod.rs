@@ -4,13 +4,13 @@
 //! The verifier assumes these rules of the executor. A RECV posts without blocking, and the action that needs the
 //! message waits. A SEND waits only while `sends_in_flight` earlier messages of its edge have not left. A message
 //! leaves at the latest when its receive is posted. EXCHANGE waits for all ranks, and REDUCE_TIED waits for the other
-//! rank. The result does not depend on the order in which ranks run. If one simulated execution completes, all
-//! executions therefore complete.
+//! rank that holds the tied embedding. The result does not depend on the order in which ranks run. If one simulated
+//! execution completes, all executions therefore complete.
 //!
 //! REDUCE and GATHER also send and post without blocking. REDUCE_TIED and EXCHANGE wait for the REDUCE of every chunk
 //! of their rank. A chunk's first F waits for the GATHER of the previous step. A replica therefore sends data to other
 //! replicas before it waits for data of the same kind, so that no cyclic wait between replicas is possible. A rule for
-//! each rank's list ensures that all replicas send in one order.
+//! each rank's list ensures that all replicas send in the same order.
 
 mod order;
 mod pairing;
@@ -31,7 +31,8 @@ pub struct Limits {
     /// The number of messages that may wait on one directed edge before its SEND blocks, at least 1. The default is
     /// [`SENDS_IN_FLIGHT`].
     pub sends_in_flight: usize,
-    /// The number of each rank's work items that may be between their F and their B or W. `None` means no limit.
+    /// The number of work items that may be in flight on each rank: items whose F has run and whose B or W has not.
+    /// `None` means no limit.
     pub max_in_flight: Option<Vec<usize>>,
 }
 
@@ -45,7 +46,7 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// The peak number of each rank's work items between their F and their B or W.
+    /// The peak number of work items in flight on each rank: items whose F has run and whose B or W has not.
     pub peak_in_flight: Vec<usize>,
 }
 

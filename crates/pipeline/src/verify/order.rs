@@ -143,7 +143,7 @@ impl RankChecker<'_> {
             Action::SendForward(item) => missing(Action::Forward(item)),
             Action::SendBackward(item) => self.input_gradient_missing(item),
             Action::RecvForward(_) | Action::RecvBackward(_) => None,
-            // the replicas may have different numbers of microbatches, and must still send in one order
+            // the replicas may have different numbers of microbatches, and must still send in the same order
             Action::Reduce(chunk) => {
                 let later = self.placement.chunks_of(self.rank).filter(|other| *other > chunk);
                 self.first_incomplete_gradient_of(chunk).or_else(|| later.map(Action::Reduce).find_map(missing))

@@ -93,7 +93,7 @@ pub enum Violation {
         /// The position of the first action.
         position: usize,
     },
-    /// An action needs another action, which comes later on the same rank, or never.
+    /// An action needs another action, which comes later on the same rank or is missing.
     #[error("{location}: the action needs {needs} earlier on the same rank: add {needs}, or move the action after it")]
     MissingDependency {
         /// The action.
@@ -157,7 +157,7 @@ pub enum Violation {
     TooManyInFlight {
         /// The forward that exceeds the limit.
         location: ActionLocation,
-        /// The number of work items that the rank holds after it.
+        /// The number of work items that are in flight on the rank after this forward.
         held: usize,
         /// The allowed number of work items.
         limit: usize,

@@ -33,9 +33,9 @@ fn balance(model: &ModelCost, partition: &Partition) -> f64 {
     balance_ratio(model, partition, &Placement::linear(partition.layers.len()), &RankSpeeds::default())
 }
 
-/// Returns the costs of the reference model in multiply-adds per token. The model has h=768, 12/3 heads, an
-/// intermediate size of 3,072, a vocabulary of 50,000 and 512 positions. A layer has 2 h^2 + 2 h (h/4) + 3 h 3072
-/// multiply-adds for the weights and 512 h for causal attention.
+/// Returns the costs of the reference model in multiply-adds per token. The model has h=768, 12 query heads, 3
+/// key-value heads, an intermediate size of 3,072, a vocabulary of 50,000 and 512 positions. A layer has 2 h^2 + 2 h
+/// (h/4) + 3 h 3072 multiply-adds for the weights and 512 h for causal attention.
 fn reference() -> ModelCost {
     ModelCost {
         embedding: module("embedding", 0.0, 0, 0),
@@ -144,7 +144,7 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
         ranks: Vec::new(),
     };
     let fit = |limit| balanced(&model, &one_f_one_b(2, 2), Some(limit));
-    // [2, 2] holds 740 bytes on stage 0; without a limit, [2, 2] and [3, 1] would be tried first
+    // [2, 2] holds 740 bytes on stage 0; [2, 2] and [3, 1] are the fastest partitions, and [2, 2] is preferred
     assert_eq!(fit(740).unwrap().layers, [2, 2]);
     // [0, 4] holds 640 bytes on stage 1, and [1, 3] holds 620 bytes on stage 0
     let error = fit(600).unwrap_err();
@@ -175,7 +175,7 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
     assert_eq!(error, expected);
 }
 
-/// The embedding or the head is the largest module of its rank and can't move. The rank must move layers instead.
+/// The embedding or the head is the largest module of its rank and can't move. Layers must leave the rank instead.
 #[test]
 fn layers_make_room_for_what_cannot_move() {
     let (layer, free) = (module("layer", 1.0, 1, 0), module("free", 0.0, 0, 0));

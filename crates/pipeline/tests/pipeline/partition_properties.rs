@@ -1,5 +1,5 @@
-//! Compares partitions with every other partition, and checks them within the memory of ranks, for generated models,
-//! schedules and speeds.
+//! Compares each partition that is found with every other partition, and checks that it fits into the memory of the
+//! ranks, for generated models, schedules and speeds.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{

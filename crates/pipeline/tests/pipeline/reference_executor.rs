@@ -252,8 +252,8 @@ impl ReferenceExecutor<'_> {
         self.programs.placement.chunks_of(rank).all(|chunk| self.gradients.get(&chunk) == Some(&all))
     }
 
-    /// Executes the barrier. The barrier completes when the last of its ranks arrives. The other ranks then find it
-    /// completed.
+    /// Executes REDUCE_TIED, a barrier of the first and the last rank. The barrier completes when the last of its ranks
+    /// arrives. The other rank then finds it completed.
     fn reduce(&mut self, rank: usize) -> StepResult {
         let ends = self.programs.placement.first_and_last_ranks();
         let is_reduced = self.all_executed(rank, Action::Reduce);

@@ -43,7 +43,7 @@ fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> 
 }
 
 /// Checks 1 to 16 ranks, 1 to 4 chunks and 1 to 64 microbatches. Only numbers of microbatches around multiples of the
-/// ranks are checked, because schedules change there. `STAGECOACH_SCHEDULES=all` checks all numbers.
+/// number of ranks are checked, because schedules change there. `STAGECOACH_SCHEDULES=all` checks all numbers.
 fn every_layout(check: impl Fn(usize, usize, usize)) {
     let all = std::env::var("STAGECOACH_SCHEDULES").is_ok_and(|v| v == "all");
     for (ranks, chunks) in (1..=16).flat_map(|ranks| (1..=4).map(move |chunks| (ranks, chunks))) {
@@ -85,8 +85,9 @@ fn every_layout_verifies_and_simulates_without_deadlock() {
     });
 }
 
-/// Checks the number of work items between F and B or W. Interleaved 1F1B has one more than its forwards ahead. ZB-H1
-/// has as many as there are ranks. ZB-V has twice that number on every rank, each item with half the layers.
+/// Checks the peak number of work items in flight: items whose F has run and whose B or W has not. Interleaved 1F1B has
+/// one more than the forwards that it runs ahead. ZB-H1 has as many as there are ranks. ZB-V has twice that number on
+/// every rank, each item with half the layers.
 #[test]
 fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     every_layout(|ranks, chunks, microbatches| {
@@ -132,7 +133,7 @@ fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
     });
 }
 
-/// The schedules must equal the lists of torch.
+/// The schedules must equal the lists of actions that torch generates.
 #[test]
 fn orders_are_those_of_torch() {
     for (schedule, expected) in [

@@ -1,4 +1,4 @@
-//! Tests the simulator's times against sums by hand.
+//! Tests the simulator's times against sums that were computed by hand.
 
 use stagecoach_pipeline::{
     ActionSpan, ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, gpipe,
@@ -173,7 +173,8 @@ fn what_replicas_exchange_is_hidden_behind_other_chunks() {
     assert_eq!(run(&exchange([0.5, 1.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 4.0), (4.0, 4.5)], none));
     // the reduction of chunk 1 delays the reduction of chunk 0, because a rank runs one reduction after the other
     assert_eq!(run(&exchange([0.5, 3.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 6.0), (6.0, 6.5)], none));
-    // the weights of chunk 1 arrive during chunk 0's forward in the first case, and after it in the second case
+    // the weights of chunk 1 arrive during chunk 0's forward if their GATHER takes 0.5 s, and after it if the GATHER
+    // takes 2 s
     let gathered = [(0.0, 0.25), (0.25, 0.75)];
     assert_eq!(run(&exchange([0.0; 2], [0.25, 0.5])), spans([0.25, 1.25], [(3.25, 3.25), (4.25, 4.25)], gathered));
     let gathered = [(0.0, 0.25), (0.25, 2.25)];

@@ -45,7 +45,8 @@ pub const MIN_CORPUS_BYTES: u64 = 1000;
 /// many processes. `planned_bytes` validates the text of a job file and returns the sum of its stages' peak bytes.
 ///
 /// # Errors
-/// If a proposed job is invalid, or the smallest one needs more memory than the machine may use.
+/// Returns an error if a proposed job is invalid, or if the smallest job needs more than [`MEMORY_SHARE`] of the
+/// memory.
 pub fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64, StageError>) -> Result<String, StageError> {
     let limit = (facts.memory_bytes as f64 * MEMORY_SHARE) as u64;
     let (fewest, most) = match facts.stages {

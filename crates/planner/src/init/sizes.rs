@@ -38,7 +38,7 @@ const PROCESSOR_FLOPS: f64 = 4e10;
 const GPU_FLOPS: f64 = 1e13;
 /// The seconds of a step without its arithmetic.
 const STEP_SECONDS: f64 = 0.03;
-/// The largest number of processors for one stage. The operations of a small model do not scale to more.
+/// The largest number of processors for one stage. The operations of a small model do not scale to more processors.
 const MOST_THREADS: usize = 4;
 /// The number of steps after which a model shows what it has learned.
 const LEAST_STEPS: f64 = 200.0;

@@ -1,4 +1,5 @@
-//! The mesh of a job: its replicas, the gradient blocks of a step, and the microbatches of each replica.
+//! The mesh of a job: its replicas, the gradient blocks of a step (groups of microbatches whose gradients are added in
+//! a fixed order), and the microbatches of each replica.
 
 use stagecoach_api::contract::Mesh;
 use stagecoach_engine::StageError;
@@ -7,8 +8,8 @@ use stagecoach_pipeline::GradientBlocks;
 use super::JobConfig;
 
 impl JobConfig {
-    /// Returns this job with the replicas of a group of `group_size` stages. The number of gradient blocks stays the
-    /// same.
+    /// Returns this job with as many replicas as a group of `group_size` ranks has. The number of gradient blocks stays
+    /// the same.
     pub fn with_replicas_of(&self, group_size: usize) -> JobConfig {
         self.with_data_parallel(group_size as u32 / self.job.spec.stages.max(1))
     }
@@ -31,7 +32,7 @@ impl JobConfig {
     /// Returns the gradient blocks of a step's microbatches.
     ///
     /// # Errors
-    /// If the microbatches can't be divided into the blocks.
+    /// Returns an error if the microbatches can't be divided into the blocks.
     pub fn blocks(&self) -> Result<GradientBlocks, StageError> {
         let (blocks, microbatches) = (self.gradient_blocks, self.training.microbatches as usize);
         GradientBlocks::new(blocks, microbatches).ok_or_else(|| {
@@ -44,7 +45,7 @@ impl JobConfig {
     /// Returns the number of microbatches of each replica.
     ///
     /// # Errors
-    /// Like [`JobConfig::blocks`].
+    /// Returns the errors of [`JobConfig::blocks`].
     pub fn microbatches_of_replicas(&self) -> Result<Vec<usize>, StageError> {
         let (blocks, replicas) = (self.blocks()?, self.job.spec.data_parallel as usize);
         Ok((0..replicas).map(|replica| blocks.of_replica(replica, replicas).microbatches().len()).collect())

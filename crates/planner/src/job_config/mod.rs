@@ -35,22 +35,23 @@ pub struct JobConfig {
     pub model: Arc<dyn ModelConfig>,
     /// The `config.json` of the pretrained model, if the job has one.
     pub source_config: Option<Map<String, Value>>,
-    /// The model directory with the weights of step 0, relative to the volume's root; randomly initialised if `None`.
+    /// The model directory with the weights of step 0, relative to the volume's root. `None` if the weights are
+    /// initialised randomly.
     pub initial_weights: Option<PathBuf>,
     /// The corpus and the tokenizer.
     pub data: DataSpec,
     /// The batch, the optimizer and the learning rate.
     pub training: TrainingSpec,
-    /// The number of blocks in which a step's gradients are added. After a resume, stage 0 sets the number with which
-    /// the job began.
+    /// The number of gradient blocks of a step: fixed groups of microbatches whose gradients are added in a fixed
+    /// order. After a resume, stage 0 sets the number with which the job began.
     pub gradient_blocks: usize,
     /// Whether the job holds out the last sequences of each source instead of drawn documents. This is so for a job
     /// that an older version began.
     pub holds_out_last_sequences: bool,
     /// Whether the job ignores the records of earlier runs in its folder.
     pub starts_over: bool,
-    /// Whether training reads the corpus while it trains. After a resume, stage 0 sets the mode with which the job
-    /// began.
+    /// Whether the job streams its corpus, that is, reads the corpus while it trains. After a resume, stage 0 sets the
+    /// mode with which the job began.
     pub streams: bool,
     /// The record of the job's remote files, in the job's folder.
     pub remote_files: PathBuf,
@@ -64,7 +65,8 @@ impl JobConfig {
     /// Returns the configuration of a valid job whose model and tokenizer are on the volume.
     ///
     /// # Errors
-    /// If the job is invalid (the error has all problems), or does not match the model that it reads.
+    /// Returns an error if the job is invalid, or if it does not match the model that it reads. The error about an
+    /// invalid job lists all problems.
     pub fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, StageError> {
         JobConfig::with_models(job, workspace, RemoteModels::default())
     }
@@ -73,7 +75,7 @@ impl JobConfig {
     /// volume.
     ///
     /// # Errors
-    /// Like [`JobConfig::new`].
+    /// Returns the errors of [`JobConfig::new`].
     pub fn with_models(
         job: PipelineJob,
         workspace: &Path,
@@ -133,7 +135,7 @@ impl JobConfig {
     /// has the commits with which the job began.
     ///
     /// # Errors
-    /// Like [`JobConfig::new`], or if the settings can't be fetched.
+    /// Returns the errors of [`JobConfig::new`], or an error if the settings can't be fetched.
     pub fn with_settings(
         job: PipelineJob,
         workspace: &Path,
@@ -183,7 +185,7 @@ impl JobConfig {
     /// Returns the contents of `generation_config.json` in the model directory from which the job starts, if it exists.
     ///
     /// # Errors
-    /// If the file can't be read.
+    /// Returns an error if the file can't be read.
     pub fn generation_config(&self) -> Result<Option<Vec<u8>>, StageError> {
         let Ok(Some(folder)) = self.initial_model() else { return Ok(None) };
         let path = self.workspace.join(folder).join(GENERATION_CONFIG_FILE);
@@ -224,10 +226,10 @@ impl JobConfig {
     }
 }
 
-/// Checks a job. The error about an invalid job has all its problems.
+/// Checks a job.
 ///
 /// # Errors
-/// `InvalidConfig` with the problems.
+/// Returns an error of the kind `InvalidConfig` that lists all problems of the job.
 pub fn check_job(job: &PipelineJob) -> Result<(), StageError> {
     let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
     match problems.is_empty() {

@@ -21,7 +21,7 @@ impl JobConfig {
     /// otherwise it is the tokenizer's size.
     ///
     /// # Errors
-    /// If the tokenizer is a file that can't be read.
+    /// Returns an error if the tokenizer is a file that can't be read.
     pub fn planned_vocab_size(&self) -> Result<usize, StageError> {
         match &self.data.tokenizer {
             TokenizerSpec::Train(train) => Ok(train.vocab_size as usize),
@@ -35,7 +35,7 @@ impl JobConfig {
     /// Returns the model's vocabulary size: the specified one, or the tokenizer's.
     ///
     /// # Errors
-    /// If the specified vocabulary is smaller than the tokenizer's.
+    /// Returns an error if the specified vocabulary is smaller than the tokenizer's.
     pub fn vocab_size(&self, tokenizer: usize) -> Result<usize, StageError> {
         match (self.model.vocab_size(), &self.job.spec.model) {
             (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(StageError::invalid(format!(
@@ -66,7 +66,7 @@ impl JobConfig {
     /// Calls [`TrainerState::fix_decay`] with this job's settings.
     ///
     /// # Errors
-    /// If the learning rate can't continue as the job specifies.
+    /// Returns an error if the learning rate can't continue as the job specifies.
     pub fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, StageError> {
         let asked = self.training.learning_rate.decay_steps;
         progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(StageError::invalid)
@@ -75,7 +75,7 @@ impl JobConfig {
     /// Returns the device of `rank`. If the device is a GPU, loads the kernels on it, once per process.
     ///
     /// # Errors
-    /// If the job requires a GPU and none is usable, or the kernels can't be loaded on a GPU.
+    /// Returns an error if the job requires a GPU and none is usable, or if the kernels can't be loaded on a GPU.
     pub fn device(&self, rank: usize) -> Result<tch::Device, StageError> {
         let gpus = match self.training.device {
             Device::Cpu => return Ok(tch::Device::Cpu),

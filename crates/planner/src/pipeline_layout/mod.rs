@@ -19,9 +19,9 @@ pub use select::{plan_pipeline, plan_pipeline_on};
 use stagecoach_engine::StageError;
 use stagecoach_model::Architecture;
 
-/// The number of microbatches per stage in a window of an evaluation. A stage with several chunks runs the chunks one
-/// after another, and holds the inputs of the next chunk for a whole window. If a window had fewer microbatches than
-/// the pipeline has stages, the stages would wait.
+/// The number of microbatches per stage in a window, the group of microbatches that an evaluation runs with one
+/// program. A stage with several chunks runs the chunks one after another, and holds the inputs of the next chunk for a
+/// whole window. If a window had fewer microbatches than the pipeline has stages, the stages would wait.
 const EVALUATION_WINDOW_PER_STAGE: usize = 4;
 
 /// A planned pipeline.
@@ -72,7 +72,8 @@ pub struct PlannedStage {
     pub layers: Vec<usize>,
     /// The stage's share of the model's work, 0 to 1.
     pub work: f64,
-    /// The largest number of work items between F and their B or W.
+    /// The peak number of work items in flight: microbatches of a chunk whose forward has run and whose backward is not
+    /// complete.
     pub in_flight: usize,
     /// The planned peak bytes of the stage.
     pub bytes: u64,
@@ -91,7 +92,8 @@ impl PlannedStage {
 /// the first replica. Returns `None` if all replicas have the same number.
 ///
 /// # Errors
-/// If the schedule's CSV is for another number of microbatches.
+/// Returns an error if the layout's schedule is not possible with fewer microbatches, for example because its CSV has
+/// another number.
 pub fn smaller_programs(
     config: &JobConfig,
     architecture: &dyn Architecture,

@@ -16,8 +16,8 @@ use super::{Alternative, PipelineLayout};
 /// the shortest simulated step.
 ///
 /// # Errors
-/// If the schedule's CSV is invalid or belongs to another job, or the partition does not match the model or the memory
-/// limit.
+/// Returns an error if the schedule's CSV is invalid or belongs to another job, or if the partition does not match the
+/// model or the memory limit.
 pub fn plan_pipeline(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -30,7 +30,7 @@ pub fn plan_pipeline(
 /// Like [`plan_pipeline`], with the assumptions `machines`.
 ///
 /// # Errors
-/// Like [`plan_pipeline`].
+/// Returns the errors of [`plan_pipeline`].
 pub fn plan_pipeline_on(
     config: &JobConfig,
     architecture: &dyn Architecture,

@@ -1,4 +1,4 @@
-//! The documents of a step in the order of their shares.
+//! Ranks the documents of a step by their contributions to the loss or the gradient.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -54,15 +54,17 @@ pub struct DocumentBlame {
     pub targets: u64,
     /// The loss of the document, in nats per target of the document.
     pub loss: f64,
-    /// The sum of the document's cross-entropies over the sum of all documents, from 0 to 1.
+    /// The sum of the document's cross-entropies, divided by the sum of the cross-entropies of all documents, from 0 to
+    /// 1.
     pub loss_share: f64,
     /// The amount by which the document raises the step's loss, in nats per target: the step's loss minus the mean over
     /// the targets of all other documents.
     pub excess: f64,
-    /// The norm of the document's gradient within the step's mean.
+    /// The norm of the document's contribution to the step's gradient, which is the gradient of the mean over all
+    /// targets.
     pub gradient_norm: f64,
-    /// The dot product of the document's and the step's gradient over the square of the step's norm. It is negative if
-    /// the document's gradient points against the step's gradient.
+    /// The dot product of the document's gradient and the step's gradient, divided by the square of the norm of the
+    /// step's gradient. It is negative if the document's gradient points against the step's gradient.
     pub norm_share: f64,
 }
 
@@ -81,7 +83,8 @@ pub struct PartBlame {
 }
 
 impl StepBlame {
-    /// Ranks the documents of a step. `parts` are the parts of the step, and `texts` are the origins of these parts.
+    /// Ranks the documents of a step. `parts` are the parts of documents in the step. `texts` has the text of each part
+    /// and its place in its document.
     pub fn new(
         (step, loss, gradient_norm): (u64, Option<f32>, Option<f64>),
         gradients: &StepGradients,

@@ -1,14 +1,14 @@
-//! Steps whose loss or gradient norm is far above that of the steps before.
+//! Finds spikes: steps whose loss or gradient norm is far above the values of the preceding steps.
 
 use serde::Serialize;
 use stagecoach_telemetry::StepRecord;
 
-/// The rule by which a step is a spike.
+/// The rule that decides whether a step is a spike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpikeRule {
     /// The number of preceding steps with which a step is compared.
     pub window: usize,
-    /// The number of deviations above the median from which a step is a spike.
+    /// The number of deviations above the median beyond which a step is a spike. [`find_spikes`] defines the deviation.
     pub deviations: f64,
 }
 
@@ -16,7 +16,7 @@ pub struct SpikeRule {
 const MIN_STEPS: usize = 8;
 /// A deviation is at least this share of the median, so that a step just above nearly equal steps is not a spike.
 const MIN_DEVIATION: f64 = 0.01;
-/// The factor from the median of absolute deviations of a normal distribution to the standard deviation.
+/// The standard deviation of a normal distribution, divided by the median of its absolute deviations.
 const NORMAL: f64 = 1.4826;
 
 /// A step that is a spike.
@@ -25,15 +25,16 @@ const NORMAL: f64 = 1.4826;
 pub struct Spike {
     /// The step.
     pub step: u64,
-    /// The number of deviations of the loss above the median of the steps before; infinite (null) if the loss is not
-    /// finite.
+    /// The number of deviations of the loss above the median of the preceding steps; infinite (null in JSON) if the
+    /// loss is not finite.
     pub loss_deviations: f64,
-    /// The number of deviations of the gradient norm above the median of the steps before.
+    /// The number of deviations of the gradient norm above the median of the preceding steps; infinite like
+    /// `loss_deviations`.
     pub norm_deviations: f64,
 }
 
 impl Spike {
-    /// Whether the gradient norm is farther above its median than the loss.
+    /// Whether the gradient norm is more deviations above its median than the loss is above its own median.
     pub fn is_of_norm(&self) -> bool {
         self.norm_deviations > self.loss_deviations
     }
@@ -46,8 +47,8 @@ impl Spike {
 
 /// Returns the spikes among `steps`, ascending. A step is a spike if its loss or gradient norm is not finite, or above
 /// `median + deviations * D` of the `window` steps before it. D is 1.4826 times the median of the absolute deviations
-/// of these steps from their median, and at least 1 % of that median. Only finite steps count among the preceding
-/// steps, and at least eight are required.
+/// of these steps from their median, and at least 1 % of that median. Only steps with finite values count among the
+/// preceding steps. At least eight of them are required, or `window` if it is less than eight.
 pub fn find_spikes(steps: &[StepRecord], rule: SpikeRule) -> Vec<Spike> {
     let losses: Vec<Option<f64>> = steps.iter().map(|step| step.loss.map(f64::from)).collect();
     let norms: Vec<Option<f64>> = steps.iter().map(|step| step.gradient_norm).collect();

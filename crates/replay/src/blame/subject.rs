@@ -71,7 +71,7 @@ impl BlamedJob {
         Ok(self.dataset.document_parts(&plan))
     }
 
-    /// Returns the origin of each part of a document.
+    /// Returns the text of each part, with the name of the part's document and the position in this document.
     ///
     /// # Errors
     /// If the corpus can't be read.

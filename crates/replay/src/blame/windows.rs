@@ -1,4 +1,5 @@
-//! The windows of a streamed job, which are made again for the examined steps.
+//! The windows of a streamed job. Stage 0 makes these ranges of tokens from the sources while training runs, and this
+//! module makes them again for the examined steps.
 
 use std::path::Path;
 
@@ -31,7 +32,7 @@ impl Windows {
         Ok(Windows { positions, read: None, scratch: Scratch::create(workspace)? })
     }
 
-    /// Changes the data configuration to make windows in the scratch folder, and not in the job's folder.
+    /// Changes the data configuration, so that windows are made in the scratch folder and not in the job's folder.
     pub(super) fn data_config(&self, mut config: DataConfig) -> DataConfig {
         if let Some(streaming) = &mut config.streaming {
             streaming.folder = self.scratch.folder.root().join(WINDOWS);
@@ -39,8 +40,8 @@ impl Windows {
         config
     }
 
-    /// Reads the sources from the checkpoint before `step` up to the step, so that `dataset` has the step's windows.
-    /// The step has `batch` sequences. Steps count from 1.
+    /// Reads the sources from the positions in the last checkpoint before `step`, up to the step, so that `dataset` has
+    /// the step's windows. The step has `batch` sequences. Steps count from 1.
     ///
     /// # Errors
     /// If a source can't be read.

@@ -81,8 +81,8 @@ fn loss(record: &StepRecord) -> Option<f64> {
     record.loss.map(f64::from).filter(|loss| loss.is_finite())
 }
 
-/// Returns a moving average. Its window has a sixtieth of the points on either side of a point, and so the average
-/// doesn't lag behind.
+/// Returns a moving average. The window of a point extends over a sixtieth of all points on either side of the point,
+/// so that the average doesn't lag behind the losses.
 pub(super) fn smooth(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let sums: Vec<f64> = std::iter::once(0.0)
         .chain(points.iter().scan(0.0, |sum, point| {

@@ -19,8 +19,8 @@ pub fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
     draw(&LossSeries::new(records, entropy))
 }
 
-/// Draws two series of smoothed training losses for the same steps: a line, and `o` for `others`, which the legend
-/// calls `name`.
+/// Draws two series of smoothed training losses for the same steps. The losses of `records` are a line. The losses of
+/// `others` are marked by `o`, and the legend calls them `name`.
 pub fn comparison_terminal(records: &[StepRecord], others: &[StepRecord], name: &str) -> String {
     let series = LossSeries::comparison(records, others, &format!("{name}, smoothed"));
     draw(&LossSeries { held_out: smooth(&series.held_out), ..series })

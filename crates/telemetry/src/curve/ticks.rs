@@ -10,7 +10,7 @@ pub fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     let power = 10f64.powf((span / max_ticks.max(1) as f64).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
     let within = |step: f64| {
-        // the tolerance keeps a bound that a rounding error has moved past a round number
+        // the tolerance keeps a tick at a bound that a rounding error has moved slightly past the tick
         let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
         (first..=last).map(|index| index as f64 * step).collect::<Vec<_>>()
     };

@@ -39,7 +39,8 @@ pub enum TrainingEvent {
         /// One sentence or more.
         message: String,
     },
-    /// This stage has lost another stage and waits until the group forms again. Every stage emits this event.
+    /// This stage has lost another stage and waits until the group forms again. Every stage emits this event, not only
+    /// stage 0.
     #[serde(rename = "stageLost")]
     StageLost {
         /// The lost stage.
@@ -111,7 +112,7 @@ pub struct StartRecord {
     pub incarnations: Vec<Option<u32>>,
 }
 
-/// The cost of checkpoints in memory for a stage.
+/// The cost that a stage pays for checkpoints in memory, which are copies of its state at the next stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryCheckpointRecord {
@@ -121,7 +122,7 @@ pub struct MemoryCheckpointRecord {
     pub bytes_sent: u64,
 }
 
-/// A work item that a second stage has recomputed.
+/// The audit of a work item (one chunk with one microbatch): a second stage has recomputed the item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditRecord {

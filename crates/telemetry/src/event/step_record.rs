@@ -47,7 +47,8 @@ pub struct StepRecord {
     pub mfu: Option<f64>,
     /// Share of the step in which each stage did not compute, 0 to 1, by stage.
     pub bubble: Vec<f64>,
-    /// The part of `bubble` in which another stage had computed the next input, and the input had not arrived.
+    /// The part of `bubble` in which another stage had computed the stage's next input, but the input had not arrived
+    /// yet, by stage.
     #[serde(default)]
     pub exposed_communication: Vec<f64>,
     /// Each stage's computation time relative to the mean of all stages.

@@ -18,13 +18,13 @@ pub struct GroupRecovery {
     pub group: GroupStatus,
 }
 
-/// The recoveries of a process, the newest last.
+/// The recoveries that a process has observed, the newest last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupRecoveries(Vec<GroupRecovery>);
 
 impl GroupRecoveries {
-    /// Returns the recoveries of the stage that `env` describes. A process that replaces a lost process begins during a
-    /// recovery.
+    /// Returns the recoveries of the stage that `env` describes. If this process replaces a lost process, a recovery is
+    /// already under way, and the list contains it.
     pub(crate) fn new(env: &StageEnv, now: u64) -> Self {
         let mut recoveries = Self::default();
         if env.incarnation > 0 {

@@ -11,9 +11,9 @@ use super::super::{MemoryCheckpointRecord, SaveRecord, StepRecord, TrainingEvent
 
 type FloatGauge = Gauge<f64, AtomicU64>;
 type FloatCounter = Counter<f64, AtomicU64>;
-/// Gauges by stage: `stage="0"` and so on.
+/// Gauges with the stage as a label: `stage="0"` and so on.
 type StageGauges = Family<[(&'static str, usize); 1], FloatGauge>;
-/// Gauges by name: `source="web"`, `set="code"`.
+/// Gauges with a name as a label, such as `source="web"` or `set="code"`.
 type NameGauges = Family<[(&'static str, String); 1], FloatGauge>;
 
 /// All metrics of a stage.

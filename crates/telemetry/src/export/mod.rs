@@ -67,7 +67,7 @@ impl StageTelemetry {
         });
     }
 
-    /// Records that this stage leads the group with this fence, which is about to form.
+    /// Records that this stage leads the group that is about to form with this fence.
     pub fn set_leader(&self, fence: u64) {
         self.update(|status| status.leader_fence = fence);
     }
@@ -150,7 +150,7 @@ impl StageTelemetry {
         self.0.metrics.count_rejected_connection();
     }
 
-    /// Updates status, metrics and traces by an event.
+    /// Updates the status, the metrics and the traces for an event.
     pub fn record(&self, event: &TrainingEvent) {
         self.lock_recoveries().note_event(event, unix_millis());
         self.0.traces.event(&self.snapshot(), event);
@@ -158,7 +158,8 @@ impl StageTelemetry {
         self.update(|status| status::record(status, event));
     }
 
-    /// Changes the status. If the change is news, wakes the requests that wait for a new revision.
+    /// Changes the status. If the change is news ([`StageStatus::is_news_after`]), increments the revision and wakes
+    /// the requests that wait for a new revision.
     fn update(&self, change: impl FnOnce(&mut StageStatus)) {
         let mut status = self.status();
         let before = status.clone();

@@ -27,8 +27,8 @@ pub fn export(env: &StageEnv, telemetry: &StageTelemetry) {
     }
 }
 
-/// Sends the remaining telemetry, if the stage exports telemetry. The call takes at most a second, and no time if the
-/// last request to the collector failed.
+/// Sends the remaining telemetry, if the stage exports telemetry. The call takes at most a second, and returns at once
+/// if the last request to the collector failed.
 pub fn flush(telemetry: &StageTelemetry) {
     if let Some(exporter) = telemetry.traces().exporter() {
         exporter.flush(FLUSH_TIMEOUT);

@@ -1,5 +1,5 @@
-//! Serves `/healthz`, `/readyz`, `/metrics` and `/status`. The operator sends the requests, and so a pod needs no
-//! credentials.
+//! Serves `/healthz`, `/readyz`, `/metrics` and `/status`. The operator requests the status from the pod, so the pod
+//! needs no credentials for reporting it.
 
 use std::net::TcpListener;
 

@@ -20,7 +20,7 @@ pub(crate) fn record(status: &mut StageStatus, event: &TrainingEvent) {
         }
         TrainingEvent::AuditDiffers(difference) => {
             let found = status.audit.get_or_insert_default();
-            // the list has a limit, because the operator limits the size of an answer
+            // the list has a limit, because the operator limits the size of a response of `/status`
             keep_audit_difference(&mut found.differences, &difference.message);
             found.suspects.clone_from(&difference.suspects);
         }

@@ -14,7 +14,7 @@ use super::GroupRecovery;
 /// The number of steps whose end is kept. The record of a step may be written one step later.
 const MAX_REMEMBERED_STEPS: usize = 2;
 
-/// Makes the spans of a stage. The spans are sent only after an exporter is set.
+/// The source of a stage's spans. It sends spans only after an exporter is set.
 #[derive(Debug)]
 pub(super) struct Traces {
     job_uid: String,
@@ -64,7 +64,7 @@ impl Traces {
         match event {
             TrainingEvent::Step(StepRecord { step, timeline: Some(timeline), data_wait_seconds, .. }) => {
                 let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-                // the end of a step that another process has trained is unknown
+                // if another process has trained the step, the step's end is unknown here, and the step has no spans
                 let end = steps.iter().find(|end| end.step == *step).copied();
                 drop(steps);
                 let spans = |end| action_spans(end, timeline, *data_wait_seconds);
@@ -126,8 +126,9 @@ fn stage_span(
     }
 }
 
-/// Returns the spans of every stage's actions. Their parent is the stage's span of the step. The last action ends when
-/// the step ends. The wait of stage 0 for data, if the stage measured it, ends when the first action begins.
+/// Returns the spans of every stage's actions. The parent of an action's span is the span of the action's stage. The
+/// last action ends when the step ends. The wait of stage 0 for data, if the stage measured it, ends when the first
+/// action begins.
 fn action_spans(end: &StepEnd, timeline: &TimelineRecord, data_wait_seconds: Option<f64>) -> Vec<Span> {
     let last = timeline.stages.iter().flat_map(|stage| &stage.seconds).fold(0.0, |last: f64, (_, end)| last.max(*end));
     let at = |seconds: f64| end.at - Duration::try_from_secs_f64(last - seconds).unwrap_or_default();

@@ -72,7 +72,8 @@ fn config<'a>(
     }
 }
 
-/// Calls `others`, which opens other connections, while stage 1 of two waits for stage 0. Stage 0 connects afterwards.
+/// Calls `others`, which opens other connections, while stage 1 of two stages waits for the link from stage 0. Stage 0
+/// connects afterwards.
 fn listening(transport: Transport, group: &str, others: impl FnOnce(&str)) {
     let link_ids = link_ids(&Placement::linear(2), false);
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -88,7 +89,7 @@ fn listening(transport: Transport, group: &str, others: impl FnOnce(&str)) {
     });
 }
 
-/// A modification of a ring's file, by its path.
+/// The name of a modification of a ring's file, and the function that makes it in the file at a path.
 type Tampering = (&'static str, fn(&Path));
 
 fn aside(path: &Path) -> std::path::PathBuf {
@@ -176,8 +177,8 @@ fn the_transport_decides_whether_shared_memory_is_brought() {
     listening(Transport::Shm, group, |address| assert_eq!(greet(address, None), [0; 0]));
 }
 
-/// Stage 1 closes the connection of stage 0 and opens no connection. The failure of the link to stage 1 also ends the
-/// wait for the link from stage 1.
+/// Stage 1 closes the connection from stage 0, and opens no connection to stage 0. The failure of the link to stage 1
+/// also ends the wait for the link from stage 1.
 #[test]
 fn a_failure_to_dial_ends_the_wait_for_other_links() {
     let [first, second] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());

@@ -26,7 +26,7 @@ const POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from
 const SIGNAL_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The time for which a message may still complete after the peer has closed its connection. The peer may have finished
-/// the message first.
+/// the message before it closed the connection.
 const PEER_CLOSED_GRACE: Duration = Duration::from_millis(500);
 
 /// The time limit for a communicator to send its remaining messages, once the device has finished them.
@@ -69,7 +69,8 @@ pub(super) struct ChannelConfig {
     pub(super) sockets: Vec<TcpStream>,
     /// The slot that all channels of the stage share.
     pub(super) slot: Arc<TransferSlot>,
-    /// The first failure among the stage's channels, which all of them share. Later failures are consequences of it.
+    /// The first failure among the stage's channels. All channels of the stage share this value, because later failures
+    /// are consequences of the first one.
     pub(super) first_failure: Arc<OnceLock<LinkError>>,
     /// The interrupt that ends the thread once the group has failed.
     pub(super) interrupt: Interrupt,
@@ -164,7 +165,7 @@ impl ChannelThread {
         close(&sockets);
     }
 
-    /// Passes a message to the communicator once both ends are ready for it, and returns when it is done.
+    /// Passes a message to the communicator once both ends are ready for it, and returns when the transfer is done.
     fn transfer(&mut self, message: Message, ready: &CudaEvent) -> Result<(), LinkError> {
         let message = &*self.current.insert(message);
         let (tag, arrivals) = (message.tag, message.arrivals.clone());

@@ -45,7 +45,7 @@ fn interface_to(peer: IpAddr, routes: &str) -> Option<String> {
     }
     let route = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // the table has hexadecimal numbers, in the order of the bytes in memory
+        // the table contains addresses as hexadecimal numbers in the byte order of the host
         let address = |field: usize| {
             let number = u32::from_str_radix(fields.get(field)?, 16).ok()?;
             Some(Ipv4Addr::from(number.to_ne_bytes()).to_bits())

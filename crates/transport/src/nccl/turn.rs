@@ -106,7 +106,8 @@ mod tests {
         Done,
     }
 
-    /// All messages of a group, each between a lower and a higher rank, and the ranks whose slots are taken.
+    /// A state of a group: both ends of all messages, each between a lower and a higher rank, and for each rank whether
+    /// its slot is taken.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct World {
         messages: Vec<[End; 2]>,
@@ -144,7 +145,7 @@ mod tests {
         all
     }
 
-    /// Whether some order of steps ends before all messages are done.
+    /// Whether some order of steps reaches a world in which no end can make a step, although a message is not done.
     fn can_stand_still(ranks: usize, pairs: &[[usize; 2]], is_ordered: bool) -> bool {
         let first = World { messages: vec![[End::Started; 2]; pairs.len()], is_taken: vec![false; ranks] };
         let mut seen = HashSet::from([first.clone()]);
@@ -159,7 +160,8 @@ mod tests {
         false
     }
 
-    /// A ring of three stages, and two stages with messages in both directions, with the lower rank of each pair first.
+    /// The test covers a ring of three stages, and two stages with messages in both directions. Each pair lists the
+    /// lower rank first.
     #[test]
     fn no_order_of_steps_stands_still() {
         let (ring, both) = ([[0, 1], [1, 2], [0, 2], [0, 1]], [[0, 1], [0, 1], [0, 1]]);

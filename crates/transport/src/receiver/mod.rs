@@ -69,8 +69,8 @@ impl Receiver {
         }
     }
 
-    /// Waits for the tensor that was posted for `tag`. A tensor in GPU memory may not be filled yet, but later
-    /// computations of libtorch wait for its data.
+    /// Waits for the tensor that was posted for `tag`. A returned tensor in GPU memory may still be incomplete, but
+    /// later computations of libtorch wait for its data.
     pub fn wait(&mut self, tag: usize) -> Result<Tensor, LinkError> {
         self.wait_for_arrival(tag).map(|(tensor, _)| tensor)
     }

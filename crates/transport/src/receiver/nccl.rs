@@ -10,14 +10,14 @@ use super::super::nccl::{Channel, Message};
 use super::super::{LinkError, LinkId};
 use crate::arrivals::{Arrivals, ArrivedTensor};
 
-/// Receives posted to NCCL, which fills memory of the GPU.
+/// The receives of a link that are posted to NCCL. NCCL fills memory of the GPU.
 #[derive(Debug)]
 pub(super) struct NcclReceiver {
     channel: Arc<Channel>,
     /// The sending half of `arrivals`.
     sender: mpsc::Sender<Result<ArrivedTensor, LinkError>>,
     arrivals: Arrivals,
-    /// The destinations of tensors that were posted on another device, by tag.
+    /// The posted tensors that are on another device than the GPU, by tag. `wait` copies the received data into them.
     destinations: HashMap<usize, Tensor>,
 }
 

@@ -25,7 +25,7 @@ struct Posted {
     free: Option<Result<CudaEvent, CudaError>>,
 }
 
-/// Receives posted on a stream, whose bytes arrive in host memory.
+/// The receives of a link that are posted on a stream. Their bytes arrive in host memory.
 #[derive(Debug)]
 pub(super) struct StreamReceiver {
     gpu: Option<CudaContext>,

@@ -51,14 +51,14 @@ impl TensorQueue {
                 (TensorQueue::Unbounded(sender), jobs)
             }
             _ => {
-                // the thread holds one more tensor
+                // the thread itself holds one more tensor, so that `SENDS_IN_FLIGHT` tensors are in flight
                 let (sender, jobs) = mpsc::sync_channel(SENDS_IN_FLIGHT - 1);
                 (TensorQueue::Bounded(sender), jobs)
             }
         }
     }
 
-    /// Queues a tensor; `None` if the thread has ended.
+    /// Queues a tensor. Returns `None` if the thread has ended.
     fn send(&self, job: Outbound) -> Option<()> {
         match self {
             TensorQueue::Bounded(jobs) => jobs.send(job).ok(),
@@ -82,8 +82,8 @@ impl Writer {
         for part in parts(&outbound.tensor, self.link.payload) {
             let header = Header::of(outbound.tag, &part);
             let part = self.on_host(outbound, part)?;
-            // SAFETY: the program never writes a boundary tensor again once it has sent the tensor. The program does
-            // not write a copy of a state, or a tensor between replicas, before the receiver has it.
+            // SAFETY: the program never writes a boundary tensor again once it has sent the tensor. The program writes
+            // to a copy of a stage's state, or to a tensor between replicas, only after the receiver has received it.
             let written = self.carrier.put(&mut self.stream, &header.encode(), unsafe { &*bytes_of(&part) });
             let link = self.link;
             written.map_err(|error| LinkError::from_io(format_args!("could not send {header}, {link}"), &error))?;

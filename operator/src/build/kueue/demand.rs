@@ -102,8 +102,8 @@ impl Demand {
     }
 
     /// Returns the demand of an elastic job after an admission for `admitted`. The job asks for one replica more than
-    /// `admitted` has, or for the same number if the job can't grow. Without an admission, the job asks for its fewest
-    /// replicas.
+    /// `admitted` has, or for the same number if the job can't grow. Without an admission, the job asks for its minimum
+    /// number of replicas.
     pub(crate) fn after_admission(self, admitted: Option<Mesh>, may_grow: bool) -> Demand {
         let Some(range) = self.range.clone() else { return self };
         let (min, max) = range.into_inner();
@@ -130,7 +130,8 @@ impl Demand {
         set.count(self.mesh.data_parallel, self.spares)
     }
 
-    /// Whether `workload` asks for the pods of this demand, in its queue. The counts may differ.
+    /// Whether `workload` asks for the pods of this demand, in the queue of this demand. The counts of the pods may
+    /// differ. A demand with a prebuilt Workload matches any Workload.
     pub(crate) fn matches(&self, workload: &Workload) -> bool {
         let annotation = |key: &str| workload.annotations().get(key).map(String::as_str);
         self.prebuilt.is_some()
@@ -163,7 +164,7 @@ impl Demand {
     }
 
     /// Returns the stages and replicas of an attempt that starts with the admission of `granted`. An attempt of an
-    /// elastic job has ranks for its maximum of replicas, because it can grow while it runs.
+    /// elastic job has ranks for the job's maximum number of replicas, because the attempt can grow while it runs.
     pub(crate) fn attempt_mesh(&self, granted: Mesh) -> Mesh {
         Mesh { data_parallel: self.range.as_ref().map_or(granted.data_parallel, |range| *range.end()), ..granted }
     }
@@ -175,7 +176,7 @@ impl Demand {
     }
 
     fn min_count(&self, set: &PodSet) -> Option<u32> {
-        // Kueue accepts a minimum for only one pod set, and no minimum together with slices
+        // Kueue accepts a minimum for only one pod set, and no minimum together with Workload slices
         let is_alone = self.has_one_set_of_stages() && set.has_stages();
         let may_be_fewer = self.min_data_parallel < self.mesh.data_parallel && !self.is_elastic;
         (is_alone && may_be_fewer).then(|| set.count(self.min_data_parallel, 0))
@@ -205,7 +206,7 @@ impl Demand {
         self.pod_sets.iter().map(set).collect()
     }
 
-    /// Returns the annotations of a Workload with the counts of this demand.
+    /// Returns the annotations that store this demand's numbers of stages and replicas in a Workload.
     pub(crate) fn count_annotations(&self) -> [(&'static str, String); 2] {
         [
             (STAGES_ANNOTATION, self.mesh.stages.to_string()),

@@ -10,36 +10,37 @@ pub(crate) const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
 pub(crate) const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
 /// The label of a job that MultiKueue has copied into this cluster, with the name of the manager cluster.
 pub(crate) const MULTI_KUEUE_ORIGIN_LABEL: &str = "kueue.x-k8s.io/multikueue-origin";
-/// The annotation with the value `true` on a job that changes its number of pods through Workload slices, and on its
-/// Workloads.
+/// The annotation that is `true` on a job that changes its number of pods through Workload slices, and on the Workloads
+/// of such a job.
 pub(crate) const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
-/// The annotation of a slice with the Workload that it replaces, as `namespace/name`.
+/// The annotation of a slice that names the Workload that the slice replaces, as `namespace/name`.
 pub(crate) const SLICE_REPLACEMENT_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 /// The annotation with the name of the first Workload of a chain of slices.
 pub(crate) const SLICE_NAME_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
-/// The annotation of a Workload whose value Kueue adds to the priority of the Workload.
+/// The annotation of a Workload that holds a number, which Kueue adds to the priority of the Workload.
 pub(crate) const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boost";
 /// The label of a Workload with the UID of its job.
 pub(crate) const KUEUE_JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 
-/// The label of a pod with its podSet.
+/// The label of a pod that names the pod set of the pod.
 pub(crate) const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
-/// The labels of a pod with its queues.
+/// The labels of a pod that name the pod's LocalQueue and ClusterQueue.
 pub(crate) const LOCAL_QUEUE_LABEL: &str = "kueue.x-k8s.io/local-queue-name";
 pub(crate) const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
-/// The annotation of a pod with its Workload.
+/// The annotation of a pod that names the pod's Workload.
 pub(crate) const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
-/// The gate that Kueue removes from a pod when it has chosen the pod's place in the topology.
+/// The scheduling gate that Kueue removes from a pod after Kueue has chosen the pod's place in the topology.
 pub(crate) const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
 
-/// The annotations of a pod template that ask for neighbouring pods.
+/// The annotations of a pod template with which users ask Kueue to place pods by the topology of the cluster.
 pub(crate) const REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
 pub(crate) const PREFERRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-preferred-topology";
 pub(crate) const UNCONSTRAINED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-unconstrained-topology";
 pub(crate) const SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-required-topology";
 pub(crate) const SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
 
-/// The annotations of a Workload with the numbers of stages and replicas from which the operator derived its counts.
+/// The annotations of a Workload that store the numbers of stages and replicas from which the operator derived the
+/// counts of the Workload's pod sets.
 pub(crate) const STAGES_ANNOTATION: &str = "stagecoach.dev/stages";
 pub(crate) const DATA_PARALLEL_ANNOTATION: &str = "stagecoach.dev/data-parallel";
 /// The annotation of a Workload with a hash of its pod sets without their counts.

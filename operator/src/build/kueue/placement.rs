@@ -26,7 +26,8 @@ pub(crate) struct PodSetPlacement {
     pub(crate) node_selector: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tolerations: Vec<Value>,
-    /// Whether Kueue chooses the nodes. Until Kueue has chosen, a gate keeps the scheduler from placing the pods.
+    /// Whether Kueue chooses the nodes. Until Kueue has chosen them, a scheduling gate keeps the scheduler from placing
+    /// the pods.
     pub(crate) has_topology: bool,
 }
 
@@ -62,7 +63,7 @@ impl PodSetPlacements {
                 annotations.entry(SLICE_SIZE.into()).or_insert(of_replica);
             }
             let asks = [REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY];
-            // Kueue recognises the pods that it places by these annotations
+            // by these annotations, Kueue recognises the pods that it places
             if !asks.iter().any(|key| annotations.contains_key(*key)) {
                 annotations.insert(UNCONSTRAINED_TOPOLOGY.into(), "true".into());
             }
@@ -70,7 +71,7 @@ impl PodSetPlacements {
     }
 }
 
-/// Adds the items that the list does not have.
+/// Adds to the list `field` of `spec` the items that the list does not have.
 fn extend_list(spec: &mut Map<String, Value>, field: &str, items: Vec<Value>) {
     if items.is_empty() {
         return;

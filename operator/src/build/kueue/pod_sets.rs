@@ -15,7 +15,7 @@ pub(crate) const SPARES: &str = "spares";
 /// The number of pod sets that every version of Kueue accepts.
 pub(crate) const MAX_POD_SETS: usize = 8;
 
-/// The pods with one template.
+/// A group of pods with the same template.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodSet {
     pub(crate) name: String,
@@ -24,7 +24,7 @@ pub(crate) struct PodSet {
     template: Map<String, Value>,
 }
 
-/// Returns the pod sets of a job. Stages whose override is equal share a set.
+/// Returns the pod sets of a job. Stages with equal templates share a set.
 pub(crate) fn pod_sets(pod_template: &Map<String, Value>, mesh: Mesh, spares: u32) -> Vec<PodSet> {
     let common = template_of_stage(pod_template, None);
     let overrides = pod_template.get("stages").and_then(Value::as_array);
@@ -83,7 +83,7 @@ impl PodSet {
         set
     }
 
-    /// Returns the name and the template of the set. The images are omitted, because another image needs no new
+    /// Returns the name and the template of the set. The images are omitted, because a change of an image needs no new
     /// admission.
     pub(crate) fn identity(&self) -> Value {
         let mut template = pod_template(&self.template, "");
@@ -96,8 +96,8 @@ impl PodSet {
         json!({"name": self.name, "template": template})
     }
 
-    /// Returns the topology request of the template's annotations, which Kueue's integrations for other kinds of jobs
-    /// also read.
+    /// Returns the topology request that the template's annotations make. Kueue's integrations for other kinds of jobs
+    /// read the same annotations.
     fn topology_request(&self, mesh: Mesh, is_alone: bool) -> Option<Value> {
         let annotations = self.template.get("metadata").and_then(|metadata| metadata.get("annotations"));
         let annotation = |key: &str| annotations?.get(key)?.as_str().map(str::to_owned);
@@ -116,7 +116,8 @@ impl PodSet {
         }
         if self.has_stages() {
             if let Some(slice) = slice {
-                // the default is the number of stages of a replica, which keeps them together
+                // by default, a slice has all stages of one replica in this set, so that Kueue keeps these stages
+                // together
                 let of_replica = self.count(1, 0);
                 let size = annotation(SLICE_SIZE).and_then(|size| size.parse().ok()).unwrap_or(of_replica);
                 request.insert("podSetSliceRequiredTopology".into(), slice.into());

@@ -171,7 +171,7 @@ impl Workload {
     }
 
     /// Returns the id of this Workload's admission, which is below 2^53 and not 0. All slices of a chain with the same
-    /// placement have one id, because an attempt continues when one slice replaces another. An admission after an
+    /// placement share one id, because an attempt continues when one slice replaces another. An admission after an
     /// eviction may repeat the id. No attempt can mix the two admissions, because an evicted Workload keeps its
     /// reservation until the job has stopped.
     pub(crate) fn admission_id(&self) -> u64 {
@@ -206,13 +206,13 @@ impl Workload {
         Some(Mesh { stages: asked.stages, data_parallel }).filter(|mesh| mesh.data_parallel > 0)
     }
 
-    /// Returns the number of admitted pods of a pod set whose quota the job has released.
+    /// Returns the number of pods of a pod set for which the job has released the quota.
     pub(crate) fn reclaimable_count(&self, set: &PodSetCount) -> u32 {
         self.status.reclaimable_pods.iter().find(|given| given.name == set.name).map_or(0, |given| given.count)
     }
 
-    /// Returns the number of admitted pods of a pod set. If the operator has reduced the count of the spec, the
-    /// admission still has the larger count.
+    /// Returns the number of admitted pods of a pod set. If the operator has reduced the count in the spec, the
+    /// admission still has the larger count, and the reduced count applies.
     pub(crate) fn admitted_count(&self, set: &PodSetCount) -> u32 {
         let assignments = self.status.admission.iter().flat_map(|admission| &admission.pod_set_assignments);
         let assigned = assignments.filter(|assigned| assigned.name == set.name).find_map(|assigned| assigned.count);

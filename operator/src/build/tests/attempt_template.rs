@@ -9,7 +9,7 @@ fn the_config_map_stores_the_attempt_template() {
     let map = config_map(&attempt);
     assert_eq!((&map["immutable"], &map["metadata"]["name"]), (&json!(true), &json!("shakespeare-3")));
     assert_eq!(read(&map).unwrap(), attempt);
-    // the stage gets its attempt's job with the grace period, and nothing that only the operator uses
+    // the job file has the stages of the attempt and the grace period, and no field that only the operator uses
     let stage = parse_with(map["data"]["job.yaml"].as_str().unwrap(), "job.yaml", &[]).unwrap();
     assert_eq!((stage.spec.stages, stage.status), (3, None));
     let template = stage.spec.template.map(|template| Value::Object(template.0));
@@ -46,7 +46,7 @@ fn an_attempt_of_the_same_revision_keeps_the_job_file_but_for_its_own_stages_and
     let job = job(json!({}));
     let new = |attempt, job| AttemptTemplate::new(job, attempt, "a", None).unwrap();
     let mut before = new(NUMBER_3, &job);
-    // another version writes the file in this form
+    // another version of the operator has written a file with other fields
     let mut file: Value = serde_json::from_str(&before.job_file).unwrap();
     file["spec"]["pipeline"]["ofAnotherVersion"] = 1.into();
     file["spec"]["restart"]["stallTimeoutSeconds"] = 5.into();

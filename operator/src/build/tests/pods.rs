@@ -120,7 +120,7 @@ fn a_spare_differs_from_a_stage_by_its_identity_and_is_in_no_gang() {
         assert_eq!(spare["metadata"]["name"], "shakespeare-spare-4-3");
         let read = environment(&spare);
         assert_eq!((read.spare, read.mesh, read.attempt), (Some(4), Mesh::pipeline(3), 3));
-        // all other fields are the same
+        // apart from the name, the role's labels, the gang and the environment, both pods are the same
         stage["metadata"]["name"] = spare["metadata"]["name"].clone();
         let take = |pod: &mut Value, part: &[&str], name: &str| {
             let part = part.iter().fold(pod, |value, part| &mut value[part]);

@@ -99,7 +99,7 @@ fn an_elastic_job_asks_for_one_more_replica_until_it_has_all() {
         let create = format!("create {number} for {}", before.metadata.name.as_ref().unwrap());
         let actions = next(Some(&demand), &workloads, &running);
         assert!(actions.contains(&create), "{actions:?}");
-        // Kueue, or else the operator, finishes the Workload that the slice has replaced
+        // if Kueue has not finished the Workload that the admitted slice has replaced, the operator does
         let finish = actions.contains(&"finish a-12345-1 WorkloadSliceReplaced".to_owned());
         assert_eq!(finish, number == 3, "{actions:?}");
         // the job runs under its admission while the next slice waits
@@ -149,7 +149,7 @@ fn a_workload_has_one_pod_set_for_each_kind_of_pods() {
         sets.iter().map(|set| (set["name"].as_str().unwrap(), set["count"].as_u64().unwrap())).collect();
     assert_eq!(counts, [("stages", 2), ("stage-1", 2), ("spares", 2)]);
     assert_eq!(sets[1]["template"]["spec"]["nodeSelector"], json!({"gpu": "h200"}));
-    // the command is omitted, because it needs no admission
+    // the command is omitted, because a change of the command needs no new admission
     assert_eq!(sets[0]["template"]["spec"]["containers"], json!([{"name": "trainer", "image": "trainer:1"}]));
     let spec = &workload["spec"];
     assert_eq!(
@@ -210,7 +210,7 @@ fn a_reservation_is_given_back_only_after_the_last_pod() {
     let evicted = [workload(&demand, 1, &EVICTED, Some(2))];
     assert_eq!(next(Some(&demand), &evicted, &QueueInputs::default()), [""; 0]);
     assert_eq!(next(Some(&demand), &evicted, &stopped()), ["release a-12345-1"]);
-    // the operator removes the boost first, because it would count in the queue
+    // the operator removes the boost first, because the boost would raise the priority of the queued Workload
     let mut boosted = (*evicted[0]).clone();
     let annotations = boosted.metadata.annotations.get_or_insert_default();
     annotations.insert("kueue.x-k8s.io/priority-boost".into(), "3".into());

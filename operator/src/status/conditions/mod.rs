@@ -39,11 +39,12 @@ fn value(status: &'static str, reason: impl Into<String>, message: impl Into<Str
     ConditionValue { status, reason: reason.into(), message: message.into() }
 }
 
-/// The longest message that a condition of kstatus repeats, in characters.
+/// The longest message that a condition of kstatus repeats, in characters. kstatus is the library with which tools such
+/// as Flux read the status of any object.
 const MAX_REPEATED: usize = 300;
 
-/// Returns `value` with at most the beginning of its message. The condition `source` has the whole message. A message
-/// may have kilobytes, and three conditions of kstatus repeat it.
+/// Returns `value` with its message cut to `MAX_REPEATED` characters. The condition `source` has the whole message.
+/// Without the cut, the three conditions of kstatus would repeat kilobytes.
 fn abridged(value: ConditionValue, source: &str) -> ConditionValue {
     match value.message.char_indices().nth(MAX_REPEATED) {
         Some((end, _)) => {

@@ -1,4 +1,5 @@
-//! The conditions about the outcome of the job: the conditions of its last phases, and the conditions of kstatus.
+//! The conditions about the outcome of the job: `Suspended`, `Complete` and `Failed`, and the conditions that kstatus
+//! reads.
 
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{JobPhase, condition_reason as reason, condition_type as kind};

@@ -77,7 +77,7 @@ fn ready_spares(inputs: &StatusInputs) -> String {
     if wanted == 0 { String::new() } else { format!("; {ready} of {wanted} spares stand by") }
 }
 
-/// Returns the name and the reason of the first of these pods that can't start.
+/// Returns the name of the first of these pods that can't start, and the reason.
 fn first_blocked<'p>(mut pods: impl Iterator<Item = &'p ObservedPod>) -> Option<(String, BlockingReason)> {
     pods.find_map(|pod| pod.blocking_reason.clone().map(|reason| (pod.name.clone(), reason)))
 }

@@ -183,7 +183,7 @@ impl BlameCommand {
         let dump = TENSORS.map(str::to_owned).to_vec();
         let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
         let replayed = self.replay_as_recorded(record, base, until, &config)?;
-        // one call for the parts of all steps, because it reads all texts in one pass over the corpus
+        // one call for the parts of all steps, because each call of `part_texts` is a pass over the corpus
         let parts_by_step = steps.iter().map(|&step| subject.document_parts(step)).collect::<Result<Vec<_>, _>>()?;
         let mut texts = subject.part_texts(&parts_by_step.concat())?.into_iter();
         let mut blames = Vec::new();
@@ -226,7 +226,7 @@ impl BlameCommand {
     }
 }
 
-/// Groups the steps by the checkpoint from which a replay of them starts.
+/// Groups the requested steps by the checkpoint from which their replay starts.
 fn by_checkpoint<'r>(
     record: &'r RunRecord,
     requested: &[RequestedStep],

@@ -4,7 +4,7 @@ use stagecoach_display::table;
 use stagecoach_replay::blame::{DocumentBlame, PartBlame, Spike, SpikeRule, StepBlame};
 use stagecoach_telemetry::StepRecord;
 
-/// The number of characters shown of a document's text.
+/// The maximum number of characters that the table shows of a document's text.
 const TEXT: usize = 40;
 
 /// Returns a table of the spikes, by step.
@@ -98,7 +98,7 @@ fn excerpt(text: &str, length: usize) -> String {
 }
 
 /// Whether a character has no glyph but changes the display of its neighbours: zero-width characters, and characters
-/// that turn the direction of text.
+/// that change the direction of text.
 fn is_invisible(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }

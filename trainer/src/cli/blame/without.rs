@@ -14,7 +14,7 @@ use super::BlameCommand;
 use crate::cli::output::print_json;
 use crate::cli::replay::{differs, replaying};
 
-/// The smallest number of steps in the plot, if the command trains as many steps.
+/// The minimum number of steps in the plot, if the command trains at least this many.
 const MIN_DRAWN: u64 = 50;
 
 /// The JSON output.
@@ -50,7 +50,7 @@ struct ComparedStep {
 
 impl BlameCommand {
     /// Trains the steps from the checkpoint up to the last of `steps` twice: with all documents, and without the
-    /// documents of `--without`. Shows the numbers of both.
+    /// documents of `--without`. Shows the results of both trainings.
     pub(super) fn train_without(
         &self,
         record: &RunRecord,

@@ -113,8 +113,8 @@ impl ExportOutput {
     }
 }
 
-/// Parses a size as transformers does, and returns its number of bytes. Units are powers of 1000, or powers of 1024
-/// such as `GiB`.
+/// Parses a size as Hugging Face transformers does, and returns the number of bytes. `KB`, `MB` and `GB` are powers of
+/// 1000, and `KiB`, `MiB` and `GiB` are powers of 1024.
 fn parse_size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 6] =
         [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000)];

@@ -63,7 +63,8 @@ impl ImportCommand {
     }
 }
 
-/// Reads `config.json`, with the dtype of the imported weights, and the optional files.
+/// Returns the names and contents of `config.json`, whose dtype is set to that of the imported weights, and of the
+/// optional files that exist: the tokenizer's files and the generation configuration.
 fn config_and_optional_files(from: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let path = from.join("config.json");
     let text = std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;

@@ -42,7 +42,7 @@ struct PruneReport {
     /// The step of the newest checkpoint whose hashes match.
     intact: u64,
     removed: Vec<PrunedCheckpoint>,
-    /// The steps, the newest first.
+    /// The steps of the kept checkpoints, the newest first.
     kept: Vec<u64>,
 }
 
@@ -78,7 +78,7 @@ impl PruneCommand {
 fn remove(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<PruneReport> {
     let _lock = JobLock::acquire(&JobFolder::open(&job.folder, None)?)?;
     let fence = Fence::acquire(&job.volume)?;
-    // this removes the unfinished checkpoints of older groups; if it fails, the next group tries again
+    // remove the unfinished checkpoints of older groups; if the removal fails, the next group tries again
     let _ = remove_stale_fences(&job.volume);
     let (selection, policy) = select(job, policy)?;
     let removed = prune(&job.volume, &fence, policy, selection.intact)?;
@@ -87,7 +87,7 @@ fn remove(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<Prune
     Ok(PruneReport { dry_run: false, removed, kept, ..selection })
 }
 
-/// Selects the checkpoints to remove. Also returns the policy with the best checkpoint, if the job keeps it.
+/// Selects the checkpoints to remove. Also returns `policy`, extended by the best checkpoint if the job keeps it.
 fn select(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<(PruneReport, RetentionPolicy)> {
     let found = open_newest(&job.volume, VerifyLevel::Contents, &[])?;
     for damage in &found.damage {

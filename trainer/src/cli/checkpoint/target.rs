@@ -100,8 +100,8 @@ impl JobCheckpoints {
         entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| size(&entry.name).ok()).sum()
     }
 
-    /// Returns the time at which a checkpoint was committed, by the file system's clock: RFC 3339 in UTC, to the
-    /// second.
+    /// Returns the time at which a checkpoint was committed, according to the file system. The format is RFC 3339, in
+    /// UTC and rounded to seconds.
     pub(super) fn committed_at(&self, step: u64) -> Option<String> {
         let manifest = self.path(step).join(paths::MANIFEST_FILE);
         let modified = jiff::Timestamp::try_from(manifest.metadata().ok()?.modified().ok()?).ok()?;

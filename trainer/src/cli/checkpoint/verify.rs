@@ -72,8 +72,8 @@ impl VerifyCommand {
     }
 }
 
-/// Verifies one checkpoint and passes the result of each file to `report`. A manifest that can't be read is a result
-/// too.
+/// Verifies one checkpoint and passes the result of each file to `report`. Reports a manifest that can't be read as a
+/// damaged file.
 fn verify_checkpoint(
     job: &JobCheckpoints,
     step: u64,

@@ -120,7 +120,7 @@ struct Conversations {
 }
 
 impl Conversations {
-    /// Returns the messages of a conversation that begins with this prompt.
+    /// Returns the messages of a new conversation: the system's message, if there is one, and the messages of `prompt`.
     fn messages(&self, prompt: Prompt) -> Vec<Value> {
         let messages = match prompt {
             Prompt::Text(text) => vec![user_message(&text)],

@@ -1,4 +1,4 @@
-//! Files of prompts.
+//! Reads the prompts of `--prompts` from a JSON Lines file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow, ensure};
 use serde_json::Value;
 
-/// A line of a file of prompts.
+/// A prompt, in one of the forms that a line of the file may have.
 pub(super) enum Prompt {
     /// `{"prompt": "..."}`
     Text(String),
@@ -43,10 +43,10 @@ pub(super) fn read_prompts(path: &Path, chat: bool) -> anyhow::Result<Vec<Prompt
     Ok(prompts)
 }
 
-/// Parses the prompt in a line, which is an object without other fields.
+/// Parses the prompt in a line. The line is a JSON object whose only field is the prompt.
 ///
 /// # Errors
-/// The problem with the line, without the line number.
+/// Returns a description of the problem, without the file's name and the line number.
 fn prompt(line: &str, chat: bool) -> Result<Prompt, String> {
     let record: Value = serde_json::from_str(line).map_err(|error| format!("this is not JSON ({error})"))?;
     let Value::Object(mut record) = record else { return Err("this is no object".to_owned()) };

@@ -23,7 +23,7 @@ mod source_model;
 /// The folder, relative to the workspace, in which the command first searches for texts.
 const CORPUS: &str = "corpus";
 
-/// The maximum number of skipped files that the output names.
+/// The maximum number of skipped files, and of other text fields, that the output names.
 const MAX_NAMED: usize = 3;
 
 /// The assumed size of memory if the kernel does not report it.
@@ -120,7 +120,7 @@ impl InitCommand {
 }
 
 /// Finds the texts in the workspace's folder `corpus`, or in the whole workspace if that folder has none. Skips token
-/// caches, jobs' folders and the `model`.
+/// caches, jobs' folders and the directory of `model`.
 fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> {
     let remedy = format!("put {} below {}", text_formats(), workspace.join(CORPUS).display());
     if !workspace.is_dir() {
@@ -131,10 +131,10 @@ fn find_corpus(workspace: &Path, model: Option<&Path>) -> anyhow::Result<Texts> 
         .into());
     }
     let is_job = |path: &Path| matches!(JobFolder::existing(path), Ok(Some(_)));
-    // `stagecoach run` creates token caches and jobs with metrics, which are not texts to train on
     let model = model.and_then(|model| model.canonicalize().ok());
     let is_model = |path: &Path| model.is_some() && path.canonicalize().ok() == model;
     let is_cache = |path: &Path| path.file_name().is_some_and(|name| name == stagecoach_api::job::TOKEN_CACHE);
+    // these folders contain files such as metrics.jsonl, which are not texts to train on
     let is_excluded = |path: &Path| is_cache(path) || is_job(path) || is_model(path);
     let mut texts = Texts::default();
     if workspace.join(CORPUS).is_dir() {
@@ -159,7 +159,8 @@ fn name_of(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().to_lowercase().replace(['_', '.', ' '], "-")
 }
 
-/// Validates a job as `run` does, and plans it. Returns the sum of the peak bytes of all stages.
+/// Validates a job as `stagecoach run` does, and plans it. Returns the sum of the planned peak memory of all stages, in
+/// bytes.
 fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, StageError> {
     let job =
         stagecoach_api::parse(text, &file.display().to_string()).map_err(|e| StageError::invalid(e.to_string()))?;

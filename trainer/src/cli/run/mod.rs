@@ -39,7 +39,7 @@ pub(super) struct RunCommand {
     port: PagePort,
 }
 
-/// The error because of which a job could not run.
+/// The error that prevents a job from running.
 #[derive(Debug, thiserror::Error)]
 enum RunError {
     /// The job is invalid.
@@ -146,7 +146,7 @@ impl RunCommand {
     }
 }
 
-/// Describes the step from which a job with more steps continues.
+/// Describes where training continues if the job has more steps than its last run trained.
 fn where_it_continues(folder: &JobFolder) -> Result<String, FolderError> {
     Ok(match list(&folder.volume())?.steps.first() {
         Some(step) => format!("training continues from its newest checkpoint, of step {step}"),
@@ -185,7 +185,8 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
     let config = LaunchConfig { job, workspace, folder, executable: &executable, count_gpus: driver_devices };
     let outcome = supervise(config, &mut state, &mut display);
     drop(display);
-    // without a trained step the old files are restored: the stages refused the job, or a signal stopped them early
+    // If this run has trained no step, the files of the previous run are restored. Either the stages refused the job,
+    // or a signal stopped them early.
     if !matches!(outcome, Ok(RunOutcome::Complete(_))) && trained_steps(folder) == trained {
         previous.restore()?;
     }

@@ -1,4 +1,4 @@
-//! The output of `stagecoach run` at the end of a run: its results, or the reason of its failure.
+//! The output of `stagecoach run` at the end of a run: its results, or the reason for its failure.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(super) fn failure_reason(state: &JobState) -> String {
 }
 
 /// Whether the job has fewer steps than the run trained. Returns false for a length in epochs, because only the stages
-/// know its number of steps.
+/// know the number of steps in an epoch.
 pub(super) fn is_shorter(job: &PipelineJob, summary: &RunSummary) -> bool {
     let length = job.spec.training.as_ref().and_then(|training| training.length());
     matches!(length, Some(TrainingLength::Steps(steps)) if steps < summary.steps)
@@ -86,9 +86,9 @@ pub(super) fn print_results(
 }
 
 /// Prints a sample of text, which this process generates on the CPU. With a larger model the sample has fewer tokens,
-/// so that it takes seconds. For a model that is too large, prints the command for a sample.
+/// so that it takes seconds. If the model is too large, prints the command that generates a sample.
 fn print_sample(model: &Path) -> anyhow::Result<()> {
-    /// The number of generated tokens times the number of parameters.
+    /// The maximum product of the number of generated tokens and the number of parameters.
     const WORK: u64 = 4_000_000_000;
     const FEWEST_TOKENS: u64 = 16;
     let usual = GenerationConfig::default();

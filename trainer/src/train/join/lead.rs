@@ -20,7 +20,7 @@ use crate::train::recover::carry_over::{CarryOver, LastGroup};
 use crate::train::serve_page;
 use crate::train::setup::resume::{acquire_fence, check_folder};
 
-/// A group that this stage leads, with a released plan.
+/// A group that this stage leads, after the stage has released the plan to the members.
 pub(in crate::train) struct LeaderSession {
     /// The coordinator, which must outlive the members.
     pub(in crate::train) coordinator: Coordinator,
@@ -50,8 +50,9 @@ enum LeadDecision {
 
 /// Decides whether this stage leads the next group. Rank 0 leads if the job needs all replicas. If a replica may be
 /// missing, the leader of the last group also leads the next one, even after a restart of the leader's process, unless
-/// another stage has succeeded this leader. Stage 0 of the second replica succeeds the leader if it observes that the
-/// leader's process has ended. The volume records the last leader. A stage that can't read this record does not lead.
+/// another stage has succeeded that leader. Stage 0 of the second replica succeeds the leader if this stage observes
+/// that the leader's process has ended. The volume records the last leader. A stage that can't read this record does
+/// not lead.
 ///
 /// # Errors
 /// If a newer attempt has begun, or the volume can't be read.
@@ -66,8 +67,8 @@ pub(in crate::train) fn claim_lead(
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
         return Ok((rank == 0).then_some(LeadClaim { after: None }));
     }
-    // A stage that was a member, but not the leader, of the last group claims nothing: after a suspension of its
-    // process, a replacement may have taken its rank.
+    // A stage that was a member of the last group, but not its leader, does not claim the lead: if its process was
+    // suspended, a replacement may have taken its rank.
     if last_group.epoch.is_some() && last_group.fence.is_none() && leaderless.is_none() {
         return Ok(None);
     }
@@ -110,7 +111,7 @@ fn decide(
         return Ok(decision);
     }
     // A stage that acquires a fence publishes soon afterwards that it leads. A stage that has not published in time has
-    // ended: the previous leader leads.
+    // ended, and the leader before that stage leads.
     let before = finder.leader_before().unwrap_or(0);
     let claim = LeadClaim { after: last.map(|last| last.epoch) };
     Ok(if before == rank { LeadDecision::Lead(claim) } else { LeadDecision::Join })
@@ -195,7 +196,7 @@ fn begin(
     }
 }
 
-/// Plans for all stages while they join, and again if the group has fewer members.
+/// Plans for all stages of the job while they join. Plans again if only some of them have joined.
 fn plan_for_members(
     context: &StageContext,
     fence: &Fence,

@@ -43,7 +43,7 @@ pub(in crate::train) struct Assignment {
     pub(in crate::train) verified: VerifiedPlan,
     /// The listener to which other stages connect their links.
     pub(in crate::train) listener: TcpListener,
-    /// The damaged checkpoints; empty except on the leader.
+    /// The damaged checkpoints that planning found; empty except on the leader.
     pub(in crate::train) damage: Vec<Damage>,
 }
 
@@ -58,11 +58,11 @@ pub(in crate::train) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
     }
 }
 
-/// Joins the next group, which its leader begins. Returns `None` if the leader's process has ended and this stage leads
-/// the following group. The member calls `on_failure` once if the group fails later.
+/// Joins the next group, or begins it if this stage leads it. Returns `None` if the leader's process has ended and this
+/// stage leads the following group. The member calls `on_failure` once if the group fails later.
 ///
 /// # Errors
-/// If no group is released in time, or the group refuses this stage.
+/// If no leader releases a plan in time, or the group refuses this stage.
 pub(in crate::train) fn join_group(
     context: &StageContext,
     carry_over: &mut CarryOver,
@@ -89,7 +89,7 @@ pub(in crate::train) fn join_group(
         }
     };
     monitor.set_activity("joining the group");
-    // the leader uses its address without a search, even if a newer group has begun
+    // the leader uses its own address without a search, even if a newer group has begun
     let find = || own.clone().map_or_else(|| finder.find(), Ok);
     let mut last = String::new();
     let on_preparing = |what: &str| {
@@ -103,7 +103,7 @@ pub(in crate::train) fn join_group(
             tracing::warn!("{error}");
             let last_group = &mut carry_over.last_group;
             (last_group.epoch, last_group.group_to_succeed) = (Some(group), Some(group));
-            // for a group without this stage, the hellos of the members report the lost ranks
+            // if this stage is not a member of the group, the hellos of the members report the lost ranks
             last_group.lost_ranks = last_group.lost_ranks.take().filter(|_| is_member);
             if let (Some(lost), Some(leader)) = (&mut last_group.lost_ranks, last_group.leads_after) {
                 lost.push(leader as usize);

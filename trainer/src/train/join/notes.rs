@@ -55,8 +55,8 @@ pub(super) fn length_notes(config: &JobConfig, training_sequences: Option<u64>) 
     notes
 }
 
-/// Returns the number of steps, and messages about the epochs of the sources. Training ends early if a source that
-/// stops is exhausted.
+/// Returns the number of steps, and messages about the epochs of the sources. Training ends early if a source with
+/// `onExhausted: Stop` is exhausted.
 pub(super) fn mixture_length(config: &JobConfig, dataset: &Dataset) -> (u64, Vec<String>) {
     let (steps, batch) = (config.steps(dataset.training_sequences()), u64::from(config.training.global_batch_size));
     let Some(sources) = &config.data.sources else { return (steps, Vec::new()) };

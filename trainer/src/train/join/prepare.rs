@@ -1,4 +1,4 @@
-//! The work of stage 0 before the group forms: tokenisation, then the plan.
+//! The work of the leader before the group forms: the leader tokenises the corpus, and then plans.
 
 use std::sync::mpsc;
 use std::thread;
@@ -61,7 +61,7 @@ fn prepare_corpus(
         let data_config = data_config; // the drop of this value ends the other thread
         let mut shown: Option<(&str, Instant)> = None;
         let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
-            // the closure reports less often than `prepare`, which calls it for every piece of text
+            // `prepare` calls this closure for every piece of text, which is too often for a report
             let due = shown.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() > REPORT_INTERVAL);
             if !due && progress.bytes_done < progress.bytes_total {
                 return;
@@ -160,8 +160,8 @@ fn planned_set(set: HeldOutSet) -> PlannedSet {
     PlannedSet { name, counts, layouts: plan.layouts, target_count: plan.target_count }
 }
 
-/// Checks the space like [`check_space`], unless the stages may have a memory checkpoint. Training can resume from a
-/// memory checkpoint without a checkpoint on the volume.
+/// Checks with [`check_space`] that the volume has room for the first checkpoint. Skips the check if the stages may
+/// have a memory checkpoint, because training can resume from it without a checkpoint on the volume.
 fn check_room_for_first_checkpoint(context: &StageContext, architecture: &dyn Architecture) -> Result<(), StageError> {
     let StageContext { env, config, volume, monitor, .. } = *context;
     let is_first_group = env.incarnation == 0 && monitor.step().is_none();

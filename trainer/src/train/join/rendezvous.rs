@@ -11,15 +11,15 @@ use stagecoach_checkpoint::{
 };
 use stagecoach_group::{GroupSecret, NotFound, Rendezvous, answers};
 
-/// The time to wait until a stage that has acquired a fence publishes that it leads.
+/// The time within which a stage that has acquired a fence must publish that it leads.
 pub(in crate::train) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The prefix of the published name.
+/// The prefix of the name of the file that the leader publishes in the folder of its fence.
 const PREFIX: &str = "rendezvous,";
 
-/// Returns the name that the leader publishes. Its fields are separated by commas: the version of the control protocol,
-/// a hash of the job's UID, the attempt, the rank, the address and the key. In the address, `_` replaces `:`, because
-/// every file system accepts `_`.
+/// Returns the name of the file that the leader publishes. The fields of the name are separated by commas: the version
+/// of the control protocol, a hash of the job's UID, the attempt, the rank, the address and the key. In the address,
+/// `_` replaces `:`, because every file system accepts `_`.
 pub(in crate::train) fn encode_endpoint(env: &StageEnv, at: &Rendezvous) -> String {
     let Rendezvous { address, protocol_version, secret, .. } = at;
     let (job, address) = (job_hash(env), address.replace(':', "_"));
@@ -69,8 +69,8 @@ pub(in crate::train) struct RendezvousWatcher<'a> {
 }
 
 impl<'a> RendezvousWatcher<'a> {
-    /// Creates a finder for a newer group than `over`, the last group of this stage. `succeeds` is the rank that this
-    /// stage succeeds as leader if the process of that rank ends.
+    /// Creates a watcher that finds a newer group than `over`, the last group of this stage. `succeeds` is the rank
+    /// that this stage succeeds as leader if the process of that rank ends.
     pub(in crate::train) fn new(
         volume: &'a dyn Volume,
         env: &'a StageEnv,
@@ -152,12 +152,12 @@ impl<'a> RendezvousWatcher<'a> {
     }
 }
 
-/// Returns the newest fence, and the name that its group has published.
+/// Returns the newest fence, and the name of the file that its group has published, if there is one.
 fn newest(volume: &dyn Volume) -> Result<Option<(u64, Option<String>)>, NotFound> {
     newest_published(volume, PREFIX).map_err(|error| NotFound::NotReady(error.to_string()))
 }
 
-/// The fields that a group publishes.
+/// The fields in the name of the file that a group publishes.
 struct Published {
     /// The hash of the job, see [`job_hash`].
     job: String,
@@ -211,7 +211,7 @@ mod tests {
         let mut published = Vec::new();
         for (attempt, address) in [(3, "10.0.0.7:1234"), (4, "[fd00::7]:1234")] {
             let fence = Fence::acquire(&volume).unwrap();
-            // the finder does not find the older group
+            // the finder does not return the older group while the holder of the newest fence has published nothing
             not_yet("a", 3, "no group has begun in");
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new(address.into(), secret);
@@ -239,7 +239,7 @@ mod tests {
         assert!(error.contains("a newer group took fence 2") && !error.contains("rendezvous"), "{error}");
         Fence::acquire(&volume).unwrap().publish(&volume, "rendezvous,4,of,another,version").unwrap();
         not_yet("a", 4, "group 3 is of another version");
-        // this group has begun since the first search
+        // this group has begun since `other_job` searched for the first time
         Fence::acquire(&volume).unwrap().publish(&volume, &published[1].1).unwrap();
         assert_eq!(other_job.find(), Err(NotFound::Superseded("another job of this name".to_owned())));
     }

@@ -1,5 +1,5 @@
-//! The removal of the files that fenced-off groups left on the volume. It runs concurrently with training, because the
-//! files may have many gigabytes and nothing depends on their removal.
+//! The removal of the files that older groups, which have lost the fence, left on the volume. The removal runs
+//! concurrently with training, because the files may be many gigabytes large and nothing depends on their removal.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -9,8 +9,8 @@ use stagecoach_checkpoint::{Volume, remove_stale_fences};
 
 use crate::train::context::StageContext;
 
-/// The removals of a stage 0 in all its groups. A process that must exit does not wait for them, because the next
-/// process removes the remaining files.
+/// The removals of stale files by the process of a stage 0, in all its groups. A process that must exit does not wait
+/// for the removals, because the next process removes the remaining files.
 pub(in crate::train) struct StaleFenceRemoval {
     volume: Arc<dyn Volume>,
     thread: Mutex<Option<JoinHandle<()>>>,

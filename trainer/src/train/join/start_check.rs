@@ -9,7 +9,7 @@ use stagecoach_planner::{JobConfig, plan_pipeline};
 
 use crate::train::join::initial_model::resolve_initial_weights;
 
-/// The bytes of a parameter in a checkpoint: its weight and both moments, as F32.
+/// The bytes of a parameter in a checkpoint: its weight and both moments of AdamW, each as F32.
 const BYTES_PER_PARAMETER: u64 = 12;
 
 /// Checks the paths of the corpus, the tokenizer and the initial weights, the plan, and that a checkpoint fits into the

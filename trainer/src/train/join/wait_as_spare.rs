@@ -47,7 +47,8 @@ pub(in crate::train) fn wait_as_spare(
     Ok(stage_env)
 }
 
-/// Computes a first tensor, because a CUDA context and its libraries take seconds to load.
+/// Computes a product on the device, because the first use loads the CUDA context and its libraries, which takes
+/// seconds.
 fn warm_up(device: Device) {
     let one = Tensor::ones([8, 8], (Kind::Float, device));
     let _ = one.matmul(&one).double_value(&[0, 0]);

@@ -18,7 +18,7 @@ pub(in crate::train) struct CarryOver {
     pub(in crate::train) tensors: CarriedTensors,
     /// Whether the stage serves the job's page; only on a stage that has led a group.
     pub(in crate::train) serves_page: bool,
-    /// Whether the stage has reported that a faster carrier is missing; only on a stage that has led a group.
+    /// Whether the stage has reported that a faster transport is missing; only on a stage that has led a group.
     pub(in crate::train) reported_missing_transports: bool,
 }
 
@@ -32,9 +32,9 @@ pub(in crate::train) struct LastGroup {
     /// The ranks that are lost and have not returned. The next group does not wait for them if it may train without a
     /// replica. `None` before the first group.
     pub(in crate::train) lost_ranks: Option<Vec<usize>>,
-    /// The leader of the group, if this stage succeeds the leader when the leader's process ends.
+    /// The rank of the group's leader, if this stage is to succeed it when the leader's process ends.
     pub(in crate::train) leads_after: Option<u32>,
-    /// The group whose leader's process has ended. This stage leads the next group instead.
+    /// The group whose leader's process has ended, if this stage succeeds that leader and leads the next group.
     pub(in crate::train) group_to_succeed: Option<u64>,
 }
 
@@ -104,7 +104,8 @@ impl CarriedTensors {
         }
     }
 
-    /// Takes the last group's stage for its memory. The values of its tensors are unspecified.
+    /// Takes the last group's stage, so that the next group reuses its memory. The values of its tensors are
+    /// unspecified.
     ///
     /// # Errors
     /// If the GPU's driver fails.

@@ -16,11 +16,11 @@ use crate::train::context::StageContext;
 /// Handles the failure of one group, on the thread that receives the group's messages.
 pub(in crate::train) struct FailureHandler {
     monitor: StageMonitor,
-    /// Ends the stage's waits on its links.
+    /// The interrupt that ends the stage's waits on its links.
     interrupt: Interrupt,
     /// The time for which the stages wait for the next group; `None` if the loss of one stage ends all stages.
     reform_timeout: Option<Duration>,
-    /// The incarnation of each rank, once the roster is known.
+    /// The incarnation of each rank; unset until the roster is known.
     incarnations: OnceLock<Vec<Option<u32>>>,
     /// The failure that ended the group.
     failure: OnceLock<GroupFailure>,
@@ -91,8 +91,8 @@ impl FailureHandler {
         });
     }
 
-    /// Exits with the failure of the group if this stage has not returned to the rendezvous in time, because its thread
-    /// hangs.
+    /// Starts a thread that exits the process with the failure of the group if this stage does not return to the
+    /// rendezvous within `timeout`, because its main thread hangs.
     fn exit_unless_unwound(&self, unwound: Receiver<()>, timeout: Duration, failure: GroupFailure) {
         let monitor = self.monitor.clone();
         let watch = move || {

@@ -1,8 +1,8 @@
-//! The error message of a stage that is out of memory.
+//! The error message of a stage that has run out of memory.
 
 use indicatif::HumanBytes;
 
-/// Explains the end of a thread that panicked with `message` because memory ran out: the request, the plan's memory for
+/// Explains a panic with `message` if memory ran out: names the failed allocation, the memory that the plan has for
 /// this stage, and the remedy. Returns `None` for any other message.
 pub(in crate::train) fn explain(message: &str, planned_bytes: Option<u64>) -> Option<String> {
     let found = message.find("out of memory")?;

@@ -11,7 +11,7 @@ const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
 /// The data that decides whether a step can finish in time.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::train) struct DrainEstimate {
-    /// The time after the request within which the stage must save the checkpoint.
+    /// The time after the stop request within which the stage must save the checkpoint.
     pub(in crate::train) timeout: Duration,
     /// The time at which the step began.
     pub(in crate::train) step_started: Instant,
@@ -23,15 +23,16 @@ pub(in crate::train) struct DrainEstimate {
     pub(in crate::train) is_saving: bool,
 }
 
-/// Returns the time after the request within which the stage must save the checkpoint, with a grace period of `grace`.
+/// Returns the time after a stop request within which the stage must save the checkpoint, for a grace period of
+/// `grace`.
 pub(in crate::train) fn drain_timeout(grace: Duration) -> Duration {
     grace.mul_f64(SAVE_FRACTION_OF_GRACE)
 }
 
 impl DrainEstimate {
-    /// Returns how the step ends, as seen at `now`. Without a measurement, the estimate is a quarter of the timeout for
-    /// a save, and zero for the remaining part of a step. The step is therefore abandoned when only the time for the
-    /// save is left.
+    /// Returns how the step ends, as seen at `now`. Without measurements, a save is estimated to take a quarter of the
+    /// timeout, and the rest of the step to take no time. An unmeasured step is therefore abandoned when only the
+    /// estimated time of the save is left.
     pub(in crate::train) fn stop(&self, requested_at: Option<Instant>, now: Instant) -> StopRequest {
         let Some(requested_at) = requested_at else { return StopRequest::None };
         let rest = self.step.map_or(Duration::ZERO, |step| step.saturating_sub(now - self.step_started));

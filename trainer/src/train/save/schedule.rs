@@ -1,6 +1,6 @@
-//! The schedule of saves. A save happens asynchronously at a step boundary, or synchronously. At most one save is in
-//! progress. A save that becomes due during another save is deferred to the first boundary at which no stage is
-//! writing.
+//! The schedule of saves. A save starts at a step boundary. It runs on the checkpoint thread, or training waits for it.
+//! At most one save is in progress. A save that becomes due during another save is deferred to the first boundary at
+//! which no stage is writing.
 
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ pub(in crate::train) struct SaveSchedule<'s> {
     final_save_timeout: Duration,
     /// The checkpoint thread, if the job saves asynchronously.
     thread: Option<CheckpointThread>,
-    /// The step of a deferred save.
+    /// The step at which a deferred save became due.
     deferred_step: Option<u64>,
     /// The result of the last save, until the metrics record it.
     record: Option<SaveRecord>,
@@ -113,7 +113,7 @@ impl<'s> SaveSchedule<'s> {
     }
 
     /// Saves after step `state.step`, or starts a background save, if the group has decided to save. With `keep`,
-    /// always saves the step, after the save in progress. All ranks pass the same `keep`.
+    /// always saves the step, and first waits for the save in progress. All ranks pass the same `keep`.
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.
@@ -154,8 +154,8 @@ impl<'s> SaveSchedule<'s> {
         Ok(())
     }
 
-    /// Saves at the end of this group's training, and retries until the deadline. `drained` is whether the stage was
-    /// requested to stop.
+    /// Saves at the end of this group's training, and retries until the deadline. `drained` is whether the group ends
+    /// before training does, for example because a stop was requested.
     ///
     /// # Errors
     /// Like [`SaveSchedule::on_step_boundary`]. Also if the save did not succeed in time.
@@ -194,7 +194,7 @@ impl<'s> SaveSchedule<'s> {
         Ok(())
     }
 
-    /// Ends the background saves. Returns the last copy, if there is one.
+    /// Ends the background saves. Returns the last snapshot, if there is one.
     pub(in crate::train) fn into_held(self) -> Option<LastSnapshot> {
         self.thread?.into_held()
     }

@@ -11,7 +11,7 @@ use stagecoach_planner::GENERATION_CONFIG_FILE;
 use crate::train::context::RunningStage;
 use crate::train::leave::LeaveReason;
 
-/// Returns the names and contents of the files. `saved` is the job's last checkpoint.
+/// Returns the names and contents of the small files. `saved` is the job's last checkpoint.
 pub(super) fn small_files(
     running: &RunningStage,
     architecture: &dyn Architecture,

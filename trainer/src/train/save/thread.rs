@@ -19,7 +19,7 @@ use crate::train::leave::LeaveReason;
 use crate::train::monitor::StageMonitor;
 use crate::train::recover::carry_over::LastSnapshot;
 
-/// The main thread's handle of the checkpoint thread.
+/// The main thread's handle to the checkpoint thread.
 pub(in crate::train) struct CheckpointThread {
     requests: Sender<SaveRequest>,
     done: Receiver<SaveDone>,
@@ -84,12 +84,12 @@ impl CheckpointThread {
         Ok(CheckpointThread { requests, done, activity_count, staging, held_step })
     }
 
-    /// Whether the thread is still writing the last copy, by the last call of [`CheckpointThread::poll`].
+    /// Whether the thread was still writing the last copy at the last call of [`CheckpointThread::poll`].
     pub(in crate::train) fn is_writing(&self) -> bool {
         self.staging.is_none()
     }
 
-    /// Copies the tensors of `stage` and starts the thread's write.
+    /// Copies the tensors of `stage` to the staging buffer, and requests the thread to write them.
     pub(in crate::train) fn write(
         &mut self,
         stage: &Stage,

@@ -59,7 +59,7 @@ pub(in crate::train) struct CheckpointWriter<'a> {
 }
 
 impl<'a> CheckpointWriter<'a> {
-    /// Creates the writer of `running`.
+    /// Creates the writer of the stage `running`.
     pub(in crate::train) fn new(
         running: &RunningStage<'a>,
         architecture: &dyn Architecture,
@@ -135,8 +135,8 @@ impl<'a> CheckpointWriter<'a> {
             Err(why) => return Ok(Err(why)),
         }
         let (weights, moments) = (tracked(&snapshot.weights, on_activity), tracked(&snapshot.moments, on_activity));
-        // A stage abandons an unfinished save when the group ends, because no stage waits for the save before the next
-        // group.
+        // A stage abandons an unfinished save when the group ends: the group can't commit the checkpoint any more, and
+        // the stage can't join the next group before the save returns.
         let check_cancelled = || match self.member.wait_for_failure(Duration::ZERO) {
             Some(_) => Err(io::Error::other("the group is over")),
             None => Ok(()),
@@ -211,13 +211,14 @@ impl<'a> CheckpointWriter<'a> {
         self.emit(&TrainingEvent::Note { message });
     }
 
-    /// Removes obsolete files to free space for the next save: older checkpoints after a commit, and the unfinished
-    /// files of a failed save. A failure is reported and otherwise ignored, but a lost fence ends the stage.
+    /// Removes obsolete files to free space for the next save: after a commit, the checkpoints that the retention
+    /// policy does not keep; after a failed save, its unfinished files. A failure is reported and otherwise ignored,
+    /// but a lost fence ends the stage.
     fn remove_obsolete(&self, step: u64, best: Option<BestEvaluation>, saved: bool) -> Result<(), LeaveReason> {
         let fence = &self.plan.fence;
         let JobConfig { job, training, .. } = self.context.config;
         let spec = &job.spec.checkpoint;
-        // an audit may later find that the newest checkpoint is wrong
+        // an audit may later set the newest checkpoint aside, and training then resumes from the checkpoint before it
         let is_set_aside = training.audit.is_some_and(|audit| audit.on_difference == OnDifference::Restart);
         let keep_last = if is_set_aside { spec.keep_last.max(2) } else { spec.keep_last } as usize;
         let best = best.filter(|_| self.context.config.keeps_best()).map(|best| best.step);
@@ -269,7 +270,7 @@ impl<'a> CheckpointWriter<'a> {
     }
 }
 
-/// Returns the CPU time of this thread, without writeback.
+/// Returns the CPU time of this thread. The time does not include the kernel's writeback of the written pages.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

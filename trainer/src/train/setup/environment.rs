@@ -8,8 +8,8 @@ use stagecoach_planner::{TrainerState, environment_differences};
 use crate::train::collective::{all_gather, topic};
 use crate::train::leave::LeaveReason;
 
-/// Compares the environment of a checkpoint with this one, and records a difference in `state`, the checkpoint's state.
-/// Returns a message for the user.
+/// Compares `before`, the environment of a checkpoint, with `now`, the environment of this stage. Records each
+/// difference in `state`, the trainer state of the checkpoint. Returns a message for the user.
 pub(in crate::train) fn compare_with_checkpoint(
     state: &mut TrainerState,
     before: &Value,

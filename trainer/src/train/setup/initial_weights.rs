@@ -16,7 +16,8 @@ use crate::train::collective::{all_gather, topic};
 use crate::train::context::StageContext;
 use crate::train::leave::LeaveReason;
 
-/// Loads weights from a model directory. Damage in a model directory is an error.
+/// Loads weights from a model directory. Converts damage into [`CheckpointError::Content`], because the stages answer
+/// damage to a checkpoint by loading an older checkpoint, and a model directory has no older one.
 pub(in crate::train) fn load_initial_weights<T>(
     folder: &Path,
     load: impl FnOnce(InitialWeights) -> Result<T, CheckpointError>,
@@ -51,7 +52,7 @@ pub(in crate::train) fn load_frozen_weights(
         stage.frozen_hashes = Some(load_initial_weights(&folder, load)?);
     }
     let all: Vec<Option<Vec<TensorHash>>> = all_gather(member, topic::FROZEN, &stage.frozen_hashes)?;
-    // stages of several replicas, and both ends of a shared weight, have the same tensors
+    // the replicas of a stage have the same tensors, and so do the two stages that share a tied weight
     let distinct: BTreeSet<TensorHash> = all.into_iter().flatten().flatten().collect();
     let names: BTreeSet<&str> = distinct.iter().map(TensorHash::name).collect();
     if names.len() < distinct.len() {

@@ -62,7 +62,7 @@ impl<'a> GroupSetup<'a> {
     /// Returns the configuration from which the stage is built.
     pub(in crate::train) fn stage_config(&self, plan: &Plan) -> StageConfig<'a> {
         let StageContext { config, device, .. } = *self.context;
-        // if a checkpoint is damaged, the stages load an older checkpoint, and never fresh weights
+        // a stage that resumes needs no seed: if its checkpoint is damaged, it loads an older one, never fresh weights
         let is_fresh =
             plan.trainer_state.step == 0 && (plan.initial_weights.is_none() || config.training.lora.is_some());
         StageConfig {
@@ -78,8 +78,8 @@ impl<'a> GroupSetup<'a> {
         }
     }
 
-    /// Builds the stage, and the dump of a replay that has one. Reuses the memory of the last group's stage if that
-    /// stage had the same tensors and this group loads all of them.
+    /// Builds the stage, and the dump of tensors if a replay requests one. Reuses the memory of the last group's stage
+    /// if that stage had the same tensors and this group loads all of them.
     pub(in crate::train) fn build_stage(
         &self,
         config: &StageConfig,
@@ -135,7 +135,7 @@ impl<'a> GroupSetup<'a> {
         opened.map_err(|error| link_failure(self.member, error))
     }
 
-    /// Reports the faster carriers that links lack. Only the leader reports them, and only once.
+    /// Reports the faster transports that links can't use. Only the leader reports them, and only once.
     pub(in crate::train) fn report_missing_transports(
         &self,
         links: &Links,

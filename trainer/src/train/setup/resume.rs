@@ -55,11 +55,12 @@ pub(in crate::train) fn acquire_fence(
 /// Refuses a folder of another job before this stage acquires its fence, which would end the other job's group. The
 /// check fails if the leader of another job's group answers, or if the newest checkpoint has another identity. The
 /// comparison skips the parts of the identity that depend on the corpus, because the corpus is not read yet. Returns
-/// the newest fence at the time of the check. A stage that acquires exactly the next fence has checked the current
-/// content.
+/// the newest fence at the time of the check. If a stage then acquires exactly the next fence, no other group has begun
+/// in the folder since the check.
 ///
 /// # Errors
-/// `InvalidConfig`, with the other job or the fields that differ. Also if the volume fails.
+/// Returns `InvalidConfig` with the name of the other job or the fields that differ, or another error if the volume
+/// fails.
 pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -> Result<u64, LeaveReason> {
     let StageContext { config, volume, .. } = *context;
     let seen = newest_fence(volume)?;
@@ -181,8 +182,9 @@ pub(in crate::train) fn quarantine_from(
     Ok(quarantined.iter().map(ToString::to_string).collect())
 }
 
-/// Checks, as stage 0 does, whether the learning rate of this job can continue on `volume`. The launcher calls this
-/// before it changes anything. This function ignores all other problems of the volume, because stage 0 reports them.
+/// Checks, as stage 0 does, whether the learning rate of this job can continue from the newest checkpoint on `volume`.
+/// The launcher calls this before it changes anything. This function ignores all other problems of the volume, because
+/// stage 0 reports them.
 ///
 /// # Errors
 /// If the learning rate can't continue as the job specifies.
@@ -190,7 +192,7 @@ pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result
     let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
         return Ok(());
     };
-    // the identity of a streamed job has no such number, and the job's length is in steps
+    // a job that streams its corpus records no number of sequences, and specifies its length in steps
     let sequences = checkpoint.manifest().metadata.identity["data"]["trainingSequences"].as_u64();
     match read_trainer_state(&checkpoint) {
         Ok(mut trainer_state) => config.fix_decay(&mut trainer_state, config.steps(sequences)).map(drop),

@@ -1,5 +1,5 @@
-//! The report that links are slower than possible because a carrier is missing: shared memory within a host, or NCCL
-//! between GPUs.
+//! The report that links are slower than they could be, because they can't use a faster carrier than TCP. The carriers
+//! are shared memory within a host, and NCCL between GPUs.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{Member, Roster};
@@ -9,7 +9,7 @@ use crate::train::collective::{all_gather, topic};
 use crate::train::context::StageContext;
 use crate::train::leave::LeaveReason;
 
-/// The reasons why a stage lacks a carrier.
+/// For each carrier, the reason why the links of a stage can't use it; `None` if no link lacks the carrier.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct MissingCarriers {
     shared_memory: Option<String>,
@@ -28,7 +28,7 @@ pub(in crate::train) fn missing(
 ) -> Result<Vec<String>, LeaveReason> {
     let rank = context.group_rank;
     let host = |rank: usize| roster.members.get(rank).map(|hello| &hello.host);
-    // a ring can't connect two hosts, so it is not missing between them
+    // a ring buffer in shared memory can't connect two hosts, so links between hosts do not lack one
     let ring = links.without_ring.iter().find(|(link, _)| host(link.to) == host(rank)).map(|(_, why)| why.clone());
     let own = MissingCarriers { shared_memory: ring, nccl: links.without_nccl.clone() };
     Ok(sentences(&all_gather(member, topic::CARRIERS, &own)?))

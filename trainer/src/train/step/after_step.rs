@@ -42,8 +42,8 @@ impl TrainingLoop<'_, '_, '_> {
         sent.map_err(|error| link_failure(self.running.member, error))
     }
 
-    /// Returns the record of a finished step, with the measurements since the last record. The times of the next step
-    /// count from the verdict.
+    /// Returns the record of a finished step, with the measurements since the last record. The time of the next step is
+    /// measured from `decided_at`, the time of the verdict.
     pub(in crate::train) fn record(&mut self, begun: &StepStart, verdict: &Verdict, decided_at: Instant) -> StepRecord {
         let memory_checkpoint = self.memory.as_mut().map(|memory| {
             memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
@@ -69,8 +69,8 @@ impl TrainingLoop<'_, '_, '_> {
         }
     }
 
-    /// Evaluates the held-out sequences, if the evaluation is due and no stop is requested. If an evaluation is due and
-    /// was not computed, `evaluation_due` stays set.
+    /// Evaluates the held-out sequences, if the evaluation is due and no stop is requested. If the evaluation is due
+    /// but was not computed, `evaluation_due` stays set in the trainer state.
     pub(in crate::train) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<EvaluationRecord>, LeaveReason> {
         let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
         let has_held_out = !self.running.verified.evaluation.is_empty();
@@ -84,9 +84,9 @@ impl TrainingLoop<'_, '_, '_> {
         Ok(losses.map(|losses| self.state.record_evaluation(losses)))
     }
 
-    /// Takes a memory checkpoint if this step `has_checkpoint`. The record of the step waits until all stages hold the
-    /// copies. After the last step, this call waits for the copies and writes the record. After any other step, the
-    /// next step writes it. Without a checkpoint, this call writes the record.
+    /// Takes a memory checkpoint after this step if `has_checkpoint`. The step's record is then written only when all
+    /// stages hold the copies: after the last step, this call waits for the copies and writes the record; after any
+    /// other step, the next step writes it. Without a memory checkpoint, this call writes the record at once.
     pub(in crate::train) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), LeaveReason> {
         self.is_copying = has_checkpoint;
         let running = &*self.running;

@@ -27,8 +27,8 @@ pub(in crate::train) struct StepAnnouncement {
 
 /// The outcome of [`StepAnnouncement::send`] on stage 0.
 pub(in crate::train) enum Announced {
-    /// Stage 0 has announced the step, or there is no such step. The value is the time of the wait for the data of a
-    /// streamed corpus.
+    /// Stage 0 has announced the step, or there is no such step. The value is the time for which stage 0 waited for the
+    /// data of a streamed corpus.
     Sent(Option<Duration>),
     /// A stop was requested before the data was available.
     Stopping,
@@ -37,8 +37,8 @@ pub(in crate::train) enum Announced {
 }
 
 impl StepAnnouncement {
-    /// Broadcasts the announcement of step `index` (from 0) as soon as the step's data is available. Only stage 0
-    /// sends, and only if there is such a step.
+    /// Broadcasts the announcement of step `index`, counted from 0, as soon as the step's data is available. Only stage
+    /// 0 sends, and only if there is such a step.
     ///
     /// # Errors
     /// If the group has failed.
@@ -53,7 +53,7 @@ impl StepAnnouncement {
                 let failure = || running.member.wait_for_failure(Duration::ZERO);
                 let (activity, read) = (running.member.activity(), Cell::new(0));
                 let keep_waiting = |read_so_far| {
-                    // a source may be slow for longer than the stall timeout
+                    // a slow source may take longer than the stall timeout, so each part that arrives is an activity
                     if read.replace(read_so_far) != read_so_far {
                         activity.set("DATA", None);
                     }

@@ -31,13 +31,13 @@ pub(in crate::train) struct DataLoader {
 pub(in crate::train) struct BatchTensors {
     pub(in crate::train) token_ids: Vec<Tensor>,
     pub(in crate::train) targets: Vec<Tensor>,
-    /// The sources of the rows of each microbatch with targets, in a job with several sources.
+    /// For each microbatch in `targets`, the sources of its rows. Empty in a job with one source.
     pub(in crate::train) rows: Vec<Vec<RowSource>>,
 }
 
 impl DataLoader {
-    /// Opens the token cache if `rank` holds the first or the last chunk. The leader of a group also makes the windows
-    /// of a streamed corpus.
+    /// Opens the token cache if `rank` holds the first or the last chunk. The leader of a group also begins to write
+    /// the windows of a streamed corpus: files of a fixed number of sequences, which it writes ahead of training.
     pub(in crate::train) fn open(
         context: &StageContext,
         plan: &Plan,
@@ -68,8 +68,9 @@ impl DataLoader {
         }))
     }
 
-    /// Waits for the data of step `index` (from 0) while `keep_waiting` returns true. Its argument is a number that
-    /// grows while the sources are read. Returns the duration of the wait, or `None` if the corpus is not streamed.
+    /// Waits for the data of step `index` (from 0) while `keep_waiting` returns true. The argument of `keep_waiting` is
+    /// a number that grows while the sources are read. Returns the duration of the wait, or `None` if the corpus is not
+    /// streamed.
     ///
     /// # Errors
     /// If the data can't be read, or `WaitEnded` if `keep_waiting` returns false.
@@ -127,7 +128,7 @@ impl DataLoader {
     }
 }
 
-/// Returns a receiver that reports waits for remote sources as notes.
+/// Returns a callback that reports waits for remote sources as notes.
 fn waits_as_notes(event_writer: EventWriter) -> OnWait {
     OnWait::without_repetitions(move |sentence| {
         event_writer.emit(&TrainingEvent::Note { message: sentence.to_owned() });

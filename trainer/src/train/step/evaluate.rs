@@ -1,5 +1,5 @@
-//! The evaluation of the held-out sequences, set by set and window by window. Only the tensors of one window, and its
-//! activations between chunks, exist at the same time.
+//! The evaluation of the held-out sequences, set by set and window by window. A window is the microbatches that one
+//! program computes. Only the tensors of one window, and its activations between chunks, exist at the same time.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -18,8 +18,8 @@ use crate::train::step::data_loader::BatchTensors;
 use crate::train::step::running_step::run_programs;
 
 /// Returns the held-out losses, in nats per token, on every rank. The loss is NaN if there are no held-out sequences.
-/// The losses of the microbatches are added in their order, so that the size of a window changes no bit. Returns `None`
-/// if a stage was requested to stop. In that case, all stages end the evaluation at the same window.
+/// The losses of the microbatches are added in their order, so that the bits do not depend on the size of a window.
+/// Returns `None` if a stage was requested to stop. In that case, all stages end the evaluation at the same window.
 pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<HeldOutLosses>, LeaveReason> {
     let Some(whole) = running.verified.evaluation.first() else {
         return Ok(Some(HeldOutLosses { loss: f64::NAN, by_set: BTreeMap::new() }));

@@ -21,8 +21,8 @@ pub(in crate::train) struct MeasuredStep {
 }
 
 impl MeasuredStep {
-    /// Combines the measurements in a verdict. A stage whose number of measured actions differs from `programs` counts
-    /// as idle.
+    /// Combines the measurements of all stages, which the verdict contains. A stage whose number of measured actions
+    /// differs from `programs` counts as idle.
     pub(in crate::train) fn new(verdict: &Verdict, programs: &Programs) -> MeasuredStep {
         let stages: Vec<StepMeasurements> =
             verdict.measurements.iter().map(|numbers| StepMeasurements::from_slice(numbers)).collect();
@@ -46,7 +46,7 @@ impl MeasuredStep {
         }
     }
 
-    /// Returns a share of the step for each stage, from 0 to 1, rounded to four digits.
+    /// Returns for each stage the share that `seconds` has in the step, from 0 to 1, rounded to four digits.
     pub(in crate::train) fn shares(&self, seconds: fn(&RankBreakdown) -> f64) -> Vec<f64> {
         let makespan = self.timeline.makespan.max(f64::MIN_POSITIVE);
         self.breakdown.iter().map(|rank| rounded(seconds(rank) / makespan)).collect()
@@ -58,7 +58,8 @@ impl MeasuredStep {
     }
 }
 
-/// Returns the mean loss of each source over the stages that have the head, added in the order of their ranks.
+/// Returns the mean loss of each source's targets. Adds the sums of the stages that have the head in the order of their
+/// ranks.
 fn source_losses(stages: &[StepMeasurements]) -> Vec<Option<f64>> {
     let mut sums: Vec<(f64, f64)> = Vec::new();
     for stage in stages {

@@ -34,8 +34,8 @@ use crate::train::step::running_step::{RunningStep, run_programs};
 use crate::train::step::step_recorder::StepRecorder;
 
 /// Trains to the end, or until the step after which the group drains. If the group drains, the returned `state.step` is
-/// less than the plan's number of steps, or the last held-out loss is due. Also returns whether the group drained in
-/// order to form again.
+/// less than the plan's number of steps, or the held-out loss of the last step is still due. Also returns whether the
+/// group drained in order to form again.
 pub(in crate::train) fn train<'g>(
     running: &mut RunningStage<'g>,
     architecture: &dyn Architecture,
@@ -96,8 +96,8 @@ pub(in crate::train) fn train<'g>(
     })
 }
 
-/// Sets aside, on the leader, the checkpoints with the wrong result of `step`. All stages wait for the leader. An error
-/// of this function does not replace the reason for the stage's end.
+/// Sets aside, on the leader, the checkpoints with the wrong result of `step`. All stages wait for the leader. Reports
+/// an error only as a message, so that the error does not hide the reason for which the stage ends.
 fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
     if running.context.is_leader() {
         let failed = |error| {
@@ -121,9 +121,10 @@ pub(in crate::train) struct TrainingLoop<'t, 'g, 's> {
     pub(in crate::train) memory: Option<&'t mut MemoryCheckpoints<'g>>,
     /// The audits, if the job has them.
     pub(in crate::train) audits: Option<Audits<'g>>,
-    /// The action before which this stage waited longest in the last step.
+    /// The index of the action before which this stage waited longest in the last step.
     pub(in crate::train) idle_before: Option<usize>,
-    /// The last instant at which the whole group was at the same point.
+    /// The last instant at which all stages were at the same point of training. The times of a step are measured from
+    /// it.
     pub(in crate::train) origin: Instant,
     /// The duration of the last step.
     pub(in crate::train) last_step: Option<Duration>,
@@ -135,11 +136,11 @@ pub(in crate::train) struct TrainingLoop<'t, 'g, 's> {
     pub(in crate::train) regroups: bool,
     /// The step with a wrong result, if the group ends for that reason.
     pub(in crate::train) wrong_step: Option<u64>,
-    /// The time for which the step has waited for the data of the next one, on the leader of a job that streams its
-    /// corpus.
+    /// The time for which the current step has waited for the data of the next step. Measured only on the leader of a
+    /// job that streams its corpus.
     pub(in crate::train) data_wait: Duration,
-    /// The error because of which there is no more data, on the leader. The group drains, and then the leader fails
-    /// with this error.
+    /// The error that prevents the leader from reading more data; `None` on other stages. The group drains, and then
+    /// the leader fails with this error.
     pub(in crate::train) no_data: Option<StageError>,
 }
 
@@ -183,7 +184,8 @@ impl TrainingLoop<'_, '_, '_> {
         }
         self.running.context.monitor.telemetry().group_finished_step(begun.step, begun.at.elapsed());
         let audit = self.end_audit()?;
-        // the verdict implies that every stage has the copies of the previous step
+        // the verdict implies that every stage has the copies of the previous step, so the record of that step may be
+        // written
         self.write_record();
         let config = self.running.context.config;
         self.state.record_step(&verdict, begun.learning_rate, u64::from(config.training.global_batch_size));

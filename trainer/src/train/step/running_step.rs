@@ -33,7 +33,8 @@ impl StepControl for RunningStep<'_, '_> {
         }
     }
 
-    /// Computes the audit and waits for the peer's copy, because the vote promises both.
+    /// Recomputes the audited item, if this stage is its auditor and has not recomputed it yet. Also waits for the copy
+    /// of another stage's state. A stage votes only when both are complete.
     fn before_vote(&mut self) -> Result<(), LinkError> {
         self.when_idle()?;
         self.memory.as_mut().map_or(Ok(()), |memory| memory.wait())

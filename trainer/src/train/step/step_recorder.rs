@@ -18,10 +18,10 @@ use crate::train::step::measured_step::MeasuredStep;
 pub(in crate::train) struct StepRecorder {
     metrics: MetricsFile,
     model_cost: ModelCost,
-    /// The peak of the GPUs, if it is known.
+    /// The peak FLOP/s of the GPUs and the FLOPs of a step; `None` if the record has no MFU.
     utilization: Option<FlopsUtilization>,
     timeline_interval: u64,
-    /// Payload bytes that all stages had sent at the last record.
+    /// The number of payload bytes that all stages had sent at the last record.
     bytes_sent: u64,
 }
 
@@ -109,9 +109,9 @@ impl StepRecorder {
     }
 }
 
-/// Returns the peak of the group's GPUs in a step, if each rank has a separate GPU. Returns `None` if a peak is
-/// unknown, as on CPUs. Also returns `None` for sequences that are not packed or hold whole conversations, because
-/// their lengths differ.
+/// Returns the peak FLOP/s of the group's GPUs and the FLOPs of a step, if each rank has a separate GPU. Returns `None`
+/// if a peak is unknown, as on CPUs. Also returns `None` if the rows of a batch differ in length, because they are not
+/// packed or hold whole conversations.
 fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
     let config = running.context.config;
     if !config.data.packing || config.data.has_conversations() {

@@ -1,14 +1,15 @@
-//! The rule that the fields which determine a job's results can't change once training has begun.
+//! The rule that refuses a change of the fields that determine a job's results, once training has begun.
 
 use super::ValidationRule;
 use crate::job::{ChangeEffect, paths_with};
 
-/// The rule that fields which determine the results stay unchanged once an attempt exists, because a job resumes only a
-/// checkpoint of the same identity. A job that was suspended from the start has no attempt.
+/// Returns the rule that the fields which determine the results stay unchanged once an attempt exists. A job resumes
+/// only from a checkpoint of the same identity, which contains the values of these fields. A job that was suspended
+/// from the start has no attempt, so these fields can still change.
 ///
-/// All these fields share one rule, because the API server runs a rule at the root on every write of the status. Most
-/// of the cost of such a write is reading the object for the rule. A write that changes the status can't change the
-/// spec, so the rule ends early for it.
+/// All these fields share one rule, because the API server evaluates every rule at the root on every write of the
+/// status, and most of the cost of a rule is reading the object. A write that changes the status can't change the spec,
+/// so the first condition of the rule accepts such a write.
 pub(super) fn unchanged() -> ValidationRule {
     const STATUS: &str = "has(self.status) && has(oldSelf.status) && self.status != oldSelf.status";
     const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && \
@@ -60,7 +61,7 @@ const ADDED_STEPS_HAVE_RATE: &str = "has(self.spec.training.learningRate.decaySt
                                      self.spec.training.learningRate.schedule == 'Constant'";
 
 /// The condition that the job gets no more replicas than before, or sets `gradientBlocks`. A job without this field
-/// keeps the number of blocks that its first attempt needed.
+/// keeps the number of gradient blocks that its first attempt needed, and each replica needs at least one block.
 const BLOCKS_ARE_ENOUGH: &str = "(has(self.spec.elastic) ? self.spec.elastic.maxDataParallel : \
                                  self.spec.dataParallel) <= (has(oldSelf.spec.elastic) ? \
                                  oldSelf.spec.elastic.maxDataParallel : oldSelf.spec.dataParallel) || \
@@ -88,7 +89,7 @@ fn same(path: &str) -> String {
     format!("({now}) == ({before}) && (!({now}) || self.spec.{path} == oldSelf.spec.{path})")
 }
 
-/// Returns the condition that `object` has the field `path` of the spec and all objects around the field.
+/// Returns the condition that `object` has the field `path` of the spec and all objects that contain this field.
 fn is_given(object: &str, path: &str) -> String {
     let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
     ends.map(|end| format!("has({object}.spec.{})", &path[..end])).collect::<Vec<_>>().join(" && ")

@@ -1,5 +1,6 @@
-//! Tests that every constraint of the CRD has a row that breaks it: each bound, enum and required field, each object in
-//! which a field's name can be mistyped, each list with keys, and each rule in CEL.
+//! Tests that every constraint of the CRD has a row, a manifest in the tables of `rows` and `generated`, that breaks
+//! the constraint: each bound, enum and required field, each object in which a field's name can be mistyped, each list
+//! with keys, and each rule in CEL.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +78,8 @@ fn every_rule_has_a_row() {
     }
 }
 
-/// A row breaks a constraint of the schema or a rule, or it expects a message that only the API server writes.
+/// Each refused row breaks a constraint of the schema, breaks a rule, or expects a message that only Kubernetes' own
+/// checks write.
 #[test]
 fn every_row_is_about_something_in_the_crd() {
     let (root, rules) = (root(), rules());

@@ -1,4 +1,4 @@
-//! The defaults of the API server equal the defaults in Rust.
+//! Tests that the API server fills in the same defaults as Rust.
 
 use serde_json::{Value, json};
 use stagecoach_api::parse;
@@ -48,8 +48,8 @@ fn filling_in_changes_no_job() {
     }
 }
 
-/// In the template and the status, only the keys of lists have defaults, because the API server can't merge a list
-/// without them.
+/// In the template and the status, only fields that are keys of list items have defaults, because the API server can't
+/// merge items without their keys.
 #[test]
 fn nothing_is_filled_in_where_kubernetes_or_the_operator_decides() {
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The documentation of the fields is complete: each field and rule of the CRD is in it.
+//! Tests that the documentation of the fields contains each field and each rule of the CRD.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Kubernetes' requirements for the form of the CRD, and kubectl's output.
+//! Tests that the CRD has the form that Kubernetes requires, and everything that kubectl shows.
 
 use std::collections::BTreeMap;
 
@@ -180,15 +180,17 @@ fn every_word_is_spelled_as_in_the_types() {
     assert_eq!(found, expected);
 }
 
-/// `full.yaml` has every field of the types, so this test finds a field that only the types or only the schema have.
+/// `full.yaml` has every field of the types, so this test finds each field that exists only in the types or only in the
+/// schema.
 #[test]
 fn the_types_and_the_schema_have_the_same_fields() {
-    // Rust's own serializer writes the names that the types give their fields.
+    // serde writes the fields under the names that the types define.
     let full = stagecoach_api::parse(include_str!("../../jobs/full.yaml"), "full.yaml").unwrap();
     let full = serde_json::to_value(&full).unwrap();
     let mut missing = Vec::new();
     lacking(&root(), &full, "", &mut missing);
-    // the first rule in this list is a rule for exit codes
+    // `lacking` checks only the first item of a list. In full.yaml, the first rule of `podFailurePolicy` has exit
+    // codes.
     let rule = "spec.restart.podFailurePolicy.rules[]";
     let (conditions, reasons) = (format!("{rule}.onPodConditions"), format!("{rule}.onReasons"));
     let not_chosen = [
@@ -214,7 +216,7 @@ fn the_types_and_the_schema_have_the_same_fields() {
     assert_eq!(super::schema::violated_constraints(&root(), &job("full")), []);
 }
 
-/// Adds the fields of a schema that a value does not have to `missing`.
+/// Adds to `missing` the fields of a schema that a value does not have.
 fn lacking(schema: &Value, value: &Value, path: &str, missing: &mut Vec<String>) {
     for (name, below) in properties(schema) {
         let at = under(path, name);

@@ -1,5 +1,6 @@
-//! Rows for the uniform parts of the schema, one for each constraint. These parts are the pod template, which comes
-//! from Kubernetes, the status, which only the operator writes, and the bounds of all other fields of the spec.
+//! Generates rows for the uniform parts of the schema, one for each constraint. A row is a manifest that breaks the
+//! constraint. The uniform parts are the pod template, whose schema comes from Kubernetes; the status, which only the
+//! operator writes; and the bounds of all other fields of the spec.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,8 @@ fn row(manifest: Value, changed: &str, breaks: SchemaConstraint, server: String)
     Row { manifest, changed, parse: None, validate: None, server, why: None, breaks }
 }
 
-/// Returns one row for every bound of the spec outside the template. Its manifest has a value just outside the bound.
+/// Returns one row for every bound of the spec outside the template. The manifest of a row has a value that is just out
+/// of bounds.
 pub(super) fn bounds() -> Vec<Row> {
     let root = schema::root();
     let mut pretrained = job("minimal");

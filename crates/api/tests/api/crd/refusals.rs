@@ -1,5 +1,5 @@
-//! Tests that Rust refuses every row, when it reads the job or in `validate`, unless the row states why Rust accepts
-//! it.
+//! Tests that Rust refuses the manifest of every row, when it reads the manifest or in `validate`, unless the row
+//! states why Rust accepts the manifest.
 
 use serde_json::Value;
 use stagecoach_api::{Problem, parse};
@@ -30,15 +30,16 @@ fn every_row_is_refused_in_rust_with_its_words() {
     }
 }
 
-/// The bounds are written once, in the schema. Reading or validating a job refuses a value out of bounds, and names the
-/// field.
+/// The bounds are written once, in the schema. Rust refuses a value out of bounds when it reads or validates a job, and
+/// names the field.
 #[test]
 fn every_bound_of_the_spec_holds_in_rust() {
     let rows = bounds();
     assert!(rows.len() > 90, "{}", rows.len());
     for Row { manifest, changed, .. } in rows {
         let refused = read(&manifest).unwrap_or_else(|error| vec![error]);
-        // an empty list counts as absent, so the refusal names the rule without the list
+        // An empty list in a rule of `podFailurePolicy` counts as absent, so the refusal names this rule instead of the
+        // list.
         let rule = changed[0].rsplit_once('.').map(|(rule, _)| format!("{rule}: a rule has exactly one"));
         let is_named = |refusal: &String| {
             refusal.contains(&format!("{}: ", changed[0])) || rule.as_ref().is_some_and(|rule| refusal.contains(rule))

@@ -51,7 +51,7 @@ struct Written {
     why: Option<String>,
 }
 
-/// Returns the rows of all three tables. An entry with `each` has one row for each of its fields.
+/// Returns the rows of all three tables. An entry with `each` becomes one row for each field that `each` lists.
 pub(super) fn rows() -> Vec<Row> {
     let tables = [
         include_str!("../../data/refused-by-schema.yaml"),
@@ -62,7 +62,7 @@ pub(super) fn rows() -> Vec<Row> {
     tables.into_iter().flat_map(written).flat_map(|row| expand(&row)).collect()
 }
 
-/// All rows of `transitions.yaml`.
+/// Returns all rows of `transitions.yaml`.
 pub(super) fn transitions() -> Vec<Transition> {
     serde_saphyr::from_str(include_str!("../../data/transitions.yaml")).unwrap()
 }
@@ -131,7 +131,7 @@ pub(super) fn put(root: &mut Value, path: &str, value: Option<Value>) {
     }
 }
 
-/// Whether `text` contains the parts of `words` between ellipses, in their order.
+/// Whether `text` contains, in order, the parts of `words` that ellipses separate.
 pub(super) fn says(text: &str, words: &str) -> bool {
     let mut rest = text;
     words.split('…').map(str::trim).all(|part| match rest.find(part) {

@@ -84,7 +84,7 @@ pub(super) fn demands(schema: &Value) -> Vec<SchemaConstraint> {
     found
 }
 
-/// Returns the constraints that a value breaks, except bounds. A value of another type breaks `type`.
+/// Returns the constraints that a value breaks, except bounds. A value of a wrong type breaks the constraint `type`.
 pub(super) fn violated_constraints(schema: &Value, value: &Value) -> Vec<SchemaConstraint> {
     let mut found = Vec::new();
     check(schema, value, "", &mut found);

@@ -43,8 +43,8 @@ pub struct Format {
 pub(crate) enum Contents {
     /// The whole file is the text of a document.
     PlainText,
-    /// Documents are in a named field, and the corpus hash contains the field's name. `stagecoach init` finds the
-    /// fields of a file with the function.
+    /// Documents are in a named field, and the corpus hash contains the field's name. The function finds the fields of
+    /// a file for `stagecoach init`.
     Fields(FindFields),
     /// Token ids, which need the tokenizer that made them.
     TokenIds,

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use std::sync::LazyLock;
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::of_bytes(&trained()));
-/// A tokenizer with the normalizer and pre-tokenizers of Qwen 2. Its pattern differs from the pattern of Llama 3 only
-/// in the treatment of digits.
+/// A tokenizer with the normalizer of Qwen 2 and the pre-tokenizers of Llama 3. The pattern of Qwen 2 differs from the
+/// pattern of Llama 3 only in the treatment of digits.
 static LLAMA_3: LazyLock<Tokenizer> = LazyLock::new(|| {
     let mut json: serde_json::Value = serde_json::from_slice(&trained()).unwrap();
     json["normalizer"] = serde_json::json!({"type": "NFC"});
@@ -63,7 +63,8 @@ fn splits_before_the_last_white_space_that_follows_something() {
     assert_eq!(last("one two\u{2581} three"), Some(3));
 }
 
-/// A tokenizer with the pre-tokenizer of SentencePiece's BPE models.
+/// Returns the definition of a tokenizer with the pre-tokenizer of SentencePiece's BPE models. `changes` are values by
+/// the JSON pointers of the values that they replace.
 fn of_sentence_piece(changes: serde_json::Value) -> serde_json::Value {
     let words =
         ["\u{2581}the", "\u{2581}cat", "'s", "\u{2581}\u{2581}\u{2581}\u{2581}", "\n\n", "\u{2581}e\u{301}", "12"];
@@ -103,7 +104,7 @@ fn of_sentence_piece(changes: serde_json::Value) -> serde_json::Value {
     definition
 }
 
-/// The tokenizers of SentencePiece that may be split, each in the form of an exported model.
+/// Tokenizers of SentencePiece whose texts may be split, each in the form of an exported model.
 static SENTENCE_PIECE: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
     let spaces = serde_json::json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
     let mut changes = vec![

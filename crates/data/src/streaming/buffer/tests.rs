@@ -9,7 +9,7 @@ use crate::mapped::tests::files;
 use crate::sequences::Sequences;
 use crate::stream::TokenStream;
 
-/// The tokens of a sequence with the target of its last input, and the starts of documents among its targets.
+/// The tokens of a sequence, including the target of its last input, and the starts of documents among its targets.
 type SequenceTokens = (Vec<u32>, Vec<u64>);
 
 fn sequences(ids: &[u32], starts: &[u64], size: WindowSize) -> Vec<SequenceTokens> {
@@ -35,10 +35,10 @@ fn windows(pieces: &Pieces, size: WindowSize, start: StreamPosition) -> Vec<Wind
     for (number, &(tokens, ends, resumes)) in pieces.iter().enumerate() {
         let ids: Vec<u32> = (next_id..next_id + tokens as u32).collect();
         next_id += tokens as u32;
-        // a read position of this test has the number of the next piece as its offset
         if is_start {
             document = DocumentId { file: 0, record: number as u64 };
         }
+        // a read position of this test has the number of the next piece as its offset
         if number as u64 >= start.read.offset {
             buffer.push(document, &ids, is_start, ends);
             windows.extend(std::iter::from_fn(|| buffer.take_window()));

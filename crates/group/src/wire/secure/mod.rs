@@ -42,7 +42,7 @@ impl GroupSecret {
     /// Generates a new key for the group of `epoch`.
     ///
     /// # Errors
-    /// If the operating system has no random numbers.
+    /// Returns an error if the operating system can't provide random numbers.
     pub fn generate(epoch: u64) -> io::Result<GroupSecret> {
         let mut key = [0; KEY_BYTES];
         getrandom::fill(&mut key)?;
@@ -75,8 +75,8 @@ impl GroupSecret {
         Builder::new(PROTOCOL.parse()?).psk(0, &self.key)?.prologue(prologue)
     }
 
-    /// Returns the prologue on which both sides must agree. The handshake fails if the peer uses another kind of
-    /// connection or another group.
+    /// Returns the prologue on which both sides must agree. The handshake fails if the peer expects another kind of
+    /// connection or belongs to another group.
     fn prologue(&self, purpose: &str) -> Vec<u8> {
         [purpose.as_bytes(), &self.epoch.to_le_bytes()].concat()
     }
@@ -90,7 +90,7 @@ impl Handshake {
     /// Begins a handshake. The returned message must be sent to the responder.
     ///
     /// # Errors
-    /// If the operating system has no random numbers.
+    /// Returns an error if the operating system can't provide random numbers.
     pub fn begin(secret: &GroupSecret, purpose: &str) -> io::Result<(Handshake, [u8; HANDSHAKE_BYTES])> {
         let mut state = secret.builder(&secret.prologue(purpose)).and_then(Builder::build_initiator).map_err(failed)?;
         let message = write_message(&mut state)?;
@@ -100,7 +100,7 @@ impl Handshake {
     /// Finishes the handshake with the responder's answer.
     ///
     /// # Errors
-    /// `InvalidData` if the responder does not hold the key.
+    /// Returns `InvalidData` if the responder does not hold the key.
     pub fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> io::Result<Session> {
         read_message(&mut self.0, answer)?;
         Session::new(self.0)
@@ -109,7 +109,7 @@ impl Handshake {
     /// Answers a handshake as the responder. Returns the session, and the answer to the initiator's message.
     ///
     /// # Errors
-    /// `InvalidData` if the initiator does not hold the key.
+    /// Returns `InvalidData` if the initiator does not hold the key.
     pub fn respond(
         secret: &GroupSecret,
         purpose: &str,

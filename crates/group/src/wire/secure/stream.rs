@@ -61,7 +61,7 @@ pub struct SecureReader<S> {
 }
 
 impl<S: Read> SecureReader<S> {
-    /// Reads until the record is complete. Returns false if the stream ends before a record.
+    /// Reads until the record is complete. Returns false if the stream ends before the first byte of the record.
     fn receive(&mut self) -> io::Result<bool> {
         loop {
             let end = match *self.record {

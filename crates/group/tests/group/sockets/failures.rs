@@ -75,7 +75,7 @@ fn a_member_that_does_not_read_does_not_block_the_others() {
     const MESSAGES: usize = 60;
     let (_coordinator, stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
     proxy.freeze();
-    // the data exceeds the socket buffers by far
+    // the data is much larger than the socket buffers
     let sent = vec![7; 1 << 20];
     (0..MESSAGES).for_each(|_| stages[0].member.broadcast(1, sent.clone()).unwrap());
     (0..MESSAGES).for_each(|_| assert!(stages[1].member.receive_broadcast(1).unwrap() == sent));

@@ -1,5 +1,5 @@
-//! Foreign programs and attackers on either end of the control port. The only effect on the group is a count of
-//! rejected connections.
+//! Foreign programs and attackers on either end of a control connection. Their only effect on the group is that it
+//! counts the rejected connections.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use stagecoach_group::{
 
 use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, find, form, hello, join_at, secret, timeouts};
 
-/// The prologue of both sides' handshakes.
+/// The prologue that both sides of a control connection use in the handshake.
 const PURPOSE: &str = "stagecoach control";
 
 /// A formed group that counts the connections it rejects.
@@ -115,7 +115,7 @@ fn a_peer_without_the_key_learns_nothing_and_ends_nothing() {
     let begin = |secret: &GroupSecret| {
         [preamble(PROTOCOL_VERSION), Handshake::begin(secret, PURPOSE).unwrap().1.into()].concat()
     };
-    // no handshake, another key, and the key of an older group all get no answer beyond the preamble
+    // clients with an invalid handshake, with another key, or with the key of an older group get only the preamble
     let other_key = GroupSecret::generate(secret().epoch()).unwrap();
     let older = GroupSecret::from_key_hex(secret().epoch() - 1, &secret().key_hex()).unwrap();
     for first in [[preamble(PROTOCOL_VERSION), vec![9; HANDSHAKE_BYTES]].concat(), begin(&other_key), begin(&older)] {

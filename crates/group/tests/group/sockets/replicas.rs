@@ -114,7 +114,7 @@ fn a_group_continues_without_a_lost_replica_and_readmits_it() {
     });
 }
 
-/// The first stage 0 is lost, and so is stage 1 of the other replica. The remaining stages form one replica.
+/// Stage 0 of replica 0 and stage 1 of replica 1 are lost. The remaining stages form one replica.
 #[test]
 fn stages_of_two_replicas_train_led_by_the_second_stage_0() {
     let (coordinator, address) = coordinator_of(2, timeouts(), &[0, 3]);

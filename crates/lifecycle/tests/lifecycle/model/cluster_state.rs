@@ -10,7 +10,7 @@ use super::properties::BrokenInvariant;
 /// The current time, which is constant. When time advances, all other times become older instead, so that states that
 /// differ only by a time shift are equal.
 pub(crate) const NOW: UnixMillis = UnixMillis::from_seconds(10_000);
-/// Ages above this number of seconds are equal. The number exceeds every timeout.
+/// The model does not distinguish ages above this number of seconds. The number exceeds every timeout.
 pub(crate) const HORIZON_SECONDS: u64 = 40;
 
 /// The rank in the name of a pod that was created as a spare. Such a name has the spare's number instead of an
@@ -114,7 +114,7 @@ pub(crate) struct Name {
 /// The shared volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelVolume {
-    /// The stage 0 that took the newest fence, while its process is alive.
+    /// The stage 0 that took the newest fence. `None` after its process has ended.
     pub(crate) holder: Option<Name>,
     /// The attempt and rank that took the newest fence. Used only if replicas may be missing.
     pub(crate) leader: Option<(u64, u32)>,
@@ -194,7 +194,7 @@ pub(crate) struct PastFacts {
     pub(crate) highest: u64,
     /// The highest attempt number that was recorded before the status was lost.
     pub(crate) highest_before_loss: u64,
-    /// The pods in the latest record of created pods.
+    /// The pods of the latest record that says that all pods were created.
     pub(crate) created: Vec<Name>,
     /// The number of counted restarts since a checkpoint was committed.
     pub(crate) counted: u32,

@@ -1,4 +1,4 @@
-//! Small clusters to explore, by their faults.
+//! Small clusters to explore. Each function takes the faults that may happen in the cluster.
 
 use stagecoach_api::contract::Mesh;
 

@@ -1,14 +1,13 @@
 //! Model checking: the tests explore every interleaving of events in a small cluster with the state machine and its
 //! caller.
 //!
-//! The model contains the job object with its resourceVersion; pods with unique names, deleted by UID; nodes that
-//! start, kill and remove the pods; groups that form, commit, drain and lose peers; the volume's fence; and the
-//! operator. The operator reads the job (sometimes a stale version), lists the pods, decides with the real `decide`,
-//! and writes: first the record by compare-and-swap, then one pod at a time. The operator may crash between any two
-//! writes, or after a write whose response it never received. A node may be partitioned: the API then shows its pod
-//! unchanged for ever, while the process continues to run for any time. Time is an event: it advances only to the
-//! operator's wake-up, and only when no other transition is immediate. A terminating process may take any time below
-//! the termination timeout.
+//! The model contains the job object; pods with unique names, deleted by UID; nodes that start, kill and remove the
+//! pods; groups that form, commit, drain and lose peers; the volume's fence; and the operator. The operator reads the
+//! job (sometimes a stale version), lists the pods, decides with the real `decide`, and writes: first the record by
+//! compare-and-swap, then one pod at a time. The operator may crash between any two writes, or after a write whose
+//! response it never received. A node may be partitioned: the API then shows its pod unchanged for ever, while the
+//! process continues to run for any time. Time is an event: it advances only to the operator's wake-up, and only when
+//! no other transition is immediate. A terminating process may take any time below the termination timeout.
 //!
 //! The API guarantees, through the pods' names, that no stage of an attempt runs twice. The volume guarantees that only
 //! the fence's holder commits; the model only shows that the fence is necessary. An older attempt on partitioned nodes
@@ -33,10 +32,10 @@
 //! train beside a newer group.
 //!
 //! The model leaves out reports of lost stages that may be alive; a process's computations, reports and published
-//! progress (a job needs one checkpoint); a second operator beside the first; time between two writes of a plan, or
-//! while an operator starts; gangs, quotas and active deadlines; and pods that are removed by force while they run.
-//! Times are multiples of ten seconds, with timeouts as close together as possible. Exits within the same ten seconds
-//! are simultaneous.
+//! progress (in the model, training is done after one checkpoint); a second operator beside the first; time between two
+//! writes of a plan, or while an operator starts; gangs, quotas and active deadlines; and pods that are removed by
+//! force while they run. Times are multiples of ten seconds, with timeouts as close together as possible. Exits within
+//! the same ten seconds are simultaneous.
 //!
 //! `make test-slow` also explores clusters with more faults. `STAGECOACH_MODEL=all` also explores larger clusters,
 //! which takes minutes and two gigabytes of memory.

@@ -9,7 +9,7 @@ use super::properties::*;
 use super::steps::ClusterModel;
 use super::{assert_invariants, assert_violated_without, explore};
 
-/// Asserts that `invariant` is violated without the guard. All invariants hold with the guard.
+/// Asserts that all invariants hold with the guard, and that `invariant` is violated without the guard.
 fn assert_guard_is_needed(guard: Guard, model: &ClusterModel, invariant: &'static str) {
     assert_invariants(model, &[]);
     assert_violated_without(guard, model, invariant);
@@ -40,7 +40,7 @@ fn every_guard_is_needed() {
     assert_guard_is_needed(Guard::Budget, &failures, BUDGET);
     let replaced = replacing(Faults { failures: 1, ..NONE });
     assert_guard_is_needed(Guard::Incarnations, &replaced, CREATED_ONCE);
-    // the tests above show that the invariants hold with the guards
+    // the tests in the parent module show that the invariants hold with the guards
     let spare = with_spare(Faults { failures: 1, ..NONE });
     let promotions = with_spare(Faults { failures: 2, ..NONE });
     assert_violated_without(Guard::SpareIncarnations, &spare, CLAIMED_ONCE);

@@ -120,7 +120,7 @@ fn no_timeout_counts_the_time_in_which_a_stage_is_gated() {
         let decision = decide(&observed, long_after);
         assert_eq!((&decision.state, decision.wake_at), (&observed.state, None));
         assert!(decision.actions.is_empty());
-        // the timeout starts when the queue removes its scheduling gate
+        // the timeout starts when the queue removes the scheduling gate of the pod
         observed.instances[0] = instance(0, InstanceState::Pending, 1_000_000);
         observed.instances[1] = ready(1);
         assert_eq!(decide(&observed, long_after).wake_at, Some(UnixMillis::from_seconds(1_003_600)));

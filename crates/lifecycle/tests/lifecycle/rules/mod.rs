@@ -1,4 +1,4 @@
-//! Unit tests of `decide`: an observation of an attempt of three stages, and the decision.
+//! Unit tests of `decide`. Most tests pass an observation of an attempt with three stages, and check the decision.
 
 use stagecoach_api::contract::{FailureKind, Mesh};
 use stagecoach_api::job::{BackoffSpec, RestartSpec};

@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, ready, running};
 
-/// Returns the consequence of one stage's failure under these rules in JSON: `FailJob`, `Ignore` or `Count`.
+/// Returns the consequence of one stage's failure, `FailJob`, `Ignore` or `Count`. `rules` are the rules in JSON.
 fn after(failed: StageInstance, rules: &str) -> &'static str {
     let mut observed = running(vec![failed, exited(1, 75, 996), exited(2, 75, 996)]);
     let rules = serde_json::from_str(rules).unwrap();

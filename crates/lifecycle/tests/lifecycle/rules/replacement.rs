@@ -111,7 +111,8 @@ fn the_replacement_is_created_and_what_it_replaces_removed() {
 fn only_what_was_lost_is_created_again() {
     let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
     observed.state = decide(&observed, NOW).state;
-    // another pod is deleted by force before the replacement exists, and its replacement gets a new name too
+    // another pod is deleted by force before the replacement exists, and the replacement of that pod also gets a new
+    // name
     observed.instances = vec![ready(0)];
     let decision = decide(&observed, NOW);
     assert_eq!(decision.state.incarnations, BTreeMap::from([(1, 1), (2, 1)]));
@@ -167,7 +168,7 @@ fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
     observed.progress.lost = lost(0).map(|lost| LostInstance { since: UnixMillis::from_seconds(999), ..lost });
     assert_eq!(replaced(&observed), [0; 0], "it may still exit");
     assert_eq!(decide(&observed, NOW).wake_at, Some(UnixMillis::from_seconds(1001)));
-    // the exit of the stage has more information than the report
+    // the exit of the stage takes precedence over the report of its loss, because the exit has more information
     observed.instances[1] = exited(1, 3, 999);
     assert_eq!(decide(&observed, NOW).state.last_failure.unwrap().exit_code, Some(3));
 }

@@ -1,4 +1,5 @@
-//! A group that may train without some replicas: the job's completion, and the instances that it waits for.
+//! Tests of a group that may train without some replicas: the completion of its job, and the treatment of instances
+//! that are outside the group.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The simulated caller of the state machine. It observes, records and applies, and each of its actions is checked.
+//! The simulated caller of the state machine. It observes the processes, records the decision and applies the actions.
+//! Each of these is checked.
 
 use std::collections::BTreeSet;
 
@@ -168,7 +169,7 @@ impl Simulation {
                 !took_place || process.instance.incarnation != incarnation,
                 "a spare has incarnation {incarnation}"
             );
-            // the fence stops a living process whose stage a spare has become, so such a process does not count
+            // a living process does not count if a spare has taken over its stage, because the fence stops the process
             lives |= process.is_alive() && !took_place && process.instance.incarnation >= known;
         }
         if !exists {

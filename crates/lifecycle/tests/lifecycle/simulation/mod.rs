@@ -186,7 +186,7 @@ fn a_lost_stage_costs_an_attempt_only_where_it_is_not_replaced() {
 
 #[test]
 fn a_spare_takes_a_lost_stages_place() {
-    // as above, with one more round, so that the spare is ready before the second of three stages dies
+    // as in the test above, with one more round, so that the spare is ready before the second of three stages dies
     let advances = [(15, 0, 4); 5];
     for (spares, incarnation) in [(0, 1), (1, 1), (2, 1)] {
         let script = [advances.as_slice(), &[(0, 1, 4)]].concat();

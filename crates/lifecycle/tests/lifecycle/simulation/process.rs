@@ -180,8 +180,8 @@ impl Simulation {
             process.stands_by && process.runs() && process.instance.state == InstanceState::Ready
         };
         let Some(spare) = self.of(number).find(stands_by) else { return false };
-        // This case is not simulated: a process that hung before it joined has this incarnation, and the group has no
-        // record of it.
+        // The simulation leaves out the case in which a process with this incarnation hung before it joined the group,
+        // so that the group has no record of the process.
         if claimed_by_hung == Some(true) {
             return false;
         }

@@ -6,7 +6,7 @@ use super::*;
 use crate::config_json::RopeScaling;
 use crate::with_kept_fields;
 
-/// Parses the smallest `config.json` of a Llama with `changes`.
+/// Parses the smallest valid `config.json` of a Llama, after `changes`.
 pub(in super::super) fn parse(changes: Value) -> Result<LlamaConfig, String> {
     let Value::Object(mut fields) = json!({
         "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -81,7 +81,7 @@ fn absent_fields_have_hugging_faces_defaults() {
     assert_eq!(parse(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
 }
 
-/// Expects the precedence of transformers 5.24.
+/// The expected precedence is that of transformers 5.24.
 #[test]
 fn the_base_of_the_rotation_is_read_in_transformers_order() {
     let section = |theta: f64| json!({"rope_type": "default", "rope_theta": theta});
@@ -219,7 +219,7 @@ fn a_checkpoints_config_keeps_what_its_source_says() {
     ] {
         assert_eq!(written.get(kept), source.get(kept), "{kept}");
     }
-    // the older name of the type, with a value and with null
+    // `torch_dtype`, the older name of `dtype`, with a value and with null
     for (dtype, expected) in [(json!("bfloat16"), json!("bfloat16")), (json!(null), json!("float32"))] {
         let older = Map::from_iter([("torch_dtype".to_owned(), dtype), ("model_type".to_owned(), json!("llama"))]);
         assert_eq!(with_kept_fields(Some(&older), config.to_json())["torch_dtype"], expected);

@@ -18,13 +18,13 @@ pub(super) fn build(config: &LlamaConfig, layer: usize, parameters: &Parameters)
     Box::new(HeadNorms { query, key })
 }
 
-/// Returns the names of the weights of both norms: of queries and of keys.
+/// Returns the names of the weights of the query norm and of the key norm.
 fn names(layer: usize) -> [String; 2] {
     ["self_attn.q_norm", "self_attn.k_norm"].map(|module| parameter_name(layer, module, "weight"))
 }
 
-/// Counts the tensors of the step: a copy of queries, keys and values, and the queries before and after their norm. In
-/// the backward pass, the gradients of the queries before and after their norm are added. The norm of the keys runs at
+/// Counts the tensors of the step: a copy of queries, keys and values, and the queries before and after their norm. The
+/// backward pass also holds the gradients of the queries before and after their norm. The norm of the keys runs at
 /// another time and needs no more memory.
 pub(super) fn elements(q: usize, kv: usize) -> QkvElements {
     let qkv = q + 2 * kv;

@@ -12,7 +12,7 @@ use tch::Tensor;
 use super::config::LlamaConfig;
 use crate::{ParameterSpec, Parameters, WeightGradient};
 
-/// A family's step, by its addition to Llama's attention.
+/// The step of a family, which is an addition to Llama's attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QkvVariant {
     /// No addition.
@@ -69,7 +69,8 @@ pub(super) trait QkvTransform: Debug {
     /// layer keeps them; otherwise the layer keeps the result.
     fn forward(&self, projected: Tensor, heads: Heads) -> (Tensor, Option<QkvActivations>);
 
-    /// Converts the gradient of the result into the gradient of `projected`, in place.
+    /// Converts `dqkv`, the gradient of the result, into the gradient of `projected`, in place. Passes the gradients of
+    /// the step's weights to `weight_gradients`.
     fn backward(
         &self,
         dqkv: &Tensor,

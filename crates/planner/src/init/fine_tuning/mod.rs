@@ -59,7 +59,8 @@ impl SourceModel {
 /// adapters on the longest sequences that fit. `planned_bytes` has the same meaning as in [`propose`](super::propose).
 ///
 /// # Errors
-/// If a proposed job is invalid, or the smallest one needs more memory than the machine may use.
+/// Returns an error if a proposed job is invalid, or if the smallest job needs more than [`MEMORY_SHARE`] of the
+/// memory.
 pub fn propose_fine_tuning(
     facts: &Facts,
     model: &SourceModel,

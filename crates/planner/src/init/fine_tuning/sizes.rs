@@ -106,7 +106,8 @@ pub(super) fn lengths(facts: &Facts, model: &SourceModel) -> impl Iterator<Item 
     LENGTHS.into_iter().filter(move |length| allowed(length) && *length != shortest).chain([shortest])
 }
 
-/// Estimates the number of tokens of the corpus, by the bytes per token of English text with such a vocabulary.
+/// Estimates the number of tokens of the corpus, from the bytes per token of English text with a vocabulary of the
+/// model's size.
 fn tokens(facts: &Facts, model: &SourceModel) -> f64 {
     let bytes_per_token = match model.vocab_size {
         0..1000 => 1.5,

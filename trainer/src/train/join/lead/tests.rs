@@ -84,9 +84,9 @@ fn the_process_that_takes_the_fence_may_end_at_any_call() {
 }
 
 proptest! {
-    /// Two processes of the leader's rank, after two restarts, and the stage that succeeds the leader. For every
-    /// interleaving of their reads and acquisitions of the fence, one of them leads, and a stage that reads later
-    /// joins its group.
+    /// The claimants are two processes of the leader's rank, which has restarted twice, and the stage that succeeds the
+    /// leader. For every interleaving of their reads and acquisitions of the fence, one claimant leads, and a stage
+    /// that reads later joins the group of that claimant.
     #[test]
     fn one_stage_leads(order in prop::collection::vec(0usize..3, 0..12)) {
         let volume = MemoryVolume::new();

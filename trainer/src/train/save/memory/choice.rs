@@ -10,9 +10,9 @@ pub(super) struct HeldCopies {
     /// This stage's rank in the group that made the copies, and that group. The group may have had other replicas than
     /// the current one.
     pub(super) group: Option<(usize, PeerRing)>,
-    /// The states of training, including the step, for which the stage has a copy of its own tensors.
+    /// The trainer states, each with its step, for which the stage has a copy of its own tensors.
     pub(super) own: Vec<TrainerState>,
-    /// The steps for which the stage has a complete copy of the rank whose copies it holds.
+    /// The steps for which the stage has a complete copy of the state of the previous rank in the ring.
     pub(super) previous: Vec<u64>,
 }
 
@@ -42,7 +42,8 @@ pub(super) struct MemoryCheckpoint {
     pub(super) ring: PeerRing,
     /// The source of each rank's copy, by rank in that group.
     pub(super) sources: Vec<CopySource>,
-    /// Whether the copy of every rank is at the same rank of the new group, or at the holder of that rank's copies.
+    /// Whether the copy of every rank is in its place: at the same rank of the new group, or at the rank that holds the
+    /// copies of that rank.
     pub(super) is_in_place: bool,
 }
 
@@ -54,8 +55,8 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
         held.own.iter().filter_map(move |state| Some((state, ring?)))
     });
     let mut candidates: Vec<(&TrainerState, PeerRing)> = candidates.collect();
-    // The sort is stable. Among the states of one step, the state of the first stage stays first, because it has the
-    // most measurements.
+    // The sort is stable: of the states of one step, the state of the first stage stays first. That state has the most
+    // measurements.
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
         let checkpoint = |is_in_place, sources: Option<Vec<CopySource>>| {
@@ -70,7 +71,7 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
 }
 
 /// Whether the stage with the current rank `at` had `rank` in the group `ring`, and has a copy after `step`. With
-/// `is_own`, the copy is of the stage's own tensors, otherwise of the rank whose copies the stage holds.
+/// `is_own`, the copy has the stage's own tensors, otherwise the tensors of the rank before it in that ring.
 fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
     let has_step = match is_own {
         true => held[at].own.iter().any(|state| state.step == step),
@@ -143,14 +144,14 @@ mod tests {
             |ring, ranks: &[usize]| -> Vec<_> { ranks.iter().map(|&rank| held((rank, ring), &[7], &[7])).collect() };
         // Ranks 2 and 3 are lost. The third replica, which has become the second, has their copies.
         assert_eq!(chosen(&of(three, &[0, 1, 4, 5]), two), Some((7, vec![0, 1, 2, 3, 2, 3])));
-        // state that two lost neighbours held is lost
+        // the second replica is lost, and the third one, which held the copies of the second, is lost too
         let one = PeerRing { stages: 2, replicas: 1 };
         assert_eq!(chosen(&of(three, &[0, 1]), one), None);
         // a replica returns to a replica that continued alone; the copies of the returned replica are older
         let mut group = of(one, &[0, 1]);
         group.extend([held((2, two), &[5], &[5]), HeldCopies::default()]);
         assert_eq!(chosen(&group, two), Some((7, vec![0, 1])));
-        // with a single replica, the next stage has the copies of a stage, and does not send them to a third stage
+        // in a group of one replica, the next stage holds the copies of a stage: only such a group can load them
         group[0] = HeldCopies::default();
         assert_eq!(chosen(&group, two), None);
         assert_eq!(chosen(&group[..2], one), Some((7, vec![1, 1])));
@@ -182,7 +183,7 @@ mod tests {
             let has = |rank: usize, step: u64| {
                 steps[rank].0.contains(&step) || steps[(rank + 1) % steps.len()].1.contains(&step)
             };
-            // some stage must have the state of training
+            // the trainer state is only in a stage's copies of its own tensors
             let is_known = |step| steps.iter().any(|(own, _)| own.contains(&step));
             let newest = (0..4).rev().find(|&step| is_known(step) && (0..steps.len()).all(|rank| has(rank, step)));
             prop_assert_eq!(chosen(&group, ring).map(|(step, _)| step), newest);

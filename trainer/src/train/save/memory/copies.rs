@@ -1,6 +1,6 @@
-//! The copies that a stage holds in memory, of its state and of the previous stage's state. The copies persist from one
-//! group to the next. The stage holds two copies of each state: the last one, and the previous one until every stage
-//! has the last one.
+//! The copies that a stage holds in memory: of its own state, and of the state of the previous stage. The copies
+//! persist from one group to the next. Of each of these states, the stage holds the newest copy, and the copy of the
+//! checkpoint before it until every stage has the newest one.
 
 use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_kernels::device::{CudaContext, CudaError};
@@ -26,8 +26,8 @@ pub(in crate::train) struct StateCopies {
 }
 
 impl StateCopies {
-    /// Begins the group `ring`, in which this stage has `rank`. Drops the copies of another group or rank, because
-    /// other ranks owned the state in them.
+    /// Begins the group `ring`, in which this stage has `rank`. Drops the copies of another group or rank, because they
+    /// contain parameters that other ranks own in this group.
     pub(super) fn set_group(&mut self, rank: usize, ring: PeerRing) {
         if self.group != Some((rank, ring)) {
             self.reset(rank, ring);
@@ -65,8 +65,8 @@ impl StateCopies {
         oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, gpu), Ok)
     }
 
-    /// Creates all buffers for copies of this stage's state. Training then pins no buffer, for which the driver might
-    /// have to wait for the GPU.
+    /// Creates all buffers for copies of this stage's state, so that training pins no buffer later: to pin memory, the
+    /// driver may have to wait for the GPU.
     pub(super) fn reserve_own(&mut self, numel: usize, gpu: CudaContext) -> Result<(), CudaError> {
         self.free.retain(|copy| copy.element_count() == numel);
         while self.own.len() + self.free.len() < GENERATIONS {
@@ -92,8 +92,8 @@ impl StateCopies {
         self.previous.push((step, copy));
     }
 
-    /// Drops the copies after steps later than `step`, from which all stages resume. The repeated steps may have other
-    /// results on other machines.
+    /// Drops the copies of steps after `step`, because all stages resume from `step`. When the stages repeat the later
+    /// steps on other machines, they may compute other results.
     pub(super) fn drop_after(&mut self, step: u64) {
         let newer = self.own.extract_if(.., |(state, _)| state.step > step);
         self.free.extend(newer.map(|(_, copy)| copy));

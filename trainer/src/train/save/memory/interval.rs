@@ -6,7 +6,8 @@ use stagecoach_api::job::StepInterval;
 const MAX_COST: f64 = 0.02;
 /// The number of steps of each kind that are measured before the interval depends on measurements.
 const MIN_SAMPLES: u32 = 8;
-/// The interval until then: every second step carries a copy.
+/// The interval until enough steps are measured. A copy is in transit during every second step, so that steps of both
+/// kinds are measured.
 const FIRST_INTERVAL: u64 = 2;
 /// The longest automatic interval.
 const MAX_INTERVAL: u64 = 1000;

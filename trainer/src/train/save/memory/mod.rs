@@ -32,12 +32,12 @@ pub(in crate::train) struct MemoryCheckpoints<'a> {
     copies: &'a mut StateCopies,
     links: CopyLinks,
     interval: CheckpointInterval,
-    /// For each rank, the steps after which it held a copy of the previous rank's state when the group began.
+    /// For each rank, the steps for which that rank held a copy of the previous rank's state when the group began.
     held: Vec<Vec<u64>>,
-    /// The number of values in a copy of this stage, and in a copy of the previous stage.
+    /// The number of values in a copy of this stage's state, and in a copy of the previous stage's state.
     own_numel: usize,
     previous_numel: usize,
-    /// The step of the copy that is being received.
+    /// The step and the buffer of the copy that is being received.
     receiving: Option<(u64, PeerCopy)>,
     /// The time for which training has waited for copies since the last record.
     stall: Duration,
@@ -70,8 +70,8 @@ impl CopyLinks {
 
 impl<'a> MemoryCheckpoints<'a> {
     /// Begins the memory checkpoints of a stage, and loads the chosen checkpoint into `stage`. [`PeerRing::link_ids`]
-    /// lists the required links. Returns `None` if `links` lacks them. The two numbers are the values in a copy of this
-    /// stage, and in a copy of the rank whose copies this stage holds.
+    /// lists the required links. Returns `None` if `links` lacks them. `own_numel` and `previous_numel` are the numbers
+    /// of values in a copy of this stage's state, and in a copy of the state of the rank whose copies this stage holds.
     ///
     /// # Errors
     /// If the group fails during the call.
@@ -86,7 +86,7 @@ impl<'a> MemoryCheckpoints<'a> {
     ) -> Result<Option<MemoryCheckpoints<'a>>, LinkError> {
         let PeerCheckpoints { held, chosen } = group;
         let Some(copy_links) = CopyLinks::take(links, rank, ring) else { return Ok(None) };
-        // copies of another group or rank do not count, because other ranks owned their state
+        // copies of another group or rank do not count, because they contain parameters that other ranks own now
         let previous = |(rank, held): (usize, &HeldCopies)| match held.group == Some((rank, ring)) {
             true => held.previous.clone(),
             false => Vec::new(),
@@ -146,7 +146,8 @@ impl<'a> MemoryCheckpoints<'a> {
         self.interval.add(duration.as_secs_f64(), is_copying);
     }
 
-    /// Copies the state of `stage`, and starts to send it. Every stage must have the previous copy.
+    /// Copies the state of `stage`, and starts to send the copy. Every stage must have the copies of the previous
+    /// checkpoint.
     ///
     /// # Errors
     /// If the link fails.

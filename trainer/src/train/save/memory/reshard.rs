@@ -15,7 +15,7 @@ pub(super) struct Owners<'a> {
 /// A parameter's part of a copy, which goes to the replica that owns the parameter in the new group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
-    /// The parameter.
+    /// The index of the parameter in its stage.
     pub(super) parameter: usize,
     /// The source of the copy that contains the parameter.
     pub(super) source: CopySource,

@@ -4,7 +4,7 @@
 use stagecoach_api::job::AuditSpec;
 use stagecoach_pipeline::{GradientBlocks, Placement, Replica, WorkItem};
 
-/// A microbatch of a chunk of one stage.
+/// An audited work item: one microbatch of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AuditedItem {
     /// The rank that computed the work.
@@ -15,7 +15,8 @@ pub(super) struct AuditedItem {
     pub(super) microbatch: usize,
 }
 
-/// Returns the audited item of `step` in a group with this number of replicas of a pipeline, or `None` in most steps.
+/// Returns the audited item of `step` in a group with `replicas` replicas of the pipeline. Returns `None` if the step
+/// is not audited.
 pub(super) fn audited_item(
     spec: AuditSpec,
     seed: u64,

@@ -1,4 +1,4 @@
-//! The comparison of both results of an audited work item, and the report of a difference with its suspects.
+//! The comparison of the two results of an audited work item, and the report of a difference with its suspects.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::train::collective::{all_gather, topic};
 use crate::train::leave::LeaveReason;
 use crate::train::recover::link_failure;
 
-/// A stage's message to all stages about a work item.
+/// A stage's message to all stages about the audited work item.
 #[derive(Default, Serialize, Deserialize)]
 struct AuditResult {
     result: Option<ItemDigest>,
@@ -28,7 +28,7 @@ struct AuditResult {
 struct Recomputed {
     /// The hash of the stage's inputs, if the stage is one of these two.
     inputs_hash: Option<String>,
-    /// All results of the stage.
+    /// All results that the stage has computed for the item.
     results: Vec<ItemDigest>,
 }
 
@@ -65,8 +65,8 @@ impl Audits<'_> {
         }))
     }
 
-    /// Makes both stages and a third one compute the item again, and identifies the suspects. `audited` is the first
-    /// result of the audited stage.
+    /// Makes the audited stage, its auditor and a third stage compute the item again, and identifies the suspects.
+    /// `audited` is the first result of the audited stage.
     fn identify_suspects(
         &mut self,
         member: &Member,
@@ -135,7 +135,7 @@ impl Audits<'_> {
         }
     }
 
-    /// Returns the name of a rank of the group and of its machine.
+    /// Returns the name of the stage with this group rank, and the name of its host.
     fn name(&self, rank: usize) -> String {
         format!("stage {} on {}", self.stage(rank), self.roster.members[rank].host)
     }

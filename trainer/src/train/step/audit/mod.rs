@@ -1,8 +1,9 @@
-//! Audits: every few steps, the next stage recomputes one microbatch of one chunk from the same weights and inputs, and
-//! compares the results bit for bit. A separate link carries the inputs. The auditor computes during the next step, at
-//! the point where it waited longest in the step before. At the end of that step, the stages compare the hashes of both
-//! results. If the hashes differ, both stages and a third one, if there is one, compute the item again. The results
-//! then show which stage computes wrong.
+//! Audits: every few steps, one stage recomputes one microbatch of one chunk of another stage from the same weights and
+//! inputs, and the results must be equal bit for bit. The auditor is the stage with the next rank. A separate link
+//! carries the weights and inputs. The auditor computes during the next step, at the point of its program at which it
+//! waited longest in the step before. At the end of the next step, the stages compare the hashes of the two results. If
+//! the hashes differ, the two stages and a third one, if there is one, compute the item again. The results then show
+//! which stage computes wrong results.
 
 mod choice;
 mod compare;
@@ -52,17 +53,16 @@ struct PendingAudit {
     audited: AuditedItem,
     layout: MicrobatchLayout,
     target_count: u64,
-    /// The inputs of the computation. The audited stage has them from its computation on, and the auditor from its
-    /// recomputation on.
+    /// The inputs of the computation. Set on the audited stage, and on the auditor after its recomputation.
     inputs: Option<WorkInputs>,
     /// The result of this stage.
     result: Option<ItemDigest>,
-    /// The number of seconds that the auditor computed.
+    /// The time that the auditor spent on the recomputation, in seconds.
     seconds: f64,
 }
 
 impl<'a> Audits<'a> {
-    /// Begins the audits of the stage of `rank`. Returns `None` if `links` has no link of [`LinkId::audit`].
+    /// Begins the audits of the stage of `rank`. Returns `None` if `links` lacks an audit link ([`LinkId::audit`]).
     pub(in crate::train) fn begin(
         spec: AuditSpec,
         seed: u64,
@@ -90,7 +90,8 @@ impl<'a> Audits<'a> {
         })
     }
 
-    /// Disables audits between stages in different environments. Returns whether there are such stages.
+    /// Disables the audits in which a stage and its auditor run in different environments. Returns whether there are
+    /// such stages.
     pub(in crate::train) fn set_environments(&mut self, environments: Vec<Value>) -> bool {
         self.environments = environments;
         (0..self.ranks()).any(|rank| !self.is_comparable(rank, auditor(rank, self.ranks())))
@@ -112,7 +113,7 @@ impl<'a> Audits<'a> {
         self.recorder = recorder;
     }
 
-    /// Ends the program of a step that another step follows, and sends the recorded inputs to the auditor. `layouts`
+    /// Ends the recording of a step that another step follows, and sends the recorded inputs to the auditor. `layouts`
     /// are the layouts of all microbatches of the step. `target_count` is the number of the step's targets.
     ///
     /// # Errors
@@ -156,8 +157,8 @@ impl<'a> Audits<'a> {
     }
 
     /// Returns the error with which this stage ends after a difference, if the job restarts after differences. All
-    /// stages end, because the memory of each may be wrong. Stages that are not suspected end as after a request to
-    /// stop, but save nothing.
+    /// stages end, because the memory of each may contain wrong values. Stages that are not suspected end as after a
+    /// request to stop, but save nothing.
     pub(in crate::train) fn exit_error(&self, difference: &AuditDifference) -> Option<StageError> {
         let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
         let kind = if is_suspected { FailureKind::WrongResult } else { FailureKind::Drained };
@@ -218,9 +219,9 @@ impl<'a> Audits<'a> {
 
     fn recompute(&self, pending: &PendingAudit, inputs: &WorkInputs) -> ItemDigest {
         let chunk = pending.audited.item.chunk;
-        // each chunk has a separate rank, so that the call builds only this chunk
+        // in this placement each chunk has a separate rank, so that `Stage::build` builds only this chunk
         let placement = Placement::linear(self.verified.training.placement.chunks());
-        // a replica that owns no parameter has no moments
+        // replica 1 of 1 owns no parameter, so that the stage has no moments
         let replica = Replica { index: 1, count: 1 };
         let config = StageConfig { placement: &placement, seed: None, replica, ..*self.config };
         Stage::build(chunk, &config).recompute(chunk, inputs, &pending.layout, pending.target_count)

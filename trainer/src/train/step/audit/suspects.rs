@@ -1,4 +1,5 @@
-//! The identification of the hardware that computed wrong, from all results of one work item. The functions are pure.
+//! The identification of the ranks that computed a wrong result, from all results of one work item. The functions are
+//! pure.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +7,14 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Suspects {
     pub(super) ranks: BTreeSet<usize>,
-    /// Whether each of these ranks computed wrong. Otherwise only one of them did.
+    /// Whether each of these ranks computed a wrong result. If false, one of them did, and the results do not show
+    /// which.
     pub(super) is_clear: bool,
 }
 
 /// Returns the suspected ranks. `computed` has the results of each rank, one for each time that the rank computed the
-/// item. A result of two or more ranks counts as right. If no ranks agree, any of them may be wrong.
+/// item. The result of the most ranks counts as right, if at least two ranks have it and no other result has as many
+/// ranks. Otherwise, all ranks are suspected.
 pub(super) fn suspects<T: PartialEq>(computed: &[(usize, Vec<T>)]) -> Suspects {
     let all = || computed.iter().flat_map(|(_, results)| results);
     let supporters = |result: &T| computed.iter().filter(|(_, results)| results.contains(result)).count();

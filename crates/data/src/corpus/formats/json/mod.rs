@@ -1,4 +1,5 @@
-//! The formats of JSON objects, each with a document in one of its fields. The formats differ in how a record ends.
+//! The formats whose records are JSON objects with a document in one of their fields. The formats differ in how a
+//! record ends.
 
 mod array;
 mod lines;

@@ -34,7 +34,7 @@ pub(super) fn document(json: &str, field: &str, unit: &str) -> Result<Document, 
     };
     let Some(replaced) = replace_lone_surrogates(json, "\\ufffd") else { return Err(problem) };
     let text_with = text(&replaced, field, unit)?;
-    // the difference in length counts the lone surrogates of this field only
+    // `text_with` is longer than `without` by one character for each lone surrogate in this field
     let without = replace_lone_surrogates(json, "").and_then(|json| text(&json, field, unit).ok()).unwrap_or_default();
     let lone_surrogates = text_with.chars().count().saturating_sub(without.chars().count()) as u64;
     Ok(Document { text: text_with, lone_surrogates })

@@ -73,8 +73,8 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Opens a file so that the library reads texts as bytes. At a text that is not UTF-8, the library's iterator would
-/// fail, and the whole file would be refused instead of one row.
+/// Opens a file so that the library reads texts as bytes. Otherwise, the library's iterator would fail at a text that
+/// is not UTF-8, and the whole file would be refused instead of one row.
 fn open(file: &ParquetFile) -> Result<SerializedFileReader<ParquetFile>, ParquetError> {
     let declared = SerializedFileReader::new(file.clone())?;
     let schema = texts_as_bytes(declared.metadata().file_metadata().schema_descr().root_schema())?;
@@ -171,7 +171,7 @@ fn value(field: &Field) -> Option<Value> {
         Field::UInt(value) => json!(value),
         Field::ULong(value) => json!(value),
         Field::Float16(value) => number(f64::from(value.to_f32())),
-        // the shortest decimal of the 32-bit value, not the digits of its value in 64 bits
+        // the shortest decimal that reads back as the 32-bit value, not the digits of the value converted to 64 bits
         Field::Float(value) => value.to_string().parse().map_or(Value::Null, number),
         Field::Double(value) => number(*value),
         Field::Str(text) => json!(text),

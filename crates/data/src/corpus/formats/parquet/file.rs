@@ -74,7 +74,7 @@ impl ParquetFile {
         })
     }
 
-    /// Makes windows for the column chunks that the library reads next, in turn.
+    /// Makes windows for the column chunks that the library reads next, alternating between them.
     pub(super) fn expect_chunks(&self, chunks: Vec<Range<u64>>) {
         let start = chunks.iter().map(|chunk| chunk.start).min().unwrap_or_default();
         let end = chunks.iter().map(|chunk| chunk.end).max().unwrap_or_default();
@@ -190,7 +190,7 @@ pub(super) struct FromPosition {
 
 impl Read for FromPosition {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // the library reads the header of a page, some tens of bytes, byte by byte
+        // the library reads the header of a page, some tens of bytes, byte by byte, so the bytes come from a window
         let bytes = self.file.bytes_or_keep_error(self.position, into.len() as u64)?;
         into[..bytes.len()].copy_from_slice(&bytes);
         self.position += bytes.len() as u64;

@@ -167,7 +167,8 @@ impl TextColumn<'_> {
             }
             let mut values = values.iter();
             for index in 0..count {
-                // If no field is optional, `levels` is empty and every row has a value.
+                // If neither the column nor a struct around it is optional, `levels` is empty and every row has a
+                // value.
                 let present = levels.get(index).is_none_or(|&level| level == self.description.max_def_level());
                 let value = if present { values.next() } else { None };
                 let text = match value.map(ByteArray::as_utf8) {
@@ -250,8 +251,8 @@ fn conversations(metadata: &ParquetMetaData) -> BTreeMap<String, u64> {
     found
 }
 
-/// Returns an estimate of the bytes of a column from its first rows, or `None` if these rows are not text, such as
-/// images.
+/// Returns an estimate of the bytes of a column from its first rows, or `None` if these rows are not text but, for
+/// example, images.
 fn text_bytes(
     file: &ParquetFile,
     reader: &SerializedFileReader<ParquetFile>,

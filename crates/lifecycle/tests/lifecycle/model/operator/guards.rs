@@ -1,4 +1,4 @@
-//! Switches that disable single guards.
+//! Switches that disable individual guards.
 
 use stagecoach_lifecycle::*;
 
@@ -27,9 +27,9 @@ pub(crate) enum Guard {
     Fence,
     /// The operator waits for terminating pods only until a timeout.
     TerminationTimeout,
-    /// A restart that counts uses up the budget.
+    /// A restart that counts consumes one restart of the budget.
     Budget,
-    /// The replacement of a lost stage has another incarnation.
+    /// The replacement of a lost stage has a new incarnation.
     Incarnations,
     /// The incarnation of a replacement is not one that a spare may have taken without being observed.
     SpareIncarnations,

@@ -16,7 +16,7 @@ use super::model_pod::{ModelPod, Shown};
 use super::pods::is_heard_to_train_without;
 use super::time::canonical;
 
-/// The restart budget. The budget is smaller with spares, because a failure then has many more consequences.
+/// The restart budget. The budget is smaller with spares, because a failure then leads to many more states.
 pub(crate) const fn max_restarts(spares: u32) -> u32 {
     if spares > 0 { 1 } else { 2 }
 }
@@ -173,7 +173,7 @@ fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], oth
         counted: (starts_attempt || replaces)
             && failure.is_some_and(|failure| {
                 // An instance that stopped waiting for a replacement failed because of an earlier failure, which was
-                // counted, or while another group continues.
+                // counted. Its failure does not count either while the other replicas train.
                 let was_counted = failure.reason == FailureReason::PeerLost
                     && (others_train || !job.recorded.replaced_without_progress.is_empty());
                 failure.reason.counts_against_budget() && !was_counted

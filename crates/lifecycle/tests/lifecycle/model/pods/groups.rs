@@ -42,8 +42,9 @@ fn members(cluster: &ClusterState, attempt: u64, ranks: Range<u32>, process: Mod
     ranks.map(|rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process)).collect()
 }
 
-/// Returns the processes that can form a group, the leader first. These are all stages. If replicas may be missing,
-/// these are the same number of processes of every stage, as many as possible, if that number is enough.
+/// Returns the processes that can form a group, the leader first. The group needs all stages of all replicas. If
+/// replicas may be missing, it takes as many replicas as the waiting processes can form, and `None` means that these
+/// are too few.
 pub(super) fn forming_members(
     cluster: &ClusterState,
     attempt: u64,
@@ -70,7 +71,7 @@ fn needed_replicas(cluster: &ClusterState, mesh: Mesh) -> usize {
     cluster.min_data_parallel.min(mesh.data_parallel) as usize
 }
 
-/// Returns the processes of any replica that wait for a group as this stage.
+/// Returns the processes that wait for a group and have this stage, in any replica.
 fn waiting(cluster: &ClusterState, attempt: u64, mesh: Mesh, stage: u32) -> Vec<&ModelPod> {
     let ranks = (0..mesh.data_parallel).map(|replica| replica * mesh.stages + stage);
     ranks
@@ -89,7 +90,7 @@ fn is_forming(cluster: &ClusterState, attempt: u64, mesh: Mesh) -> bool {
     (0..mesh.stages).all(is_enough) && waiting(cluster, attempt, mesh, 0).iter().any(leads)
 }
 
-/// Returns the stages of every group that trains, each group with its stage 0 first.
+/// Returns the stages of every group that trains, each group with its leader first.
 pub(super) fn training_groups(cluster: &ClusterState) -> Vec<Vec<&ModelPod>> {
     if cluster.may_lack_replicas() {
         return cluster.groups.iter().filter_map(|group| training_members(cluster, group)).collect();
@@ -197,7 +198,7 @@ fn are_together(cluster: &ClusterState, pod: &ModelPod, other: &ModelPod) -> boo
     !cluster.may_lack_replicas() || groups[0] == groups[1]
 }
 
-/// Returns the other stages of the attempt in the same group as a process, in any state.
+/// Returns the processes of the other stages in the group of `pod`, in any state.
 fn peers<'c>(cluster: &'c ClusterState, pod: &ModelPod) -> impl Iterator<Item = &'c ModelPod> + Clone {
     let pod = pod.clone();
     cluster.of(pod.name.attempt).filter(move |peer| {

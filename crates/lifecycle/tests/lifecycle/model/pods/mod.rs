@@ -165,7 +165,7 @@ fn form(cluster: &mut ClusterState, attempt: u64, disabled_guard: Option<Guard>)
     }
 }
 
-/// Makes a spare a stage, with the incarnation after the last one in its group.
+/// Promotes a spare to the stage of `rank`, with the incarnation after the stage's last one in the group.
 pub(crate) fn promote(cluster: &mut ClusterState, name: Name, rank: u32) {
     let group = cluster.groups.last_mut();
     let Some(incarnation) = group.and_then(|group| group.incarnations[rank as usize].as_mut()) else { return };

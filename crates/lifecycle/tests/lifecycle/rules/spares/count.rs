@@ -79,7 +79,7 @@ fn one_that_exited_is_made_again_later_and_is_no_failure() {
     assert_eq!(decision.wake_at, Some(UnixMillis::from_seconds(1005)));
     let decision = decide(&observed, UnixMillis::from_seconds(1005));
     assert_eq!((&decision.state, decision.actions), (&observed.state, vec![remove_spares(&[0]), start_spares(&[2])]));
-    // a spare that never starts is not replaced either
+    // a spare that never starts is not replaced, and is no failure either
     observed.spares = vec![spare(0, InstanceState::Pending, 0), spare(1, InstanceState::Starting, 0)];
     let decision = decide(&observed, NOW.plus_seconds(1_000_000));
     assert_eq!((decision.state, decision.actions, decision.wake_at), (observed.state, vec![], None));

@@ -30,7 +30,8 @@ fn promoted(rank: u32, incarnation: u32) -> StageInstance {
     StageInstance { incarnation, spare: Some(0), ..instance(rank, InstanceState::Starting, 999) }
 }
 
-/// An attempt in which spare 0 was promoted to stage 1. `lost` is the remaining instance of that stage.
+/// An attempt in which spare 0 was promoted to stage 1. `lost` is the earlier instance of that stage, if it still
+/// exists.
 fn taken(lost: Option<StageInstance>) -> Observed {
     let mut observed = with_spares(vec![ready(0), ready(2), promoted(1, 1)], vec![]);
     observed.policy.spares = 1;

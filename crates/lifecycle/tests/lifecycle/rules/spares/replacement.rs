@@ -31,7 +31,7 @@ fn a_lost_stage_is_not_replaced_while_a_spare_may_take_its_place() {
         observed.instances[1] = StageInstance { since: NOW, ..exited_with_report(1, FailureKind::NonFinite, Some(3)) };
     });
     not_held("it is not known since when it is gone", &|observed| drop(observed.instances.remove(1)));
-    // the wait for a reported loss starts at the report
+    // if the other stages report the loss before the exit is observed, the wait for a promotion starts at the report
     observed.instances[1] = ready(1);
     let since = UnixMillis::from_seconds(999);
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since, has_ended: true });

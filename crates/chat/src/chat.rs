@@ -25,7 +25,7 @@ pub struct Tokens {
     /// For each message, the number of tokens up to its end. A conversation that is cut there has the same tokens as
     /// its first messages alone. `None` for a message at which the conversation can't be cut, for example because the
     /// template changes earlier text when later messages follow. A prompt and a completion that are texts count as two
-    /// messages. The list is empty if the caller needs no ends.
+    /// messages. The list is empty if the caller requests no ends.
     pub turn_ends: Vec<Option<usize>>,
     /// The text that was encoded.
     pub text: String,
@@ -34,7 +34,8 @@ pub struct Tokens {
 }
 
 /// The part of a conversation's [`Tokens`] that a caller needs. To find the ends of turns, the chat renders the
-/// conversation up to each turn. The mask needs the same renderings if the template has no generation blocks.
+/// conversation once more for each turn, up to the end of that turn. If the template has no `{% generation %}` blocks,
+/// the mask needs such renderings too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestedTokens {
     /// No tokens, for example because the conversation has too many.
@@ -53,17 +54,17 @@ impl Chat {
     }
 
     /// Returns the tokens of a conversation. The tokens that the assistant writes are trained on. The chat adds neither
-    /// BOS nor EOS to the text of the template, or to a prompt with its completion.
+    /// BOS nor EOS to the text that the template writes, or to a prompt and a completion that are texts.
     ///
     /// # Errors
-    /// The error names the reason why the conversation has no tokens, or the turn whose mask can't be proven.
+    /// The error names the reason why the conversation can't be encoded, or the turn whose mask can't be proven.
     pub fn tokens(&self, conversation: &Conversation) -> Result<Tokens, ConversationError> {
         self.wanted_tokens(conversation, |_| RequestedTokens::MaskAndEnds)?.ok_or(ConversationError::NothingTrained)
     }
 
     /// Returns the part of a conversation's tokens that the caller needs. `wanted` gets the number of tokens, and
-    /// returns the part. For [`RequestedTokens::Nothing`], this function returns `None` before any proof. A prompt and a
-    /// completion that are texts always have ends.
+    /// selects the part. For [`RequestedTokens::Nothing`], this function returns `None`, and neither computes nor
+    /// proves the mask. For a prompt and a completion that are texts, the tokens always have `turn_ends`.
     ///
     /// # Errors
     /// The errors are those of [`Chat::tokens`].
@@ -85,7 +86,7 @@ impl Chat {
     /// Returns the ids after which the assistant's next message begins.
     ///
     /// # Errors
-    /// The error names the reason why the conversation has no tokens.
+    /// The error names the reason why the conversation can't be encoded.
     pub fn prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, ConversationError> {
         match &conversation.0 {
             ConversationForm::Texts { prompt, .. } => Ok(self.vocabulary.encode(prompt, &[])?.ids),
@@ -149,8 +150,8 @@ impl Chat {
     /// Renders the conversation, and finds the special tokens that the template itself has written.
     ///
     /// # Errors
-    /// Fails if the template refuses the conversation. Also fails if the text of the template changes when twins
-    /// replace the special tokens that messages spell.
+    /// Fails if the template refuses the conversation. Also fails if the rendered text changes when twins (private-use
+    /// characters) replace the characters of special tokens that messages spell.
     fn rendering(
         &self,
         template: &ChatTemplate,

@@ -55,7 +55,7 @@ impl Conversation {
         }
     }
 
-    /// Returns the roles of messages that are not in [`KNOWN_ROLES`], such as a misspelt `asistant`.
+    /// Returns the messages' roles that are not in [`KNOWN_ROLES`], such as a misspelt `asistant`.
     pub fn unknown_roles(&self) -> impl Iterator<Item = &str> {
         let messages = match &self.0 {
             ConversationForm::Texts { .. } => [].as_slice(),
@@ -222,9 +222,9 @@ fn check_part(place: &str, part: &Value) -> Result<(), ConversationError> {
     }
 }
 
-/// Returns the fields whose value is not null. A row of a table has null in each column that the message lacks. A
-/// template would treat the null as a value, because templates test whether a message has a field, or write the field's
-/// text.
+/// Returns the fields whose value is not null. A row of a table has null in each column that the message lacks.
+/// Templates would treat this null as a value, because they test only whether the field exists, or write the field
+/// without a test.
 fn without_nulls(fields: &Map<String, Value>) -> Map<String, Value> {
     fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())).collect()
 }

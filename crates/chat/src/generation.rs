@@ -1,6 +1,6 @@
-//! Supports `{% generation %}` blocks, which minijinja lacks. This module rewrites a block to a filter, which puts
+//! Supports `{% generation %}` blocks, which minijinja lacks. This module rewrites each block to a filter, which puts
 //! marks around the text that the block writes. As in transformers, variables that the block sets are not visible after
-//! the block. The signs for white space in the block's tags keep their effect.
+//! the block. The white-space control signs (`-` and `+`) in the block's tags keep their effect.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,8 @@ pub(crate) fn extend(environment: &mut minijinja::Environment<'_>) {
     environment.add_filter(FILTER, |text: &str| format!("{OPEN}{text}{CLOSE}"));
 }
 
-/// Returns the template with filters for its generation blocks, and whether the template has generation blocks.
+/// Replaces the generation blocks of a template with filters. Returns the new template, and whether the template has
+/// generation blocks.
 pub(crate) fn rewrite(source: &str) -> (String, bool) {
     let mut rewritten = String::with_capacity(source.len());
     let mut rest = source;
@@ -56,8 +57,8 @@ fn end_of_raw(text: &str, mut from: usize) -> usize {
     text.len()
 }
 
-/// Returns the position after an expression or a block tag. An end mark inside of a string or of braces does not end
-/// the tag.
+/// Returns the position after an expression or a block tag. Closing characters (`}}` or `%}`) inside a string or inside
+/// braces do not end the tag.
 fn end_of_code(text: &str) -> usize {
     let close = if text.starts_with("{{") { "}}" } else { "%}" };
     let (mut quote, mut depth, mut is_escaped) = (None, 0, false);
@@ -79,7 +80,7 @@ fn end_of_code(text: &str) -> usize {
     text.len()
 }
 
-/// A block tag that consists of a name and signs for white space.
+/// A block tag that consists of a name and white-space control signs.
 struct Tag<'a> {
     before: &'a str,
     name: &'a str,
@@ -100,8 +101,8 @@ impl Tag<'_> {
     }
 }
 
-/// Returns the tags that replace a tag of a generation block; `None` for other tags. The signs for white space stay at
-/// the outer ends.
+/// Returns the tags that replace a tag of a generation block; `None` for other tags. The white-space control signs stay
+/// at the outer ends of the two new tags.
 fn replacement(tag: &str) -> Option<String> {
     let Tag { before, name, after } = Tag::parse(tag)?;
     match name {

@@ -1,5 +1,6 @@
-//! Characters that mark text while a template is rendered. The marks are private-use characters of the last plane of
-//! Unicode. Templates, settings and conversations must not contain these characters.
+//! Characters that mark text while a template is rendered. A twin replaces a character of a special token that a
+//! message spells. A placeholder replaces a special token in the input of the tokenizer. The marks are private-use
+//! characters of the last plane of Unicode. Templates, settings and conversations must not contain these characters.
 
 use std::ops::RangeInclusive;
 
@@ -26,8 +27,8 @@ pub(crate) fn check(place: &str, found: Option<char>) -> Result<(), ReservedChar
 }
 
 /// Splits a text at the first character that may be a mark. Returns the text before the character, the character, and
-/// the text after it. The search compares bytes. A search by characters would take most of the time of a proof, which
-/// renders the conversation once for each turn.
+/// the text after it. The search compares bytes, because a search by characters would take most of the time of a mask's
+/// proof, which renders the conversation once for each turn.
 pub(crate) fn split_at_first(text: &str) -> Option<(&str, char, &str)> {
     let at = text.bytes().position(|byte| byte == FIRST_BYTE)?;
     let (before, rest) = text.split_at(at);
@@ -55,14 +56,14 @@ pub(crate) fn find_in(value: &Value) -> Option<char> {
     }
 }
 
-/// Returns the twin of a character, by the character's index among the characters of special tokens. The twin replaces
-/// the character where a conversation has written it.
+/// Returns the twin of the character with this index among the characters of special tokens. The twin replaces the
+/// character in texts of the conversation.
 pub(crate) fn twin(index: usize) -> Option<char> {
     nth(FIRST_TWIN, index)
 }
 
-/// Returns the placeholder of the special token with this index. The placeholder replaces the token in a text for the
-/// tokenizer.
+/// Returns the placeholder of the special token with this index. The placeholder replaces the token in the text that
+/// the tokenizer encodes.
 pub(crate) fn placeholder(index: usize) -> Option<char> {
     nth(FIRST_PLACEHOLDER, index)
 }

@@ -1,4 +1,7 @@
-//! Finds the tokens of a conversation that are trained on, and proves the result.
+//! Finds the tokens of a conversation that are trained on, which are tokens that the assistant writes, and proves the
+//! result. If the template has `{% generation %}` blocks, the proof shows that no token crosses the border of a block.
+//! Without such blocks, the proof also shows that the conversation begins with the text and the tokens that its first
+//! messages have alone. If a proof fails, the conversation is refused.
 
 use std::ops::Range;
 
@@ -27,7 +30,7 @@ pub(crate) struct Whole<'a> {
     borders: TokenBoundaries,
 }
 
-/// Finds the places at which no token has bytes on both sides. The ranges of tokens may be in any order.
+/// Finds the byte positions that no token crosses. The byte ranges of tokens may be in any order.
 struct TokenBoundaries {
     /// For each token, the largest end of the token and all tokens before it.
     ends: Vec<usize>,
@@ -58,8 +61,8 @@ impl TokenBoundaries {
         TokenBoundaries { ends, starts }
     }
 
-    /// Returns the number of tokens before the first token that ends after `bytes`. Returns the same number as an error
-    /// if that token or a later token begins before `bytes`.
+    /// Returns the number of tokens before the first token that ends after the position `bytes`. If that token or a
+    /// later token begins before the position, this function returns the number as `Err`.
     fn tokens_before(&self, bytes: usize) -> Result<usize, usize> {
         let count = self.ends.partition_point(|&end| end <= bytes);
         if self.starts.get(count).is_none_or(|&start| start >= bytes) { Ok(count) } else { Err(count) }
@@ -100,8 +103,8 @@ impl<'a> Whole<'a> {
     pub(crate) fn end_of(&self, text: &str) -> Result<TokenPlace, String> {
         self.check_begins_with(text)?;
         let tokens = self.tokens_before(text.len())?;
-        // the library first splits a text at special tokens: only the text from the last special token on could have
-        // other tokens
+        // the library first splits a text at special tokens: only from the last special token on could `text` alone
+        // have other tokens than the conversation
         let before = self.rendering.special.partition_point(|found| found.range.end <= text.len());
         let special = before.checked_sub(1).and_then(|last| self.rendering.special.get(last));
         let start = special.map_or(0, |found| found.range.start);
@@ -140,7 +143,7 @@ impl<'a> Proof<'a> {
         Proof { template, conversation, variables, whole, ends }
     }
 
-    /// Returns the number of tokens up to the end of each message; `None` for a message without such a place.
+    /// Returns the number of tokens up to the end of each message; `None` for a message whose end can't be proven.
     pub(crate) fn ends(&mut self) -> Vec<Option<usize>> {
         (0..self.ends.len()).map(|index| self.end(index).ok().map(|place| place.tokens)).collect()
     }
@@ -169,7 +172,7 @@ impl<'a> Proof<'a> {
     /// Returns the ranges of tokens to train on.
     ///
     /// # Errors
-    /// The error names the turn whose tokens can't be proven.
+    /// The error names the turn or the generation block whose mask can't be proven.
     pub(crate) fn trained(&mut self) -> Result<Vec<Range<usize>>, ConversationError> {
         if self.template.has_generation() { self.of_blocks() } else { self.of_turns() }
     }
@@ -203,7 +206,8 @@ impl<'a> Proof<'a> {
         })
     }
 
-    /// Returns the tokens of each assistant's turn, from the end of the header to the end of the turn.
+    /// Returns the tokens of each turn of the assistant, from the end of the turn's header, such as
+    /// `<|im_start|>assistant`, to the end of the turn.
     fn of_turns(&mut self) -> Result<Vec<Range<usize>>, ConversationError> {
         let Messages { trained_from, .. } = *self.conversation;
         let turns = self.conversation.of_assistant().filter(|&index| index >= trained_from);
@@ -261,7 +265,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Several tokens of one character have the same range, and a normaliser may change the order of ranges.
+        /// The test includes ranges that are equal or out of order: the tokens for the bytes of one character have the
+        /// same range, and a normaliser may change the order of ranges.
         #[test]
         fn borders_are_those_that_a_search_finds(starts in prop::collection::vec((0usize..9, 0usize..4), 0..9)) {
             let ranges: Vec<Range<usize>> = starts.into_iter().map(|(start, length)| start..start + length).collect();

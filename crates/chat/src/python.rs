@@ -1,5 +1,5 @@
-//! Implements methods of strings, tests and filters as in Python, where minijinja differs. Hugging Face templates rely
-//! on Python's results.
+//! Implements the string methods, tests and filters whose results differ between minijinja and Python. Hugging Face
+//! templates rely on Python's results.
 
 use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};
@@ -32,7 +32,7 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     }
 }
 
-/// Calls a method of strings whose result in Python differs from the result in minijinja; `None` for other methods.
+/// Calls a string method whose result differs between minijinja and Python; returns `None` for other methods.
 fn of_text(text: &str, name: &str, arguments: &[Value]) -> Option<Result<Value, Error>> {
     let stripped = |start, end| {
         let (set,): (Option<&str>,) = from_args(arguments)?;

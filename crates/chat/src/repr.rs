@@ -108,7 +108,8 @@ fn write_text(out: &mut String, text: &str) {
     out.push(quote);
 }
 
-/// Whether Python writes the character without an escape. A mark counts as such a character.
+/// Whether Python writes the character without an escape. A mark counts as printable, because an escaped mark could not
+/// be found in the rendered text.
 fn is_printable(character: char) -> bool {
     // `escape_debug` has Python's rule, except that it escapes a combining character at the start of a text. The text
     // therefore begins with another character

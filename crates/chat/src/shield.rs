@@ -1,11 +1,11 @@
 //! Distinguishes special tokens that a conversation spells from special tokens that a template writes. While a template
-//! is rendered, twins replace the characters of the conversation's special tokens. The text that the template itself
-//! writes has no twins.
+//! is rendered, private-use characters (twins) replace the characters of special tokens that the conversation spells.
+//! The text that the template itself writes has no twins.
 //!
 //! A twin replaces one character, and so the lengths of texts stay the same. White space has no twins. A template that
-//! inspects the replaced text may write a different text. The caller compares the text with a rendering without twins.
-//! If the texts differ, the caller tries a smaller [`Reach`]. Roles, types and keys that are plain names are never
-//! replaced, because templates compare them.
+//! inspects the replaced text may write a different text. The caller therefore compares the rendered text with a
+//! rendering without twins. If the texts differ, the caller tries a smaller [`Reach`]. Roles, types and keys that are
+//! plain names are never replaced, because templates compare them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::marks::{self, CLOSE, OPEN};
 
-/// The byte in a shadow for each byte of a character that was a twin. UTF-8 has no such byte.
+/// The byte in [`Marked::shadow`] for each byte of a character that was a twin. This byte never occurs in UTF-8.
 const HIDDEN: u8 = 0xFF;
 
 /// The characters of a conversation that twins replace.
@@ -24,8 +24,9 @@ const HIDDEN: u8 = 0xFF;
 pub(crate) enum Reach {
     /// All characters that occur in special tokens. No template can then join texts to a special token.
     All,
-    /// Only special tokens, and the ends of texts with which a special token may begin or end. A template that searches
-    /// for `</think>` needs this reach.
+    /// Only the characters of whole special tokens, and the ends of texts at which a special token may begin or end. A
+    /// template that searches messages for `</think>` needs this reach, because [`Reach::All`] replaces characters of
+    /// `</think>`.
     Tokens,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct Marked {
 }
 
 impl SpecialTokenEscaper {
-    /// Creates the shield of special tokens. Returns `None` if the tokens are too large or have too many different
+    /// Creates the escaper of special tokens. Returns `None` if the tokens are too large or have too many different
     /// characters.
     pub(crate) fn new(tokens: Vec<String>) -> Option<SpecialTokenEscaper> {
         let occurrences = AhoCorasick::new(&tokens).ok()?;
@@ -65,7 +66,8 @@ impl SpecialTokenEscaper {
         self.tokens.get(found.pattern().as_usize()).map(String::as_str)
     }
 
-    /// Returns a special token of which a text or a key in `value` has at least a part.
+    /// Returns a special token that a key or a text in `value` contains, or of which a text is a part, or has a part at
+    /// one of its ends.
     pub(crate) fn part_in(&self, value: &Value) -> Option<&str> {
         match value {
             Value::String(text) => self.token_in(text).or_else(|| self.token_at_ends(text)),

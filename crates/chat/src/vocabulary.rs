@@ -1,9 +1,9 @@
 //! A tokenizer that produces special tokens only at the places where a template has written them.
 //!
-//! A placeholder, one private-use character, replaces each special token of the template. The tokenizers library splits
-//! a text at placeholders as it splits at special tokens, with the same flags. The text between placeholders therefore
-//! has the same ids as between special tokens. A special token that a message spells stays text. Added tokens that are
-//! not special, such as `<think>`, are found everywhere.
+//! A placeholder, one private-use character, replaces each special token of the template. Each placeholder is an added
+//! token with the flags of its special token, so that the tokenizers library splits a text at placeholders as it splits
+//! at special tokens. The text between placeholders therefore has the same ids as between special tokens. A special
+//! token that a message spells stays text. Added tokens that are not special, such as `<think>`, are found everywhere.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -82,7 +82,8 @@ impl Vocabulary {
         Ok(Vocabulary { tokenizer, special, by_id, added: [plain?, normalized?], shield })
     }
 
-    /// Returns the special tokens in `shadow`, which has the bytes of a text except for the characters that were twins.
+    /// Returns the special tokens in `shadow`, which has the bytes of a rendered text, but other bytes for the
+    /// characters that were twins.
     pub(crate) fn find(&self, shadow: &[u8]) -> Vec<FoundToken> {
         let [plain, normalized] = &self.added;
         let mut all = Vec::new();
@@ -95,7 +96,7 @@ impl Vocabulary {
         all.into_iter().filter_map(|(range, special)| Some(FoundToken { range, index: special? })).collect()
     }
 
-    /// Encodes a text. `special` has all special tokens of the text.
+    /// Encodes a text. `special` has the special tokens that the template has written into the text.
     ///
     /// # Errors
     /// Fails if the tokenizer fails, or encodes other text as a special token.
@@ -127,7 +128,8 @@ impl Vocabulary {
         (input, ends)
     }
 
-    /// Converts a token's id in the copy to the id in the original tokenizer. `covered` is the text of the token.
+    /// Converts a token's id in this copy of the tokenizer to the id in the original tokenizer. `covered` is the text
+    /// of the token.
     fn id(&self, id: u32, covered: &str) -> Result<u32, ConversationError> {
         let placeholder = covered.chars().find_map(marks::index_of_placeholder);
         match (placeholder.and_then(|index| self.special.get(index)), self.by_id.get(&id)) {
@@ -170,14 +172,14 @@ impl AddedTokenMatcher {
 }
 
 impl FoundToken {
-    /// Returns the token in the text without its first `bytes` bytes.
+    /// Returns this token with its range in the text that remains when the first `bytes` bytes are cut.
     pub(crate) fn before_are_cut(&self, bytes: usize) -> FoundToken {
         FoundToken { range: self.range.start - bytes..self.range.end - bytes, index: self.index }
     }
 }
 
-/// Adds a placeholder for each special token, with the flags of the token. The placeholders are not special tokens for
-/// the library, because the copy encodes special tokens as text.
+/// Adds a placeholder for each special token, with the token's flags except `special`. The placeholders are not
+/// special, because this copy of the tokenizer encodes special tokens as text.
 fn with_placeholders(tokenizer: &mut Tokenizer, special: &[(u32, &AddedToken)]) -> Result<Vec<Special>, SetupError> {
     let placeholders = (0..special.len()).map(|index| marks::placeholder(index).ok_or_else(too_many));
     let placeholders = placeholders.collect::<Result<Vec<char>, SetupError>>()?;

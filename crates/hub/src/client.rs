@@ -35,8 +35,8 @@ impl HubClient {
         Ok(HubClient { hub: Arc::new(Hub::new(environment, policy, waiter)?) })
     }
 
-    /// Returns the current commit of a revision: a branch, a tag, a reference or a commit. Offline, the cache resolves
-    /// the revision.
+    /// Returns the current commit of `revision`, which is a branch, a tag, a commit or a git reference such as
+    /// `refs/pr/1`. Offline, the cache resolves the revision.
     ///
     /// # Errors
     /// Fails if the revision does not exist, or if the hub can't be reached.
@@ -53,9 +53,9 @@ impl HubClient {
         }
     }
 
-    /// Returns the files of a commit that a pattern matches, sorted by path. The pattern is a path within the
-    /// repository, with `*`, `?`, `[a-z]` and `**`. An empty pattern matches all files without a leading dot. Offline,
-    /// only cached files can match.
+    /// Returns the files of a commit that match a pattern, sorted by path. The pattern is a path within the repository,
+    /// with `*`, `?`, `[a-z]` and `**`. An empty pattern matches all files without a leading dot. Offline, only cached
+    /// files can match.
     ///
     /// # Errors
     /// Returns `HubError::NoMatch` if no file matches. Also fails if the listing can't be read.
@@ -74,9 +74,9 @@ impl HubClient {
     /// Returns a reader of a range of a file's bytes. The reader sends no request before the first read, resumes after
     /// a broken connection, and reads from the cache if the cache has the file.
     ///
-    /// The reader verifies the bytes of a whole file. If their digest differs, the reader returns `HubError::Differs`
-    /// instead of the last bytes. The reader can't verify a part of a file: the hub only confirms that its file has the
-    /// listed digest.
+    /// If `bytes` is the range of the whole file, the reader verifies the digest. If the digest differs from the listed
+    /// digest, the reader returns `HubError::Differs` instead of the last bytes. The reader can't verify the bytes of a
+    /// part of a file: the hub only confirms that its file has the listed digest.
     ///
     /// [`HubError::within`] finds the [`HubError`] in an error of the reader.
     pub fn open(&self, repo: &Repo, commit: &str, file: &HubFile, bytes: Range<u64>) -> Box<dyn Read + Send> {

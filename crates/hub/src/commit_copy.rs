@@ -32,7 +32,7 @@ const SETTINGS: [&str; 7] = [
     "adapter_config.json",
 ];
 
-/// The endings of weight files. An error about a missing file names the weight files first.
+/// The endings of weight files. An error about a missing file lists some existing files, and names weight files first.
 const WEIGHTS: [&str; 8] = [".safetensors", ".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack", ".onnx"];
 
 /// The largest number of files that an error names.
@@ -61,8 +61,8 @@ pub enum RepoPart<'a> {
 pub struct FetchProgress {
     /// Bytes downloaded so far.
     pub bytes_done: u64,
-    /// The bytes of all files of the part that are known so far. The shards of a model are known after the download of
-    /// their index.
+    /// The total size of the files that are known to belong to the part. The shards of a model become known after the
+    /// download of their index.
     pub bytes_total: u64,
 }
 
@@ -170,8 +170,8 @@ impl CommitCopy {
             }
         }
         self.fetch_files(client, &files, progress)?;
-        // the download took time: temporary files of a process that was killed just before this call may be old enough
-        // for a removal
+        // the download took time: temporary files of a process that was killed just before this call may now be old
+        // enough to be removed
         remove_abandoned(&folder);
         let files = files.iter().map(|file| (file.path.clone(), file.size)).collect();
         let marker = self.marker(part);

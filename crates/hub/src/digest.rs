@@ -49,7 +49,7 @@ pub(crate) enum Hasher {
 }
 
 impl Hasher {
-    /// Returns a hasher for the kind of digest that `expected` is, for a file of `size` bytes.
+    /// Returns a hasher for a file of `size` bytes, which computes the same kind of digest as `expected`.
     pub(crate) fn like(expected: &Digest, size: u64) -> Hasher {
         match expected {
             Digest::Sha256(_) => Hasher::Sha256(Sha256::new()),

@@ -65,7 +65,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads the variables by `lookup`, and the token's file.
+    /// Reads the variables through `lookup`, and the token from its file if no variable has the token.
     ///
     /// # Errors
     /// Returns `HubError::Environment` if a variable or the token's file can't be used.

@@ -5,8 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 
-/// The range of a 206 answer. The range has its first byte, and the size of the whole file if the header states the
-/// size.
+/// The position of the first byte of a 206 answer, and the size of the whole file if the header states the size.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ContentRange {
     pub(crate) start: u64,
@@ -39,7 +38,8 @@ pub(crate) fn etag(value: &str) -> &str {
     value.trim().trim_start_matches("W/").trim_matches('"')
 }
 
-/// Returns the time to wait after `RateLimit: "api";r=0;t=55`. This is the longest time of all exhausted limits.
+/// Returns the time to wait after `RateLimit: "api";r=0;t=55`. If several limits are exhausted, this is the longest of
+/// their times.
 pub(crate) fn rate_limit(value: &str) -> Option<Duration> {
     let wait = |limit: &str| {
         let parameter = |name: &str| {
@@ -49,7 +49,7 @@ pub(crate) fn rate_limit(value: &str) -> Option<Duration> {
         (parameter("r")? == 0).then_some(())?;
         parameter("t")
     };
-    // the limit ends within one second after `t` seconds
+    // `t` is in whole seconds: the limit may last up to one second longer
     value.split(',').filter_map(wait).max().map(|seconds| Duration::from_secs(seconds.saturating_add(1)))
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct HubResponse {
     pub(crate) headers: HeaderMap,
     /// Whether the hub itself answered, and not a server to which the hub redirected the request.
     pub(crate) is_hub: bool,
-    /// The last headers of the hub, which describe the file. `None` if the hub got no request.
+    /// The last headers of the hub, which describe the file. `None` if the client sent no request to the hub.
     pub(crate) hub_headers: Option<HeaderMap>,
     pub(crate) body: Body,
 }
@@ -51,13 +51,13 @@ impl Http {
             let reason = "it is not a URL".to_owned();
             return Err(HubError::Environment { variable: "HF_ENDPOINT".to_owned(), reason });
         };
-        // the certificate store of the machine, which other programs on the machine use too
+        // the client trusts the certificate store of the machine, as other programs on the machine do
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::PlatformVerifier)
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .build();
-        // a body that makes progress has no timeout; `get` follows the redirects, because only the hub may get the
-        // token
+        // a body that makes progress has no timeout; `get` follows the redirects itself, because only the hub may
+        // receive the token
         let agent = Agent::config_builder()
             .tls_config(tls)
             .timeout_resolve(Some(policy.connect))

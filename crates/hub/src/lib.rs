@@ -1,7 +1,7 @@
 //! Reads files from the Hugging Face hub.
 //!
 //! A [`HubUri`] names files of a repository. A [`HubClient`] resolves a revision to a commit, and lists the files of
-//! the commit that a pattern matches. The client reads a file as a stream that resumes after a broken connection, or
+//! the commit that match a pattern. The client reads a file as a stream that resumes after a broken connection, or
 //! downloads the file. A [`CommitCopy`] is a folder with the files of a model or tokenizer. The client verifies the
 //! bytes of a whole file against the digest in the listing.
 #![deny(unsafe_code)]

@@ -182,7 +182,7 @@ fn check(source: &CommitFile, headers: &HeaderMap) -> Result<(), HubError> {
     if let Some(commit) = header(headers, "x-repo-commit") {
         compare("the commit", source.commit.clone(), commit)?;
     }
-    // the tag of a mirror may not be a digest, and is then not compared
+    // the entity tag of a mirror is not always a digest: a tag of another form is not compared
     let tag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag")).map(etag);
     if let Some(digest) = tag.and_then(Digest::from_hex) {
         compare("the digest", source.file.digest.to_string(), &digest.to_string())?;

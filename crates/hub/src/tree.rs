@@ -1,4 +1,4 @@
-//! Finds the files of a commit that a pattern matches.
+//! Finds the files of a commit that match a pattern.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ impl Found {
 }
 
 impl Hub {
-    /// Finds the files of a commit that a pattern matches.
+    /// Finds the files of a commit that match a pattern.
     pub(crate) fn find(&self, repo: &Repo, commit: &str, glob: &PathPattern) -> Result<Found, HubError> {
         match self.is_offline {
             true => self.cached_files(repo, commit, glob),

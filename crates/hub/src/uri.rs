@@ -31,7 +31,7 @@ impl FromStr for HubUri {
     type Err = HubError;
 
     /// # Errors
-    /// Returns `HubError::Uri` with the problem if the text is not such a URI.
+    /// Returns `HubError::Uri` with the problem if the text is not the URI of files on the hub.
     fn from_str(text: &str) -> Result<HubUri, HubError> {
         let bad = |reason: &str| HubError::Uri { uri: text.to_owned(), reason: reason.to_owned() };
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad("it does not begin with hf://"))?;
@@ -107,7 +107,8 @@ fn split_revision(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim_start_matches('/'))
 }
 
-/// Whether `revision` is a reference with slashes that the hub creates.
+/// Whether `revision` is a git reference that the hub creates, such as `refs/pr/1`. The slashes of such a reference
+/// need no encoding.
 fn is_reference(revision: &str) -> bool {
     let is_all = |text: &str, is_allowed: fn(char) -> bool| !text.is_empty() && text.chars().all(is_allowed);
     if let Some(number) = revision.strip_prefix("refs/pr/") {

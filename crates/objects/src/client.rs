@@ -23,9 +23,9 @@ pub struct ObjectClient {
 }
 
 impl ObjectClient {
-    /// Returns a client that `variables` configure: `AWS_*`, `GOOGLE_*` and `AZURE_*`, with their meaning in
-    /// `object_store`. The client retries within the limits of `policy`, and waits with `waiter`.
-    /// [`crate::OBJECT_RETRY_POLICY`] suits the stores.
+    /// Returns a client that is configured by the variables `AWS_*`, `GOOGLE_*` and `AZURE_*` in `variables`. The
+    /// variables have the same meaning as in the crate `object_store`. The client retries within the limits of
+    /// `policy`, and waits with `waiter`. [`crate::OBJECT_RETRY_POLICY`] suits the stores.
     ///
     /// # Errors
     /// Returns `ObjectError::Runtime` if the system can't start a thread.
@@ -51,7 +51,7 @@ impl ObjectClient {
         self.bucket(uri)?.matches(&uri.key)
     }
 
-    /// Whether the contents of an object are still the same as at the listing.
+    /// Whether the contents of an object are the same as when the object was listed.
     ///
     /// # Errors
     /// Fails if the store can't be reached.

@@ -244,8 +244,8 @@ fn unavailable(host: &str, answer: &str) -> String {
     format!("{host} answered {answer}")
 }
 
-/// Names the account of the variables with credentials. Without such variables, this is the account of the machine or
-/// pod.
+/// Names the account to which the credentials in `variables` belong. If no variable has credentials, this is the
+/// account of the machine or pod.
 fn account_name(variables: &str) -> String {
     match variables {
         "" => "the account of this machine or pod (no variable names another)".to_owned(),

@@ -36,8 +36,7 @@ impl HttpConnector for Connector {
 impl HttpService for Connections {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let info = RequestInfo::new(request.method(), request.uri());
-        // `object_store` reads the error response to a PUT request, and then chooses how to get the token of a cloud
-        // instance
+        // `object_store` needs the error response to a PUT request to choose how to get the token of a cloud instance
         let is_handled_by_client = request.method() == http::Method::PUT;
         let answer = self.0.execute(request).await.map_err(|error| failed(&info, &error))?;
         let (parts, body) = answer.into_parts();

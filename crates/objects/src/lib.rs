@@ -1,6 +1,6 @@
 //! Reads from object stores: S3 and stores with the S3 protocol, Google Cloud Storage, and Azure Blob Storage.
 //!
-//! An [`ObjectUri`] names objects of a bucket. An [`ObjectClient`] lists the objects that the pattern in a URI matches,
+//! An [`ObjectUri`] names objects of a bucket. An [`ObjectClient`] lists the objects that match the pattern in a URI,
 //! and reads the objects as streams that resume after a broken connection. A stream never mixes versions of an object:
 //! the stream fails if the object changes after the listing. The API of the client is blocking. The client has a
 //! private async runtime.

@@ -1,4 +1,4 @@
-//! Finds the objects of a bucket that a pattern matches.
+//! Finds the objects of a bucket that match a pattern.
 
 use std::collections::HashSet;
 

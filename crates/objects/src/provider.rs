@@ -50,7 +50,7 @@ impl Provider {
         }
     }
 
-    /// Returns the further variables that contain URLs.
+    /// Returns the other variables that contain URLs.
     pub(crate) fn url_variables(self) -> &'static [&'static str] {
         match self {
             Provider::S3 => &["AWS_ENDPOINT_URL_STS", "AWS_METADATA_ENDPOINT", "AWS_CONTAINER_CREDENTIALS_FULL_URI"],
@@ -97,7 +97,7 @@ impl Provider {
         }
     }
 
-    /// Returns the variable for requests without credentials.
+    /// Returns the variable that makes the client send requests without credentials.
     pub(crate) fn skip_signature(self) -> &'static str {
         match self {
             Provider::S3 => "AWS_SKIP_SIGNATURE",

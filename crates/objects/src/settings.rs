@@ -1,4 +1,4 @@
-//! Configures buckets by the environment variables of a job.
+//! Configures buckets from the environment variables of a job.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,7 @@ impl StoreVariables {
         StoreVariables(variables.into_iter().filter(|(name, value)| is_used(name) && !value.is_empty()).collect())
     }
 
-    /// Opens a bucket, without a request.
+    /// Opens a bucket. Sends no request.
     ///
     /// # Errors
     /// Fails if a variable can't be used or is missing.
@@ -137,13 +137,13 @@ impl StoreVariables {
         value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "on" | "yes" | "y"))
     }
 
-    /// Returns the names of the set variables that give a provider credentials. The text is empty if none is set.
+    /// Returns the names of the credential variables of a provider that are set. The text is empty if none is set.
     pub(crate) fn credentials(&self, provider: Provider) -> String {
         let names = provider.credential_variables().iter().filter(|name| self.0.contains_key(**name));
         names.copied().collect::<Vec<_>>().join(", ")
     }
 
-    /// Removes the values of secret variables from `text`. A server may repeat them in its messages.
+    /// Removes the values of secret variables from `text`. A server may repeat these values in its messages.
     pub(crate) fn redacted(&self, text: &str) -> String {
         const SECRETS: [&str; 4] = ["KEY", "SECRET", "TOKEN", "PASSWORD"];
         let is_secret = |name: &str| SECRETS.iter().any(|word| name.contains(word)) && !name.ends_with("_FILE");

@@ -27,7 +27,7 @@ pub(crate) struct CollectorClient {
 
 impl CollectorClient {
     pub(crate) fn new(config: OtlpConfig) -> CollectorClient {
-        // the certificate store of the machine, which other programs on the machine use too
+        // the client trusts the certificate store of the machine, as other programs on the machine do
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::PlatformVerifier)
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))

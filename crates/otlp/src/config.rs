@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-/// The settings of the export: the collector's address, the requests and the attributes of this process.
+/// The settings of the export: the collector's address, the settings of its requests, and the attributes of this
+/// process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpConfig {
     /// The collector's address, without a slash at its end.
@@ -19,7 +20,7 @@ pub struct OtlpConfig {
     pub(crate) resource: Vec<(String, String)>,
 }
 
-/// An environment variable has an invalid value.
+/// The error for an environment variable with an invalid value.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{variable} is {value:?}: expected {expected}")]
 pub struct OtlpConfigError {

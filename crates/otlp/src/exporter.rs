@@ -43,8 +43,8 @@ pub struct Exporter(Arc<ExporterShared>);
 #[derive(Debug, Default)]
 struct ExporterShared {
     queue: Mutex<Queue>,
-    /// The condition that the callers notify when the thread has work, and that the thread notifies when the work is
-    /// done.
+    /// The condition variable of the queue. Callers notify it when the thread has work, and the thread notifies it when
+    /// the work is done.
     changed: Condvar,
 }
 
@@ -53,7 +53,7 @@ struct Queue {
     spans: VecDeque<Span>,
     /// The number of spans that were dropped because the queue was full.
     dropped: u64,
-    /// The number of requested flushes. `flushed` of them are done.
+    /// The number of flushes that callers have requested. The first `flushed` flushes are done.
     requested: u64,
     flushed: u64,
     /// Whether the last request failed and may succeed later.

@@ -1,7 +1,7 @@
 //! Exports metrics and spans to an OpenTelemetry collector by OTLP over HTTP, if the environment names a collector.
 //!
-//! The metrics are the same that a process serves for Prometheus. The exporter reads the OpenMetrics text of the
-//! process, and so each metric is registered only once. Spans wait in a queue of bounded length. A thread sends the
+//! The metrics are the same as those that a process serves for Prometheus. The exporter reads the OpenMetrics text of
+//! the process, and so each metric is registered only once. Spans wait in a queue of bounded length. A thread sends the
 //! queue, and so the code that adds a span never waits for the collector.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Converts the OpenMetrics text that this project's processes write for Prometheus to OTLP metrics of the same names.
+//! Converts OpenMetrics text, which this project's processes write for Prometheus, to OTLP metrics with the same names.
 
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, Sum, metric,
@@ -26,7 +26,7 @@ struct MetricFamily<'t> {
 
 #[derive(Debug)]
 struct Sample<'t> {
-    /// The suffix of the family's name: `_total`, `_bucket`, ...
+    /// The suffix after the family's name in the name of the sample: `_total`, `_bucket`, ...
     suffix: &'t str,
     labels: Labels,
     value: f64,

@@ -166,7 +166,7 @@ impl RingWriter {
     pub(super) fn put(&mut self, payload: &[u8], stream: &mut LinkStream) -> io::Result<()> {
         if payload.len() > self.ring.bytes() {
             return Err(io::Error::other(format!(
-                "a payload of {} bytes does not fit into the link's ring of { bytes in shared memory}",
+                "a payload of {} bytes does not fit into the link's ring of {} bytes in shared memory",
                 payload.len(),
                 self.ring.bytes()
             )));

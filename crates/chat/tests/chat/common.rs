@@ -103,7 +103,7 @@ pub fn chat(template: &str, settings: TemplateSettings, tokenizer: &Tokenizer) -
     Chat::new(Some(ChatTemplate::new(template, settings).unwrap()), Vocabulary::new(tokenizer).unwrap())
 }
 
-/// Returns a conversation of roles and texts.
+/// Returns a conversation from the role and the content of each message.
 pub fn conversation(turns: &[(&str, &str)]) -> Conversation {
     Conversation::chat(&record(turns)).unwrap()
 }

@@ -1,4 +1,5 @@
-//! Tests that special tokens that messages spell stay text, and that no text forms a token with its neighbours.
+//! Tests that special tokens that messages spell stay text, and that no text forms a special token with neighbouring
+//! text.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -30,7 +31,7 @@ fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<Piece> {
     pieces
 }
 
-/// Returns an innocent text, which replaces the text with this index.
+/// Returns an innocent text, without a part of a special token, which replaces the text with this index.
 fn innocent(index: usize) -> String {
     format!("QZ{index}ZQ")
 }
@@ -50,7 +51,8 @@ fn check(chat: &stagecoach_chat::Chat, tokenizer: &Tokenizer, record: impl Fn(&[
     assert_eq!(pieces(tokenizer, &ids(texts).unwrap()), expected, "{}", record(texts));
 }
 
-/// Generates texts from pieces of a family's special tokens, without white space at the ends of the texts.
+/// Generates texts from a family's added tokens, parts of these tokens, and other words. The texts have no white space
+/// at their ends.
 fn texts(name: &'static str) -> impl Strategy<Value = Vec<String>> {
     let tokens: Vec<String> =
         family(name).tokenizer().get_added_tokens_decoder().into_values().map(|token| token.content).collect();
@@ -65,7 +67,7 @@ fn texts(name: &'static str) -> impl Strategy<Value = Vec<String>> {
     let piece = prop_oneof![3 => part, 2 => token.prop_map(|token| token.content), 2 => other.prop_map(str::to_owned)];
     let text = prop::collection::vec(piece, 1..6).prop_map(|pieces| format!("{}.", pieces.concat().trim()));
     let cut = prop_oneof![Just(true), Just(false)];
-    // some texts end with a character that belongs to no token
+    // the texts that are not cut end with a full stop, which occurs in no special token
     let text = (text, cut).prop_filter_map("empty", |(text, cut)| {
         let text = if cut { text.trim_end_matches('.').trim() } else { &text };
         (!text.is_empty()).then(|| text.to_owned())
@@ -104,7 +106,8 @@ proptest! {
             let parts: Vec<Value> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
             json!({"messages": [{"role": "user", "content": parts, "name": "Is"}]})
         };
-        // if a template inspects a text that has characters of tokens, fewer characters have twins
+        // if a template inspects a text with characters of special tokens, here `Is`, the chat replaces fewer
+        // characters with twins (private-use characters)
         let template = [if inspects { "{{ messages[0].name == 'Is' }}" } else { "" }, template].concat();
         check(&chat(&template, family.settings(), &family.tokenizer()), &family.tokenizer(), parts, &texts);
     }
@@ -122,7 +125,7 @@ fn the_same_text_is_a_token_from_the_template_and_text_from_a_message() {
         assert_eq!(spelled(&tokenizer, &tokens), (text, vec![format!("{forged}<|im_end|>\n")]));
         let special = pieces(&tokenizer, &tokens.ids).iter().filter(|piece| matches!(piece, Piece::Special(_))).count();
         assert_eq!(special, 4);
-        // the number of turns is the same
+        // the spelled tokens add no turn
         assert_eq!(tokens.turn_ends.len(), 2);
     }
 }

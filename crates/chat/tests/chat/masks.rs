@@ -113,7 +113,7 @@ fn qwen_with_thoughts() {
         "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n";
     assert_eq!(text, [first, "<|im_start|>assistant\n<think>\n\n</think>\n\nHello you<|im_end|>\n"].concat());
     assert_eq!(trained, ["4<|im_end|>", "<think>\n\n</think>\n\nHello you<|im_end|>"]);
-    // the second turn has no end: a conversation that is cut there contains its thoughts
+    // the second turn has no end, because a conversation that is cut there keeps the thoughts of this turn
     assert_eq!(tokens.turn_ends.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
     let (turn, problem) = unproven(family.chat(false).tokens(&conversation(&turns)));
     assert_eq!(turn, 2);

@@ -23,7 +23,7 @@ struct Shape {
     header: String,
     end: String,
     block: Block,
-    /// The signs for white space in the block's tags.
+    /// The white-space control signs in the block's tags.
     signs: (&'static str, &'static str),
     strips: bool,
     /// Whether the template removes the text of earlier messages up to the last `the`.
@@ -94,7 +94,8 @@ impl Shape {
     }
 }
 
-/// A tokenizer as transformers uses it. The tokenizer encodes a special token that a text spells as the token.
+/// A tokenizer as transformers uses it. If a text spells a special token, this tokenizer encodes the text as that
+/// token.
 struct Reference(Tokenizer);
 
 impl Reference {
@@ -172,7 +173,7 @@ fn touches(shape: &Shape, turns: &[Turn], reference: &Reference, from: usize) ->
     let mut text = String::new();
     let mut borders = Vec::new();
     for (index, (part, is_trained)) in parts.iter().enumerate() {
-        // a block starts where a content starts
+        // a generation block starts where the content of a message starts
         borders.extend((*is_trained && index % 3 == 2).then_some(text.len()));
         text.push_str(part);
     }
@@ -209,7 +210,8 @@ fn check(name: &'static str, shape: &Shape, turns: &[Turn], from: usize) {
     }
 }
 
-/// Checks that a cut conversation has the tokens of its first messages, and that `tokens` has each possible cut.
+/// Checks that a conversation that is cut at the end of a turn has the tokens of its first messages alone, and that
+/// `tokens` has the end of each turn at which a cut is possible.
 fn check_ends(shape: &Shape, reference: &Reference, turns: &[Turn], tokens: &Tokens) {
     for (count, end) in (1..).zip(&tokens.turn_ends) {
         let text = shape.text(&turns[..count]);

@@ -1,5 +1,5 @@
-//! Tests the features of Jinja and Python that templates need. The expected texts are those of transformers: a test in
-//! `transformers.rs` compares them.
+//! Tests the features of Jinja and Python that templates need. The expected texts are those of transformers, as a test
+//! in `transformers.rs` verifies.
 
 use serde_json::{Value, json};
 use stagecoach_chat::{Conversation, ConversationError, TemplateSettings};

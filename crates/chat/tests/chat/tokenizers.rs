@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// Words that are one token each. Some words are parts of special tokens, or consist of a part of a special token and a
-/// neighbour.
+/// Words that are one token each. Some words are parts of special tokens, or consist of a part of a special token and
+/// neighbouring text.
 const WORDS: [&str; 23] = [
     "  ",
     "Hello",
@@ -31,7 +31,7 @@ const WORDS: [&str; 23] = [
     ". ",
 ];
 
-/// Returns a byte-level BPE. `added` has the added tokens, each with its kind.
+/// Returns a byte-level BPE. `added` has the added tokens, each with its kind: `special`, `ordinary` or `strips right`.
 pub fn byte_level(pattern: Option<&str>, trims_offsets: bool, added: &[(String, &str)]) -> Value {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.sort();
@@ -63,8 +63,8 @@ pub fn byte_level(pattern: Option<&str>, trims_offsets: bool, added: &[(String, 
     })
 }
 
-/// Returns a BPE with metaspaces, and with bytes for unknown characters. The first tokens are `<unk>` and the first two
-/// tokens of `added`.
+/// Returns a BPE whose vocabulary has `▁` for spaces, and a token for each byte of unknown characters. The first tokens
+/// are `<unk>` and the first two tokens of `added`.
 pub fn with_metaspace(normalizer: Value, pre_tokenizer: Value, added: &[(String, &str)]) -> Value {
     let bytes = (0..=255).map(|byte: u8| format!("<0x{byte:02X}>"));
     let ascii = (' '..='~').filter(|&letter| letter != ' ').chain(['▁', '\n', 'é']).map(String::from);
@@ -110,7 +110,7 @@ fn added_tokens(first_id: usize, added: &[(String, &str)]) -> Vec<Value> {
     added.iter().enumerate().map(token).collect()
 }
 
-/// Returns a vocabulary with a token for each start of a word, and the merges that make these tokens.
+/// Returns a vocabulary with a token for each prefix of a word, and the merges that make these tokens.
 fn merged(single: Vec<String>, words: &[String]) -> (Map<String, Value>, Vec<[String; 2]>) {
     let mut vocab: Map<String, Value> = single.into_iter().enumerate().map(|(id, token)| (token, id.into())).collect();
     let mut merges = Vec::new();

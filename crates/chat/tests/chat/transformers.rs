@@ -33,8 +33,8 @@ fn features(name: &str) -> (&[&str], &[&str]) {
     }
 }
 
-/// The templates of models to which TRL adds generation blocks for training. Each has the family whose tokenizer these
-/// tests use.
+/// The chat templates of published models to which TRL, Hugging Face's library for fine-tuning, adds generation blocks.
+/// Each template has the family whose tokenizer these tests use.
 const OF_MODELS: [(&str, &str); 8] = [
     ("gemma", "gemma"),
     ("gemma3", "gemma"),

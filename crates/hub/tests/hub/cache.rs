@@ -1,4 +1,4 @@
-//! Tests a cache that other clients of the hub have filled.
+//! Tests reads from a cache that other clients of the hub have filled.
 
 use std::fs;
 use std::os::unix::fs::symlink;

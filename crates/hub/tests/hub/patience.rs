@@ -1,4 +1,5 @@
-//! Tests servers that refuse requests for a time.
+//! Tests that the client waits for a server that temporarily refuses requests, and reports a server that keeps
+//! refusing.
 
 use stagecoach_hub::HubError;
 use stagecoach_test_hub::PlannedAnswer;

@@ -17,7 +17,7 @@ use crate::{Reader, Setup, named};
 /// The results of the Python clients for a data set.
 #[derive(Deserialize)]
 struct Found {
-    /// The SHA-256 of the bytes of all files.
+    /// The SHA-256 of the bytes of each file, by path.
     digests: BTreeMap<String, String>,
     matching: Vec<String>,
     texts: Vec<String>,
@@ -67,7 +67,7 @@ fn python_clients_read_the_same() {
     let Scene { hub, found, home } = Scene::new();
     let cache = Some(home.path().join("hub"));
     let online = Reader::new(&hub);
-    // the files that huggingface_hub has downloaded suffice without the hub
+    // no hub listens at this address: the offline client reads the files that huggingface_hub has downloaded
     let offline = Setup { cache, offline: true, ..Setup::default() }.client("http://127.0.0.1:1");
     let mut texts = Vec::new();
     for (id, pattern) in [("org/lines", "**/*.jsonl"), ("org/table", "data/*.parquet")] {

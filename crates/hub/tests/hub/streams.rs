@@ -1,4 +1,4 @@
-//! Tests reads of files over connections that are cut, slow or wrong.
+//! Tests reads of files over connections that break, stall or deliver wrong bytes.
 
 use std::collections::HashSet;
 use std::fs;
@@ -151,7 +151,7 @@ fn a_flipped_byte_is_an_error_at_the_end() {
         let beginning = format!("{path} of the dataset org/plays at commit {commit} is damaged: 127.0.0.1:");
         assert!(error.to_string().starts_with(&beginning), "{error}");
         assert!(error.to_string().contains(&file.digest.to_string()) && !error.is_temporary(), "{error}");
-        // a part of a file has no digest
+        // a part of a file can't be verified, because the hub lists digests of whole files only
         assert_eq!(reader.bytes(&commit, &file, 50..51).unwrap(), [bytes[50] ^ 1]);
     }
 }

@@ -32,7 +32,7 @@ struct Log {
 }
 
 impl Reader {
-    /// Returns a client of `store` that has access keys.
+    /// Returns a client that has access keys for `store`.
     fn new(store: &TestStore) -> Reader {
         Reader::of_endpoint(&store.endpoint())
     }
@@ -63,7 +63,7 @@ impl Reader {
         self.list(uri).unwrap().into_iter().map(|object| object.uri.key).collect()
     }
 
-    /// Returns the message of the error for a URI.
+    /// Returns the error message of a listing of `uri`.
     fn refused(&self, uri: &str) -> String {
         let error = self.list(uri).unwrap_err();
         assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");

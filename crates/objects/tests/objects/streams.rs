@@ -68,7 +68,7 @@ fn an_object_that_changes_is_not_read_on() {
     store.put("a.bin", vec![0; SIZE as usize]);
     let error = reader.bytes(&object, 0..SIZE).unwrap_err();
     assert!(is_changed(&error) && error.to_string().starts_with("s3://bucket/a.bin has changed or is gone"), "{error}");
-    // the change is also found if the store ignores the condition
+    // the client also finds the change if the store ignores the header `if-match`
     store.faults([StoreFault::Ignore("if-match")]);
     assert!(is_changed(&reader.bytes(&object, 0..SIZE).unwrap_err()));
     store.put("a.bin", vec![0; 5]);

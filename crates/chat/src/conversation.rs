@@ -87,7 +87,10 @@ impl Conversation {
         }
         for (field, other) in [("prompt", "completion"), ("completion", "prompt")] {
             if record[field].is_string() && record[other].is_array() {
-                return Err(malformed(field, format!("is a text and {other} is a list: write both of them alike")));
+                return Err(malformed(
+                    field,
+                    format!("is a text and {other} is a list: write both as texts, or both as lists of messages"),
+                ));
             }
         }
         let prompt = list(record, "prompt")?;

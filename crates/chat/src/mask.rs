@@ -10,8 +10,7 @@ use crate::error::ConversationError;
 use crate::template::{ChatTemplate, RenderContext};
 use crate::vocabulary::{Encoded, FoundToken, Vocabulary};
 
-const HINT: &str = "a template that marks by {% generation %} what the assistant writes needs no \
-                    such proof";
+const HINT: &str = "a template that marks by {% generation %} what the assistant writes needs no such proof";
 
 /// A rendered conversation.
 pub(crate) struct Rendering {
@@ -115,7 +114,9 @@ impl<'a> Whole<'a> {
             .map_err(|error| error.to_string())?;
         let from = tokens.saturating_sub(alone.ids.len());
         if self.encoded.ids.get(from..tokens) != Some(&alone.ids) {
-            return Err("the text up to here has other tokens without the text after it".into());
+            return Err("the text before the border of the turn has other tokens if it is encoded without the text \
+                        after it"
+                .into());
         }
         Ok(TokenPlace { bytes: text.len(), tokens })
     }
@@ -225,7 +226,7 @@ impl<'a> Proof<'a> {
         if !has_header && !self.begins_with_content(index, start.bytes..end.bytes) {
             return Err(
                 "the template writes no header for add_generation_prompt, and the turn does not begin with its \
-                        content, so that its beginning may be a header"
+                 content, so that its beginning may be a header"
                     .into(),
             );
         }

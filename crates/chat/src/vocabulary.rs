@@ -204,7 +204,8 @@ fn too_many() -> SetupError {
 fn check(token: &AddedToken, has_normalizer: bool) -> Result<(), SetupError> {
     marks::check(&format!("the special token {:?}", token.content), marks::find(&token.content))?;
     let problem = if token.content.chars().all(char::is_whitespace) {
-        "is white space, which no text can spell otherwise: set its `special` to false in tokenizer.json"
+        "is white space, and can't be distinguished from white space in messages: set its `special` to false in \
+         tokenizer.json"
     } else if token.normalized && has_normalizer {
         "is looked for in normalised text: set its `normalized` to false in tokenizer.json"
     } else if token.single_word {

@@ -49,7 +49,10 @@ impl HubClient {
         let (Revision { sha }, _) = self.hub.ask(&url, RequestSubject { repo, revision, path: "" })?;
         match sha.bytes().all(|byte| byte.is_ascii_hexdigit()) && !sha.is_empty() {
             true => Ok(sha),
-            false => Err(HubError::Protocol { url: url.public(), reason: "its commit is not one".to_owned() }),
+            false => Err(HubError::Protocol {
+                url: url.public(),
+                reason: "its sha is not the hexadecimal hash of a commit".to_owned(),
+            }),
         }
     }
 

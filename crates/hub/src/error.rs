@@ -51,7 +51,7 @@ pub enum HubError {
     /// The repository is gated, and the user has not accepted its conditions.
     #[error("the {repo} is gated: accept its conditions at {page}, {}", match token {
         Some(token) => format!("with the account of the token (it is from {token})"),
-        None => "and set HF_TOKEN to a token of the account that did".to_owned(),
+        None => "and set HF_TOKEN to a token of the account that accepted them".to_owned(),
     })]
     Gated {
         /// The repository.
@@ -63,7 +63,8 @@ pub enum HubError {
     },
     /// The hub rejects the token as unknown.
     #[error(
-        "{endpoint} doesn't know the token from {token} (invalid credentials): set HF_TOKEN to a valid token, or unset it for public repositories"
+        "{endpoint} doesn't know the token from {token} (invalid credentials): set HF_TOKEN to a valid token, or \
+         unset it for public repositories"
     )]
     WrongToken {
         /// The URL of the hub.
@@ -88,7 +89,8 @@ pub enum HubError {
     },
     /// The repository has no such revision.
     #[error(
-        "the {repo} has no revision \"{revision}\": name one of its branches, tags or commits after the @ (main without one)"
+        "the {repo} has no revision \"{revision}\": name one of its branches, tags or commits after the @ (without \
+         an @, this is the branch main)"
     )]
     NoRevision {
         /// The repository.
@@ -132,7 +134,8 @@ pub enum HubError {
     },
     /// The hub answers with a file that differs from the listing.
     #[error(
-        "{file} is listed with {listed} and downloaded with {found}: check what HF_ENDPOINT and proxies do, and try again"
+        "{file} is listed with {listed} and downloaded with {found}: check what HF_ENDPOINT and proxies do, and try \
+         again"
     )]
     Contradicts {
         /// The file.
@@ -145,7 +148,8 @@ pub enum HubError {
     /// The bytes of a file do not have the listed digest.
     #[error(
         "{file} is damaged: {place} gave bytes with {found} instead of {}: {}", file.file.digest,
-        if place.starts_with('/') { "remove the file from the cache" } else { "try again, and check proxies if it stays" }
+        if place.starts_with('/') { "remove the file from the cache" } else { "try again, and check proxies if the \
+                                                                               error persists" }
     )]
     Differs {
         /// The file, with the expected digest.
@@ -157,7 +161,8 @@ pub enum HubError {
     },
     /// The client is offline, and the cache lacks an item.
     #[error(
-        "{what} is not in the cache {}, and HF_HUB_OFFLINE is set: download it on a machine that reaches the hub (hf download), or unset HF_HUB_OFFLINE",
+        "{what} is not in the cache {}, and HF_HUB_OFFLINE is set: download it on a machine that reaches the hub (hf \
+         download), or unset HF_HUB_OFFLINE",
         cache.display()
     )]
     NotCached {
@@ -186,7 +191,8 @@ pub enum HubError {
     },
     /// The client can't connect to a host.
     #[error(
-        "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache",
+        "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be \
+         needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache",
         unreachable(host, reason)
     )]
     Unreachable {
@@ -196,7 +202,7 @@ pub enum HubError {
         reason: String,
     },
     /// A connection broke repeatedly.
-    #[error("{}: try again, and check the network if it stays", interrupted(host, reason))]
+    #[error("{}: try again, and check the network if the error persists", interrupted(host, reason))]
     Interrupted {
         /// The host.
         host: String,
@@ -204,7 +210,7 @@ pub enum HubError {
         reason: String,
     },
     /// A server can't answer at present.
-    #[error("{}: try again later (https://status.huggingface.co tells of outages)", unavailable(url, *status))]
+    #[error("{}: try again later (https://status.huggingface.co lists outages)", unavailable(url, *status))]
     Unavailable {
         /// The URL without its query.
         url: String,
@@ -213,7 +219,8 @@ pub enum HubError {
     },
     /// The hub limits requests for longer than the client may wait.
     #[error(
-        "{host} limits requests, and {} s of waiting were not enough: use fewer readers at a time, or set HF_TOKEN (its account has higher limits)",
+        "{host} limits requests, and {} s of waiting were not enough: use fewer readers at a time, or set HF_TOKEN \
+         (its account has higher limits)",
         waited.as_secs()
     )]
     RateLimited {
@@ -224,7 +231,8 @@ pub enum HubError {
     },
     /// The CDN refuses URLs that the hub has just signed.
     #[error(
-        "{host} answered {status} to a URL that the hub has just signed: check proxies and this machine's clock, and try again"
+        "{host} answered {status} to a URL that the hub has just signed: check proxies and this machine's clock, and \
+         try again"
     )]
     SignatureRefused {
         /// The host of the CDN.

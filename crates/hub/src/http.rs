@@ -179,7 +179,7 @@ fn no_answer(url: &Url, error: &Error) -> HubError {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, UnexpectedEof};
     let host = url.host().to_owned();
     match error {
-        Error::HostNotFound => HubError::Unreachable { host, reason: "its name is unknown here".to_owned() },
+        Error::HostNotFound => HubError::Unreachable { host, reason: "its name can't be resolved".to_owned() },
         Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
             HubError::Unreachable { host, reason: "there is no answer in time".to_owned() }
         }

@@ -129,7 +129,8 @@ impl RangeReader {
             206 => {
                 let range = header(&answer.headers, "content-range").and_then(content_range);
                 let Some(range) = range.filter(|range| range.start == self.rest.start) else {
-                    let reason = format!("it answers bytes from {} on with others", self.rest.start);
+                    let reason =
+                        format!("it answers a request for the bytes from {} on with another range", self.rest.start);
                     return Err(HubError::Protocol { url: answer.url.public(), reason }.into());
                 };
                 (size, range.size.unwrap_or(size))

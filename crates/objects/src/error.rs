@@ -112,7 +112,8 @@ pub enum ObjectError {
     },
     /// The store accepts the credentials, but refuses access.
     #[error(
-        "{host} refuses access to {uri}, it answered {answer}: give {} {}, or use the credentials of an account that has them",
+        "{host} refuses access to {uri}, it answered {answer}: give {} {}, or use the credentials of an account that \
+         has them",
         account_name(variables),
         uri.provider.permissions()
     )]
@@ -147,7 +148,8 @@ pub enum ObjectError {
     },
     /// The contents of an object have changed, or the object was removed, since the listing.
     #[error(
-        "{uri} has changed or is gone since it was listed: leave the objects of a corpus as they are, or start a new job with those that are there now"
+        "{uri} has changed or is gone since it was listed: leave the objects of a corpus as they are, or start a new \
+         job with the objects that exist now"
     )]
     Changed {
         /// The URI.
@@ -163,7 +165,8 @@ pub enum ObjectError {
     },
     /// This machine doesn't trust the server's certificate.
     #[error(
-        "the certificate of {host} is not trusted ({reason}): add its CA to the image's certificates, or set SSL_CERT_FILE to a file with it"
+        "the certificate of {host} is not trusted ({reason}): add its CA to the image's certificates, or set \
+         SSL_CERT_FILE to a file with it"
     )]
     Untrusted {
         /// The server.
@@ -173,7 +176,8 @@ pub enum ObjectError {
     },
     /// The client can't connect to a server.
     #[error(
-        "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be needed, HTTPS_PROXY)",
+        "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be \
+         needed, HTTPS_PROXY)",
         unreachable(host, reason)
     )]
     Unreachable {
@@ -183,7 +187,7 @@ pub enum ObjectError {
         reason: String,
     },
     /// A connection broke repeatedly.
-    #[error("{}: try again, and check the network if it stays", interrupted(host, reason))]
+    #[error("{}: try again, and check the network if the error persists", interrupted(host, reason))]
     Interrupted {
         /// The server.
         host: String,

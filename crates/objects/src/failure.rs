@@ -82,7 +82,11 @@ impl ErrorResponse {
     pub(crate) fn other_page(status: u16, headers: &HeaderMap) -> Option<ErrorResponse> {
         let kind = headers.get(http::header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
         let kind = kind.filter(|kind| !kind.contains("xml"))?;
-        Some(ErrorResponse { status, message: short(&format!("{kind} is no listing")), ..ErrorResponse::default() })
+        Some(ErrorResponse {
+            status,
+            message: short(&format!("{kind} instead of an XML listing")),
+            ..ErrorResponse::default()
+        })
     }
 
     /// Parses an answer with an error status. The answer to a HEAD request has no body.
@@ -173,7 +177,8 @@ mod tests {
 
     #[test]
     fn refusals_are_read_from_bodies_and_headers() {
-        let body = b"<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code><Message>The specified key\n does not exist.</Message></Error>";
+        let body = b"<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code><Message>The specified key\n does not \
+                     exist.</Message></Error>";
         let response = ErrorResponse::read(404, &HeaderMap::new(), body);
         assert_eq!(
             (response.code.as_str(), response.message.as_str()),

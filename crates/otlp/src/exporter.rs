@@ -140,7 +140,7 @@ impl<P: MetricProducer> Worker<P> {
             drop(queue);
             self.shared.changed.notify_all();
             if dropped > 0 {
-                tracing::warn!("{dropped} spans were dropped: too many waited for the collector");
+                tracing::warn!("{dropped} spans were dropped: the queue of spans for the collector was full");
             }
             self.log_change(errors.first(), is_due, &mut logged);
         }
@@ -154,7 +154,7 @@ impl<P: MetricProducer> Worker<P> {
                 *logged = Some(error);
             }
             None if was_all && logged.take().is_some() => {
-                tracing::info!("the collector takes metrics and traces again")
+                tracing::info!("the collector accepts metrics and traces again")
             }
             _ => {}
         }

@@ -47,7 +47,8 @@ fn records_that_are_no_conversations() {
     let mut tools = record(&[("user", "x")]);
     tools["tools"] = json!(["x"]);
     refused(tools, "tools has a text in its list: expected a list of objects, or none");
-    let mark = "contains the character U+100007: characters from U+100000 on mark text while a template is rendered, so remove it";
+    let mark = "contains the character U+100007: characters from U+100000 on mark text while a template is rendered, \
+                so remove it";
     refused(after(json!({"role": "user", "content": "x\u{100007}"})), &format!("message 2 (user) {mark}"));
 }
 
@@ -56,7 +57,7 @@ fn records_that_are_no_prompts() {
     let refused = |record: Value| Conversation::prompt_completion(&record).unwrap_err().to_string();
     assert_eq!(
         refused(json!({"prompt": "x", "completion": []})),
-        "prompt is a text and completion is a list: write both of them alike"
+        "prompt is a text and completion is a list: write both as texts, or both as lists of messages"
     );
     assert!(refused(json!({"prompt": "x"})).starts_with("prompt is a text: expected a list of messages"));
     assert!(refused(json!({"completion": "x"})).starts_with("the record has no field prompt"));

@@ -127,7 +127,7 @@ fn a_proxy_that_is_down_is_named() {
 }
 
 #[test]
-#[ignore = "a_proxy_that_is_down_is_named runs it"]
+#[ignore = "run only as a child process of the test a_proxy_that_is_down_is_named"]
 fn in_another_environment() {
     let environment = Environment::read(|name| std::env::var(name).ok()).unwrap();
     let policy = RetryPolicy { attempts: Some(1), ..HUB_RETRY_POLICY };

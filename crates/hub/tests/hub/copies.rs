@@ -118,7 +118,7 @@ fn an_interrupted_download_continues_with_the_next_file() {
     let (fetched, copy, _) = fetch(&reader, root.path(), &commit, RepoPart::Model);
     assert!(fetched.unwrap_err().is_temporary());
     assert!(!copy.has(RepoPart::Model));
-    assert!(!names(copy.folder()).contains(&"w-1.safetensors".to_owned()), "no file is there in part");
+    assert!(!names(copy.folder()).contains(&"w-1.safetensors".to_owned()), "no file is incomplete");
     assert!(names(copy.folder()).iter().all(|name| !name.ends_with(".partial")));
     let old = copy.folder().join("w-1.safetensors.0123456789abcdef.partial");
     fs::write(&old, "of a process that was killed").unwrap();
@@ -136,7 +136,7 @@ fn an_interrupted_download_continues_with_the_next_file() {
     fetch(&reader, root.path(), &commit, RepoPart::Model).0.unwrap();
     assert!(copy.has(RepoPart::Model) && !old.exists() && young.exists() && locked.exists());
     let again = hub.take_requests().into_iter().filter(|request| request.path.contains("tokenizer.json")).count();
-    assert_eq!(again, 0, "what was there is not read again");
+    assert_eq!(again, 0, "files that the copy already has are not downloaded again");
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn what_a_repository_lacks_is_named_with_what_it_has() {
         fetched.unwrap_err().to_string().replace(&commit, "C")
     };
     let pickled = [("config.json", "{}"), ("a.txt", ""), ("b.txt", ""), ("pytorch_model.bin", "")];
-    let expected = "the model org/tiny has no weights in safetensors at commit C: it has pytorch_model.bin, a.txt, b.txt \
-                    and 1 more: load it with transformers, and save it with save_pretrained";
+    let expected = "the model org/tiny has no weights in safetensors at commit C: it has pytorch_model.bin, a.txt, \
+                    b.txt and 1 more: load it with transformers, and save it with save_pretrained";
     assert_eq!(says(&pickled, RepoPart::Model), expected);
     let expected = "the model org/tiny has no config.json at commit C: it has tiny.Q4.gguf, README.md";
     assert_eq!(says(&[("README.md", ""), ("tiny.Q4.gguf", "")], RepoPart::Model), expected);
@@ -183,8 +183,8 @@ fn what_a_repository_lacks_is_named_with_what_it_has() {
     let sentencepiece = [("config.json", "{}"), ("tokenizer.model", "")];
     assert_eq!(says(&sentencepiece, RepoPart::Tokenizer("tokenizer.json")), expected);
     let index = [("config.json", "{}"), ("model.safetensors.index.json", INDEX)];
-    let expected = "the model org/tiny has no w-1.safetensors (a shard of its index) at commit C: it has config.json, \
-                    model.safetensors.index.json";
+    let expected = "the model org/tiny has no w-1.safetensors (a shard of its index) at commit C: it has \
+                    config.json, model.safetensors.index.json";
     assert_eq!(says(&index, RepoPart::Model), expected);
     let outside = [("config.json", "{}"), ("model.safetensors.index.json", r#"{"weight_map": {"a": "../../a"}}"#)];
     assert!(says(&outside, RepoPart::Model).contains("has no ../../a (a shard of its index)"));

@@ -24,13 +24,15 @@ fn refusals_of_a_listing_say_what_to_do() {
         (
             StoreFault::error(403, "AccessDenied"),
             format!(
-                "HOST refuses access to s3://bucket, it answered 403 (AccessDenied): give {keys} s3:ListBucket and s3:GetObject, or use the credentials of an account that has them"
+                "HOST refuses access to s3://bucket, it answered 403 (AccessDenied): give {keys} s3:ListBucket and \
+                 s3:GetObject, or use the credentials of an account that has them"
             ),
         ),
         (
             StoreFault::error(403, "InvalidAccessKeyId"),
             format!(
-                "HOST doesn't accept the credentials, it answered 403 (InvalidAccessKeyId): check {keys}, or set AWS_SKIP_SIGNATURE=true if everybody may read"
+                "HOST doesn't accept the credentials, it answered 403 (InvalidAccessKeyId): check {keys}, or set \
+                 AWS_SKIP_SIGNATURE=true if everybody may read"
             ),
         ),
         (
@@ -57,9 +59,14 @@ fn refusals_of_a_listing_say_what_to_do() {
         ),
         (
             StoreFault::Answer(200, vec![("content-type", "text/html".to_owned())], "<html>Welcome</html>".to_owned()),
-            "s3://bucket can't be read: HOST answered 200 (text/html is no listing): check the endpoint, proxies and the variables AWS_*".to_owned(),
+            "s3://bucket can't be read: HOST answered 200 (text/html instead of an XML listing): check the endpoint, \
+             proxies and the variables AWS_*"
+                .to_owned(),
         ),
-        (StoreFault::error(501, "NotImplemented"), "s3://bucket can't be read: HOST answered 501 (NotImplemented): check the endpoint".to_owned()),
+        (
+            StoreFault::error(501, "NotImplemented"),
+            "s3://bucket can't be read: HOST answered 501 (NotImplemented): check the endpoint".to_owned(),
+        ),
     ];
     for (fault, expected) in cases {
         let found = sentence(fault);

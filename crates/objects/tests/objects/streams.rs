@@ -29,7 +29,7 @@ fn ranges_are_read() {
     assert_eq!(reader.bytes(&object, SIZE - 3..u64::MAX).unwrap(), contents()[299_997..]);
     assert_eq!(store.take_requests().len(), 3);
     assert!(reader.bytes(&object, SIZE..SIZE + 5).unwrap().is_empty());
-    assert!(store.take_requests().is_empty(), "nobody is asked for nothing");
+    assert!(store.take_requests().is_empty(), "the read of an empty range sends no request");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use stagecoach_cluster::{Component, ControlPlaneSettings};
 
 use crate::support::{TestCluster, has_condition};
 
-/// Starts a cluster with these flags of the API server, and an operator that listens as in the chart.
+/// Starts a cluster whose API server has these flags, and an operator that listens on all addresses, as in the chart.
 fn cluster(flags: &[&str]) -> TestCluster {
     let flags = flags.iter().map(|flag| (Component::ApiServer, (*flag).to_owned())).collect();
     let cluster = TestCluster::with_settings(ControlPlaneSettings { flags });

@@ -32,7 +32,7 @@ fn a_sidecar_keeps_no_pod_of_a_finished_job() {
     cluster.wait_phase("meshed", "Complete");
     until("the pods to go", || cluster.pods("meshed").is_empty().then_some(()));
     assert_eq!(cluster.job("meshed").unwrap()["status"]["phase"], "Complete");
-    // the same happens after a final failure
+    // the pods also go after a final failure
     cluster.create("broken", json!({"template": {"spec": sidecar}, "restart": {"maxRestarts": 0}}));
     cluster.wait_running("broken", 1);
     cluster.kubelet.pod("broken-0-1").log("the last words");
@@ -60,8 +60,8 @@ fn a_native_sidecar_ends_by_itself_and_its_pod_stays() {
     });
 }
 
-/// A service mesh injects its container by admission. In this test, the API server injects the container into the pods
-/// with a label of the test.
+/// A service mesh injects its container when the API server admits a pod. In this test, an admission policy injects a
+/// container into the pods with the label `mesh: on`.
 #[test]
 fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
     let cluster = shared();

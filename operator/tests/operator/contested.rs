@@ -50,7 +50,8 @@ fn operators_with_the_same_settings_find_each_other_too() {
     let job = "shared-by-two/demo";
     cluster.create(job, json!({}));
     cluster.wait_running(job, 1);
-    // the faster operator writes each status, so several rounds are necessary until both operators have written one
+    // in each round, the faster operator writes the status, so it takes several rounds until both operators have
+    // written a status
     for round in 1..=20 {
         if cluster.job(job).is_some_and(|job| names_both(&job)) {
             break;
@@ -100,7 +101,7 @@ fn a_repair_that_is_refused_is_no_dispute() {
     until("the job's own policy", || cluster.plane.get(&network_policy("occupied")).and_then(is_own));
 }
 
-/// A policy of the API server that adds a rule to each NetworkPolicy of the namespace `mutated`.
+/// An admission policy that sets the `policyTypes` of each NetworkPolicy in the namespace `mutated` to `Egress`.
 const MUTATION: &str = r#"{"kind": "List", "apiVersion": "v1", "items": [
     {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy", "metadata": {"name": "add-egress"},
      "spec": {"matchConstraints": {"resourceRules": [{"apiGroups": ["networking.k8s.io"], "apiVersions": ["v1"],
@@ -135,7 +136,7 @@ fn what_admission_changes_is_not_repaired() {
     let reconcile_again = |seconds: u64| drop(cluster.edit_and_wait(job, json!({"ttlSecondsAfterFinished": seconds})));
     (3600..3610).for_each(reconcile_again);
     assert_eq!(repairs(), 0, "{}", operator.log());
-    // the operator still repairs the change of another client
+    // the operator still undoes another client's change
     let change = json!({"spec": {"podSelector": {"matchLabels": {"app": "nobody"}}}});
     cluster.plane.client().patch(&network_policy("mutated/demo"), &change).unwrap();
     until("the change to be undone", || stored()["spec"]["podSelector"]["matchLabels"]["app"].is_null().then_some(()));

@@ -111,15 +111,16 @@ impl ScenarioRun<'_> {
     }
 }
 
-/// Runs a scenario to its end in `namespace`. The operator crashes after `crash` writes, unless the run needs fewer
-/// writes, because two status writes may become one. Returns the number of writes.
+/// Runs a scenario to its end in `namespace`. If `crash` is set, the operator crashes after this number of writes, or
+/// at the end of a run that needs fewer writes, because two status writes may become one. Returns the number of writes.
+/// The writes of the setup do not count.
 fn run(site: &ScenarioCluster, scenario: &Scenario, namespace: String, crash: Option<usize>) -> usize {
     let cluster = site.cluster;
     cluster.create_namespace(&namespace);
     let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
     let run = ScenarioRun { site, cluster, proxy: &proxy, namespace, operator: Mutex::default() };
     run.start_operator();
-    // a spec with `metadata` changes the whole object
+    // a scenario's spec that contains `metadata` is merged into the whole object, any other into the object's spec
     let mut object = job(&run.job(), json!({}));
     match scenario.spec.get("metadata") {
         Some(_) => merge(&mut object, scenario.spec.clone()),
@@ -203,7 +204,7 @@ fn scenarios() -> Vec<Scenario> {
                 "stages": 1, "dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60},
             }),
             setup: first,
-            // the second replica continues to train
+            // the first replica continues to train while the second replica is replaced
             action: |run| run.cluster.kubelet.pod(&format!("{}/job-1-0-1", run.namespace)).exit(1, ""),
             end: training(
                 1,
@@ -273,7 +274,7 @@ fn a_crash_between_any_two_writes_changes_nothing() {
     crash_after_each_write(&site, &scenarios());
 }
 
-/// Runs each scenario without a crash, and then with a crash after each of its writes.
+/// Runs each scenario without a crash, and then once for each of its writes, with a crash after this write.
 pub fn crash_after_each_write(site: &ScenarioCluster, scenarios: &[Scenario]) {
     let undisturbed: Vec<usize> = std::thread::scope(|scope| {
         let run = |scenario| scope.spawn(move || run(site, scenario, format!("{}-0", scenario.name), None));

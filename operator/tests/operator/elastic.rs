@@ -27,7 +27,7 @@ fn pod_names(cluster: &TestCluster, job: &str) -> Vec<String> {
 fn a_job_runs_with_the_replicas_that_have_a_node() {
     let cluster = shared();
     let mut spec = spread("spread", 4);
-    // a pod without a node would fail the attempt of a job that is not elastic after this time
+    // after this time, a pod without a node would fail the attempt of a job that is not elastic
     spec["scheduling"] = json!({"timeoutSeconds": 1});
     cluster.create("spread", spec);
     let job = cluster.wait("spread", "three replicas", |job| job["status"]["trainingReplicas"] == 3);
@@ -38,7 +38,7 @@ fn a_job_runs_with_the_replicas_that_have_a_node() {
     let config = cluster.plane.get("/api/v1/namespaces/default/configmaps/spread-1").unwrap();
     let file: Value = serde_json::from_str(config["data"]["job.yaml"].as_str().unwrap()).unwrap();
     assert_eq!(file["spec"]["elastic"]["maxDataParallel"], 4, "{file:#}");
-    // wait until a later job exceeds its timeout
+    // the timeout of `spread` is over when a job that was created later has exceeded the same timeout
     let nowhere = json!({"scheduling": {"gang": "None", "timeoutSeconds": 1}, "template": {"spec": {"nodeSelector": {"nowhere": "true"}}}});
     cluster.create("nowhere", nowhere);
     cluster.wait("nowhere", "timed out", |job| job["status"]["lastFailure"]["reason"] == "Unschedulable");

@@ -17,7 +17,7 @@ fn preemptions_and_evictions_are_not_counted() {
     let cluster = exclusive();
     let client = cluster.plane.client();
 
-    // a job runs on two nodes and another pod on the third, and a pod of higher priority preempts a stage
+    // the job's two pods and the first urgent pod fill the three nodes, so the second urgent pod preempts a stage
     let template =
         json!({"spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "trainer", "resources": gpus()}]}});
     cluster.create("preempted", json!({"scheduling": {"gang": "None"}, "template": template}));

@@ -33,7 +33,7 @@ fn the_node_of_a_stage_that_computed_wrong_is_kept_out_of_the_next_attempts() {
     let described = condition_of(&job, "AuditsEqual").unwrap()["message"].clone();
     assert_eq!(described, format!("audit of step 20: stage 1 computed wrong; pod miscalculated-1-1 is on node {node}"));
     assert!(!nodes("2").is_empty() && !nodes("2").contains(&node), "{:?}", nodes("2"));
-    // the next attempt also excludes the node, whatever ends this attempt
+    // attempt 3 also excludes the node, although another failure ended attempt 2
     pod("miscalculated-0-2").exit(1, "");
     cluster.wait_running("miscalculated", 3);
     assert!(!nodes("3").is_empty() && !nodes("3").contains(&node), "{:?}", nodes("3"));
@@ -128,7 +128,7 @@ fn a_failed_init_container_is_reported_and_not_the_sidecar_that_ends_for_it() {
     let restart = json!({"maxRestarts": 1});
     cluster.create("unfetched", json!({"restart": restart, "template": {"spec": {"initContainers": init}}}));
     let job = cluster.wait_phase("unfetched", "Failed");
-    // this exit code has no meaning in the contract of stages
+    // exit code 78 of an init container does not mean an invalid config, as it does for a stage
     assert!(has_condition(&job, "Failed", "True", "BudgetExhausted"), "{:#}", job["status"]);
     let failure = last_failure(&job);
     assert_eq!((&failure["reason"], &failure["exitCode"]), (&json!("Error"), &json!(1)));

@@ -1,5 +1,6 @@
-//! An API server that returns errors, stalls, loses responses and restarts; a spec and an operator that change
-//! during an attempt; pods and a status that another client writes.
+//! Tests of the operator under faults: an API server that returns errors, stalls and loses responses; a spec and an
+//! operator that change during an attempt; a Lease that another process holds; pods and a status that another client
+//! writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,7 +41,7 @@ impl ProxiedOperator {
     }
 }
 
-/// Delays the creation of every pod except the first, until another rule is set.
+/// Returns a rule that holds back the creation of the second pod and every later write, until another rule is set.
 fn after_one_pod() -> impl FnMut(&Seen) -> Fate + Send {
     let mut pods = 0;
     move |seen: &Seen| {
@@ -151,7 +152,7 @@ fn the_second_replica_takes_over_the_lease() {
     let _second = with("second");
     shared().create(&own.job(), json!({}));
     shared().wait_running(&own.job(), 1);
-    drop(first); // killed, so that the Lease has to expire
+    drop(first); // killed, so the Lease is not released and has to expire
     holder("second");
     shared().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
     let job = shared().wait_running(&own.job(), 2);
@@ -178,7 +179,8 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
     let holder =
         |name: &str| shared().plane.get(&format!("{leases}/{name}")).unwrap()["spec"]["holderIdentity"].clone();
 
-    // the holder's clock is a minute late: a renewed Lease is not taken, although it seems expired
+    // the holder's clock is a minute behind: the operator does not take the Lease while the holder renews it, although
+    // the Lease seems expired
     held("late", -60, 15);
     let mut operator = with("late");
     until("the operator to wait for it", || operator.log().contains("waiting for the Lease").then_some(()));
@@ -211,8 +213,8 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
     until("the operator to end", || operator.ended());
     assert!(operator.log().contains("the Lease is lost"), "{}", operator.log());
 
-    // the holder renews nothing, and its clock is an hour early: the operator takes a Lease that is valid for two
-    // seconds after two seconds
+    // the holder does not renew its Lease of two seconds, and its clock is an hour ahead: the operator takes the Lease
+    // after two seconds, not after an hour
     held("early", 3600, 2);
     let _operator = with("early");
     until("it to be taken", || (holder("early") == "ours").then_some(()));

@@ -1,5 +1,5 @@
-//! Tests of a job's state for tools that apply jobs from Git: kstatus, with which Flux waits, and the health script for
-//! Argo CD in docs/GITOPS.md, which runs in the Lua that Argo CD embeds.
+//! Tests of a job's state as tools that apply jobs from Git see it: kstatus, which Flux uses to wait, and the health
+//! script for Argo CD in docs/GITOPS.md, which runs in the Lua that Argo CD embeds.
 
 use std::process::Command;
 

@@ -142,7 +142,7 @@ fn a_finished_job_is_deleted_after_its_ttl() {
     cluster.wait_running("brief", 1);
     cluster.finish("brief", 1, 2);
     cluster.wait_phase("brief", "Complete");
-    // the job stays until the test has observed its end, so the shorter TTL is already over
+    // the first TTL keeps the job until the test has observed its end; the new TTL is already over
     cluster.edit("brief", json!({"ttlSecondsAfterFinished": 0}));
     until("the job to go", || cluster.job("brief").is_none().then_some(()));
     until("its pods to go", || cluster.pods("brief").is_empty().then_some(()));

@@ -1,4 +1,5 @@
-//! Every manifest that the API server accepts gets the condition `Accepted` once: true, or false with a message.
+//! Every job that the API server accepts gets the condition `Accepted` from the operator: true, or false with a
+//! message.
 
 use crate::support::{condition_of, jobs, shared};
 use serde_json::json;

@@ -68,7 +68,7 @@ fn the_policy_follows_its_mode_while_the_job_runs() {
     cluster.edit("opened", json!({"networkPolicy": {"mode": "Restricted"}}));
     until("the policy to come back", || is_there(true));
     assert_eq!(cluster.job("opened").unwrap()["status"]["attempt"]["number"], 1, "no attempt was started for it");
-    // a policy of that name that belongs to another client stays
+    // a policy with the job's name that belongs to another client stays
     cluster.create("theirs", json!({"networkPolicy": {"mode": "None"}}));
     let foreign = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "theirs",
         "labels": {"stagecoach.dev/job": "theirs", "stagecoach.dev/job-uid": cluster.job("theirs").unwrap()["metadata"]["uid"]}},
@@ -120,7 +120,7 @@ fn a_job_that_is_over_or_suspended_holds_no_address() {
     cluster.wait_phase("released", "Complete");
     gone("released");
     assert_eq!(cluster.pods("released").len(), 2, "its pods stay, for their logs");
-    // the same happens after a final failure
+    // the Service also goes after a final failure
     cluster.create("lost", json!({"restart": {"maxRestarts": 0}}));
     cluster.wait_running("lost", 1);
     cluster.kubelet.pod("lost-0-1").exit(1, "");

@@ -1,5 +1,5 @@
-//! Tests of requests of single stages, and of devices by claims. The real scheduler places the examples of
-//! docs/GPUS.md.
+//! Tests of stages with their own resource requests, and of devices that pods request with ResourceClaims. The real
+//! scheduler places the examples of docs/GPUS.md.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -24,7 +24,7 @@ fn a_stage_runs_where_its_own_template_says() {
         let path = format!("/api/v1/nodes/{node}");
         cluster.plane.client().patch(&path, &json!({"metadata": {"labels": {"pool": pool}}})).unwrap();
     }
-    // the nodes of these tests have less memory
+    // the nodes of these tests have less memory than the example requests
     let text = example("### Unequal machines").to_string().replace("64Gi", "64Mi").replace("128Gi", "128Mi");
     cluster.create("unequal", serde_json::from_str(&text).unwrap());
     cluster.wait_running("unequal", 1);
@@ -42,7 +42,7 @@ fn a_stage_runs_where_its_own_template_says() {
     cluster.kubelet.pod("unequal-1-1").exit(1, "");
     cluster.wait_running("unequal", 2);
     assert_eq!(placed("2"), [own, common.clone(), common]);
-    // a new template for one stage starts a new attempt, and an invalid field in it is reported
+    // a new template for one stage starts a new attempt, and the condition reports the template's invalid field
     cluster.edit("unequal", json!({"template": {"stages": [{"stage": 2, "spec": {"containers": "none"}}]}}));
     let refused = |job: &Value| {
         let scheduled = crate::support::condition_of(job, "Scheduled");

@@ -13,7 +13,7 @@ use stagecoach_cluster::{run as process, tool, until};
 
 use crate::support::{TestCluster, shared};
 
-/// Returns a kubectl whose cache of the API is in the test's folder.
+/// Returns a script that calls kubectl with a discovery cache in the test's folder.
 fn kubectl(cluster: &TestCluster) -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -21,8 +21,8 @@ fn kubectl(cluster: &TestCluster) -> PathBuf {
             (cluster.plane.folder().join("plugin-kubectl"), cluster.plane.folder().join("plugin-cache"));
         let real = tool("kubectl");
         let script = format!("#!/bin/sh\nexec '{}' --cache-dir '{}' \"$@\"\n", real.display(), cache.display());
-        // let another process write the file: a program can't start while a child that was just forked has its file
-        // open for writing
+        // let another process write the file: a child that another thread forks inherits the files that this process
+        // has open, and a program can't start while its file is open for writing
         let mut write = Command::new("sh");
         let written = process(write.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(&program), &script);
         assert!(written.status.success(), "{written:?}");

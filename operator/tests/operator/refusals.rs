@@ -11,7 +11,8 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let (cluster, job) = (shared(), "half/job");
     cluster.create_namespace("half");
     let quota = "/api/v1/namespaces/half/resourcequotas";
-    // the quota allows no pod of stage 1: the quota controller counts pods late, so a quota of one pod may admit two
+    // the quota allows no pod of stage 1, which has its own priority class; a quota of one pod would not do, because
+    // the quota controller counts pods late and may admit two
     let of_stage_1 = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {
         "hard": {"pods": "0"},
         "scopeSelector": {"matchExpressions": [
@@ -32,7 +33,7 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     assert_eq!(waited["status"]["lastFailure"]["reason"], "Unschedulable", "{:#}", waited["status"]);
     let message = waited["status"]["lastFailure"]["message"].to_string();
     assert!(message.contains("exceeded quota: one"), "{message}");
-    // the result is the same if the pod exits first because it finds no peer
+    // the result is the same if the pod finds no peer and exits before the operator deletes it
     let attempt_of =
         |pod: &Value| -> Option<u64> { pod["metadata"]["labels"]["stagecoach.dev/attempt"].as_str()?.parse().ok() };
     // the operator tries again within a minute

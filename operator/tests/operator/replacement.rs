@@ -76,7 +76,7 @@ fn what_a_recovery_took_is_reported_by_phases() {
     cluster.wait("timed", "replaced", |job| {
         job["status"]["restarts"]["replaced"] == 1 && job["status"]["readyStages"] == 2
     });
-    // a report of the lost group does not end the recovery
+    // the report of stage 0 on the group before the loss does not end the recovery
     let job = cluster.wait("timed", "Running", |job| job["status"]["phase"] == "Running");
     assert_eq!(job["status"]["lastRecovery"], Value::Null);
     stage_0.set_status(trains(1, 1_000_000_002));

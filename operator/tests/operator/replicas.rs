@@ -125,7 +125,7 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert_eq!(job["status"]["phase"], "Starting");
 }
 
-/// A former leader does not report on the group, although it still runs.
+/// The operator ignores the report of a former leader that still runs.
 #[test]
 fn the_stage_that_took_the_newest_fence_is_believed() {
     let cluster = shared();

@@ -1,4 +1,5 @@
-//! Tests of the effects of a failure under `spec.restart`: by exit code, policy and budget, and their times.
+//! Tests of `spec.restart`: how exit codes, the pod failure policy and the budget decide whether a failure restarts the
+//! job, and when the restart begins.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -54,7 +55,7 @@ fn the_restart_budget_is_respected() {
     let message = &condition_of(&job, "Failed").unwrap()["message"];
     assert_eq!(message, "restart.maxRestarts is used up: stage 1: exited with code 1");
     assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 2, "replaced": 0, "budgetLeft": 0}));
-    // the last attempt's pods are kept for their logs or deleted, and no new pods are created
+    // pods of the last attempt may still exist for their logs, but the operator creates no new pods
     let newest = |pod: &Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "3";
     assert!(cluster.pods("spent").iter().all(newest));
 }

@@ -62,7 +62,8 @@ fn pods_that_a_queue_holds_back_wait_for_it_and_keep_their_place() {
     let uids =
         || -> Vec<Value> { cluster.pods("held-back").iter().map(|pod| pod["metadata"]["uid"].clone()).collect() };
     let held = uids();
-    // wait until a later job without a scheduling gate exceeds its timeout
+    // the timeout of `held-back` is over when a job that was created later, without a scheduling gate, has exceeded the
+    // same timeout
     cluster.create("roomless", wants(json!({"nodeSelector": {"nowhere": "true"}})));
     let timed_out = |job: &Value| job["status"]["lastFailure"]["reason"] == "Unschedulable";
     cluster.wait("roomless", "timed out", |job| timed_out(job) && job["status"]["attempt"]["number"] == 2);

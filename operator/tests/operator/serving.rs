@@ -24,7 +24,7 @@ pub fn ask(address: &str, request: &str, body: &str) -> String {
     answer
 }
 
-/// Returns the address of an operator that writes its log as JSON.
+/// Returns the address at which an operator serves HTTP. The address comes from the operator's log, which must be JSON.
 pub fn address(operator: &OperatorProcess) -> String {
     until("the operator to serve", || {
         let log = operator.log();

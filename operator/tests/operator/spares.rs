@@ -37,7 +37,7 @@ fn wait_pods(cluster: &TestCluster, name: &str, pods: &[&str]) -> BTreeMap<Strin
     })
 }
 
-/// Makes the pod report that it is this stage.
+/// Makes a spare report that it has become incarnation `incarnation` of stage `stage`.
 fn take_place(cluster: &TestCluster, pod: &str, stage: u32, incarnation: u32) {
     let phase = StagePhase::Forming;
     cluster.kubelet.pod(pod).set_status(StageStatus { stage, incarnation, phase, ..StageStatus::default() });
@@ -148,7 +148,7 @@ fn an_operator_that_was_away_learns_the_stage_of_each_pod() {
     let after = wait_pods(cluster, job, &pods);
     assert!(pods[..3].iter().all(|pod| after[*pod] == before[*pod]), "{before:?} became {after:?}");
     until_ready_with_spares(cluster, job, 1);
-    // the same holds if the promotion is already recorded when the operator starts
+    // the operator also knows each pod's stage if the promotion is already recorded when the operator starts
     drop(operator);
     has_saved(cluster, "away/job-0-1", 0, 5);
     let _operator = start();
@@ -158,7 +158,7 @@ fn an_operator_that_was_away_learns_the_stage_of_each_pod() {
     assert_eq!(uids(cluster, job), after);
 }
 
-/// Creates a quota of pods, and waits until it is counted.
+/// Creates a quota of pods, and waits until the quota controller has computed its use.
 fn pod_quota(cluster: &TestCluster, namespace: &str, pods: u32) {
     let quotas = format!("/api/v1/namespaces/{namespace}/resourcequotas");
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": {"hard": {"pods": pods.to_string()}}});

@@ -54,8 +54,8 @@ fn progress_and_checkpoints_are_in_the_status() {
     assert_eq!(job["status"]["checkpoint"]["step"], 5);
     assert!(has_condition(&job, "Progressing", "True", "Training"));
     assert!(has_condition(&job, "CheckpointsHealthy", "True", "Committed"));
-    // the operator writes a new checkpoint at once, and steps every 15 s: a write of a checkpoint also has the newest
-    // step
+    // the operator writes a new checkpoint to the status at once, but the step only every 15 s: the write of the
+    // checkpoint also contains the newest step
     stage_0.set_status(status(8, 5));
     stage_0.set_status(status(12, 10));
     let job = cluster.wait("shown", "checkpointed", |job| job["status"]["checkpoint"]["step"] == 10);
@@ -70,7 +70,8 @@ fn progress_and_checkpoints_are_in_the_status() {
     cluster.wait("shown", "refilled", refilled);
 }
 
-/// The kubelet of a node may be unreachable, or may not have probed a pod yet. Stage 0 reports the state of its group.
+/// The kubelet of a node may be unreachable, or may not have probed a pod yet. The operator then relies on stage 0,
+/// which reports the state of its group.
 #[test]
 fn a_job_is_running_while_its_group_trains_and_a_pod_is_not_ready() {
     let cluster = shared();
@@ -114,7 +115,7 @@ fn another_environment_is_a_condition_that_stays() {
     let job = cluster.wait("mixed", "not reproducible", is_reported);
     let message = condition_of(&job, "Reproducible").unwrap()["message"].to_string();
     assert!(message.contains("threads 2 instead of 1"), "{message}");
-    // the next stage 0 has not answered yet
+    // the condition stays while stage 0 of the next attempt has not answered yet
     cluster.kubelet.pod("mixed-1-1").exit(1, "");
     assert!(is_reported(&cluster.wait_running("mixed", 2)));
 }
@@ -139,7 +140,7 @@ fn a_stage_that_an_audit_suspects_is_named_with_its_node_in_a_condition_that_sta
     let job = cluster.wait("suspected", "a difference", is_reported);
     let message = condition_of(&job, "AuditsEqual").unwrap()["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("audit of step 20: they differ; pod suspected-1-1 is on node "), "{message}");
-    // the next stage 0 has audited nothing
+    // the condition stays although stage 0 of the next attempt has audited nothing
     cluster.kubelet.pod("suspected-1-1").exit(1, "");
     let job = cluster.wait_running("suspected", 2);
     assert_eq!(condition_of(&job, "AuditsEqual").unwrap()["message"], message);

@@ -1,5 +1,5 @@
-//! Tests of operators, CRDs and trainers of other versions. The operator handles running jobs in the form that their
-//! trainer understands.
+//! Tests of operators, CRDs and trainers of other versions. The operator writes the job file of a running job in the
+//! form that the job's trainer understands.
 
 use std::path::PathBuf;
 
@@ -38,11 +38,11 @@ fn a_newer_crd_stops_no_older_operator() {
     cluster.edit("before", json!({"restart": {"maxRestarts": 7}}));
     let job = cluster.wait("before", "left running", |job| job["status"]["restarts"]["budgetLeft"] == 6);
     assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["phase"]), (&json!(2), &json!("Running")));
-    // a new job runs, and its status names the fields without effect
+    // a new job runs, and its status names the unknown fields, which have no effect
     cluster.create("after", json!({}));
     cluster.wait_running("after", 1);
-    // a watch that was open before delivers objects in the older form until they change; a new watch delivers the
-    // present form
+    // a watch that was opened before the CRD changed delivers each object in the older form until the object changes; a
+    // new watch delivers the present form
     cluster.kill_operator();
     cluster.run_operator(&[]);
     let job = cluster.wait("after", "reported", |job| has_condition(job, "Accepted", "True", "UnknownFields"));
@@ -85,7 +85,7 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     let file = job_file(cluster, job, 3);
     assert_eq!((&file["spec"]["stages"], &file["spec"]["pipeline"]["ofAnotherVersion"]), (&json!(3), &json!(7)));
     assert_eq!(file["spec"]["restart"]["stallTimeoutSeconds"], 77);
-    // a changed spec gets the new image, and a file of this version
+    // unlike the changes above, this change gets the operator's image, and a job file in the form of this version
     cluster.edit(job, json!({"checkpoint": {"everySteps": 7}}));
     cluster.wait_running(job, 4);
     let file = job_file(cluster, job, 4);
@@ -200,7 +200,7 @@ fn what_another_version_accepted_is_handled_on() {
     cluster.create("accepted/new", json!({"storage": {"path": "."}}));
     cluster.plane.client().patch(&format!("{}/status", path(job)), &json!({ "status": status })).unwrap();
     let _second = operator();
-    // the job's pods are deleted
+    // no pods exist for the attempt in the copied status, so the operator starts the next attempt
     let job = cluster.wait_running(job, 2);
     assert!(has_condition(&job, "Accepted", "True", "Valid"), "{:#}", job["status"]);
     cluster.wait("accepted/new", "refused", |job| has_condition(job, "Accepted", "False", "InvalidSpec"));

@@ -41,12 +41,12 @@ fn an_operator_that_starts_lists_the_pods_of_all_jobs_once() {
     let env = [("STAGECOACH_NAMESPACES", "lists"), ("STAGECOACH_LOG_FORMAT", "json")];
     let second = cluster.operator(proxy.kubeconfig(), &env);
     let address = address(&second);
-    // each job is reconciled for its objects and for the report of its stage 0
+    // each job is reconciled once for its objects and once for the report of its stage 0
     until("all jobs to be reconciled twice", || {
         (metric(&address, "stagecoach_reconcile_seconds_count") >= 2 * JOBS as u64).then_some(())
     });
     assert_eq!(lists.load(Ordering::Relaxed), 1);
-    // the operator decides what to record from a list of the job's own pods
+    // before the operator writes anything for a job, it lists the pods of this job
     cluster.kubelet.pod("lists/job-2-1-1").exit(1, "");
     cluster.wait_running(&name(2), 2);
     assert!(lists.load(Ordering::Relaxed) > 1);

@@ -63,7 +63,7 @@ const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 pub fn command(component: Component, site: ControlPlaneSite, settings: &ControlPlaneSettings) -> Command {
     let at = |name: &str| site.folder.join(name).display().to_string();
     let mut flags: Vec<String> = match component {
-        // two control planes can't share a socket file, but could take each other's port; no client uses the peer
+        // sockets in the folder, because two control planes could take each other's port; no client uses the peer
         // socket
         Component::Etcd => vec![
             format!("--data-dir={}", at("etcd")),
@@ -117,7 +117,7 @@ pub fn command(component: Component, site: ControlPlaneSite, settings: &ControlP
         (Component::ApiServer, false) => {
             vec!["--authorization-mode=RBAC".into(), "--endpoint-reconciler-type=none".into()]
         }
-        // Endpoints refuse the loopback addresses of pods, so that these controllers would retry for ever
+        // Endpoints refuse the loopback addresses of pods, so these controllers would retry forever
         (Component::ControllerManager, false) => vec![
             "--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
                 .into(),

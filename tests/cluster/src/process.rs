@@ -76,8 +76,8 @@ impl Drop for Process {
 type Job = (Command, Sender<io::Result<Child>>);
 
 /// Spawns a process from a thread that lives as long as the test's process. The reason is that the kernel sends the
-/// death signal when the *thread* that forked ends. Each test has its thread, but several tests may share a control
-/// plane.
+/// death signal when the *thread* that forked ends. Each test runs in its own thread, but a control plane that several
+/// tests share must outlive the test that started it.
 fn spawn(mut command: Command) -> io::Result<Child> {
     static NURSERY: OnceLock<Sender<Job>> = OnceLock::new();
     let parent = std::process::id();

@@ -4,14 +4,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A script that waits for the end of its input, and then removes the folder. The input ends when the process at the
-/// other end of the pipe ends. The script retries for 10 s, since processes that die with the test may still write. The
-/// script ignores Ctrl-C at the terminal.
+/// A script that waits for the end of its input, and then removes the folder. The input is a pipe from the test's
+/// process, and ends at the latest with this process. The script retries for 10 s, since processes that die with the
+/// test may still write. The script ignores Ctrl-C at the terminal.
 const CLEANUP_SCRIPT: &str =
     r#"trap "" INT HUP TERM; cat >/dev/null; for i in $(seq 100); do rm -rf "$0" 2>/dev/null && exit; sleep 0.1; done"#;
 
 /// A temporary folder. A separate process removes the folder, so the folder is also removed if the test is killed, or
-/// if a static holds this value, which Rust never drops.
+/// if this value is in a static, which Rust never drops.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,

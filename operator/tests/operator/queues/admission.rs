@@ -94,7 +94,7 @@ fn a_stage_is_replaced_within_the_same_admission() {
 #[test]
 fn a_spare_takes_the_place_of_a_stage_within_the_same_admission() {
     let (queues, cluster) = (queued(), &queued().cluster);
-    // the promoted spare and the new spare need no more quota than the pods before
+    // the promoted spare and the new spare need no more quota than the pods that they replace
     let queue = queues.queue(3, json!({}));
     queues.create("promoted", &queue, json!({"spec": {"spares": 1, "restart": {"reformTimeoutSeconds": 60}}}));
     let stand_by = || {

@@ -1,4 +1,4 @@
-//! Tests of admission checks. A job waits for its checks, and its pods get the changes of the checks.
+//! Tests of admission checks. A job waits for its checks, and its pods get the changes that the checks request.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::{self, API, cluster_queue, collection, local_queue, resource_flavor};
@@ -30,8 +30,8 @@ fn checked_queue(queues: &QueuedCluster, name: &str, flavor: Value) {
     client.patch(&path, &json!({"status": {"conditions": [active]}})).unwrap();
 }
 
-/// Waits until a job has a reservation, and answers as the controller of the check does. `updates` are the changes of
-/// the pods.
+/// Waits until a job has reserved quota, and then answers as the check's controller. `updates` are the changes that the
+/// check makes to the pods.
 fn answer(queues: &QueuedCluster, job: &str, check: &str, updates: Value) {
     let workload = until("the check to be asked", || {
         let workload = queues.workload(job)?;
@@ -125,7 +125,8 @@ spec:
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 ";
 
-/// The test answers as the autoscaler. Kueue creates the request, and writes the changes of the pods.
+/// Kueue creates the ProvisioningRequest, the test answers as the autoscaler, and Kueue then requests annotations for
+/// the pods.
 #[test]
 fn pods_consume_the_nodes_that_an_autoscaler_provisions() {
     let (queues, cluster) = (without_slices(), &without_slices().cluster);

@@ -37,7 +37,7 @@ pub(super) fn wait_reported(run: &ScenarioRun) {
     });
 }
 
-/// Adds the Workloads of a run to `end`: the number, the counts, and the conditions that are true.
+/// Adds the Workloads of a run to `end`: the number in the name, the counts of the pod sets, and the true conditions.
 pub(super) fn add_workloads(run: &ScenarioRun, end: &mut Value) {
     let workloads = run.cluster.plane.client().list(&collection("Workload", &run.namespace));
     let short = |workload: &Value| {

@@ -19,7 +19,7 @@ use stagecoach_cluster::{ControlPlaneSettings, merge, until};
 
 use crate::support::{TestCluster, condition_of, job, jobs};
 
-/// The value of the setting with which an operator watches all namespaces.
+/// The value of STAGECOACH_NAMESPACES with which an operator watches all namespaces.
 const ALL_NAMESPACES: &str = "";
 
 /// A cluster with Kueue, and an operator that creates Workloads. The cluster is never dropped.

@@ -1,4 +1,4 @@
-//! Tests of changed numbers of pods while a job is admitted.
+//! Tests of changes of a job's number of pods while the job is admitted.
 
 use serde_json::json;
 use stagecoach_cluster::until;

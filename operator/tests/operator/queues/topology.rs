@@ -14,7 +14,7 @@ fn in_topology(annotations: Value, changes: Value) -> Value {
     with_cpus("100m", annotations, changes)
 }
 
-/// Returns a job whose stages request so many CPUs. A node has 256 CPUs.
+/// Returns a job whose stages each request `cpus` CPUs. A node has 256 CPUs.
 fn with_cpus(cpus: &str, annotations: Value, changes: Value) -> Value {
     let mut spec = changes;
     spec["template"] = json!({"metadata": {"annotations": annotations}, "spec": {

@@ -48,8 +48,8 @@ pub fn shared() -> &'static TestCluster {
     })
 }
 
-/// Returns the cluster of the tests that disturb nodes, API server or CRD, one test after the other. Waits until all
-/// its nodes are in order. Its operator watches all namespaces.
+/// Returns the cluster of the tests that disturb nodes, API server or CRD. One test at a time has the cluster. Waits
+/// until all its nodes are in order. Its operator watches all namespaces.
 pub fn exclusive() -> MutexGuard<'static, TestCluster> {
     static CLUSTER: OnceLock<Mutex<TestCluster>> = OnceLock::new();
     let start = || {
@@ -138,7 +138,7 @@ impl TestCluster {
         drop(self.operators.lock().unwrap().remove(0));
     }
 
-    /// Whether all operators that were started still run.
+    /// Whether all operators that [`TestCluster::run_operator`] started still run.
     pub fn operators_are_running(&self) -> bool {
         self.operators.lock().unwrap().iter_mut().all(|operator| operator.ended().is_none())
     }
@@ -234,7 +234,7 @@ impl TestCluster {
         }
     }
 
-    /// Creates a ResourceQuota of so many pods, and waits until it is counted.
+    /// Creates a ResourceQuota of `pods` pods, and waits until the quota controller has computed its use.
     #[track_caller]
     pub fn limit_pods(&self, namespace: &str, name: &str, pods: u32) {
         let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": {"hard": {"pods": pods.to_string()}}});
@@ -259,7 +259,7 @@ impl TestCluster {
         self.of_events(name, "reason")
     }
 
-    /// Returns the sentences of the events about the job, in order.
+    /// Returns the notes of the events about the job, oldest first.
     pub fn event_notes(&self, name: &str) -> Vec<String> {
         self.of_events(name, "note")
     }

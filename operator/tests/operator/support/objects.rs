@@ -45,8 +45,8 @@ pub fn network_policy(name: &str) -> String {
 pub fn job(name: &str, changes: Value) -> Value {
     let (namespace, name) = split(name);
     let quick = json!({
-        // the simulated kubelet has no trainers that could form a group again: only the tests of `replacement` simulate
-        // such trainers
+        // the simulated kubelet has no trainers that could form a group again, so a failure restarts the group; tests
+        // that replace a single stage set another `reformTimeoutSeconds`
         "restart": {"maxRestarts": 3, "reformTimeoutSeconds": 0, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
         "template": {"spec": {"terminationGracePeriodSeconds": 5}},
     });

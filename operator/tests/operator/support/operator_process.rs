@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 
 use stagecoach_cluster::Process;
 
-/// An operator, and its log file. The operator is killed when dropped.
+/// An operator, and its log file. The operator is killed when this value is dropped.
 pub struct OperatorProcess {
     pub(super) process: Process,
     pub(super) log: PathBuf,

@@ -1,4 +1,5 @@
-//! Addresses of pods, and of servers that can't share a port.
+//! Gives each pod its own IP address, usually a loopback address. Servers that must all use the same port number, such
+//! as Kueue's controllers, also get their own addresses.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -10,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 /// address, the pod waits until the address is free.
 const ANNOTATION: &str = "stagecoach.test/address";
 
-/// The port whose listener owns the address. No stage uses this port.
+/// The port on which an [`Address`] listens, to reserve its IP address. No stage uses this port.
 const CLAIM_PORT: u16 = 65535;
 
 /// The address of a pod or of another server of a test. While this value lives, no other [`Address`] on this machine,
@@ -48,7 +49,7 @@ impl Address {
     pub(crate) fn claim() -> Address {
         for attempt in 0..100u8 {
             let [a, b, c, ..] = RandomState::new().hash_one(attempt).to_le_bytes();
-            // services of the user usually listen in 127.0.x.x
+            // avoid 127.0.x.x, where services of the user usually listen
             let ip = Ipv4Addr::new(127, a.max(1), b, c.clamp(1, 254));
             if let Ok(claim) = TcpListener::bind((ip, CLAIM_PORT)) {
                 return Address { ip: ip.to_string(), _claim: claim };

@@ -95,14 +95,14 @@ impl PodHandle {
         self.end(ContainerExit { evicted: true, ..ContainerExit::new(137, "") });
     }
 
-    /// Sets the answer of `/readyz`. A real command answers by itself.
+    /// Sets the answer of `/readyz`. The call has no effect on a pod that runs a real command, which answers by itself.
     #[track_caller]
     pub fn set_ready(&self, ready: bool) {
         self.started().responses.lock().unwrap().ready = ready;
     }
 
-    /// Sets the answer of `/status`. Where the job, attempt, pod or stage of `status` is empty, the answer has the
-    /// value of the pod's environment.
+    /// Sets the answer of `/status`. If the job, attempt, pod or stage of `status` is empty or 0, the answer has the
+    /// value of the pod itself.
     #[track_caller]
     pub fn set_status(&self, status: StageStatus) {
         let started = self.started();

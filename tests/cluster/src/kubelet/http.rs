@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 for the answers of a stage and the requests of a probe. A connection has one request. The server
-//! ignores connections that clients close early.
+//! A minimal HTTP/1.1: a server that answers as a stage does, and a client for readiness probes. A connection carries
+//! one request. The server ignores connections that clients close early.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -47,7 +47,7 @@ async fn answer(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<KubeletSta
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
     if query.split('&').any(|pair| pair == "timestamps=true") {
         let times = pod.log_times.lock().unwrap().clone();
-        // the times of a real command's lines are unknown
+        // only the lines that the test wrote have known times; the lines of a real command get the current time
         let times = times.into_iter().chain(std::iter::repeat(Timestamp::now()));
         lines = lines.into_iter().zip(times).map(|(line, at)| format!("{at} {line}")).collect();
     }

@@ -1,5 +1,6 @@
 //! A kubelet without real containers. It registers nodes, gives each pod on them an address within 127.0.0.0/8, and
-//! writes pod status in the order of a kubelet. The [`Behaviour`] of a pod's container is a script or a real command.
+//! writes pod status in the order in which a real kubelet writes it. The [`Behaviour`] of a pod's container is a script
+//! or a real command.
 
 pub(crate) mod address;
 mod behaviour;
@@ -28,7 +29,8 @@ use crate::{ControlPlane, until};
 /// A rule that decides a pod's behaviour. If a rule returns `None`, the next rule decides.
 type Rule = Box<dyn Fn(&PodView) -> Option<Behaviour> + Send>;
 
-/// The kubelet of all nodes of a test. Dropping this value ends all its pods. Their objects stay.
+/// The kubelet of all nodes of a test. Dropping this value ends all its pods. The pods' objects stay in the API
+/// server.
 ///
 /// This kubelet does not support images, restarts (it treats every pod as `restartPolicy: Never`), probes other than
 /// `httpGet` readiness, or events.
@@ -122,7 +124,7 @@ impl TestKubelet {
 impl Drop for TestKubelet {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // the runtime waits for the tasks' next await, and ends their sockets and processes
+            // the runtime drops each task at its next await, which closes its sockets and ends its processes
             runtime.shutdown_timeout(std::time::Duration::from_secs(5));
         }
     }

@@ -25,7 +25,7 @@ use super::http::{get_succeeds, serve};
 use super::status::{ContainerState, now, patch};
 use super::{Behaviour, KubeletState, PodView, environment};
 
-/// Runs a pod. The caller drops the future when the pod's object has been deleted, in any phase.
+/// Runs a pod. The caller drops the future when the pod's object has been deleted, whatever the pod's phase is.
 pub(super) async fn run_pod(shared: Arc<KubeletState>, object: watch::Receiver<Pod>) {
     let name = object.borrow().metadata.name.clone().unwrap_or_default();
     let namespace = object.borrow().metadata.namespace.clone().unwrap_or_default();

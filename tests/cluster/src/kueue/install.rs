@@ -28,7 +28,7 @@ pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
     };
     let beside = |file: &str| format!("{}.{file}.yaml", program.display());
     // a client-side apply stores the object in an annotation, for which the CRD of workloads is too large
-    // on a busy machine, the API server takes longer for such a CRD than a client waits
+    // on a busy machine, the API server takes longer for such a CRD than a client waits, so failed applies are repeated
     let apply = || host.kubectl.run(&["apply", "--server-side", "-f", &beside("crds")], "");
     let stderr = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     until_or_tell("Kueue's CRDs to be applied", || apply().status.success().then_some(()), || stderr(&apply()));
@@ -48,8 +48,8 @@ pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
 
     create("/api/v1/namespaces", &json!({"metadata": {"name": NAMESPACE}}));
     create(&namespaced("secrets"), &json!({"metadata": {"name": SECRET}}));
-    // the API server connects to the external name, which may be an address; so the webhooks and the name in their
-    // certificate are those of a real cluster, and no proxy is needed
+    // an external name may be an IP address, to which the API server then connects: the webhooks and the name in their
+    // certificate stay as in a real cluster, and no proxy is needed
     let spec = json!({"type": "ExternalName", "externalName": ip});
     create(&namespaced("services"), &json!({"metadata": {"name": SERVICE}, "spec": spec}));
 
@@ -106,7 +106,8 @@ pub(super) fn certificates(host: &KueueCluster<'_>) -> Option<Vec<(&'static str,
     ["tls.key", "tls.crt"].into_iter().map(content).collect()
 }
 
-/// Whether the API server calls both kinds of webhooks. It starts to call them some time after their registration.
+/// Returns `Some` if the API server calls both the mutating and the validating webhooks. The API server starts to call
+/// them some time after their registration.
 pub(super) fn webhooks_are_asked(host: &KueueCluster<'_>) -> Option<()> {
     let path = format!("{}?dryRun=All", collection("ResourceFlavor", ""));
     let ask = |flavor: &Value| host.client.request(Method::POST, &path, Some(flavor));

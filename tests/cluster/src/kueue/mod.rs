@@ -49,8 +49,8 @@ pub struct Kueue {
 
 impl Kueue {
     /// Installs Kueue's CRDs and webhooks, starts the controller, and waits until the API server calls the webhooks.
-    /// `STAGECOACH_TEST_KUEUE` names the tool of another version of Kueue. This function merges `changes`, such as
-    /// `{"featureGates": {"PriorityBoost": true}}`, into the configuration.
+    /// The environment variable `STAGECOACH_TEST_KUEUE` can name the tool of another version of Kueue. This function
+    /// merges `changes`, such as `{"featureGates": {"PriorityBoost": true}}`, into the configuration.
     ///
     /// # Panics
     /// If the controller does not start. The test's output has the last lines of its log.
@@ -72,7 +72,7 @@ impl Kueue {
     /// # Panics
     /// If the controller does not start.
     pub fn start_in(host: &KueueCluster<'_>, name: &str, changes: Value) -> Kueue {
-        // API servers that store Kueue's CRDs at the same time answer too late
+        // if several API servers stored Kueue's CRDs at the same time, they would answer too late
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let program = tool(name).canonicalize().unwrap();
@@ -102,8 +102,8 @@ impl Kueue {
         kueue
     }
 
-    /// Ends the controller. Before that, it removes the webhooks, so that the cluster works without the controller.
-    /// Kueue's objects stay.
+    /// Removes the webhooks, so that the cluster works without the controller, and then ends the controller. Kueue's
+    /// objects stay.
     pub fn end(self, host: &KueueCluster<'_>) {
         install::detach(host);
     }
@@ -142,7 +142,7 @@ impl Kueue {
             "metrics": {"bindAddress": "0"},
             "webhook": {"host": ip, "port": WEBHOOKS, "certDir": self.folder.join("certificates")},
             "leaderElection": {"leaderElect": false},
-            // if others made its certificates, the controller would also read some from /etc/kueue
+            // with certificates from elsewhere, the controller would also read some from /etc/kueue
             "internalCertManagement": {"enable": true},
             // the server of this feature writes to a folder in /
             "featureGates": {"VisibilityOnDemand": false},

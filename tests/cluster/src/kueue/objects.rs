@@ -1,16 +1,16 @@
-//! Builds Kueue's objects as plain JSON. Objects of a kind with namespaces are in the namespace `default`.
+//! Builds Kueue's objects as plain JSON. Namespaced objects are in the namespace `default`, unless they name another.
 
 use serde_json::{Map, Value, json};
 
 use crate::client::Client;
 use crate::object::merge;
 
-/// The API of all kinds in this file. The name `workloads` alone is ambiguous: Kubernetes has a kind of that name since
-/// 1.36.
+/// The API group and version of all kinds in this file. A request must name the group, because Kubernetes itself has a
+/// resource `workloads` since 1.36.
 pub const API: &str = "kueue.x-k8s.io/v1beta2";
 
-/// Returns the path of a kind's collection, such as that of `Workload`. `namespace` has no effect for a kind without
-/// namespaces.
+/// Returns the path of a kind's collection, such as that of `Workload`. `namespace` has no effect for a cluster-scoped
+/// kind.
 pub fn collection(kind: &str, namespace: &str) -> String {
     let kind = kind.to_lowercase();
     let plural = match kind.as_str() {
@@ -49,9 +49,10 @@ pub fn topology(name: &str, levels: &[&str]) -> Value {
     object("Topology", name, json!({"levels": levels}))
 }
 
-/// Returns a ClusterQueue for all namespaces. Kueue tries `flavors` in this order. Each flavor has a quota of the same
-/// resources, as in `("default", json!({"cpu": 3}))`. This function merges `spec`, such as `{"preemption":
-/// {"withinClusterQueue": "LowerPriority"}}`, into the spec.
+/// Returns a ClusterQueue for all namespaces. An element of `flavors` is a flavor's name and its quotas, such as
+/// `("default", json!({"cpu": 3}))`. All flavors must have quotas of the same resources. Kueue tries them in this
+/// order. This function merges `spec`, such as `{"preemption": {"withinClusterQueue": "LowerPriority"}}`, into the spec
+/// of the ClusterQueue.
 pub fn cluster_queue(name: &str, flavors: &[(&str, Value)], spec: Value) -> Value {
     let quota = |of: &Value| -> Vec<Value> {
         let quantities = of.as_object().into_iter().flatten();
@@ -69,7 +70,7 @@ pub fn cluster_queue(name: &str, flavors: &[(&str, Value)], spec: Value) -> Valu
     object("ClusterQueue", name, whole)
 }
 
-/// Returns a LocalQueue of the namespace `default`.
+/// Returns a LocalQueue without a namespace. [`create`] creates it in `default`.
 pub fn local_queue(name: &str, cluster_queue: &str) -> Value {
     object("LocalQueue", name, json!({"clusterQueue": cluster_queue}))
 }

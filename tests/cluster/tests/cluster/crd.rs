@@ -26,7 +26,7 @@ fn the_api_server_takes_and_refuses_what_the_tables_say() {
     let plane = ControlPlane::start();
     let output = plane.kubectl(&["apply", "--validate=strict", "-f", CRD]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // the API server would warn of an unknown format or keyword on standard error
+    // on standard error, kubectl would print the API server's warning of an unknown format or keyword
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     wait_until_served(plane.client());
 
@@ -37,7 +37,8 @@ fn the_api_server_takes_and_refuses_what_the_tables_say() {
     reading(&plane);
 }
 
-/// The operator and a user can still change an object that an older CRD accepted without these rules and bounds.
+/// The operator and a user can still change an object that an older CRD, without the present rules and bounds,
+/// accepted.
 #[test]
 fn an_object_that_breaks_every_rule_can_be_reported_on() {
     let plane = ControlPlane::start();

@@ -1,4 +1,4 @@
-//! The tests of the cluster for tests, and the tests that need an API server but no operator: chart, CRD, network
+//! Tests of the test cluster itself, and tests that need an API server but no operator: of the chart, the CRD, network
 //! policies and Kueue.
 
 mod chart;

@@ -1,4 +1,5 @@
-//! Tests of faults of a job that MultiKueue sends: an eviction, a lost worker cluster, and a crash of the operator.
+//! Tests of faults while MultiKueue runs a job in a worker cluster: an eviction, a lost worker cluster, and a crash of
+//! the operator.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::collection;
@@ -71,7 +72,8 @@ fn a_copy_stops_with_the_queue_of_the_manager() {
     clusters.wait_copy("held");
 }
 
-/// The status of the copy does not arrive, so the operator of the manager can't observe whether the copy has stopped.
+/// After the connection is lost, the status of the copy does not arrive, so the operator of the manager can't observe
+/// whether the copy has stopped.
 #[test]
 fn the_reservation_of_a_job_in_a_lost_worker_is_given_back() {
     let clusters = clusters();
@@ -105,7 +107,7 @@ spec:
     clusters.wait_released("lost");
 }
 
-/// Returns a job in the queue of its namespace that MultiKueue sends.
+/// Returns a job that is in the queue of its namespace, and that MultiKueue sends to the worker cluster.
 fn in_queue(spec: Value) -> Value {
     sent(json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "spec": spec}))
 }

@@ -76,7 +76,7 @@ fn a_suspended_or_changed_job_saves_in_the_worker_and_is_sent_again() {
     clusters.assert_left_alone("paused");
 }
 
-/// No copy must save first. Kueue itself cancels a reservation that was never admitted.
+/// There is no running copy that has to save first, and Kueue itself cancels a reservation that was never admitted.
 #[test]
 fn a_job_that_waits_for_a_worker_leaves_the_queue_at_once() {
     let clusters = clusters();

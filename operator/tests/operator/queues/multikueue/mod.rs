@@ -1,5 +1,5 @@
-//! Tests of jobs that MultiKueue sends from one cluster to another. Each cluster has a Kueue and an operator. All
-//! rights are those of the documentation page.
+//! Tests of jobs that MultiKueue sends from a manager cluster to a worker cluster. Each cluster has a Kueue and an
+//! operator. The manager has the rights in docs/KUEUE.md, and the rights that Kueue documents for its own kinds.
 
 mod faults;
 mod jobs;
@@ -63,7 +63,8 @@ fn rights_of_kueues_own_kinds() -> Value {
     ]})
 }
 
-/// Returns a kubeconfig of the manager's account in the worker cluster. Kueue rejects the path of another file in it.
+/// Returns a kubeconfig of the manager's account in the worker cluster. The kubeconfig contains the certificate of the
+/// authority, because Kueue rejects a kubeconfig that contains the path of another file.
 fn kubeconfig(worker: &QueuedCluster) -> ByteString {
     let file = worker.cluster.plane.service_account_kubeconfig("kueue-system", "multikueue");
     let mut config: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -104,8 +105,9 @@ impl Clusters {
         );
     }
 
-    /// Creates a LocalQueue of the same name in both clusters, each with its own ClusterQueue. `of_worker` is merged
-    /// into the worker's ClusterQueue. The check `check` sends the jobs of the manager's queue.
+    /// Creates a LocalQueue of the same name in both clusters, each with its own ClusterQueue. `milli_cpus` has the
+    /// quotas of the manager and the worker. `of_worker` is merged into the worker's ClusterQueue. The admission check
+    /// `check` sends the jobs of the manager's queue to a worker cluster.
     fn add_queues(&self, namespace: &str, name: &str, check: &str, milli_cpus: [u32; 2], of_worker: Value) {
         let sent = json!({"admissionChecksStrategy": {"admissionChecks": [{"name": check}]}});
         for ((queues, spec), milli_cpus) in
@@ -131,7 +133,8 @@ impl Clusters {
         self.wait_attempt(name, |_, attempt| attempt == 1);
     }
 
-    /// Waits until an attempt of a copy runs whose copy and number pass `is_wanted`, and until the manager shows it.
+    /// Waits until a copy runs an attempt for which `is_wanted` returns true, and until the manager's status shows this
+    /// attempt. The arguments of `is_wanted` are the copy's UID and the attempt's number.
     fn wait_attempt(&self, name: &str, is_wanted: impl Fn(&Value, u64) -> bool) {
         let [of_manager, of_worker] = [&self.manager, &self.worker].map(|queues| &queues.cluster);
         let attempt = |job: &Value| {

@@ -66,8 +66,8 @@ impl Cluster {
         Cluster { plane, jobs: Default::default() }
     }
 
-    /// Applies the policy of these values, and waits until it is in force. The sign is that the policy refuses
-    /// `forbidden` with these words.
+    /// Applies the chart's policy with these values, and waits until the API server enforces the policy: until it
+    /// refuses `forbidden` with `words`.
     fn apply(&self, values: &Value, forbidden: &Value, words: &str) {
         let kinds = ["CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
         let objects: Vec<Value> = render("stagecoach-system", values)
@@ -99,7 +99,7 @@ impl Cluster {
     #[track_caller]
     fn assert_rows(&self, rows: &[Row]) {
         for (pod, words) in rows {
-            // the spec is that of all stages, or of one stage
+            // `pod` is first the spec of all stages, and then the spec of one stage
             let own = json!({"stages": [{"stage": 1, "spec": pod}]});
             for (created, words) in [(self.create("team", pod), words), (self.create_from("team", &own), words)] {
                 match (created, words) {

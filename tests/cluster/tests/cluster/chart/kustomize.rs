@@ -48,7 +48,7 @@ fn the_overlay_for_development_runs_local_images() {
 fn kustomize(folder: &str) -> Vec<Value> {
     let path = repository("manifests").join(folder);
     let output = Command::new(tool("kubectl")).arg("kustomize").arg(path).output().unwrap();
-    // kubectl would warn of a deprecated field on standard error
+    // on standard error, kubectl would warn of a deprecated field
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     parse(&String::from_utf8(output.stdout).unwrap())
 }

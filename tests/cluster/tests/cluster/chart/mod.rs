@@ -184,8 +184,8 @@ fn every_rule_has_its_reason() {
     }
 }
 
-/// Returns the metrics of the operator and the trainer. Tests of both crates compare these tables with the registered
-/// metrics.
+/// Returns the names of all metrics in the tables of docs/REFERENCE.md. Tests of the operator and of the trainer
+/// compare these tables with the metrics that each program registers.
 fn exported() -> BTreeSet<&'static str> {
     let text = include_str!("../../../../../docs/REFERENCE.md");
     let (_, tables) = text.split_once("\n## Metrics\n").unwrap();

@@ -41,7 +41,7 @@ const QUEUES: [(&str, &str, &[&str]); 3] = [
 /// The group, the resource and the verbs in the operator's namespace.
 const LEADER: (&str, &str, &[&str]) = ("coordination.k8s.io", "leases", &["get", "list", "watch", "create", "update"]);
 
-/// `verb resource.group`
+/// Rights in the form `verb resource.group`.
 type Rights = BTreeSet<String>;
 
 fn rights(rows: &[(&str, &str, &[&str])]) -> Rights {
@@ -152,7 +152,8 @@ fn install(plane: &ControlPlane, namespace: &str, values: &Value) {
     plane.apply(&list.to_string());
 }
 
-/// Whether the authorizer grants this right to the user, without the rights that every account has.
+/// Whether the authorizer grants this right to the user. The request names no groups of the user, so the rights that
+/// every account has do not count.
 fn may(client: &Client, user: &str, namespace: &str, verb: &str, group: &str, resource: &str) -> bool {
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     let attributes = json!({
@@ -163,8 +164,8 @@ fn may(client: &Client, user: &str, namespace: &str, verb: &str, group: &str, re
     answer["status"]["allowed"] == true
 }
 
-/// Returns every resource and subresource that the API server serves, by group, and the resources of the tables that
-/// only an add-on serves.
+/// Returns the group and name of every resource and subresource that the API server serves, and of the resources in the
+/// tables, some of which only an add-on serves.
 fn resources(client: &Client) -> BTreeSet<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let groups = client.get("/apis").unwrap();

@@ -41,13 +41,14 @@ fn the_api_server_accepts_all_of_it() {
         let file = file.display().to_string();
         let output = plane.kubectl(&["apply", "--dry-run=server", "--validate=strict", "--filename", &file]);
         assert!(output.status.success(), "{values}: {}", String::from_utf8_lossy(&output.stderr));
-        // the server warns of a pod that violates restricted pod security, and of a deprecated field
+        // the server would warn of a pod that violates restricted pod security, and of a deprecated field
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{values}");
     }
     pod_security(client);
 }
 
-/// Creates the operator's pod, since a namespace refuses a pod only at its creation, and not with its Deployment.
+/// Creates the operator's pod itself, since a namespace with a pod security standard does not refuse the Deployment of
+/// a pod that violates the standard, but only the pod.
 fn pod_security(client: &Client) {
     let objects = render("stagecoach-system", &Value::Null);
     let account = find(&objects, "ServiceAccount", "stagecoach-operator");

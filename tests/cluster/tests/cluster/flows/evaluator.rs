@@ -50,7 +50,7 @@ fn a_pod_is_open_until_a_policy_selects_it_and_policies_add_up() {
     assert!(open(&[deny.clone(), allow("client")], &client, &server));
     assert!(open(&[allow("other"), allow("client"), deny.clone()], &client, &server));
     assert!(!open(&[allow("other"), deny], &client, &server));
-    // the empty rule allows everything, and the empty list nothing
+    // an empty rule allows everything, and an empty list of rules allows nothing
     assert!(open(&[json!({"podSelector": {}, "ingress": [{}]})], &client, &server));
     assert!(!open(&[json!({"podSelector": {}, "ingress": []})], &client, &server));
 }
@@ -96,7 +96,7 @@ fn peers_are_pods_namespaces_and_addresses() {
             true,
             false,
         ),
-        // `NotIn` selects a pod without such a label
+        // `NotIn` also selects a namespace without the label
         (
             json!({"namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a"]}]}}),
             false,

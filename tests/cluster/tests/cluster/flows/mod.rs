@@ -156,7 +156,7 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("a/0", "api server", API, CLOSED),
             ("a/0", "api server", HTTPS, CLOSED),
             ("a/0", "operator", METRICS, CLOSED),
-            // the job's list opens outgoing connections to these addresses, and to no others
+            // the job's own list of CIDRs opens outgoing connections to these addresses, and to no others
             ("reaching/0", "internet", HTTPS, OPEN),
             ("reaching/0", "internet", LINK, OPEN),
             ("reaching/0", "api server", API, CLOSED),

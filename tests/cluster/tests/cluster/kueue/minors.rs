@@ -1,4 +1,4 @@
-//! The answers to the same Workloads by the webhooks and CRDs of each available minor version of Kueue.
+//! Checks how the webhooks and CRDs of each available minor version of Kueue answer the same Workloads.
 
 use std::ops::RangeInclusive;
 
@@ -11,12 +11,12 @@ use super::workload;
 /// The minor versions, the oldest first, and their tools in `tools.sh`.
 const MINORS: [(u32, &str); 3] = [(17, "kueue-0.17"), (18, "kueue-0.18"), (19, "kueue")];
 
-/// The answer of the API server after the call of the webhooks.
+/// The expected answer of the API server, which calls the webhooks.
 enum Answer {
     Accepted,
     /// A refusal whose message contains this text.
     Refused(&'static str),
-    /// Such a refusal by these minor versions. The other versions accept.
+    /// A refusal by these minor versions, whose message contains this text. The other versions accept.
     RefusedBy(RangeInclusive<u32>, &'static str),
 }
 
@@ -25,7 +25,8 @@ use Answer::{Accepted, Refused, RefusedBy};
 /// The end of a range without a last version.
 const NEWEST: u32 = u32::MAX;
 
-/// Returns the operator's Workloads of different jobs, from the operator's tests. Each version accepts each of them.
+/// Returns the Workloads that the operator makes of different jobs, from the operator's tests. Every version accepts
+/// all of them.
 fn of_the_operator() -> Vec<(String, Value, Answer)> {
     let golden = include_str!("../../../../../operator/src/kueue/tests/workloads.json");
     let all: Map<String, Value> = serde_json::from_str(golden).unwrap();

@@ -223,7 +223,7 @@ fn a_replacement_takes_over_quota_and_fewer_pods_give_it_back() {
     let fewer = json!([{"op": "replace", "path": "/spec/podSets/0/count", "value": 1}]);
     plane.client().patch(&path("large"), &fewer).unwrap();
     until_condition(&plane, "other", "Admitted", "True");
-    // Kueue does not change the admission
+    // Kueue does not change the admission, although `large` has only one pod now
     let large = plane.get(&path("large")).unwrap();
     assert_eq!(large["status"]["admission"]["podSetAssignments"][0]["count"], 3);
 }

@@ -37,7 +37,7 @@ fn preemptions_and_evictions_are_not_counted() {
             Err(refusal) => panic!("{refusal:?}"),
         });
     }
-    let job = cluster.wait("preempted", "failed once", |job| job["status"]["lastFailure"]["reason"] == "Preempted");
+    let job = cluster.wait("preempted", "preempted", |job| job["status"]["lastFailure"]["reason"] == "Preempted");
     assert_eq!(job["status"]["restarts"]["counted"], 0, "{:#}", job["status"]);
     client.delete(&format!("{pods}/urgent-0"));
     client.delete(&format!("{pods}/urgent-1"));
@@ -48,7 +48,8 @@ fn preemptions_and_evictions_are_not_counted() {
     let node = format!("/api/v1/nodes/{}", on("preempted-1-2").as_str().unwrap());
     let taint = json!([{"key": "broken", "effect": "NoExecute"}]);
     client.patch(&node, &json!({"spec": {"taints": taint}})).unwrap();
-    let job = cluster.wait("preempted", "failed once", |job| job["status"]["lastFailure"]["reason"] == "NodeLost");
+    let job = cluster
+        .wait("preempted", "evicted from the tainted node", |job| job["status"]["lastFailure"]["reason"] == "NodeLost");
     assert_eq!(job["status"]["lastFailure"]["stage"], 1);
     let job = cluster.wait_running("preempted", 3);
     assert_eq!(job["status"]["restarts"]["counted"], 0, "{:#}", job["status"]);

@@ -61,7 +61,7 @@ fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
     cluster.plane.client().patch(&scaled, &scale).unwrap_or_else(|e| panic!("{e}"));
     let job = cluster.wait_running("scaled", 2);
     assert_eq!(job["status"]["attempt"]["stages"], 3);
-    assert_eq!(job["status"]["restarts"]["total"], 0, "a wish is no failure");
+    assert_eq!(job["status"]["restarts"]["total"], 0, "a change of the number of stages must not count as a restart");
     let pods: Vec<Value> = cluster.pods("scaled").iter().map(|pod| pod["metadata"]["name"].clone()).collect();
     assert_eq!(pods, ["scaled-0-2", "scaled-1-2", "scaled-2-2"]);
     // only the ConfigMap of the newest attempt is kept

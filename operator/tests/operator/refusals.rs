@@ -51,5 +51,8 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     );
     let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/half/events");
     let described: Vec<&Value> = events.iter().filter(|event| event["reason"] == "NotScheduled").collect();
-    assert!(matches!(described[..], [once] if once["series"].is_null()), "a refusal is news once: {described:#?}");
+    assert!(
+        matches!(described[..], [once] if once["series"].is_null()),
+        "a repeated refusal must have one event without a series: {described:#?}"
+    );
 }

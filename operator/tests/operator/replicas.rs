@@ -21,7 +21,11 @@ fn a_disruption_budget_with_a_number_counts_all_replicas() {
     cluster.create("budgeted", json!({"dataParallel": 2, "training": {"gradientBlocks": 2}}));
     cluster.wait_running("budgeted", 1);
     let scale = cluster.plane.get(&format!("{}/scale", path("budgeted"))).unwrap();
-    assert_eq!((&scale["spec"]["replicas"], &scale["status"]["replicas"]), (&json!(2), &json!(2)), "one unit");
+    assert_eq!(
+        (&scale["spec"]["replicas"], &scale["status"]["replicas"]),
+        (&json!(2), &json!(2)),
+        "spec and status of the scale must both count the stages of one replica"
+    );
     let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
     let selector = json!({"matchLabels": {"stagecoach.dev/job": "budgeted"}});
     let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "budgeted"},

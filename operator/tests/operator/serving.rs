@@ -71,7 +71,7 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
         ..StageStatus::default()
     });
     wait_for_metric("stagecoach_recovery_phase_seconds_count{phase=\"first_step\"} 1");
-    cluster.wait("serving/job", "heard", |job| job["status"]["checkpoint"]["step"] == 4);
+    cluster.wait("serving/job", "at checkpoint 4", |job| job["status"]["checkpoint"]["step"] == 4);
     wait_for_metric("stagecoach_leader 1");
     // the log level changes at run time
     let debug = |lines: &[Value]| lines.iter().filter(|line| line["level"] == "DEBUG").count();

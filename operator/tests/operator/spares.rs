@@ -141,7 +141,9 @@ fn an_operator_that_was_away_learns_the_stage_of_each_pod() {
     take_place(cluster, "away/job-spare-0-1", 2, 1);
     cluster.kubelet.pod("away/job-2-1").exit(137, "");
     let lost_at = Instant::now();
-    until("the loss to be older than a spare may take", || (lost_at.elapsed() > Duration::from_secs(4)).then_some(()));
+    until("the time in which a spare may take the place of the lost stage to pass", || {
+        (lost_at.elapsed() > Duration::from_secs(4)).then_some(())
+    });
     let operator = start();
     wait_replaced(cluster, job, 1);
     let pods = ["job-0-1", "job-1-1", "job-spare-0-1", "job-spare-1-1"];

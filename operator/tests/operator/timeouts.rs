@@ -42,7 +42,7 @@ fn an_unreachable_stage_0_is_no_failure() {
         progress: ProgressStatus { step: 1, ..ProgressStatus::default() },
         ..training.clone()
     });
-    cluster.wait("silent", "heard", |job| has_condition(job, "Progressing", "True", "Training"));
+    cluster.wait("silent", "training", |job| has_condition(job, "Progressing", "True", "Training"));
     // another pod's response does not count
     stage_0.set_status(StageStatus { pod_uid: "another".into(), ..training });
     cluster.wait("silent", "unreachable", |job| has_condition(job, "Progressing", "Unknown", "StatusUnreachable"));
@@ -59,7 +59,7 @@ fn a_long_preparation_without_reports_is_no_failure() {
     stage_0.set_status(StageStatus { pod_uid: "another".into(), ..preparing.clone() });
     let reported =
         |job: &Value| condition_of(job, "Progressing").is_some_and(|progressing| progressing["status"] == "Unknown");
-    cluster.wait("mute", "not heard", reported);
+    cluster.wait("mute", "unreachable", reported);
     // wait until another job with the same timeout, whose pod answers, exceeds the timeout
     cluster
         .create("asked", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8, "maxRestarts": 0}}));

@@ -110,7 +110,11 @@ impl Network {
             return is_in(&block["cidr"]) && !block.get("except").map(list).unwrap_or_default().iter().any(is_in);
         }
         let End::Pod(pod) = end else { return false };
-        let labels = |namespace: &str| self.namespaces.get(namespace).unwrap_or_else(|| panic!("which {namespace}?"));
+        let labels = |namespace: &str| {
+            self.namespaces
+                .get(namespace)
+                .unwrap_or_else(|| panic!("the namespace {namespace} was not added to the network"))
+        };
         let in_namespace = match peer.get("namespaceSelector") {
             Some(selector) => selects(selector, labels(&pod.namespace)),
             None => pod.namespace == namespace,

@@ -233,10 +233,16 @@ fn a_header_is_never_trained_on() {
     );
     assert_eq!(unproven(tokens(template, &[("user", "a"), ("assistant", "")])).0, 2);
     // with this template, the header alone has other tokens than the header before the content
-    let template = "{% for m in messages %}{{ m.role }}:  {{ m.content }}{% endfor %}{% if add_generation_prompt %}assistant:  {% endif %}";
-    assert!(unproven(tokens(template, &[("user", "a"), ("assistant", "é")])).1.contains("has other tokens if it is encoded without"));
+    let template = "{% for m in messages %}{{ m.role }}:  {{ m.content }}{% endfor %}{% if add_generation_prompt \
+                    %}assistant:  {% endif %}";
+    assert!(
+        unproven(tokens(template, &[("user", "a"), ("assistant", "é")]))
+            .1
+            .contains("has other tokens if it is encoded without")
+    );
     // with this template, a token crosses the start of the content
-    let template = "{% for m in messages %}{{ m.role }} the{{ m.content }}{% endfor %}{% if add_generation_prompt %}assistant t{% endif %}";
+    let template = "{% for m in messages %}{{ m.role }} the{{ m.content }}{% endfor %}{% if add_generation_prompt \
+                    %}assistant t{% endif %}";
     assert!(unproven(tokens(template, &TURNS[..2])).1.contains("\" the\" crosses the border of the turn"));
     let template =
         "{% for m in messages %}{{ m.role }} t{% generation %}he{{ m.content }}{% endgeneration %}{% endfor %}";

@@ -224,7 +224,7 @@ impl TestCluster {
         let progress = ProgressStatus { step, ..ProgressStatus::default() };
         let training = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
         self.kubelet.pod(&format!("{name}-0-{number}")).set_status(training);
-        self.wait(name, "heard", |job| job["status"]["progress"]["step"] == step)
+        self.wait(name, &format!("at step {step}"), |job| job["status"]["progress"]["step"] == step)
     }
 
     /// Makes all stages of attempt `number` exit with 0.

@@ -164,7 +164,11 @@ mod tests {
         }
         let waiting = [ContainerState::Waiting("PodInitializing")];
         assert_eq!(phase(&[ended(0)], &[running()]), "Running", "a sidecar ends after the others");
-        assert_eq!(phase(&[ended(0)], &[ended(143)]), "Succeeded", "how it ends means nothing");
+        assert_eq!(
+            phase(&[ended(0)], &[ended(143)]),
+            "Succeeded",
+            "the exit code of a sidecar must not change the phase"
+        );
         assert_eq!((phase(&waiting, &[running()]), phase(&waiting, &[ended(1)])), ("Pending", "Failed"));
     }
 }

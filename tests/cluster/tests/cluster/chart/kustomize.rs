@@ -81,7 +81,10 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
         }
         if let Some(env) = object.pointer_mut("/spec/template/spec/containers/0/env").and_then(Value::as_array_mut) {
             let at = |name: &str| env.iter().position(|variable| variable["name"] == name);
-            assert!(at("POD_NAMESPACE") < at("STAGECOACH_READERS"), "only what comes before is expanded");
+            assert!(
+                at("POD_NAMESPACE") < at("STAGECOACH_READERS"),
+                "POD_NAMESPACE must come first: Kubernetes expands only earlier variables"
+            );
             env.sort_by_key(|variable| variable["name"].to_string());
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

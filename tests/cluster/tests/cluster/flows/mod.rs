@@ -101,7 +101,10 @@ fn cluster(values: &Value) -> (Network, Ends) {
 fn expanded(template: &Value, variable: &str, namespace: &str) -> String {
     let env = template["spec"]["containers"][0]["env"].as_array().unwrap();
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
-    assert!(at("POD_NAMESPACE") < at(variable), "only what comes before is expanded");
+    assert!(
+        at("POD_NAMESPACE") < at(variable),
+        "POD_NAMESPACE must come first: Kubernetes expands only earlier variables"
+    );
     env[at(variable)]["value"].as_str().unwrap().replace("$(POD_NAMESPACE)", namespace)
 }
 

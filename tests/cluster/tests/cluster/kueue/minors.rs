@@ -116,7 +116,7 @@ fn cases() -> Vec<(&'static str, Value, Answer)> {
 }
 
 #[test]
-#[ignore = "takes older versions of Kueue: make kueue-minors"]
+#[ignore = "needs older versions of Kueue: run `make kueue-minors`"]
 fn minor_versions_answer_as_they_should() {
     let frameworks = json!({"externalFrameworks": ["PipelineJob.v1alpha1.stagecoach.dev"]});
     let gates = json!({"PriorityBoost": true, "ElasticJobsViaWorkloadSlices": true});

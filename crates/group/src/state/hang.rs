@@ -58,9 +58,13 @@ pub(crate) fn find_hang(stages: &[StageActivity], mesh: Mesh) -> Hang {
     let mut report = String::new();
     for (nth, &rank) in longest.iter().flat_map(|chain| &chain.ranks).enumerate() {
         report += &if nth == 0 { name(rank) } else { ", which".to_owned() };
-        report += &if rank == end { " has been in ".to_owned() } else { format!(" {}", waits(rank)) };
+        report += &if rank == end { String::new() } else { format!(" {}", waits(rank)) };
     }
-    report += &format!("{} for {}", stages[end].text, format_seconds(stages[end].age));
+    report += &match stages[end].text.as_str() {
+        "" => " has reported no activity".to_owned(),
+        text => format!(" has been in {text}"),
+    };
+    report += &format!(" for {}", format_seconds(stages[end].age));
     Hang { root_cause_rank: Some(end), report }
 }
 

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(
             group.failure().unwrap().message,
             "nothing has moved for 600 s: stage 0 of replica 1 waits for the vote on step 5 from stage 1 of replica \
-             1, which has been in  for 600 s"
+             1, which has reported no activity for 600 s"
         );
     }
 }

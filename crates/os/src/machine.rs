@@ -10,10 +10,9 @@ pub fn is_in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// Returns the processor's model, or an empty string if the kernel does not report it.
-pub fn processor_model() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    value(&text, "model name").unwrap_or_default()
+/// Returns the processor's model; `None` if the kernel does not report it.
+pub fn processor_model() -> Option<String> {
+    value(&std::fs::read_to_string("/proc/cpuinfo").ok()?, "model name")
 }
 
 /// Returns the value of the first line of the form `key : value` with this key.

@@ -59,6 +59,11 @@ pub(crate) fn held<'a>(
     })
 }
 
+/// Returns, for each rank, the peak number of work items in flight: items whose F has run and whose B or W has not.
+pub(crate) fn in_flight(ranks: &[Vec<Action>]) -> Vec<usize> {
+    ranks.iter().map(|actions| peak(actions, |_| HeldActivations::ONE).total() as usize).collect()
+}
+
 /// Returns the element of [`held`] with the maximal total.
 pub(crate) fn peak(actions: &[Action], size: impl Fn(usize) -> HeldActivations) -> HeldActivations {
     held(actions, size).max_by_key(|held| held.total()).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! Divides the chunks of programs into parts, so that replicas exchange one part while they compute another part.
 
 use crate::action::Action;
-use crate::activation_memory::{self, HeldActivations};
+use crate::activation_memory;
 use crate::costs::{ChunkCosts, Costs};
 use crate::partition::Partition;
 use crate::placement::Placement;
@@ -45,10 +45,7 @@ impl Programs {
 
     /// Returns, for each rank, the peak number of work items in flight: items whose F has run and whose B or W has not.
     pub fn in_flight(&self) -> Vec<usize> {
-        self.ranks
-            .iter()
-            .map(|actions| activation_memory::peak(actions, |_| HeldActivations::ONE).total() as usize)
-            .collect()
+        activation_memory::in_flight(&self.ranks)
     }
 }
 

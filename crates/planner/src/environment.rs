@@ -50,7 +50,7 @@ pub fn environment(config: &JobConfig, device: tch::Device) -> Value {
     let gpu_variables = GPU_DISPATCH_VARIABLES.iter().filter(|_| device.is_cuda());
     let forced = DISPATCH_VARIABLES.iter().chain(gpu_variables);
     let forced = forced.filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
-    let processor = processor_model();
+    let processor = processor_model().unwrap_or_default();
     let (gpu, multiprocessors, nvrtc, cu_blas) = match device {
         tch::Device::Cuda(index) => {
             let nvrtc = kernels::compiler_version(index).unwrap_or_default();
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_portable_jobs_environment_names_no_maker_of_processors() {
         let now = environment(&config(&[("training.kernels", "Portable")]), tch::Device::Cpu);
-        let processor = processor_model();
+        let processor = processor_model().unwrap_or_default();
         for field in ["isa", "products"] {
             let value = now[field].to_string();
             let named = ["Intel", "AMD", "AMX", processor.as_str()].into_iter().find(|name| value.contains(name));

@@ -95,7 +95,7 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         "threads": config.training.threads,
         "transport": config.job.spec.pipeline.transport,
         "encryption": config.job.spec.pipeline.encryption,
-        "processor": processor(),
+        "processor": stagecoach_os::processor_model(),
         "kernels": kernels::version(tch::Device::Cpu),
         "isa": kernels::cpu_capability(),
     });
@@ -103,13 +103,6 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         key["trained"] = json!([config.training.lora, config.training.freeze]);
     }
     key
-}
-
-/// Returns the name of the processor's model.
-fn processor() -> Option<String> {
-    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?;
-    Some(name.1.trim().to_owned())
 }
 
 fn path(config: &JobConfig, architecture: &dyn Architecture) -> PathBuf {

@@ -160,16 +160,6 @@ fn an_operator_that_was_away_learns_the_stage_of_each_pod() {
     assert_eq!(uids(cluster, job), after);
 }
 
-/// Creates a quota of pods, and waits until the quota controller has computed its use.
-fn pod_quota(cluster: &TestCluster, namespace: &str, pods: u32) {
-    let quotas = format!("/api/v1/namespaces/{namespace}/resourcequotas");
-    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": {"hard": {"pods": pods.to_string()}}});
-    cluster.plane.client().create(&quotas, &quota).unwrap();
-    until("the quota to be counted", || {
-        cluster.plane.get(&format!("{quotas}/pods"))?["status"]["used"]["pods"].is_string().then_some(())
-    });
-}
-
 /// Whether the condition `Scheduled` reports that the quota has no room for a spare.
 fn reports_spare_quota(job: &Value) -> bool {
     let message = condition_of(job, "Scheduled").map(|scheduled| scheduled["message"].to_string());
@@ -180,7 +170,7 @@ fn reports_spare_quota(job: &Value) -> bool {
 fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     let (cluster, job) = (shared(), "tight/job");
     cluster.create_namespace("tight");
-    pod_quota(cluster, "tight", 3);
+    cluster.limit_pods("tight", "pods", 3);
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "tight")]);
     cluster.create(job, json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}}));
     let refused = cluster
@@ -201,7 +191,7 @@ fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
 fn a_rejected_spare_is_reported_although_a_repair_is_rejected_too() {
     let (cluster, job) = (shared(), "crowded/job");
     cluster.create_namespace("crowded");
-    pod_quota(cluster, "crowded", 3);
+    cluster.limit_pods("crowded", "pods", 3);
     let operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "crowded")]);
     cluster.create(job, json!({"stages": 3, "restart": {"reformTimeoutSeconds": 60}}));
     cluster.wait_phase(job, "Running");

@@ -15,7 +15,7 @@ pub use one_f_one_b::{ONE_F_ONE_B, one_f_one_b};
 pub use zbv_zero_bubble::zbv_zero_bubble;
 
 use crate::action::Action;
-use crate::activation_memory::{self, HeldActivations};
+use crate::activation_memory;
 use crate::placement::Placement;
 
 /// Every schedule that a job can name, in the order in which lists show them. If two schedules with the same `chunks`
@@ -99,9 +99,6 @@ pub struct Schedule {
 impl Schedule {
     /// Returns, for each rank, the peak number of work items in flight: items whose F has run and whose B or W has not.
     pub fn in_flight(&self) -> Vec<usize> {
-        self.ranks
-            .iter()
-            .map(|actions| activation_memory::peak(actions, |_| HeldActivations::ONE).total() as usize)
-            .collect()
+        activation_memory::in_flight(&self.ranks)
     }
 }

@@ -82,8 +82,7 @@ fn verify_programs(programs: &Programs, limits: &Limits, kind: ProgramKind) -> R
         return Err(Violation::Deadlock { blocked: BlockedActions(blocked) });
     }
     check_in_flight(ranks, limits)?;
-    let peak = |actions: &Vec<_>| activation_memory::peak(actions, |_| HeldActivations::ONE).total() as usize;
-    Ok(VerifyReport { peak_in_flight: ranks.iter().map(peak).collect() })
+    Ok(VerifyReport { peak_in_flight: activation_memory::in_flight(ranks) })
 }
 
 fn check_in_flight(ranks: &[Vec<crate::Action>], limits: &Limits) -> Result<(), Violation> {

@@ -204,7 +204,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec.elastic",
         ".minDataParallel",
         "self.minDataParallel <= self.maxDataParallel",
-        "is more than maxDataParallel: lower the one or raise the other",
+        "is more than maxDataParallel: lower minDataParallel or raise maxDataParallel",
     ),
     (
         "spec",
@@ -255,7 +255,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         ".data.sequenceLength",
         "!has(self.data) || !has(self.model) || !has(self.model.llama) || self.data.sequenceLength <= \
          self.model.llama.maxPositionEmbeddings",
-        "is more than the model's maxPositionEmbeddings: shorten the one or raise the other",
+        "is more than the model's maxPositionEmbeddings: shorten the sequences or raise maxPositionEmbeddings",
     ),
     (
         "spec",
@@ -409,7 +409,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec.training.learningRate",
         ".warmupSteps",
         "!has(self.decaySteps) || self.warmupSteps <= self.decaySteps",
-        "is more than decaySteps, which include the warm-up: shorten the one or raise the other",
+        "is more than decaySteps, which include the warm-up: lower warmupSteps or raise decaySteps",
     ),
     (
         "spec.pipeline.partition",
@@ -434,6 +434,6 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec.restart.backoff",
         ".initialSeconds",
         "self.initialSeconds <= self.maxSeconds",
-        "is more than maxSeconds: lower the one or raise the other",
+        "is more than maxSeconds: lower initialSeconds or raise maxSeconds",
     ),
 ];

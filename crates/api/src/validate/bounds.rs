@@ -116,11 +116,11 @@ impl fmt::Display for Bounds {
                     (if least.is_exclusive { "above" } else { "from" }, least.value, most.value);
                 let to = match (least.is_exclusive, most.is_exclusive) {
                     (true, true) => "and below",
-                    (true, false) => "and is at most",
+                    (true, false) => "and at most",
                     (false, true) => "to below",
                     (false, false) => "to",
                 };
-                write!(f, "it lies {from} {least_value} {to} {most_value}")
+                write!(f, "it must be {from} {least_value} {to} {most_value}")
             }
             (Some(Bound { value, is_exclusive: true }), None) => write!(f, "it must be a number above {value}"),
             (Some(Bound { value, .. }), None) if self.is_whole => write!(f, "it must be at least {value}"),

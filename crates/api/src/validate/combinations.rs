@@ -65,7 +65,7 @@ fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut P
     const AT: &str = "spec.elastic";
     let ElasticSpec { min_data_parallel: min, max_data_parallel: max, .. } = *elastic;
     problems.require(min <= max, format!("{AT}.minDataParallel"), || {
-        format!("is {min}, more than maxDataParallel {max}: lower the one or raise the other")
+        format!("is {min}, more than maxDataParallel {max}: lower minDataParallel or raise maxDataParallel")
     });
     problems.require(spec.data_parallel == max, "spec.dataParallel", || {
         format!(
@@ -135,7 +135,7 @@ fn check_data(data: &DataSpec, model: &LlamaSpec, problems: &mut Problems) {
     let longest = model.max_position_embeddings;
     problems.require(data.sequence_length <= longest, "spec.data.sequenceLength", || {
         format!(
-            "is {}, but the model's maxPositionEmbeddings is {longest}: shorten the one or raise the other",
+            "is {}, but the model's maxPositionEmbeddings is {longest}: shorten the sequences or raise maxPositionEmbeddings",
             data.sequence_length
         )
     });

@@ -57,7 +57,7 @@ fn each_rule_has_its_sentence() {
         (
             "training.optimizer",
             "{type: AdamW, adamW: {beta2: 1}}",
-            "spec.training.optimizer.adamW.beta2: is 1; it lies from 0 to below 1",
+            "spec.training.optimizer.adamW.beta2: is 1; it must be from 0 to below 1",
         ),
         (
             "training.optimizer",
@@ -152,12 +152,12 @@ fn each_rule_has_its_sentence() {
         (
             "data.streaming",
             "{windowSequences: 16777217}",
-            "spec.data.streaming.windowSequences: is 16777217; it lies from 1 to 16777216",
+            "spec.data.streaming.windowSequences: is 16777217; it must be from 1 to 16777216",
         ),
         (
             "data.streaming",
             "{blockBytes: 4095}",
-            "spec.data.streaming.blockBytes: is 4095; it lies from 4096 to 1099511627776",
+            "spec.data.streaming.blockBytes: is 4095; it must be from 4096 to 1099511627776",
         ),
         ("data.cache", "{maxBytes: 0}", "spec.data.cache.maxBytes: is 0; it must be at least 1"),
         (

@@ -109,7 +109,7 @@ probe() {
     cd "$OLDPWD"
 }
 
-# The image in which users copy their files to a volume, with Debian's busybox.
+# The image of the pods in which users copy their files to a volume. It has Debian's busybox.
 busybox() {
     mkdir -p "$scratch/busybox/root/bin" "$scratch/busybox/root/tmp"
     debian_packages busybox-static

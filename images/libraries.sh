@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Copies and checks the shared libraries of an image. They are in one flat folder, in which each finds the others.
+# Copies and checks the shared libraries of an image. All are in one flat folder, so that each library finds the others.
 #   libraries.sh gather LIST FOLDER ROOT...   copies each file of LIST to FOLDER, from the first ROOT that has it
 #   libraries.sh check FOLDER...              checks that the base image, the driver or a FOLDER has each library that
 #                                             the files need

@@ -20,9 +20,9 @@ KEPT = [
 ]
 # The fields of metadata that users write into a template. The other fields belong to existing objects.
 METADATA = ["annotations", "finalizers", "labels", "name", "namespace"]
-# Kubernetes refuses these in a pod that is created.
+# The fields that Kubernetes refuses in a new pod.
 REFUSED = {"io.k8s.api.core.v1.PodSpec": ["ephemeralContainers"]}
-# Stagecoach adds the trainer's container itself.
+# The fields that a template may omit: Stagecoach adds the trainer's container itself.
 NOT_REQUIRED = {"io.k8s.api.core.v1.PodSpec": ["containers"]}
 # The grammar in the documentation of resource.Quantity.
 NUMBER = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"

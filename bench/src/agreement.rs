@@ -17,10 +17,12 @@ use stagecoach_group::{
 use crate::machine::processor_seconds;
 use crate::stats::{line, median, percentile, worst};
 
-/// The number of stages of a replica. Each replica computes one gradient block.
+/// The number of stages of a replica. Each replica computes one gradient block, which is a fixed group of microbatches
+/// whose gradients are summed in a fixed order.
 const STAGES: usize = 8;
 const REPLICAS: [usize; 3] = [8, 32, 128];
-/// The number of parameters of a stage: eight layers of Llama. Each parameter has one owner.
+/// The number of parameters of a stage: eight layers of Llama. One replica, the parameter's owner, reports the norm of
+/// each parameter.
 const PARAMETERS: usize = 72;
 const WARM_UP: usize = 5;
 const TIMED_STEPS: usize = 60;
@@ -30,10 +32,11 @@ const STACK_BYTES: usize = 1 << 20;
 /// The measurements for one number of members.
 struct Agreements {
     join_seconds: f64,
-    /// Seconds of each timed step until the last verdict, from the last vote and from the first vote.
+    /// The seconds of each timed step from the last vote (`from_last`) or from the first vote (`from_first`) to the
+    /// last verdict.
     from_last: Vec<f64>,
     from_first: Vec<f64>,
-    /// Processor seconds of a step, of all threads together.
+    /// The processor seconds per step, summed over all threads.
     processor_seconds: f64,
 }
 

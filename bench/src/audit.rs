@@ -9,8 +9,8 @@ use crate::stats::line;
 
 /// The number of rounds. In a round, each of the compared jobs runs once.
 const ROUNDS: u64 = 4;
-/// The number of steps of a round, which cover several audits and the steps between them. The first steps of each round
-/// are left out, until the caches are filled.
+/// The number of steps of a round, which cover several audits and the steps between them. The first `WARM_UP` steps of
+/// each round are left out, because they fill the caches.
 const STEPS: u64 = 64;
 const WARM_UP: usize = 4;
 /// Two stages compute four microbatches per step each, so this is about one microbatch in a hundred.

@@ -34,8 +34,8 @@ pub(crate) fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
 }
 
-/// Returns the median of 7 times, in seconds, in which one thread copies `bytes` bytes between two buffers that are
-/// already in memory.
+/// Copies `bytes` bytes seven times between two buffers that are already in memory, with one thread. Returns the median
+/// time in seconds.
 pub(crate) fn copy_seconds(bytes: usize) -> f64 {
     let from = vec![1u8; bytes];
     let mut to = vec![2u8; bytes];
@@ -49,8 +49,8 @@ pub(crate) fn copy_seconds(bytes: usize) -> f64 {
     median(&times)
 }
 
-/// Returns the seconds in which `dd conv=fsync` writes `bytes` bytes to a file in `folder`. The previous file exists
-/// during the write, as in saves.
+/// Returns the seconds in which `dd conv=fsync` writes `bytes` bytes to a file in `folder`. The file of the previous
+/// call still exists during the write, as the previous checkpoint does during a save.
 pub(crate) fn write_seconds(folder: &Path, bytes: u64) -> f64 {
     let (file, before) = (folder.join("dd.bin"), folder.join("dd.bin.before"));
     let started = Instant::now();
@@ -66,8 +66,8 @@ pub(crate) fn write_seconds(folder: &Path, bytes: u64) -> f64 {
     seconds
 }
 
-/// Returns the median of 5 times, in seconds, to read all files of `folder` a mebibyte at a time. After the first time,
-/// the page cache has the files.
+/// Reads all files of `folder` five times, a mebibyte at a time. Returns the median time in seconds. The first pass
+/// brings the files into the page cache.
 pub(crate) fn read_seconds(folder: &Path) -> f64 {
     let mut buffer = vec![0; 1 << 20];
     let mut once = || {

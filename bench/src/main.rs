@@ -27,7 +27,8 @@ use serde_json::{Value, json};
 
 use report_file::ReportFile;
 
-/// Calls `measure` with a fresh folder for all written files, on the file system whose speed the measurement needs.
+/// Calls `measure` with a fresh folder for the files that it writes. The folder is in `workspace`, because some
+/// measurements depend on the speed of that file system.
 fn in_scratch(workspace: &str, measure: impl FnOnce(&Path) -> Value) -> Value {
     let folder = std::path::absolute(workspace).unwrap().join("bench");
     let _ = std::fs::remove_dir_all(&folder);

@@ -9,8 +9,8 @@ use crate::stats::{line, median};
 
 /// The number of rounds. In a round, each of the compared jobs runs once.
 const ROUNDS: u64 = 3;
-/// The number of steps of a round. The first steps of each round are left out, until links, caches and the interval
-/// settle.
+/// The number of steps of a round. The first `WARM_UP` steps of each round are left out, because links, caches and the
+/// interval that `Auto` chooses settle in them.
 const STEPS: u64 = 36;
 const WARM_UP: usize = 18;
 

@@ -82,8 +82,8 @@ pub(crate) fn measure_replicas() -> Value {
     json!({ "toFirstStepSeconds": pauses })
 }
 
-/// Returns the first line of a group that begins after `ended`, and the time at which the group finished its first
-/// step. Both come from the log of the pod that leads the group. Each line of the log begins with its time.
+/// Returns the `start` line of the first group that begins after `ended`, and the time at which the group finished its
+/// first step. Both come from the log of the pod that leads the group. Each line of the log begins with its time.
 fn first_step_after(product: &Product, job: &E2eJob, ended: SystemTime) -> (String, SystemTime) {
     let (start, stepped) = wait("the first step", || {
         let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
@@ -204,7 +204,7 @@ fn log(product: &Product, pod: &Value) -> PathBuf {
     product.node.folder().join(format!("logs/pods/{NAMESPACE}_{name}_{uid}/trainer/0.log"))
 }
 
-/// Returns the time at which a line of such a log was written.
+/// Returns the time at which containerd wrote a line of a trainer's log.
 fn time(line: &str) -> SystemTime {
     let stamp: jiff::Timestamp = line.split(' ').next().unwrap().parse().unwrap();
     stamp.into()

@@ -1,6 +1,6 @@
-//! Simulates how a step of many replicas scales. The times of a layer and of an agreement are measured on this machine.
-//! The speeds of the links between replicas are assumptions. Each replica computes the same number of microbatches, for
-//! any number of replicas (weak scaling).
+//! Simulates how a step of many replicas scales. The time of a layer, and the time of the agreement of all stages on a
+//! step, are measured on this machine. The speeds of the links between replicas are assumptions. Each replica computes
+//! the same number of microbatches, for any number of replicas (weak scaling).
 
 use std::path::Path;
 use std::process::Command;
@@ -89,7 +89,8 @@ pub(crate) fn measure(folder: &Path) -> Value {
     })
 }
 
-/// The seconds of a step with one number of replicas, and of the slowest stage's exchange.
+/// The seconds of a step with a given number of replicas, and the seconds in which the slowest stage reduces gradients
+/// and gathers weights.
 struct Step {
     seconds: f64,
     reduce: f64,

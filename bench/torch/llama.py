@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-# The tokens with the ids 0 and 1. The corpus contains neither of them, so it is one document. No token begins a text,
-# so the trainers put none before the corpus.
+# The tokens with the ids 0 and 1. The corpus contains neither of them, so it is one document. The tokenizer has no
+# token for the beginning of a text, so the trainers put none before the corpus.
 SPECIAL_TOKENS = ["[EOT]", "[PAD]"]
 
 

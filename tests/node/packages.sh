@@ -7,7 +7,7 @@ if [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ]; then
 fi
 PATH=$PATH:/usr/sbin:/sbin
 
-# a package, and the file of it that a node needs
+# each line has a package, and the file of this package that a node needs
 missing=()
 while read -r package file; do
     command -v "$file" >/dev/null || missing+=("$package")

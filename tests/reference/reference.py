@@ -210,7 +210,8 @@ for architecture, changed in [
     ("Mistral", {}),
 ]:
     CASES[architecture.lower()] = {**CASES["padded"], "config": config(**changed), "transformers": architecture}
-# In bfloat16, the order of the sums over a batch changes the result. These are the batch in one part, and in rows.
+# The numbers of parts in which a batch is computed in bfloat16: the whole batch at once, and each row separately. The
+# order of the sums over a batch changes the result in bfloat16.
 BFLOAT16_PARTS = [1, 8]
 OPTIMIZER = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-5, "weight_decay": 0.1}
 RATE = {"peak": 5e-3, "floor": 1e-3, "warmup_steps": 2, "warmup_start": 0.1, "decay_steps": 5}

@@ -1,5 +1,5 @@
-//! Blocks one of a stage's calls on the volume until the test releases the stage. A stopped process halts all its
-//! threads. A blocked stage halts only one thread, so its heartbeats continue.
+//! Blocks one of a stage's calls on the volume until the test releases the stage. In a process that SIGSTOP stops, all
+//! threads halt. In a blocked stage, only one thread halts, so its heartbeats continue.
 
 use std::fmt;
 use std::fs;

@@ -170,7 +170,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
-    /// Writes the page as a PNG file, down to `height` CSS pixels.
+    /// Writes the first `height` CSS pixels of the page to a PNG file.
     pub fn screenshot(&mut self, file: &Path, width: u32, height: u64) {
         let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
         let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
@@ -201,7 +201,7 @@ impl Browser {
     }
 
     fn events(&mut self) -> impl Iterator<Item = &Value> {
-        // the browser has sent all earlier events before this answer
+        // the browser answers this call after it has sent all earlier events
         self.value("0");
         self.events.iter()
     }

@@ -119,7 +119,7 @@ pub struct StageCall {
     pub operation: String,
     /// The number of bytes that a read asks for, or 0 for other calls.
     pub bytes_read: u64,
-    /// The path of the call. For a rename, its target.
+    /// The path of the call. For a rename, the new path.
     pub path: String,
 }
 
@@ -142,7 +142,7 @@ impl StageCall {
     }
 }
 
-/// Returns the calls of all processes that ran with `trace`, in order.
+/// Returns the calls of all processes that ran in the mode `trace`, in order.
 pub fn traced(records: &Path) -> Vec<StageCall> {
     fs::read_to_string(records.join("trace")).unwrap_or_default().lines().map(StageCall::parse).collect()
 }
@@ -207,7 +207,8 @@ impl FaultInjector for StageFaults {
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>> {
         let VolumeCall { operation, path: source, target, bytes_read } = call;
         let path = target.unwrap_or_else(|| source.clone());
-        // a stage lists the fences until its group has begun, so the number of these calls depends on timing
+        // a stage other than stage 0 lists the fences until its group has begun, so the number of these calls depends
+        // on timing; they are not counted
         let is_fence = path.starts_with(paths::FENCES_DIR) && path.matches('/').count() < 2;
         if self.rank > 0 && operation == "list" && is_fence {
             return Ok(None);

@@ -17,7 +17,7 @@ pub const STEPS: u64 = 6;
 /// The steps of the checkpoints that the job committed before it stopped.
 pub const COMMITTED: [u64; 3] = [1, 2, 3];
 
-/// The message of a stage whose port another process took after the launcher had chosen it.
+/// The message of a stage whose port another process took after the launcher had chosen the port.
 const PORT_TAKEN: &str = "could not listen at";
 
 /// The workspace of the stopped job, and the results of the undisturbed run.
@@ -148,7 +148,8 @@ impl Fixture {
             launcher.env(FAULT_VARIABLE, case.fault).env(RECORDS_VARIABLE, &notes);
         }
         let mut outcome = finish(&mut launcher, &notes);
-        // without restarts, if another process took the port, the job has trained nothing: the loop starts it again
+        // if another process took a port, a run without restarts has failed before it trained anything, so the loop
+        // runs the command again
         while case.restarts == 0 && !outcome.status.success() && outcome.stdout.contains(PORT_TAKEN) {
             outcome = finish(&mut launcher, &notes);
         }
@@ -190,8 +191,8 @@ impl Ran {
         fired(&self.notes)
     }
 
-    /// Returns the number of groups of the run according to the launcher's record, without attempts whose port was
-    /// taken.
+    /// Returns the number of groups of the run according to the launcher's record. Attempts that failed because another
+    /// process took a port do not count.
     pub fn attempts(&self) -> u64 {
         let record: serde_json::Value =
             serde_json::from_slice(&fs::read(self.folder.join("state.json")).unwrap()).unwrap();

@@ -74,7 +74,7 @@ impl Launched {
         Launched::start_with(workspace, job, arguments, &[])
     }
 
-    /// Like [`Launched::start`], with these additional environment variables of the launcher.
+    /// Like [`Launched::start`], with additional environment variables for the launcher.
     pub fn start_with(workspace: &Path, job: &TestJob, arguments: &[&str], environment: &[(&str, &str)]) -> Launched {
         let file = workspace.join(format!("{}.yaml", job.name));
         std::fs::write(&file, job.yaml()).unwrap();

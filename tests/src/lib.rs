@@ -37,7 +37,7 @@ pub fn hugging_face() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("hugging_face/tiny-llama")
 }
 
-/// Asserts that no file below `folder` contains `word`, which is for example a secret.
+/// Asserts that no file below `folder` contains `word`, for example a secret.
 pub fn no_file_has(folder: &std::path::Path, word: &str) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
@@ -54,14 +54,15 @@ pub fn no_file_has(folder: &std::path::Path, word: &str) {
     }
 }
 
-/// Returns the peak resident memory in bytes of each stage of the job in `folder`, until the vote on the last step.
+/// Returns the peak resident memory, in bytes, that each stage of the job in `folder` had reached at its vote on the
+/// last step.
 pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
 }
 
-/// Whether this processor has AVX512. Fast bf16 products and the emulation of AVX512 processors need it.
+/// Whether this processor has AVX512. Fast bf16 matrix products and the emulation of AVX512 processors need it.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bw");

@@ -41,8 +41,8 @@ pub fn loader_path() -> String {
     format!("{}{before}", folder.display())
 }
 
-/// Whether this process has the stand-in. Without the stand-in, this function runs the test `test`, which calls this
-/// function, in a process that has it.
+/// Whether this process has the stand-in. If not, this function runs the calling test, whose name is `test`, in a new
+/// process that has the stand-in.
 ///
 /// # Panics
 /// If the test fails in that process.

@@ -13,10 +13,10 @@ use crate::{Deadline, Launched, Outcome, TestJob, is_gone, saved, until};
 
 /// The number of kills that each phase needs before the soak chooses phases at random.
 pub const ENOUGH: usize = 3;
-/// The time for which the soak waits for a phase of one stage before it chooses again.
+/// The time for which the soak waits for a phase of a stage before it chooses a phase and a stage again.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A soak in progress.
+/// A soak test in progress.
 #[derive(Debug)]
 pub struct Soak<'a> {
     workspace: &'a Path,
@@ -36,7 +36,7 @@ pub struct Soak<'a> {
     pub launcher_kills: usize,
     /// The number of spares that were killed together with a stage.
     pub spare_kills: usize,
-    /// The number of started groups by the numbers of stages and replicas.
+    /// The number of started groups for each pair of numbers of stages and replicas.
     pub counts: BTreeMap<(usize, usize), usize>,
 }
 

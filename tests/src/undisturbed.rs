@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::{Deadline, Hashes, Launched, Outcome, TestJob, corpus, saved};
 
-/// Returns the hashes of `job` on the same corpus with one stage, the schedule 1F1B and no saves, none of which changes
-/// a bit.
+/// Returns the hashes of `job`, trained on the same corpus with one stage, the schedule 1F1B and no saves. None of
+/// these settings changes a bit of the result.
 ///
 /// # Panics
 /// If the job does not finish.

@@ -25,7 +25,8 @@ fn job(run: &GpuRun, transport: &'static str, restart: &str) -> TestJob {
     }
 }
 
-/// A function that kills a stage of a job over this transport, in this workspace.
+/// A function that runs a job with the given transport in the given workspace, kills a stage, and returns the
+/// measurements.
 type Kill = fn(&GpuRun, &'static str, &Path) -> Value;
 
 pub(super) fn measure(run: &GpuRun) -> Value {

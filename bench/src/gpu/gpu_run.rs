@@ -82,7 +82,7 @@ impl GpuRun<'_> {
         }
     }
 
-    /// Returns the GPU; `None` in a rehearsal.
+    /// Returns the GPU; `None` in a rehearsal, which is a run without a GPU.
     pub(super) fn gpu(&self) -> Option<&GpuInfo> {
         self.gpu.as_ref()
     }
@@ -174,7 +174,7 @@ impl GpuRun<'_> {
         })
     }
 
-    /// Returns the deadline of work that may take this number of seconds.
+    /// Returns the deadline of work that may take `seconds` seconds, or the run's own deadline if that is earlier.
     pub(super) fn deadline(&self, seconds: u64) -> Deadline {
         Deadline::after(self.at_most(seconds))
     }
@@ -191,8 +191,7 @@ impl GpuRun<'_> {
         })
     }
 
-    /// Runs a program that may take this number of seconds. Returns whether the program succeeded, and its stdout and
-    /// stderr.
+    /// Runs a program for at most `seconds` seconds. Returns whether the program succeeded, and its stdout and stderr.
     ///
     /// # Panics
     /// If the program takes longer.

@@ -1,5 +1,6 @@
 //! Counts how often the host waits for the GPU in a step. The preloaded library `tests/host-waits` records the waiting
-//! calls of the CUDA runtime, in two runs of one job. The second run has more steps.
+//! calls of the CUDA runtime, in two runs of one job. The second run has more steps, so the difference between the runs
+//! excludes the calls of the start-up.
 
 use std::collections::BTreeMap;
 

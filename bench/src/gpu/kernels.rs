@@ -1,4 +1,5 @@
-//! Runs the tests and the timings of the crate `kernels` on a GPU. A rehearsal only lists them.
+//! Runs the tests and the timings of the crate `kernels` on a GPU. In a rehearsal (a run without a GPU), it only lists
+//! the tests.
 
 use std::process::Command;
 
@@ -50,7 +51,8 @@ pub(super) fn measure_operations(run: &GpuRun) -> Value {
     })
 }
 
-/// Returns the JSON output of the tests whose names begin with `prefix`. Prints each line as a value and a remark.
+/// Returns the JSON output of the tests whose names begin with `prefix`. Prints each object with the value and the
+/// remark that `described` returns for it.
 fn times(run: &GpuRun, prefix: &str, described: impl Fn(&Value) -> (String, String)) -> Value {
     let Some((passed, stdout)) = run_tests(run, prefix) else { return list(run, prefix) };
     let object = |line: &str| serde_json::from_str(&line[line.find('{')?..]).ok();

@@ -23,9 +23,10 @@ use serde_json::{Value, json};
 use crate::report_file::ReportFile;
 use gpu_run::{GpuRun, measured_or_failure};
 
-/// The usual time limit of one call, in seconds. With this limit, the call ends within ten minutes.
+/// The default time limit for the measurements of one `make gpu`, in seconds. With this limit, `make gpu` ends within
+/// ten minutes.
 const USUAL_BUDGET: u64 = 540;
-/// The environment variable with another time limit, in seconds. Measurements that need more time are omitted.
+/// The environment variable that replaces `USUAL_BUDGET`, in seconds. Measurements that need more time are omitted.
 const BUDGET: &str = "STAGECOACH_GPU_SECONDS";
 
 fn budget() -> Duration {

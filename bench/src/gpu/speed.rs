@@ -63,7 +63,7 @@ pub(super) struct TrainedJob {
     pub(super) seconds: f64,
 }
 
-/// Trains the model, or its toy in a rehearsal. Removes the job's folder.
+/// Trains the model, or its shrunk form in a rehearsal. Then removes the job's folder.
 ///
 /// # Panics
 /// If the job fails.

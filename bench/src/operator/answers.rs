@@ -53,7 +53,7 @@ impl StatusServer {
         self.0.answer.store(answer, Ordering::Relaxed);
     }
 
-    /// Adds the pod at `address`, which trains.
+    /// Adds the pod at `address`, with the status of a stage that trains.
     pub(super) fn insert(&self, address: IpAddr, job_uid: &str, attempt: u64, pod_uid: &str) {
         let status = StageStatus {
             job_uid: job_uid.into(),

@@ -108,7 +108,7 @@ impl Cluster {
         self.plane.client().patch(&path, &status).unwrap_or_else(|refusal| panic!("{pod}: {refusal}"));
     }
 
-    /// Returns the number of changing requests since the API server started, by verb and resource.
+    /// Returns the number of mutating requests since the API server started, by verb and resource.
     pub(super) fn writes(&self) -> BTreeMap<String, f64> {
         let output = self.plane.kubectl(&["get", "--raw", "/metrics"]);
         let mut all = BTreeMap::new();
@@ -122,7 +122,7 @@ impl Cluster {
                 labels[from..].split_once('"').map(|(value, _)| value.to_owned())
             };
             let [verb, resource, sub] = ["verb", "resource", "subresource"].map(|name| label(name).unwrap_or_default());
-            // nodes and components write leases and nodes about themselves, independently of jobs
+            // nodes and components renew their leases and update the objects of nodes independently of jobs
             let own = ["leases", "nodes"].contains(&resource.as_str());
             if ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&verb.as_str()) && !own {
                 let slash = if sub.is_empty() { "" } else { "/" };
@@ -151,7 +151,7 @@ impl Cluster {
         [(self.cpu() - before[0]) / seconds, (self.plane_cpu() - before[1]) / seconds]
     }
 
-    /// Returns the kibibytes of the operator's memory.
+    /// Returns the kibibytes of the operator's memory, with `field` as in [`memory`].
     pub(super) fn memory(&self, field: &str) -> u64 {
         self.operator.as_ref().map_or(0, |operator| memory(operator.id(), field))
     }

@@ -1,5 +1,5 @@
-//! JobSet on top of the Job controller, with the same four pods. Each pod has a stable hostname, and a failure restarts
-//! the group as a whole.
+//! JobSet on top of the Job controller. A job has four pods, as Stagecoach's jobs have. Each pod has a stable hostname,
+//! and a failure restarts the group as a whole.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;

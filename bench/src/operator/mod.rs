@@ -32,9 +32,10 @@ const JOBS: usize = 500;
 const SINGLES: usize = 20;
 /// The number of jobs that have a failing pod at the same time.
 const AT_ONCE: usize = 50;
-/// The time over which an operator's cost at rest is measured. The operator polls each job several times in this time.
+/// The time over which an operator's cost at rest is measured. In this time, Stagecoach's operator polls each job
+/// several times.
 const AT_REST: Duration = Duration::from_secs(60);
-/// The time after which all writes have ended.
+/// The time that a cluster gets to finish all writes after an action.
 const SETTLE: Duration = Duration::from_secs(3);
 
 pub(crate) fn measure() -> Value {
@@ -47,7 +48,7 @@ pub(crate) fn measure() -> Value {
     })
 }
 
-/// Measures single jobs and many jobs on a fresh cluster, whose pods do not answer.
+/// Measures single jobs and many jobs on a fresh cluster, whose pods do not answer `/status`.
 fn all(system: System, answers: &StatusServer) -> Value {
     let cluster = Cluster::start(system, answers);
     let mut report = singles(&cluster);

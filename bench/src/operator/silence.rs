@@ -15,7 +15,8 @@ use crate::stats::{line, median, percentile};
 const RESTARTS: usize = 100;
 /// The number of times that the pods of the other jobs stop answering and answer again.
 const TURNS: usize = 2;
-/// The duration of such a period. It is longer than a request and its retry that were in progress at the change.
+/// The time between such a change and the next measurement. It is longer than a request, and its retry, that were in
+/// progress at the change.
 const TURN: Duration = Duration::from_secs(30);
 
 /// A job whose pods fail one after the other.

@@ -1,4 +1,5 @@
-//! Measures recovery: the time from the kill of a stage to the first step of the next group.
+//! Measures recovery: the time from the kill of a stage to the first step of the next group, which is the set of stages
+//! that train together after the loss.
 
 mod slow_volume;
 
@@ -53,8 +54,8 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds) })
 }
 
-/// Measures the loss of a stage in either of two replicas, including the leader. The other stages continue without the
-/// lost stage.
+/// Kills the stages of two replicas in turn, including the leader. Measures the time until the other replica, which
+/// continues alone, finishes a step.
 fn replica(folder: &Path) -> Value {
     let job = BenchJob {
         name: "replicated",

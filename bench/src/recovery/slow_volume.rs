@@ -1,6 +1,6 @@
 //! Measures the loss of one of three stages while the volume is slow: the time until the next step, and the bytes that
-//! the stages read. In the three cases, all stages start again, the other stages stay, or the next stage has a copy in
-//! memory.
+//! the stages read. There are three cases: all stages start again; the other stages stay; the other stages stay, and
+//! the next stage has a copy of the lost stage's state in memory.
 
 use std::path::Path;
 

@@ -24,7 +24,8 @@ use tch::{Device, Tensor};
 use crate::stats::median;
 use model::SleepingModel;
 
-/// The seconds that a rank sleeps for F, for I and for W of a microbatch, in all its chunks together.
+/// The seconds that a rank sleeps for each of F (forward), I (backward for the input) and W (backward for the weights)
+/// of a microbatch, in all its chunks together.
 const RANK_SECONDS: f64 = 0.02;
 const WARM_UP: usize = 1;
 const TIMED_STEPS: usize = 5;
@@ -79,7 +80,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     json!({ "rankSeconds": RANK_SECONDS, "rows": rows })
 }
 
-/// Returns the input of the simulation, which consists only of the sleeps.
+/// Returns the costs for the simulation, in which only the sleeps take time.
 fn costs(programs: &Programs, chunks_per_rank: usize) -> Costs {
     let mut costs = Costs::uniform(programs.placement.chunks());
     let seconds = RANK_SECONDS / chunks_per_rank as f64;

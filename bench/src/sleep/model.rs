@@ -1,4 +1,4 @@
-//! A model that sleeps instead of computing. The remaining time of a step is the time of the runtime.
+//! A model that sleeps instead of computing. The rest of a step's time is the cost of the runtime.
 
 use std::cell::Cell;
 use std::fmt;
@@ -33,8 +33,8 @@ impl Sleeper {
     }
 }
 
-/// A Llama whose layers only sleep, once in F, in I and in W. Its embedding and head are so small that their time is
-/// negligible.
+/// A Llama whose layers only sleep: once in the forward (F), once in the backward for the input (I), and once in the
+/// backward for the weights (W). Its embedding and head are so small that their time is negligible.
 pub(super) struct SleepingModel {
     llama: Box<dyn Architecture>,
     sleeper: Sleeper,

@@ -34,7 +34,7 @@ fn documents(texts: &str, draws: &mut Draws) -> Vec<ByteArray> {
     (0..ROWS).map(document).collect()
 }
 
-/// Returns a Parquet file with all different row groups.
+/// Returns a Parquet file that has each of the different row groups once.
 fn cycle(texts: &str) -> Vec<u8> {
     let schema = parse_message_type("message documents { required binary text (UTF8); }").unwrap();
     let properties = WriterProperties::builder()

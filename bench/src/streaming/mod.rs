@@ -14,7 +14,8 @@ use crate::machine::memory;
 use crate::stats::line;
 
 const REPO: &str = "org/web";
-/// The limit in bytes of the windows that are not in use. Two windows fit into it.
+/// The limit in bytes of the cached windows that are not in use. A window is a number of sequences that the job
+/// shuffles together. Two windows of the long run fit into the limit.
 const CACHE_BYTES: u64 = 256 << 10;
 const LENGTH: u64 = 512;
 const BATCH: u64 = 32;

@@ -24,7 +24,7 @@ pub(super) struct Contender {
     pub(super) threads: usize,
     pub(super) bf16: bool,
     pub(super) pipeline: Pipeline,
-    /// Whether the first losses of the contender are compared before the timed runs.
+    /// Whether the contender takes part in the comparison of losses before the timed runs.
     pub(super) is_checked: bool,
 }
 

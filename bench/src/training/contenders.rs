@@ -6,7 +6,8 @@ use super::workload::{EIGHT_LAYERS, TWELVE_LAYERS, TrainingCase};
 
 pub(super) const EAGER: Framework = Framework::Torch { compiled: false, fused: true };
 const COMPILED: Framework = Framework::Torch { compiled: true, fused: true };
-/// PyTorch with the settings of an article on the model of twelve layers: AdamW with its default settings.
+/// PyTorch with the recipe that an article gives for the model of twelve layers: AdamW with its default settings, which
+/// do not select the fused kernel.
 const RECIPE: Framework = Framework::Torch { compiled: false, fused: false };
 
 /// A measured number of a run.
@@ -123,7 +124,7 @@ const OTHER_SCHEDULES: [(&str, usize, usize); 4] = [
     ("ZBVZeroBubble", 2, 2),
 ];
 
-/// Returns all measured contenders, in the order of a round.
+/// Returns all contenders, in the order in which the first round of the benchmark runs them.
 pub(super) fn contenders() -> Vec<Contender> {
     let mut all = Vec::new();
     for bf16 in [false, true] {

@@ -1,10 +1,10 @@
-//! Compares training with PyTorch, with the same model, initial weights, batch and microbatches. Measures the seconds
-//! and processor seconds of a step, the peak memory, and the time until the first step.
+//! Compares Stagecoach's training with PyTorch's, for the same model, initial weights, batch and microbatches. Measures
+//! the seconds and processor seconds of a step, the peak memory, and the time until the first step.
 //!
 //! In a round, all trainers run one after the other. Every second round has the opposite order (A B C, C B A, ...), so
 //! that a drift of the machine's speed favours no trainer. A ratio compares runs of one round. Before anything is
-//! timed, the losses of each trainer's plain runs in fp32 must agree. A later run in fp32 with other losses ends the
-//! measurement.
+//! timed, runs of Stagecoach and PyTorch in fp32 are compared: their losses must agree. A later run in fp32 with other
+//! losses ends the measurement.
 
 mod contender;
 mod contenders;
@@ -23,9 +23,9 @@ use contenders::{Comparison, comparisons, contenders};
 use run::MeasuredRun;
 use workload::TrainingCase;
 
-/// The number of steps over which the first losses are compared, once.
+/// The number of steps of the single comparison of losses that precedes the timed rounds.
 const CHECKED_STEPS: usize = 20;
-/// The largest relative difference between two losses in fp32.
+/// The largest accepted relative difference between the losses of two trainers in fp32.
 const TOLERANCE: f64 = 1e-5;
 /// The number of steps at the start of a run that are not timed, and the number of timed steps after them.
 const WARM_UP: usize = 2;
@@ -35,7 +35,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     measure_all(folder, contenders(), &comparisons())
 }
 
-/// Measures only the replicas.
+/// Measures only training with several replicas of the pipeline (data parallelism).
 pub(crate) fn measure_replicas(folder: &Path) -> Value {
     measure_all(folder, replicas::contenders(), &replicas::comparisons())
 }
@@ -74,8 +74,8 @@ fn measure_all(folder: &Path, contenders: Vec<Contender>, comparisons: &[Compari
     })
 }
 
-/// Returns the losses of PyTorch's plain run of each workload. Checks that the losses of the other trainers are the
-/// same.
+/// Runs the contenders that are marked as checked. Returns, for each workload, the losses of the first of them, which
+/// is PyTorch in eager mode. Asserts that the losses of the others are the same.
 fn check_losses(contenders: &[Contender], folder: &Path) -> BTreeMap<&'static str, Vec<f64>> {
     println!("the first {CHECKED_STEPS} losses");
     let mut reference = BTreeMap::new();

@@ -3,7 +3,7 @@
 use super::contender::{Contender, Framework};
 use super::contenders::{Comparison, EAGER, Figure, compare, replicated, single};
 
-/// Returns all measured contenders, in the order of a round.
+/// Returns all contenders, in the order in which the first round of the benchmark runs them.
 pub(super) fn contenders() -> Vec<Contender> {
     let of = |trainer| {
         let alone = Contender { is_checked: true, ..single(trainer, 1, false) };

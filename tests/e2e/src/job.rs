@@ -168,7 +168,7 @@ impl<'p> E2eJob<'p> {
         found.unwrap()
     }
 
-    /// Returns the newest pod of a rank in the current attempt. A spare that became the stage does not count.
+    /// Returns the newest pod of a rank in the current attempt. A spare that has taken over the stage does not count.
     #[track_caller]
     fn newest_pod(&self, stage: u32) -> Value {
         let attempt = self.attempt();

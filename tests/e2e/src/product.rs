@@ -88,10 +88,10 @@ impl Product {
         assert!(output.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Kills all replicas of the operator at once (SIGKILL), as a node without memory does, and lets new pods replace
-    /// them. If the containers restarted within their pods, the kubelet would delay each restart longer than the last,
-    /// and the job might end before an operator runs. This function also deletes the Lease, because the wait until the
-    /// Lease of the dead leader expires could take as long. Other tests cover that wait.
+    /// Kills all replicas of the operator at once (SIGKILL), as a node that runs out of memory does, and lets new pods
+    /// replace them. If the containers restarted within their pods, the kubelet would delay each restart longer than
+    /// the last, and the job might end before an operator runs. This function also deletes the Lease, because the wait
+    /// until the Lease of the dead leader expires could take as long. Other tests cover that wait.
     #[track_caller]
     pub fn kill_operators(&self) {
         let running = self.operators();

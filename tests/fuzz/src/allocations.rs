@@ -50,7 +50,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns the result of `run`, and the peak of the bytes that this thread held during `run` minus those before it.
+/// Returns the result of `run`, and the largest number of bytes that this thread held during `run` in addition to the
+/// bytes that it held before.
 pub fn peak_bytes<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let (before, _) = HELD.get();
     HELD.set((before, before));

@@ -10,7 +10,8 @@ pub enum Mutation {
     Flip(Index, u8),
     /// Replaces a byte. The strategy prefers bytes that often begin or end numbers and texts.
     Set(Index, u8),
-    /// Overwrites up to eight bytes with a number in little-endian order, or up to four if the flag is set.
+    /// Overwrites up to eight bytes at this index with a number in little-endian order, or up to four bytes if the flag
+    /// is set.
     Number(Index, u64, bool),
     /// Removes this number of bytes at this index.
     Remove(Index, usize),

@@ -16,7 +16,7 @@ use crate::file::File;
 use crate::shared::{ReceivedRequest, status};
 
 const CHUNK: u64 = 64 << 10;
-/// The number of chunks a second if a fault limits the speed of bodies.
+/// The number of chunks that the server sends per second if a fault limits the speed of bodies.
 const CHUNKS_PER_SECOND: u64 = 20;
 
 /// Returns the response with the file or the requested range. Applies the faults.
@@ -83,7 +83,7 @@ impl Flow {
         }
         let Range { start, end } = self.rest;
         if self.breaks_at == Some(start) {
-            // during this wait, the server flushes the bytes before the break
+            // during this wait, the server sends the bytes that precede the break
             tokio::task::yield_now().await;
             return Some(Err(io::Error::other("the connection breaks, as the test wants")));
         }

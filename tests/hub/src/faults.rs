@@ -5,7 +5,7 @@ use crate::port::Port;
 /// The faults of a hub. A new hub has no faults. A test may change them at any time.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// The number of requests that the CDN answers for a signed URL. It refuses further requests with 403.
+    /// The number of requests that the CDN answers for each signed URL. It refuses further requests with 403.
     pub requests_per_signature: u32,
     /// Whether a body starts at the file's first byte even if the request has a range.
     pub ignores_ranges: bool,
@@ -13,7 +13,7 @@ pub struct Faults {
     pub truncate_at: Option<u64>,
     /// The number of bodies that are truncated.
     pub truncations: u32,
-    /// The offset in a file of a byte with a flipped bit. Shorter files are intact.
+    /// The offset of the byte in which the hub flips a bit when it serves a file. Shorter files are intact.
     pub flipped_byte: Option<u64>,
     /// The answers that replace the usual answers to the next requests, in order.
     pub answers: Vec<PlannedAnswer>,
@@ -77,7 +77,8 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Returns the answer that replaces the usual answer to the next request at a port, or `None` without such a fault.
+    /// Removes and returns the answer that replaces the usual answer to the next request at `port`, or returns `None`
+    /// if no answer is planned.
     pub(crate) fn take_answer(&mut self, port: Port) -> Option<PlannedAnswer> {
         let next = self.answers.iter().position(|answer| answer.port == port)?;
         Some(self.answers.remove(next))

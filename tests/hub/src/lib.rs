@@ -1,5 +1,5 @@
-//! A Hugging Face hub for tests: the API, the files and the CDN, on two ports of this machine. A test can make it fail
-//! in many ways, see [`Faults`].
+//! A Hugging Face hub for tests: the API, the files and the CDN, on two ports of this machine. A test can make the hub
+//! fail in many ways, see [`Faults`].
 #![deny(unsafe_code)]
 
 mod api;

@@ -1,5 +1,5 @@
 //! Serves the repositories of a folder, `FOLDER/{datasets,models}/OWNER/NAME/...`, as a hub does, until the end of its
-//! standard input. The CDN serves files of a mebibyte and more. Prints the value for `HF_ENDPOINT`.
+//! standard input. The CDN serves the files of a mebibyte or more. Prints the value for `HF_ENDPOINT`.
 
 use std::env;
 use std::error::Error;

@@ -7,7 +7,7 @@ use crate::file::File;
 use crate::shared::{ReceivedRequest, ServerState, decode, not_found, redirect, status};
 use crate::store::HubRefusal;
 
-/// The path prefix of small files, below that of the API.
+/// The path prefix of small files. It begins with the prefix of the API, `/api/`.
 pub(crate) const SMALL_FILES: &str = "/api/resolve-cache/";
 
 /// Answers a request for `/datasets/OWNER/NAME/resolve/REVISION/PATH`, or for a model's `/OWNER/NAME/...`, with a

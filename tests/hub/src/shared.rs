@@ -49,7 +49,7 @@ pub(crate) struct ReceivedRequest {
     pub(crate) query: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
-    /// The hub's address in the client's request, with the scheme.
+    /// The hub's address as the client's request names it, with the scheme.
     pub(crate) endpoint: String,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct StoredRepo {
     gated_for: Option<String>,
 }
 
-/// The file of a signed URL, and the number of its requests.
+/// The file of a signed URL, and the number of requests for the URL.
 #[derive(Debug)]
 struct Signed {
     file: File,
@@ -74,7 +74,8 @@ impl HubContents {
         self.renamed.get(repo).map(String::as_str)
     }
 
-    /// Returns the repository, for the user with this token or without a user.
+    /// Returns the repository if the user with this token can see it. Without a token, only public repositories are
+    /// visible.
     pub(crate) fn repo(&self, name: &str, token: Option<&str>) -> Result<&StoredRepo, HubRefusal> {
         if token.is_some_and(|token| !self.users.contains(token)) {
             return Err((401, "", "Invalid credentials in Authorization header"));
@@ -92,7 +93,7 @@ impl HubContents {
         signature
     }
 
-    /// Returns the file of a signed URL, or `None` after `requests` requests.
+    /// Counts a request for a signed URL. Returns the URL's file, or `None` after `requests` requests.
     pub(crate) fn signed(&mut self, signature: u64, requests: u32) -> Option<File> {
         let signed = self.signed.get_mut(&signature)?;
         signed.requests = signed.requests.saturating_add(1);
@@ -112,7 +113,7 @@ impl StoredRepo {
         found.ok_or((404, "RevisionNotFound", "Invalid rev id"))
     }
 
-    /// Checks that the user with this token has accepted the conditions.
+    /// Checks that the repository has no conditions, or that the user with this token has accepted them.
     pub(crate) fn check_gate(&self, token: Option<&str>) -> Result<(), HubRefusal> {
         match &self.gated_for {
             Some(accepted) if token != Some(accepted) => {

@@ -1,4 +1,4 @@
-//! The driver's pinned memory, and copies between the host and the device, which complete as late as a GPU's.
+//! The driver's pinned memory, and copies between the host and the device, which complete as late as on a GPU.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};

@@ -142,7 +142,7 @@ unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
     SUCCESS
 }
 
-/// Returns a name that shows that this is not a device of NVIDIA's.
+/// Returns a name that shows that the device is not a real GPU.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> c_int {
     let own = c"stand-in for a GPU".to_bytes_with_nul();
@@ -221,8 +221,8 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, flags: c_uint) -> 
     })
 }
 
-/// The only function of the CUDA runtime here. The test of `tests/host-waits` needs it, since that library records such
-/// calls.
+/// The only function here of the CUDA runtime; all others belong to the driver. The test of `tests/host-waits` calls
+/// it, since that library records calls of the runtime.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cudaStreamSynchronize(stream: *mut c_void) -> c_int {
     // SAFETY: both functions have the same contract.

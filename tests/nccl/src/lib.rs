@@ -3,13 +3,13 @@
 //! as the real libraries:
 //!
 //! - Streams are threads. The default stream is the calling thread, since on a CPU libtorch computes before it returns.
-//! - A receive fills its buffer with NaN until the receive is complete, and a send reads its buffer late. If the
-//!   trainer uses a buffer before completion, or frees it before the send has read it, bits therefore change. A send
+//! - A receive fills its buffer with NaN until the receive is complete, and a send reads its buffer late. The results
+//!   therefore change if the trainer uses a buffer before completion, or frees it before the send has read it. A send
 //!   completes when its peer has received the message.
 //! - Copies between the host and the device accept only pinned memory, start late, and fill their target with NaN until
 //!   they have completed.
-//! - A thread without a context can call hardly any function.
-//! - Calls return before they have completed, and another call before the completion is an error.
+//! - A thread without a CUDA context can call hardly any function of the driver.
+//! - Calls on a communicator return before they have completed, and another call before the completion is an error.
 //! - With `NCCL_STAND_IN_ONE_QUEUE=1`, the tasks of all streams of a process run in the order of submission. A GPU with
 //!   one hardware queue, or a driver that waits for the device, behaves this way. A message that waits for its peer
 //!   delays all later work.

@@ -92,7 +92,7 @@ impl TestNode {
         &self.client
     }
 
-    /// Returns the cluster in the form in which Kueue's controller is started.
+    /// Returns this node's cluster as the argument with which Kueue's controller is started.
     pub fn kueue_host(&self) -> KueueCluster<'_> {
         KueueCluster {
             client: &self.client,

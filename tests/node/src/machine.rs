@@ -53,7 +53,7 @@ fn setting(name: &str) -> PathBuf {
 }
 
 /// Checks that no other Kubernetes uses the node's addresses or has firewall rules on the machine, since the node must
-/// remove only its rules.
+/// remove only its own rules.
 ///
 /// # Errors
 /// If the machine has such addresses or rules.

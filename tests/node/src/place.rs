@@ -27,7 +27,7 @@ pub(crate) const USER: u32 = 65532;
 pub(crate) const CLAIM: &str = "/run/stagecoach-node";
 
 /// The greatest length in bytes of the path of a node's folder. The path of a socket has at most 107 bytes, and the
-/// kubelet has the longest paths.
+/// kubelet's sockets have the longest paths below the folder.
 const LONGEST: usize = 60;
 
 /// A node's folder.

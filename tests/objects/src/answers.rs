@@ -81,7 +81,7 @@ fn contents(shared: &StoreState, request: &Request, object: &StoredObject, break
         (false, Some(after)) => {
             let first = bytes.slice(..after.min(bytes.len()));
             let broken = async {
-                // the client has received the first bytes by then
+                // during this wait, the client receives the bytes before the break
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Err(io::Error::other("broken"))
             };

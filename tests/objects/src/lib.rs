@@ -1,5 +1,6 @@
 //! An S3 store for tests: one bucket, on a port of this machine. The store lists objects in pages, and serves objects
-//! and ranges of objects. A test can make it fail in many ways, see [`StoreFault`]. It checks no signatures.
+//! and ranges of objects. A test can make the store fail in many ways, see [`StoreFault`]. The store checks no
+//! signatures.
 #![deny(unsafe_code)]
 
 mod answers;

@@ -14,7 +14,7 @@ pub enum PowerLoss {
     /// All entries survive, with the second half of unsynced content zeroed. A journaling file system does this if it
     /// writes its journal before the data.
     Kept,
-    /// One of the other two, chosen with this seed for each folder and file.
+    /// Each folder and file loses or keeps its unsynced data, chosen at random with this seed.
     Mixed(u64),
 }
 
@@ -194,7 +194,8 @@ impl InodeTable {
                 }
             }
         }
-        // an inode whose removal is lost has its name again; an inode without a name can't be reached
+        // after a power cut, an inode whose removal was lost has its name again, and an inode without a name can't be
+        // reached
         self.removed.clear();
     }
 }

@@ -69,7 +69,8 @@ impl MemoryVolume {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes one call. After a stale handle, a client discards its cache and repeats the call once, as Linux does.
+    /// Makes one call. If the call fails because of a stale handle, a client discards its cache and repeats the call
+    /// once, as Linux does.
     fn act<T>(&self, call: impl Fn(&mut InodeTable) -> io::Result<T>) -> io::Result<T> {
         let mut table = self.lock();
         let answer = call(&mut table);
@@ -93,8 +94,8 @@ impl MemoryVolume {
         })
     }
 
-    /// Returns the handle of the folder and the name in it, for a change. A client discards its cached entry of the
-    /// name.
+    /// Returns the handle of the parent folder and the name in it, for a call that the client sends to the server. A
+    /// client discards its cached entry of the name.
     fn find_parent<'a>(&self, table: &InodeTable, path: &'a str) -> io::Result<(usize, &'a str)> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.find(table, parent)?;
@@ -143,7 +144,7 @@ impl Volume for MemoryVolume {
 
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
         let number = self.act(|table| {
-            // an open asks the server, with the handle of the folder
+            // an open looks up the name on the server, with the handle of the folder
             let (dir, name) = self.find_parent(table, path)?;
             let number = table.lookup(dir, name)?;
             table.file(number).map(|_| number)

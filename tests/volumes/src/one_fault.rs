@@ -22,7 +22,8 @@ struct OneFaultState {
 
 enum PlannedFault {
     Fault(VolumeFault),
-    /// A function that runs before the call. It acts like another process while this process is suspended.
+    /// A function that runs before the call. It simulates another process that uses the volume while this process is
+    /// suspended.
     Interruption(Box<dyn FnOnce() + Send>),
 }
 
@@ -82,7 +83,8 @@ impl FaultyVolume<OneFault> {
         FaultyVolume::planned(inner, at, PlannedFault::Fault(fault))
     }
 
-    /// Returns a volume that runs `other` before call `at`, as another process does while this one is suspended.
+    /// Returns a volume that runs `other` before call `at`. `other` simulates another process that uses the volume
+    /// while this one is suspended.
     pub fn interrupted(inner: Arc<dyn Volume>, at: usize, other: impl FnOnce() + Send + 'static) -> Self {
         FaultyVolume::planned(inner, at, PlannedFault::Interruption(Box::new(other)))
     }

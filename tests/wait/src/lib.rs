@@ -1,4 +1,4 @@
-//! Waits of tests for a condition, instead of a fixed time.
+//! Lets tests wait for a condition instead of a fixed time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const FACTORS: (f64, f64) = (1.0, 5.0);
 pub struct Deadline {
     began: Instant,
     seconds: u64,
-    /// The longest limit so far: a lower load does not shorten it.
+    /// The longest limit so far. If the load falls, the limit does not become shorter.
     latest: Cell<Duration>,
 }
 

@@ -23,9 +23,9 @@ use crate::stats::line;
 const STAGES: u32 = 2;
 /// The largest number of replicas for which the trace has nodes.
 const REPLICAS: u32 = 8;
-/// The time on this machine in which a point of the trace is replayed.
+/// The real time for which each point of the trace is replayed.
 const POINT: Duration = Duration::from_secs(5);
-/// The time on this machine between two looks at the pods.
+/// The real time between two observations of the pods (looks).
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A trace: the number of nodes that were available, at equal intervals.
@@ -60,7 +60,7 @@ pub(crate) fn measure(results: &Path) -> Value {
         let replays: Vec<_> = CONTENDERS.iter().enumerate().map(replay).collect();
         replays.into_iter().map(|replay| replay.join().unwrap()).collect()
     });
-    // one replica takes a minute for a step, and n replicas take the n-th part
+    // with n replicas, a step takes 1/n of the time that it takes with one replica
     let possible: f64 =
         trace.nodes.iter().map(|nodes| (*nodes as u32 / STAGES).min(REPLICAS)).map(f64::from).sum::<f64>()
             * f64::from(trace.gap_seconds)

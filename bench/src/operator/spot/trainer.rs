@@ -1,4 +1,5 @@
-//! A model of the trainer: the steps that a job finishes with its ready pods. Times are seconds of the trace.
+//! A model of the trainer: the steps that a job finishes with its ready pods. Times are seconds of the trace of spot
+//! capacity, which is replayed faster than real time.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::STAGES;
 
-/// The time that one replica takes for a step. n replicas take the n-th part.
+/// The time that one replica takes for a step. With n replicas, a step takes 1/n of this time.
 pub(super) const STEP_SECONDS: f64 = 60.0;
 /// The time from the readiness of an attempt's last pod to the first step.
 const START_SECONDS: f64 = 60.0;
@@ -14,7 +15,7 @@ const START_SECONDS: f64 = 60.0;
 const REGROUP_SECONDS: f64 = 10.0;
 /// The time between two checkpoints on the volume.
 const CHECKPOINT_SECONDS: f64 = 300.0;
-/// The time for which the pods of more replicas must be ready before the group grows.
+/// The time for which the pods of additional replicas must be ready before the group grows.
 const WINDOW_SECONDS: f64 = 60.0;
 
 /// The constants of the model, for the report.
@@ -36,8 +37,8 @@ pub(super) struct ReadyPod {
 pub(super) struct ReplicaPolicy {
     pub(super) min_replicas: u32,
     pub(super) max_replicas: u32,
-    /// Whether the remaining members of a group keep their state after a loss. Otherwise, all members begin with the
-    /// newest checkpoint.
+    /// Whether the remaining members of a group keep their state after the group loses a pod. Otherwise, all members
+    /// begin with the newest checkpoint.
     pub(super) keeps_survivors: bool,
 }
 
@@ -55,7 +56,8 @@ pub(super) struct SimulatedTrainer {
     steps: f64,
     /// The UIDs of the members of the group.
     members: BTreeSet<String>,
-    /// The number of pods that were lost since the group trained.
+    /// The number of members that the group has lost since it was formed. It is at least 1 while too few pods are ready
+    /// for a group.
     lost: usize,
     /// The time at which the group trains again.
     trains_at: f64,

@@ -22,6 +22,6 @@ fn a_custom_trainer_fails_once_and_completes() {
     assert_eq!(done["status"]["restarts"]["counted"], 1);
     assert_eq!(done["status"]["lastFailure"]["stage"], 1, "{:#}", done["status"]);
     let log = product.kubectl(&["logs", &job.pod(0)]);
-    // in each round, ranks 0 to 2 send 1, 2 and 3 times the number of the round
+    // in each round, rank 0 sends the number of the round, rank 1 twice that number, and rank 2 three times that number
     assert!(log.contains("18"), "{log}");
 }

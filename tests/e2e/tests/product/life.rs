@@ -11,7 +11,7 @@ use super::plugin;
 #[ignore = "needs a node: make e2e"]
 fn a_job_trains_as_it_does_on_a_laptop() {
     let product = Product::take();
-    // a job long enough for the rows of the table to change
+    // the job must train long enough for the rows of the table to change
     let job = E2eJob::apply(&product, "hamlet", json!({"training": {"steps": 900}}));
     job.wait_running(1);
     let mut rows: BTreeSet<Vec<String>> = BTreeSet::new();

@@ -20,7 +20,7 @@ fn an_upgrade_changes_no_job_that_runs() {
     job.trainer(1).kill();
     job.wait("whole again", |job| job["status"]["restarts"]["replaced"] == 1 && job["status"]["phase"] == "Running");
     assert_eq!(images(&job), image);
-    // the operator reads this in its next poll of stage 0
+    // the operator reads the duration of the recovery in its next poll of stage 0
     let reported = job.wait("reported with its duration", |job| job["status"]["lastRecovery"].is_object());
     let recovery = &reported["status"]["lastRecovery"];
     println!("upgraded: {recovery}");

@@ -30,7 +30,7 @@ fn scaled(product: &Product, name: &str, with_operator: bool) {
         let job_now = job.wait_running(attempt + 1);
         assert_eq!(job_now["status"]["attempt"]["stages"], stages);
         assert_eq!(job.pods().len(), stages);
-        // the operator drained the stages and none failed, so the job trains no step twice
+        // the operator drained the stages, and no stage failed, so the job trains no step twice
         assert!(job.step() >= before + 15);
     }
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));

@@ -15,7 +15,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     job.trainer(1).kill();
     reported_of(&job, 1);
     let second = job.wait_spare(std::slice::from_ref(&first));
-    // of the four pods, the operator has deleted the lost one after its exit, and the spare is a stage
+    // the job had four pods: the operator has deleted the lost pod after its exit, and the spare is now a stage
     job.wait("of three pods of before and the next spare", |_| {
         let now = job.pod_uids();
         let stayed: Vec<&String> = before.iter().filter(|uid| now.contains(uid)).collect();
@@ -37,7 +37,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     });
 }
 
-/// Waits until the job has this number of replacements, and prints the duration of the last one if the status has it.
+/// Waits until the job has `replaced` replacements, and prints the duration of the last one if the status has it.
 fn reported_of(job: &E2eJob, replaced: u64) {
     let reported =
         job.wait("reported as replaced", |job| job["status"]["restarts"]["replaced"].as_u64() == Some(replaced));

@@ -14,7 +14,8 @@ use stagecoach_fuzz::{Mutation, mutate, mutations, peak_bytes};
 const FIXED_BYTES: u64 = 4 << 20;
 
 /// Calls `read` with each input of `valid`, which `read` must accept, and then with `cases` changed inputs. `read`
-/// returns whether it accepts its input. It may allocate [`FIXED_BYTES`], and `times` the length of its input.
+/// returns whether it accepts its input. A call may allocate [`FIXED_BYTES`] plus `times` times the length of its
+/// input.
 fn fuzz(cases: u32, valid: &[Vec<u8>], times: u64, read: impl Fn(&[u8]) -> bool) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let strategy = (prop::sample::select(valid.to_vec()), mutations());

@@ -66,7 +66,8 @@ proptest! {
         }
     }
 
-    /// A reader returns the records before the changed record as they were sent, and nothing of the changed record.
+    /// A reader returns the records before the first changed record as they were sent, and nothing of the changed
+    /// record.
     #[test]
     fn encrypted_records(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..4), changes in mutations()) {
         use std::io::Write;

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use stagecoach_cluster::until;
 use stagecoach_node::{TestNode, images};
 
-/// Returns the traces that a node can leave on a machine, one a line. No new trace may remain after the node's end.
+/// Returns the mounts, links, rules, files and settings of this machine that a node could change or leave behind, one a
+/// line. The node's end must leave no new line.
 fn traces() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut add = |kind: &str, lines: Vec<String>| all.extend(lines.into_iter().map(|line| format!("{kind} {line}")));
@@ -83,8 +84,7 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// Ends the node. Without this, after a failure, the removal of the scratch folder would delete the content of
-    /// mounts.
+    /// Ends the node. Otherwise, the removal of the scratch folder after a failure would delete the content of mounts.
     fn drop(&mut self) {
         let _ = self.command(&["down", self.folder().to_str().unwrap()]).status();
     }
@@ -165,7 +165,7 @@ fn nothing_is_left_however_a_node_ends() {
         machine.expect_nothing_left(&ids);
     }
 
-    // start with an archive that lacks the image, so that a part fails
+    // start with an archive that lacks the pause image, so that a part of the start fails
     let wrong =
         machine.command(&["up", folder.to_str().unwrap(), "--pause"]).arg(machine.images.join("probe.tar")).output();
     assert!(stderr(&wrong.unwrap()).contains("does not contain the image localhost/pause:1"));

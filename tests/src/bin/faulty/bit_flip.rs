@@ -1,6 +1,6 @@
-//! A stage whose hardware computes wrong results: it flips one bit of a kernel's result. The linker replaces two of the
-//! trainer's kernels by these functions (`--wrap`). Every decoder layer calls both kernels, in the forward and the
-//! backward pass.
+//! Simulates hardware that computes wrong results: the stage flips one bit of a kernel's result. The linker replaces
+//! two of the trainer's kernels by these functions (`--wrap`). Every decoder layer calls one of them in the forward
+//! pass, and the other in the backward pass.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

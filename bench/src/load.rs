@@ -20,11 +20,11 @@ pub(crate) fn measure(folder: &Path) -> Value {
     job.run(folder);
     let text = std::fs::read_to_string(folder.join("stdout")).unwrap();
     let printed = text.lines().find_map(|line| line.split_once("loaded in ")?.1.split('s').next()?.parse::<f64>().ok());
-    let load = printed.expect("how long loading took");
+    let load = printed.expect("the output must contain `loaded in SECONDS s`");
     line(
         "a checkpoint",
         rate(bytes as f64, load),
-        &format!("{:.0} % of reading the same files ({})", 100.0 * read / load, rate(bytes as f64, read)),
+        &format!("{:.0} % of the speed of reading the same files ({})", 100.0 * read / load, rate(bytes as f64, read)),
     );
     json!({ "bytes": bytes, "seconds": load, "readSeconds": read, "overRead": read / load })
 }

@@ -47,7 +47,7 @@ fn of_batch(folder: &Path, batch: u32) -> Value {
         let a_step = bytes[index] / seconds[index].len() as f64;
         line(
             &format!("{batch} rows, {}", KINDS[index].0),
-            format!("{:.3} of it", throughput(index)),
+            format!("{:.3} of the speed without", throughput(index)),
             &format!(
                 "steps of {:.3} s without; stage 0 sends {:.0} MB a step and waits {:.1} ms",
                 median(&seconds[0]),

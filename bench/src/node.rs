@@ -105,7 +105,7 @@ fn seconds(value: f64) -> String {
 fn apply(product: &Product, n: u64) -> f64 {
     let started = SystemTime::now();
     let job = E2eJob::apply(product, &format!("applied-{n}"), json!({}));
-    wait("its first step", || (job.step() > 0).then_some(()));
+    wait("the job's first step", || (job.step() > 0).then_some(()));
     since(started, SystemTime::now())
 }
 
@@ -142,7 +142,7 @@ fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
     let attempts = job.attempt();
     // a deleted pod gets SIGTERM, so all stages save and exit, and the next attempt starts all stages
     if let End::Killed = end {
-        assert_eq!(attempts, 1, "a stage was lost twice without a new step between");
+        assert_eq!(attempts, 1, "the whole group ended: a stage was lost twice without a new step in between");
     }
     let column = |of: &dyn Fn(&Loss) -> f64| losses.iter().map(of).collect::<Vec<f64>>();
     let whole = column(&|loss| loss.seconds);
@@ -185,7 +185,7 @@ fn lose(product: &Product, job: &E2eJob, pod: &Value, end: End) -> Loss {
     }
     let done = job.step();
     let (start, stepped) = first_step_after(product, job, ended);
-    let recovered = wait("its record", || {
+    let recovered = wait("the operator's record of the recovery", || {
         let now = recovery();
         (now != before && now["phases"]["firstStep"].is_string()).then_some(now)
     });

@@ -58,7 +58,7 @@ fn report(saves: &[Save], steps: &Steps, waited: &[Save], dd: &[f64], copy: &[f6
     line(
         "lost by training until the commit",
         format!("{:.3} s", median(&losses)),
-        &format!("{:.2} of the save's processor seconds over the cores", median(&slowdowns)),
+        &format!("{:.2} of the save's processor seconds divided by the cores", median(&slowdowns)),
     );
 
     let sync: Vec<f64> = waited.iter().map(|save| save.seconds).collect();

@@ -103,8 +103,8 @@ pub fn arm(records: &Path) {
 /// # Panics
 /// If the stage is not blocked in time, or if `is_there` returns false.
 pub fn held(records: &Path, mut is_there: impl FnMut() -> bool) {
-    until("the stage to be held up", || {
-        assert!(is_there(), "the group ended before a stage was held up");
+    until("the stage to be blocked", || {
+        assert!(is_there(), "the group ended before the stage was blocked");
         records.join(HELD).exists().then_some(())
     });
 }

@@ -125,7 +125,8 @@ impl Fixture {
     pub fn job(&self, case: &Case) -> PathBuf {
         let Case { name, checkpoint, restarts, .. } = case;
         let extra = format!(
-            "  checkpoint: {checkpoint}\n  restart: {{maxRestarts: {restarts}, backoff: {{initialSeconds: 0}}, terminationTimeoutSeconds: 2}}\n"
+            "  checkpoint: {checkpoint}\n  restart: {{maxRestarts: {restarts}, backoff: {{initialSeconds: 0}}, \
+             terminationTimeoutSeconds: 2}}\n"
         );
         let job = TestJob { name: (*name).into(), stages: 2, layers: 1, steps: STEPS, extra, ..TestJob::default() };
         let file = self.path(&format!("{name}.yaml"));
@@ -175,7 +176,7 @@ pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
     let Ok(status) = ended else {
         child.kill().unwrap(); // the stages end with their launcher
         child.wait().unwrap();
-        panic!("it did not end:\n{}\n{}", read("stdout"), read("stderr"));
+        panic!("the command did not end:\n{}\n{}", read("stdout"), read("stderr"));
     };
     Outcome { status, stdout: read("stdout"), stderr: read("stderr"), result: None }
 }

@@ -88,7 +88,7 @@ fn compare(run: &GpuRun, part: &str, precision: &'static str, ways: &[Way]) -> V
         let reported = is_same.map_or("not trained", |same| if same { "same bits" } else { "OTHER BITS" });
         line(&what, reported.into(), failure.as_deref().unwrap_or_default().lines().next().unwrap_or_default());
         if is_same == Some(false) {
-            run.wrong(format!("{what} has other bits than one stage"));
+            run.wrong(format!("{what} has different bits from the run on one stage"));
         }
         compared.push(json!({ "way": way.name, "attempts": way.attempts, "schedule": way.schedule,
                               "sameBits": is_same, "failure": failure }));

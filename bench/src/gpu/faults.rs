@@ -108,6 +108,6 @@ fn compare(run: &GpuRun, what: &str, job: &TestJob, own: &Path) {
     let is_same = hashes == undisturbed(job);
     line(what, if is_same { "same bits" } else { "OTHER BITS" }.into(), "as without the kill");
     if !is_same {
-        run.wrong(format!("{what}: after the kill there are other bits"));
+        run.wrong(format!("{what}: the bits after the kill differ from the bits of an undisturbed run"));
     }
 }

@@ -29,11 +29,11 @@ pub(super) fn measure_tests(run: &GpuRun) -> Value {
 
 /// Measures the cost of a fixed order of sums.
 pub(super) fn measure_determinism(run: &GpuRun) -> Value {
-    const FASTEST: &str = "a GPU computes by training.kernels: Fastest alone (Portable takes the CPU, or is refused), \
-                           which is deterministic there: nothing that is faster can be chosen";
+    const FASTEST: &str = "on a GPU, training.kernels is always Fastest (with Portable, the job uses the CPU or is \
+                           refused). Fastest is deterministic on GPUs, and there is no faster setting";
     let mut report = times(run, TIMES, |time| {
         let ratio = time["ratio"].as_f64().unwrap_or(f64::NAN);
-        (format!("{ratio:.3}"), "deterministic over not deterministic".into())
+        (format!("{ratio:.3}"), "time with a fixed order of sums / time without".into())
     });
     report["fastest"] = FASTEST.into();
     report

@@ -18,7 +18,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
         line(
             &format!("losses, {precision}"),
             format!("{difference:.1e}"),
-            &format!("of the CPU's; bf16 against fp32 there: {spread:.1e}"),
+            &format!("relative to the CPU's losses; bf16 relative to fp32 on the CPU: {spread:.1e}"),
         );
         if run.gpu().is_none() && difference != 0.0 {
             run.wrong(format!("a second run of {precision} on the CPU has other losses"));

@@ -93,7 +93,10 @@ pub(crate) fn measure(folder: &Path, file: &ReportFile, names: &[String]) -> Val
     if gpu.is_none() {
         run.not_measured("NCCL and the driver", "there is no GPU: a stand-in replaces them");
         run.not_measured("speeds of the models on a GPU, and MFU", "there is no GPU: toys are trained on the CPU");
-        run.not_measured("how often the host waits for a GPU", "there is no GPU: no call is noted");
+        run.not_measured(
+            "how often the host waits for a GPU",
+            "there is no GPU, so the run records no CUDA calls that wait",
+        );
     }
     let described = json!({
         "isRehearsal": gpu.is_none(),

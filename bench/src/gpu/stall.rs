@@ -40,7 +40,7 @@ fn share_of_a_step(run: &GpuRun, layout: &JobLayout, field: &str) -> Value {
         let TrainedJob { metrics, .. } = train(run, model, layout);
         let checkpoints: Vec<Value> = metrics[WARM_UP..].iter().map(|line| line[field].clone()).collect();
         let (stalls, step) = (numbers(&checkpoints, "stallSeconds"), median(&numbers(&metrics[WARM_UP..], "seconds")));
-        assert!(!stalls.is_empty(), "no step of {name} tells of a checkpoint");
+        assert!(!stalls.is_empty(), "no step of {name} has the record of a checkpoint");
         let share = median(&stalls) / step;
         line(&name, format!("{:.2} % of a step", 100.0 * share), &format!("which takes {step:.3} s"));
         json!({ "stallSeconds": stalls, "stepSeconds": step, "shareOfAStep": share,

@@ -76,7 +76,7 @@ fn singles(cluster: &Cluster) -> Value {
         std::thread::sleep(SETTLE);
         let writes = per_job(&before, &cluster.writes());
         let beside = format!(
-            "p99 {:.0} ms; {:.0} writes by all",
+            "p99 {:.0} ms; {:.0} writes by all components",
             percentile(&seconds, 0.99) * 1e3,
             writes.values().sum::<f64>()
         );
@@ -107,9 +107,10 @@ fn many(cluster: &Cluster) -> Value {
     std::thread::sleep(SETTLE);
     let (cpu, plane_cpu) = (cluster.cpu() - cpu, cluster.plane_cpu() - plane_cpu);
     let pods = JOBS * STAGES;
-    let beside = format!("{applied:.1} s of it the client's own {JOBS} requests; all ready after {ready:.1} s");
+    let beside =
+        format!("the client's {JOBS} requests took {applied:.1} s of this; all pods were ready after {ready:.1} s");
     line(&format!("all {pods} pods exist"), format!("{all:.1} s"), &beside);
-    line("the operator's CPU for it", format!("{cpu:.1} s"), &format!("{plane_cpu:.0} s the control plane's"));
+    line("the operator's CPU for it", format!("{cpu:.1} s"), &format!("control plane {plane_cpu:.0} s"));
     let at_once = cluster.restarted(&names[..AT_ONCE], first);
     let [half, most, last] = [0.5, 0.99, 1.0].map(|share| percentile(&at_once, share));
     line(

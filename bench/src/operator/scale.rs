@@ -46,7 +46,7 @@ pub(crate) fn measure() -> Value {
     let lists = audit.lists() - listed;
     let kib = cluster.memory("VmRSS:");
     let mib = |kib: u64| format!("{:.0} MiB", kib as f64 / 1024.0);
-    let at_rest = format!("{:.1} % the control plane; {lists} lists in {} s", plane_cores * 100.0, AT_REST.as_secs());
+    let at_rest = format!("control plane {:.1} %; {lists} lists in {} s", plane_cores * 100.0, AT_REST.as_secs());
     line("at rest", format!("{:.2} %", cores * 100.0), &at_rest);
     line("memory", mib(kib), &format!("{} at the peak", mib(peak)));
 

@@ -76,7 +76,7 @@ pub(crate) fn measure() -> Value {
             seconds.extend(repeated.restarts(&format!("beside {JOBS} jobs that {others}"), RESTARTS / TURNS));
             std::thread::sleep(SETTLE);
             let [operator, plane] = cluster.cores(AT_REST);
-            let beside = format!("{:.1} % the control plane", plane * 100.0);
+            let beside = format!("control plane {:.1} %", plane * 100.0);
             line("  at rest", format!("{:.2} %", operator * 100.0), &beside);
             rest.push(json!({"operatorCores": operator, "controlPlaneCores": plane}));
         }

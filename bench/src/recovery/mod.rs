@@ -104,7 +104,7 @@ pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usiz
     signal(pid, libc::SIGKILL);
     until_within("the next group", limit, || (lines(folder, "start ") > starts).then_some(()));
     let steps = lines(folder, "step ");
-    until_within("its first step", limit, || (lines(folder, "step ") > steps).then_some(()));
+    until_within("the first step of the next group", limit, || (lines(folder, "step ") > steps).then_some(()));
     started.elapsed().as_secs_f64()
 }
 

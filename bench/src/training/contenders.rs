@@ -170,7 +170,13 @@ pub(super) fn comparisons() -> Vec<Comparison> {
         compare("two threads", &ours(2, false), &single(EAGER, 2, false), Figure::StepSeconds, 1.0),
     ];
     let two_stages = pipelined(&EIGHT_LAYERS, Framework::Stagecoach, "1F1B", 2, 1);
-    all.push(compare("p=2 to our two threads", &two_stages, &ours(2, false), Figure::StepSeconds, 1.0));
+    all.push(compare(
+        "two stages of one thread, relative to one stage of two threads",
+        &two_stages,
+        &ours(2, false),
+        Figure::StepSeconds,
+        1.0,
+    ));
     for ranks in [2, 3, 4] {
         for schedule in ["1F1B", "GPipe"] {
             let pair =
@@ -192,6 +198,12 @@ pub(super) fn comparisons() -> Vec<Comparison> {
     let recipe = [Framework::Stagecoach, RECIPE].map(|trainer| pipelined(&TWELVE_LAYERS, trainer, "GPipe", 3, 1));
     all.push(compare("the recipe of 12 layers", &recipe[0], &recipe[1], Figure::StepSeconds, 1.0 / 1.5));
     let balanced = recipe_with_our_partition();
-    all.push(compare("the same, our partition in both", &recipe[0], &balanced, Figure::StepSeconds, 1.0 / 1.3));
+    all.push(compare(
+        "the recipe of 12 layers, Stagecoach's partition in both",
+        &recipe[0],
+        &balanced,
+        Figure::StepSeconds,
+        1.0 / 1.3,
+    ));
     all
 }

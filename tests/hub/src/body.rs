@@ -85,7 +85,7 @@ impl Flow {
         if self.breaks_at == Some(start) {
             // during this wait, the server sends the bytes that precede the break
             tokio::task::yield_now().await;
-            return Some(Err(io::Error::other("the connection breaks, as the test wants")));
+            return Some(Err(io::Error::other("a planned fault of the test breaks the connection")));
         }
         if self.stalls_at == Some(start) {
             std::future::pending::<()>().await;

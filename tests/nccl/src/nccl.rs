@@ -341,7 +341,11 @@ unsafe extern "C" fn ncclCommFinalize(handle: *mut c_void) -> c_int {
 unsafe extern "C" fn ncclCommDestroy(handle: *mut c_void) -> c_int {
     // SAFETY: the handle is from `ncclCommInitRankConfig` and is not used again.
     let communicator = unsafe { Arc::from_raw(handle.cast::<Communicator>().cast_const()) };
-    assert_eq!(communicator.update(|status| status.operations), 0, "destroyed with operations on their way");
+    assert_eq!(
+        communicator.update(|status| status.operations),
+        0,
+        "ncclCommDestroy was called while operations were not complete"
+    );
     SUCCESS
 }
 

@@ -29,7 +29,7 @@ enum PlannedFault {
 
 /// The error of every call after the process has crashed.
 #[derive(Debug, thiserror::Error)]
-#[error("the process has crashed (by a test)")]
+#[error("the process has crashed (simulated by a test)")]
 pub struct Crashed;
 
 impl Crashed {

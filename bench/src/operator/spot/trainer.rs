@@ -184,6 +184,6 @@ mod tests {
             (2.0, 2)
         );
         let saves = [start, (360.0, &[0, 1, 2, 3]), (420.0, &[0, 1]), (500.0, &[4, 5, 6, 7])];
-        assert_eq!(after(restarts, &saves).0, 10.0, "the checkpoint");
+        assert_eq!(after(restarts, &saves).0, 10.0, "the job must resume from the checkpoint of second 360");
     }
 }

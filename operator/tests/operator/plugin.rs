@@ -120,7 +120,8 @@ fn a_job_that_failed_is_reported_from_cause_to_consequence() {
         "  reason: Error, exit code 1: ran into a wall\n",
         "  log:    the end of the log of pod told-1-1:\n          | one\n          | three\n          | four\n",
         "none was started again: restart.maxRestarts is used up; 0 of 0 restarts are left.\n",
-        "  now:    It has failed for good, since restart.maxRestarts is used up: 40 of 100 steps are trained; ",
+        "  now:    It has failed for good, since restart.maxRestarts is used up: 40 of 100 steps are trained. If you \
+         delete the job",
         "  to do:  read the message and the end of the stage's log",
         "AttemptFailed: attempt 1: stage 1: Error: ran into a wall",
     ] {

@@ -26,7 +26,7 @@ fn gpus_that_no_stage_uses_are_reported() {
     cluster.create("surplus", json!({"template": {"spec": {"containers": [container]}}}));
     let job = cluster.wait("surplus", "reported", |job| has_condition(job, "Accepted", "True", "SurplusGpus"));
     let message = condition_of(&job, "Accepted").unwrap()["message"].to_string();
-    assert!(message.contains("asks for 2 GPUs (nvidia.com/gpu), and a stage uses one"), "{message}");
+    assert!(message.contains("asks for 2 GPUs (nvidia.com/gpu), and a stage uses only one"), "{message}");
     cluster.wait_running("surplus", 1);
 }
 

@@ -191,7 +191,8 @@ fn stages_that_share_a_gpu_are_of_hosts_of_their_own() {
     let launched = Launched::start_with(workspace.path(), &job, &[], &[("NCCL_HOSTID", "one")]);
     let outcome = launched.finish(workspace.path());
     assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stdout);
-    let described = "invalid usage; it refuses two processes of one host on one GPU: give each stage a GPU of its own";
+    let described = "invalid usage; NCCL does not support two processes of one host on the same GPU: give each stage \
+                     a GPU of its own";
     assert!(logs(workspace.path()).contains(described), "{}", logs(workspace.path()));
 }
 

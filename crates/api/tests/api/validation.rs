@@ -130,8 +130,8 @@ fn each_rule_has_its_sentence() {
         (
             "model.llama.maxPositionEmbeddings",
             "63",
-            "spec.data.sequenceLength: is 64, but the model's maxPositionEmbeddings is 63: shorten the one or raise \
-             the other",
+            "spec.data.sequenceLength: is 64, but the model's maxPositionEmbeddings is 63: shorten the sequences or \
+             raise maxPositionEmbeddings",
         ),
         (
             "model",

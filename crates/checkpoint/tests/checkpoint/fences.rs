@@ -137,7 +137,7 @@ fn missing_fence_folder_is_reported() {
     let fence = Fence::acquire(&volume).unwrap();
     volume.rename("fences", "gone").unwrap();
     let message = fence.pending_checkpoint(1).begin(&volume, &identity()).unwrap_err().to_string();
-    assert_eq!(message, "fence 1 is held no more: this group's work ends here");
+    assert_eq!(message, "fence 1 is no longer held: this group's work ends here");
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn token_files() {
     );
     refused_by(
         &TestVolume::new(&[("x.tokens", &little_endian(&[A], 4))]).train(300),
-        "VOLUME/corpus/x.tokens holds token ids, which a tokenizer still to be trained can't have made: give theirs \
-         with data.tokenizer {type: File, file: {path: ...}}",
+        "VOLUME/corpus/x.tokens holds token ids, but data.tokenizer trains a new tokenizer, which can't have made \
+         these ids: give the tokenizer that made them with data.tokenizer {type: File, file: {path: ...}}",
     );
 }

@@ -86,7 +86,7 @@ fn a_job_keeps_the_commit_with_which_it_began() {
     let record = job.config.remote_files.as_ref().unwrap();
     std::fs::write(record, "{").unwrap();
     let message = job.error_message();
-    assert!(message.starts_with("VOLUME/remote-files.json is no record of remote files (EOF"), "{message}");
+    assert!(message.starts_with("VOLUME/remote-files.json is not a record of remote files (EOF"), "{message}");
 }
 
 /// A reader of a table with several columns needs only the footer and the column of text.

@@ -92,7 +92,7 @@ fn tokens_that_a_tokenizer_lacks_are_refused_with_those_that_it_has() {
     {
         assert_eq!(
             refusal(tokens),
-            format!("{field} is <no>, and the tokenizer has no such token: name another, {special}")
+            format!("{field} is <no>, and the tokenizer has no such token: name another token; {special}")
         );
     }
     assert_eq!(

@@ -187,7 +187,7 @@ mod tests {
         let first = "lm_head.weight";
         let second = "model.embed_tokens.weight";
         let error = refusal(untied.as_ref(), |t| drop((t.remove(second), t.remove(first))));
-        assert!(error.contains("has no tensor lm_head.weight, which this model has as [10, 8]"), "{error}");
+        assert!(error.contains("has no tensor lm_head.weight, which this model needs with shape [10, 8]"), "{error}");
         let error = refusal(untied.as_ref(), |t| t.get_mut(second).unwrap().1 = vec![8, 10]);
         assert!(error.contains(second) && error.contains("[8, 10]") && error.contains("F32[10, 8]"), "{error}");
         let error = refusal(tied.as_ref(), |t| drop(t.insert(second.into(), (Dtype::U8, vec![10, 8], vec![0; 80]))));

@@ -96,7 +96,7 @@ fn a_contradiction_of_an_admission_check_starts_no_pod() {
         cluster.plane.client().delete(&crate::support::path(job));
     };
     let on_other_node = json!([{"name": "stages", "nodeSelector": {HOST: "node-1"}}]);
-    let expected = "gives its pods kubernetes.io/hostname twice, as node-2 and as node-1";
+    let expected = "sets kubernetes.io/hostname of its pods to both node-2 and node-1";
     refused("against-the-flavor", json!({}), on_other_node, expected);
 
     let labelled = json!({"spec": {"template": {"metadata": {"labels": {"team": "a"}}}}});

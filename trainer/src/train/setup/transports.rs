@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(
             sentences(&[MissingCarriers::default(), no_nccl()]),
             ["stages with GPUs send through the memory of the host (1), since NCCL can't be used: libnccl.so.2 can't \
-              be loaded; to have it so, set spec.pipeline.transport to Tcp"]
+              be loaded; to accept this, set spec.pipeline.transport to Tcp"]
         );
     }
 }

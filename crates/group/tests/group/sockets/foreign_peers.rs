@@ -193,8 +193,10 @@ fn what_a_foreign_server_says_is_reported_and_tried_again() {
     let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
     assert!(error.contains("it began with \"HTTP/1.1 400\""), "{error}");
     let error = join_a_server_that_sends(preamble(PROTOCOL_VERSION + 1));
-    let versions =
-        format!("version {} of the control protocol, this stage version {PROTOCOL_VERSION}", PROTOCOL_VERSION + 1);
+    let versions = format!(
+        "version {} of the control protocol, and this stage speaks version {PROTOCOL_VERSION}",
+        PROTOCOL_VERSION + 1
+    );
     assert!(error.contains(&versions), "{error}");
     let no_key = b" 48 bytes that only somebody with the key could know".to_vec();
     let error = join_a_server_that_sends([preamble(PROTOCOL_VERSION), no_key].concat());
@@ -206,8 +208,8 @@ fn another_version_is_reported_before_anything_is_sent() {
     let find = || Ok(Rendezvous { protocol_version: PROTOCOL_VERSION + 1, ..find("127.0.0.1:9")().unwrap() });
     let error = Member::join(find, hello(1, 2), Mesh::pipeline(2), timeouts(), |_| {}, |_| {}).unwrap_err();
     let expected = format!(
-        "stage 1 uses version {PROTOCOL_VERSION} of the control protocol, and the leader uses version {}: run the same \
-         image on all stages",
+        "stage 1 uses version {PROTOCOL_VERSION} of the control protocol, and the leader uses version {}: run the \
+         same image on all stages",
         PROTOCOL_VERSION + 1
     );
     assert_eq!(error.to_string(), expected);

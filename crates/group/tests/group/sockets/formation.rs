@@ -83,7 +83,7 @@ fn start_up_times_out_without_progress() {
     };
     assert_eq!(failure.root_cause_rank, Some(0));
     assert!(failure.to_string().starts_with("stage 0 has shown no progress for "), "{failure}");
-    assert!(failure.to_string().contains("the last was: counting the plays"), "{failure}");
+    assert!(failure.to_string().contains("the last progress was: counting the plays"), "{failure}");
     assert!(!failure.is_root_cause());
     assert!(coordinator.failure().unwrap().is_root_cause());
 }

@@ -2,8 +2,8 @@
 //! and later lets the older group continue. Only the newer group commits, and the older group changes no file that the
 //! newer group relies on.
 //!
-//! In a phase that uses the volume, a stage of the older group blocks in a call. In other phases, the test stops a
-//! stage that it observes in the phase.
+//! In a phase that uses the volume, a stage of the older group blocks in a call on the volume. In any other phase, the
+//! test waits until it observes a stage in that phase, and then stops the stage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, saved, u
 /// The time at which the older group continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
-    /// After the newer group has taken the fence. The test stops neither a stage that blocks in a call nor its peers.
-    /// The peers therefore miss no heartbeat, and only the fence can end the group.
+    /// After the newer group has taken the fence. If a stage blocks in a call, the test stops no process of the older
+    /// group. The group therefore misses no heartbeat, and only the fence can end it.
     Fenced,
     /// After the newer group has committed a checkpoint.
     Committed,
@@ -81,7 +81,7 @@ fn relied_on(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     files(folder).into_iter().filter(|(path, _)| !path.starts_with("fences/")).collect()
 }
 
-/// Returns the files that differ between the two.
+/// Returns the paths of the files that differ between `before` and `after`.
 fn changed(before: &BTreeMap<String, blake3::Hash>, after: &BTreeMap<String, blake3::Hash>) -> BTreeSet<String> {
     let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     paths.into_iter().filter(|path| before.get(*path) != after.get(*path)).cloned().collect()
@@ -100,8 +100,8 @@ fn checkpoints(folder: &Path) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Returns the files of all committed checkpoints. Excludes the probe that a starting group writes beside them and
-/// removes.
+/// Returns the files of all committed checkpoints. Excludes the probe, a folder that a starting group writes beside the
+/// checkpoints and then removes.
 fn checkpoint_files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     let of = |name: String| {
         let files = files(&folder.join("checkpoints").join(&name));
@@ -115,7 +115,8 @@ fn fences(folder: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !name.contains('.')).collect()
 }
 
-/// The attempts. The first group leaves checkpoints to load, and the other two groups run at the same time.
+/// The numbers of the attempts. The first group leaves checkpoints that the older group can load. The older group and
+/// the newer group run at the same time.
 const FIRST: u64 = 1;
 const OLDER: u64 = 2;
 const NEWER: u64 = 3;
@@ -124,7 +125,7 @@ const NEWER: u64 = 3;
 struct Caught {
     workspace: tempfile::TempDir,
     group: Group,
-    /// The folder with the records of the block.
+    /// The folder whose files arm, report and release the block.
     records: PathBuf,
 }
 
@@ -176,7 +177,7 @@ fn caught(case: AttemptCase) -> Caught {
     Caught { workspace, group, records }
 }
 
-/// Runs the case: starts the newer group, lets the older group continue, and checks the results of both.
+/// Runs the case: starts the newer group, lets the older group continue, and checks the results of both groups.
 fn met(case: AttemptCase) {
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
@@ -194,7 +195,7 @@ fn met(case: AttemptCase) {
         When::Done => all_done(case, &newer.finish()),
     }
     let (before, committed) = (checkpoint_files(&folder), checkpoints(&folder));
-    // only in this case no other group uses the folder
+    // if the newer group has ended, only the older group can change the folder from now on
     let everything = (case.when == When::Done).then(|| relied_on(&folder));
     older.resume();
     let ended = older.group.finish();
@@ -288,7 +289,8 @@ fn stopped_while_it_loads() {
     all(&[(Phase::Load, 1, When::Fenced), (Phase::Load, 0, When::Committed), (Phase::Load, 0, When::Done)]);
 }
 
-/// The sweep of leftovers runs during training: neither loading, nor training, nor the end of training waits for it.
+/// The sweep, which removes the leftovers of older groups, runs during training: neither loading, nor training, nor the
+/// end of training waits for the sweep.
 #[test]
 fn what_older_groups_left_is_removed_behind_training() {
     let workspace = corpus::workspace();

@@ -114,7 +114,7 @@ impl Forge {
         self.workspace.path().join("small")
     }
 
-    /// Returns a run with another seed. The first call trains it.
+    /// Returns the folder of a run with another seed. The first call trains the run.
     fn other(&self) -> PathBuf {
         let folder = self.workspace.path().join("other");
         if !folder.exists() {
@@ -125,8 +125,8 @@ impl Forge {
         folder
     }
 
-    /// Returns a run with another learning rate in its second ten steps. Its identities state the original learning
-    /// rate.
+    /// Returns the folder of a run that trained its steps 11 to 20 with another learning rate. The identities in its
+    /// checkpoints state the original learning rate.
     fn other_rate(&self) -> PathBuf {
         let folder = self.workspace.path().join("rate");
         if !folder.exists() {
@@ -159,7 +159,7 @@ impl Forge {
         folder
     }
 
-    /// Returns a run on another corpus. Its identities state the original corpus.
+    /// Returns the folder of a run on another corpus. The identities in its checkpoints state the original corpus.
     fn other_corpus(&self) -> PathBuf {
         let folder = self.workspace.path().join("corpus-run");
         if !folder.exists() {
@@ -175,7 +175,7 @@ impl Forge {
         folder
     }
 
-    /// Makes a forged run. Returns its folder, and the words that an audit must report about it: the step or the steps.
+    /// Makes a forged run. Returns its folder, and the words with which an audit must report the place of the forgery.
     fn forge(
         &self,
         name: &str,

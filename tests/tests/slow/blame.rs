@@ -18,7 +18,8 @@ const CYCLE: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "x
 /// The data of a job that streams its corpus.
 const STREAMED: &str = "paths: [corpus/small.jsonl]\n    streaming: {mode: Always, windowSequences: 24}";
 
-/// Returns a corpus whose documents in the lines `poisoned` (from 1) have the same words in random order.
+/// Returns a corpus of regular documents, except in the lines `poisoned` (counted from 1): the documents there consist
+/// of random words of [`CYCLE`].
 fn poisoned_corpus(documents: u64, words: u64, poisoned: &BTreeSet<u64>) -> String {
     let mut draws = corpus::Draws(5);
     let mut text = String::new();
@@ -34,7 +35,7 @@ fn poisoned_corpus(documents: u64, words: u64, poisoned: &BTreeSet<u64>) -> Stri
     text
 }
 
-/// Trains `job` in a new workspace with such a corpus. Returns the workspace and the job's folder.
+/// Trains `job` in a new workspace with a [`poisoned_corpus`]. Returns the workspace and the job's folder.
 fn trained(documents: u64, poisoned: &BTreeSet<u64>, job: &TestJob) -> (tempfile::TempDir, PathBuf) {
     let workspace = corpus::workspace();
     std::fs::write(workspace.path().join("corpus/small.jsonl"), poisoned_corpus(documents, 20, poisoned)).unwrap();
@@ -151,7 +152,7 @@ fn spikes_are_found_and_name_what_made_them() {
         assert!(poisoned.contains(&line), "{step}");
         assert!(spikes.iter().any(|spike| spike["step"] == step["step"]), "{report}");
     }
-    // an option changes the rule for spikes, and the command reports a step that is no spike as such
+    // `--deviations` changes the rule for spikes; the command reports that no step is a spike by this rule
     let (code, printed) = run(&["blame", text(&folder), "--spikes", "--deviations", "1e9"]);
     assert_eq!(
         (code, printed.starts_with("no spike: no step's loss or gradient norm is more than")),
@@ -197,7 +198,7 @@ fn only_the_loss_is_missing(job: TestJob) {
         assert_eq!(is_same, number < present[0], "{step}");
         assert_eq!(step["targets"] == step["targetsWithout"], !present.contains(&number), "{step}");
     }
-    // in the document's first step, the loss without it is the mean over the other documents
+    // in the first step that contains the document, the loss without it is the mean over the targets of the others
     let first = present[0];
     let report = blame(&folder, &["--step", &first.to_string(), "--top", "1000"]);
     let others = report["steps"][0]["documents"].as_array().unwrap().iter().filter(|other| other["document"] != *name);
@@ -210,9 +211,9 @@ fn only_the_loss_is_missing(job: TestJob) {
     assert!(close(first["lossWithout"].as_f64().unwrap(), sum / targets, 1e-5), "{first}");
     assert!(std::fs::read_to_string(&svg).unwrap().contains(&format!("without {name}")));
 
-    // the bits are the same for other numbers of stages
+    // the results have the same bits for another number of stages
     assert_eq!(without(&[name, "--stages", "1"])["steps"].as_array().unwrap(), steps);
-    // no step contains a held-out document, so the numbers without this document are those of the record
+    // no step contains a held-out document, so the losses and norms without this document equal the record
     let (code, printed) =
         run(&["blame", text(&folder), "--step", "15", "--until", "20", "--without", "corpus/held-out.jsonl:40"]);
     assert_eq!(code, Some(0), "{printed}");

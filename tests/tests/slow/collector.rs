@@ -1,4 +1,5 @@
-//! A run sends its metrics and traces to an OpenTelemetry collector. A collector that does not answer has no effect.
+//! A run sends its metrics and traces to an OpenTelemetry collector. A collector that does not answer does not affect
+//! the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -67,7 +68,7 @@ impl Span {
             let (key, value) = line.trim().trim_start_matches("-> ").split_once(':')?;
             Some((key.trim().to_owned(), value.trim().to_owned()))
         };
-        // the later lines belong to other spans
+        // a span ends at the first line that is neither indented nor `Attributes:`
         let own = text.lines().skip(1).take_while(|line| line.starts_with(' ') || *line == "Attributes:");
         Span(own.filter_map(field).collect())
     }
@@ -85,7 +86,8 @@ impl Span {
     }
 }
 
-/// Runs `job` with this collector's endpoint until `disturb` returns, and then until the job ends.
+/// Runs `job`, which sends to the collector at `endpoint`. Calls `disturb` while the job runs, and then waits until the
+/// job ends.
 fn run(job: &TestJob, endpoint: &str, disturb: impl FnOnce(&mut Launched, &Path)) -> Outcome {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
@@ -138,7 +140,7 @@ fn a_collector_gets_metrics_and_traces() {
     for action in actions {
         assert_eq!(action.get("Parent ID"), by_stage[action.get("stage")].get("ID"));
     }
-    // each step has one span, and a step that was trained twice has two
+    // each stage sends a span every time it trains a step; a step counts once here even if it was trained twice
     let steps: BTreeSet<&str> = spans.iter().filter(|span| span.is("step")).filter_map(Span::step).collect();
     assert!(steps.len() as u64 >= job.steps - 1, "{} steps", steps.len());
     assert!(spans.iter().any(|span| span.is("checkpoint") && span.step() == Some("Int(600)")));
@@ -163,8 +165,8 @@ fn a_collector_that_is_away_changes_nothing() {
     let undisturbed = undisturbed(&job);
     let refused = run(&job, "http://127.0.0.1:1", |_, _| {});
     assert_eq!(refused.hashes(), undisturbed);
-    // this collector accepts connections and never answers, and the exporter's timeout is a day: a stage waits for it
-    // only one second, before it exits
+    // this collector accepts connections and never answers, and the exporter's timeout is a day; before a stage exits,
+    // it nevertheless waits for the collector at most one second
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     assert_eq!(run(&job, &endpoint, |_, _| {}).hashes(), undisturbed);

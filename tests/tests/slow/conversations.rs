@@ -85,7 +85,7 @@ fn the_results_depend_neither_on_the_layout_nor_on_what_dies() {
         launched.wait_for_restart(workspace);
         launched.wait_for_step(17);
         launched.interrupt(workspace);
-        // the token cache is empty, and the job has other numbers of stages and replicas
+        // the job resumes with an empty token cache, and with other numbers of stages and replicas
         std::fs::remove_dir_all(workspace.join("cache")).unwrap();
         let other = TestJob { stages: 2, data_parallel: 2, ..job(mode) };
         let (found, _) = finished(start(workspace, &other), workspace);

@@ -12,7 +12,7 @@ use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, seed};
 
 const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 const ASYNC: &str = "{everySteps: 2, keepLast: 1, mode: Async}";
-/// The steps in `damaged/` after a run in the folder with leftovers.
+/// The steps of the checkpoints in `damaged/` after a run that resumed from a folder with leftovers.
 const MESS: [u64; 2] = [0, COMMITTED[2]];
 /// The number of crashes at less important calls in the sample.
 const SAMPLE: usize = 10;
@@ -106,7 +106,7 @@ fn reported(deaths: &[Death], of: usize) {
 fn every_operation_may_be_the_last() {
     let fixture = crate::fixture();
     let calls = trace(&fixture, SYNC);
-    // in an empty folder, only the calls before the first save differ
+    // a run in an empty folder differs from this run only in the calls before its first save
     let first_run: Vec<StageCall> =
         fixture.first_run.iter().take_while(|call| call.operation != "create").cloned().collect();
     let mut deaths: Vec<Death> = ways(false, &first_run).chain(ways(true, &calls)).collect();
@@ -128,8 +128,8 @@ fn so_may_any_behind_training() {
     calls.retain(|call| !["open", "size", "read_at"].contains(&call.operation.as_str())); // calls of a load
     let mut all: Vec<Death> = ways(true, &calls).collect();
     let (of, mut draws) = (all.len(), Draws(seed()));
-    // the order of the calls of a stage's two threads varies: a number may belong to another call, or to no call, in
-    // which case no stage crashes
+    // the calls of a stage's two threads interleave differently in each run: the number of a traced call may belong to
+    // another call, or to none, and then no stage crashes
     let (mut died, mut survived) = (Vec::new(), 0);
     while died.len() < SAMPLE {
         assert!(!all.is_empty(), "only {} of {of} deaths happened", died.len());

@@ -42,7 +42,7 @@ fn empty(folder: &Path) {
     fs::create_dir(folder).unwrap();
 }
 
-/// Replaces the manifest of a checkpoint by a changed one with a valid digest.
+/// Applies `change` to the manifest of a checkpoint, and writes the manifest with a valid digest.
 fn rewrite(newest: &Path, change: fn(&mut Manifest)) {
     let path = newest.join(paths::MANIFEST_FILE);
     let mut manifest = Manifest::parse(&fs::read(&path).unwrap()).unwrap();
@@ -136,7 +136,8 @@ fn damage_costs_a_few_steps_and_never_a_bit() {
             Some(step) => says(&ran.outcome, &format!("resuming after step {step}, ")),
             None => says(&ran.outcome, "steps 1 to"),
         }
-        // damaged/ contains the checkpoints that are newer than that step, with the reason, and nothing else
+        // damaged/ contains only the checkpoints that are newer than the step after which training resumed, each with a
+        // reason
         let newer = COMMITTED.iter().filter(|&&step| damage.from.is_some_and(|from| step > from));
         let expected: Vec<String> = newer.map(|&step| paths::step_dir_name(step)).collect();
         let damaged = folder.join("damaged");
@@ -286,7 +287,7 @@ fn refused(ran: &Ran, code: i32, words: &[&str]) {
     assert!(!outcome.stderr.contains("panicked") && outcome.result.is_none(), "{}", outcome.stderr);
 }
 
-/// Creates a job's folder. The lock of a launcher identifies it as such.
+/// Creates a job's folder, which a launcher recognizes by the file `lock` in it. Returns the folder.
 fn jobs(folder: &Path) -> &Path {
     fs::create_dir(folder).unwrap();
     fs::write(folder.join("lock"), "1\n").unwrap();
@@ -297,7 +298,7 @@ fn file_in(folder: &Path, name: &str) {
     fs::write(jobs(folder).join(name), "").unwrap();
 }
 
-/// Returns the names in a folder, sorted. Returns none if the folder does not exist.
+/// Returns the names in a folder, sorted. Returns no names if the folder does not exist.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();

@@ -10,7 +10,7 @@ use stagecoach_tests::{Launched, TestJob, corpus, each};
 use crate::audit::flip;
 use crate::replay::{job, run, text};
 
-/// Trains `job` under the name `name`. Returns its folder.
+/// Trains `job` under the name `name`. Returns the job's folder.
 fn train(workspace: &Path, name: &str, job: TestJob, set: &[&str]) -> PathBuf {
     let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
     Launched::start(workspace, &TestJob { name: name.into(), ..job }, &arguments).finish(workspace).hashes();
@@ -60,7 +60,7 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
         for (name, shape, _) in outputs {
             assert_eq!(shape, &[12 * 24, 32], "{name}");
         }
-        // the norm of these gradients is the gradient norm of the step
+        // the norm of the gradients of all weights is the gradient norm of the step
         let gradients = all.iter().filter(|(name, ..)| name.ends_with("weight.gradient"));
         let squares: f64 = gradients.flat_map(|(_, _, values)| values).map(|value| f64::from(*value).powi(2)).sum();
         let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
@@ -120,7 +120,8 @@ fn runs_that_part_are_distinguished_by_step_and_tensor() {
     });
 }
 
-/// The command reports that a bit in a checkpoint was flipped without a difference in a step.
+/// One run resumes from a checkpoint in which a bit was flipped. The command reports that the runs differ at this
+/// checkpoint, although training the step gives equal results.
 #[test]
 fn a_bit_that_flipped_in_a_checkpoint_is_distinguished_from_a_step() {
     let workspace = corpus::workspace();

@@ -115,7 +115,7 @@ fn an_evaluation_is_left_to_the_next_run() {
 const FIRST_PROCESS: [&str; 5] = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
 
 /// Writes a program that runs the image's entry point. If this machine can create a PID namespace, the entry point is
-/// its first process. Returns the program's path, and whether the machine can create one.
+/// the first process of such a namespace. Returns the program's path, and whether the machine can create a namespace.
 fn contained(workspace: &Path) -> (PathBuf, bool) {
     let mut unshare = Command::new("unshare");
     let can =
@@ -127,7 +127,7 @@ fn contained(workspace: &Path) -> (PathBuf, bool) {
     (program, can)
 }
 
-/// Whether the process with this folder in `/proc` has reached a moment of its start.
+/// Returns whether the process with this folder in `/proc` has reached a given moment of its start.
 type HasCome = fn(&Path) -> bool;
 
 /// The moments in the start of a stage: their names, and whether a process has reached them.

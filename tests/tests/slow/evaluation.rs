@@ -63,7 +63,7 @@ fn no_stage_holds_more_than_a_window_of_what_is_held_out() {
     // little memory, so these inputs would increase the peak.
     let (schedule, recompute) = ("Interleaved1F1B", "Full");
     let job = TestJob { stages: 1, schedule, virtual_stages: 2, recompute, steps: 2, ..TestJob::default() };
-    peaks(&job, &one_microbatch); // this run tokenises, which has a separate peak
+    peaks(&job, &one_microbatch); // this run fills the token cache: tokenising has a peak of its own
     for stages in [1, 2] {
         let job = TestJob { stages, ..job.clone() };
         let (few, many) = (peaks(&job, &one_microbatch), peaks(&job, ""));

@@ -114,7 +114,8 @@ fn a_part_of_a_model_trains_alike_whatever_happens() {
     }
 }
 
-/// Another stage that recomputes work for an audit receives the frozen weights along with the trained parameters.
+/// In an audit, a stage recomputes another stage's work. The auditing stage receives the frozen weights along with the
+/// trained parameters.
 #[test]
 fn audits_of_a_part_of_a_model_find_no_difference() {
     for (part, tied) in [(LORA, false), (LORA, true), (FREEZE, true)] {
@@ -157,7 +158,7 @@ fn merged(base: &[f32], a: &[f32], b: &[f32], rank: usize, scale: f64) -> Vec<f3
     (0..base.len()).map(at).collect()
 }
 
-/// Rounds to the nearest bf16 value, and a tie to the even one.
+/// Rounds to the nearest bf16 value. A tie rounds to the even one of the two nearest values.
 fn rounded(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
@@ -194,7 +195,7 @@ fn a_merged_model_is_base_plus_adapters_to_the_last_bit() {
         }
         assert!(changed >= 14, "{changed}");
     }
-    // the job's folder, its checkpoint and the merged model are the same model
+    // the job's folder, its checkpoint and the merged model generate the same text
     let generated = |model: &str| succeeds(&["generate", model, "--prompt", "the", "--max-tokens", "12"]);
     let expected = generated(&text("fp32"));
     assert_eq!(generated(&text("tuned")), expected);
@@ -219,7 +220,7 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
         run(path, &job(name), part).hashes();
     }
     let text = |name: &str| path.join(name).display().to_string();
-    // the frozen weights are those of the base
+    // in the merged model, the frozen weights equal those of the base
     succeeds(&["checkpoint", "merge", &text("frozen"), "--output", &text("whole")]);
     let (whole, base) = (tensors(&path.join("whole"), |_| true), tensors(&path.join("tiny"), |_| true));
     let same: Vec<&str> =
@@ -254,7 +255,7 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     let longer = TestJob { steps: 24, ..job("tuned") };
     let outcome = run(path, &longer, LORA);
     says(&outcome, "contains weights that differ from the frozen weights");
-    // a replay from the first step on loads no checkpoint, and must refuse the changed weights too
+    // a replay that starts at the first step loads no checkpoint, and must still refuse the changed weights
     let (success, words) = command(&["replay", &text("tuned"), "--step", "2"]);
     assert!(!success && words.contains("contains weights that differ from the frozen weights"), "{words}");
     let (success, words) = command(&["checkpoint", "merge", &text("tuned"), "--output", &text("wrong")]);
@@ -302,7 +303,7 @@ fn commands_of(section: &str) -> Vec<String> {
     commands.filter(|line| line.starts_with("stagecoach ")).collect()
 }
 
-/// Runs commands of the page in a shell.
+/// Runs commands of docs/FINE-TUNING.md in a shell.
 fn follow(folder: &Path, commands: &[String]) {
     let programs = stagecoach().parent().unwrap().display().to_string();
     let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
@@ -313,8 +314,8 @@ fn follow(folder: &Path, commands: &[String]) {
     }
 }
 
-/// Checks that every command of the page works as written, from a model directory to a merged model, with texts and
-/// with conversations.
+/// Checks that every command of docs/FINE-TUNING.md works as written, from a model directory to a merged model, with
+/// texts and with conversations.
 #[test]
 fn the_page_on_fine_tuning_works_as_written() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A volume fills up while a job trains. The job continues, also over a restart. It writes the files that it could not
-//! write as soon as the volume has space again.
+//! A volume fills up while a job trains. The job continues, even after a stage restarts. As soon as the volume has
+//! space again, the job writes the files that it could not write before.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ fn job() -> TestJob {
         name: "filled".into(),
         steps: 100,
         decay_steps: Some(100),
-        // the limit on the size of files would apply to shared memory too
+        // RLIMIT_FSIZE, one of the causes of a full volume, would apply to shared memory too
         transport: "Tcp",
         extra: extra.into(),
         ..TestJob::default()
@@ -60,7 +60,7 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
         let state = &state["state"];
         assert_eq!((&state["attempt"]["number"], &state["budget"]["replaced"]), (&1.into(), &1.into()), "{printed}");
 
-        // the volume ends with the launcher, so the job resumes from a copy of it
+        // a tmpfs disappears with the launcher's mount namespace, so the job resumes from a copy of the job's folder
         let workspace = corpus::workspace();
         let folder = workspace.path().join("filled");
         copy(&run.path("filled"), &folder);
@@ -93,7 +93,7 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     let printed = || std::fs::read_to_string(&stdout).unwrap();
     let trained = std::panic::catch_unwind(|| {
         until("training", || printed().contains("\nstep ").then_some(()));
-        // the group forms again within the same attempt
+        // after the kill, the group forms again within the same attempt
         signal(stages(child.id())[1], libc::SIGKILL);
         let again = |printed: String| printed.split_once("starting stage 1 again")?.1.contains("\nstep ").then_some(());
         until("the group to train again", || again(printed()));

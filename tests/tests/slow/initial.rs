@@ -195,13 +195,13 @@ fn a_checkpoints_config_says_what_its_source_says() {
     {
         assert_eq!(config[kept], source[kept], "{kept}");
     }
-    // the padding token is that of the tokenizer
+    // the padding token comes from the tokenizer
     assert_eq!(config["pad_token_id"], 2);
     assert_eq!(
         (&config["rope_theta"], &config["rope_scaling"]["original_max_position_embeddings"]),
         (&json!(500.0), &json!(16))
     );
-    // the model in another job's spec has no such rotation
+    // the spec of this other job describes a model without the source's RoPE scaling
     let other = job("other");
     let from_source = yaml(&other, &fresh()).replace("everySteps: 4", "everySteps: 4, initFrom: {path: source}");
     let outcome = run(path, &other, &from_source);
@@ -381,7 +381,7 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
     assert!(shard.exists());
 }
 
-/// A job refuses a missing shard and a NaN by name, and does not restart.
+/// A job reports the name of a missing shard, and of a tensor with a NaN. It exits, and does not restart.
 fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     let read = |file: &Path| std::fs::read(file).unwrap();
     let index: serde_json::Value =
@@ -408,8 +408,8 @@ fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     std::fs::write(&shard, whole).unwrap();
 }
 
-/// A job that starts from another job's folder takes its newest checkpoint, and keeps that choice even before its first
-/// save.
+/// A job that starts from another job's folder takes the newest checkpoint there. The job keeps this choice even if it
+/// is killed before its first save.
 #[test]
 fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model() {
     let workspace = corpus::workspace();
@@ -446,8 +446,8 @@ fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model()
     assert_eq!(start(&killed, &["--fresh"]).finish(path).numbers(), twelve);
 }
 
-/// A checkpoint has the files beside the job's tokenizer. A chat template beside the model's weights alone is therefore
-/// lost, and the job reports this.
+/// A checkpoint contains copies of the files beside the job's tokenizer. A chat template that lies only beside the
+/// model's weights is therefore lost, and the job reports this.
 #[test]
 fn a_chat_template_that_checkpoints_will_lack_is_noted() {
     let workspace = workspace();

@@ -1,6 +1,5 @@
-//! Compares the planned memory with the used memory: the output of `stagecoach plan`, and the measured peak of each
-//! stage's process. By default, the tests run some jobs. With `STAGECOACH_MEMORY=all` they run all jobs (`make
-//! test-exhaustive`).
+//! Compares the memory that `stagecoach plan` prints for each stage with the measured peak of the stage's process. By
+//! default, the tests run some jobs. With `STAGECOACH_MEMORY=all` they run all jobs (`make test-exhaustive`).
 
 use std::path::Path;
 use std::process::Command;
@@ -54,7 +53,7 @@ const SHAPES: [JobShape; 15] = [
     JobShape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
 ];
 
-/// Returns the shape of a model type related to Llama, in addition to [`SHAPES`].
+/// Returns the shape with which the test runs a model type related to Llama, in addition to [`SHAPES`].
 #[rustfmt::skip]
 const fn relative(model_type: ModelType) -> JobShape {
     JobShape { model_type, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false }
@@ -152,7 +151,7 @@ fn the_plan_says_what_each_stage_holds() {
         }
         std::fs::write(&file, yaml(shape)).unwrap();
         let planned = planned(workspace, &file, *stages);
-        // stage 0 tokenises before the first step, which has a separate peak
+        // tokenising has a peak of its own: this command fills the token cache, so that stage 0 does not tokenise
         let tokenized =
             Command::new(stagecoach()).arg("tokenize").arg(&file).arg("--workspace").arg(workspace).output();
         assert!(tokenized.unwrap().status.success());

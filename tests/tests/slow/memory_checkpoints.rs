@@ -107,7 +107,7 @@ fn a_stage_lost_while_another_is_replaced_costs_no_finished_step() {
         launched.wait_for_step(launched.steps() + 5);
         let before = launched.stages();
         signal(before[first], libc::SIGKILL);
-        // a new process has replaced the first stage, and the group has not formed again
+        // the second stage is killed when a new process has replaced the first one, before the group has formed again
         until("a replacement", || {
             launched
                 .stages()

@@ -1,5 +1,5 @@
-//! Links over the stand-in for NCCL run the code that GPUs use, over the memory of the host. The tests in `parity` show
-//! that the number of stages and the schedule do not change a bit over these links.
+//! Links over the stand-in for NCCL run the same code as links between GPUs, but use the memory of the host. The tests
+//! in `parity` show that the number of stages and the schedule do not change a bit over these links.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,8 @@ fn job() -> TestJob {
     }
 }
 
-/// Trains a job that resumes from the checkpoint and ends soon. Returns its outcome.
+/// Resumes the job from its newest checkpoint, trains it to an end that comes soon, and compares the bits with those of
+/// an undisturbed run. Returns the outcome.
 fn to_its_end(workspace: &Path) -> Outcome {
     ends_undisturbed(workspace, &job())
 }
@@ -173,14 +174,15 @@ fn a_timeline_is_that_of_the_device() {
         let (theirs, own): (Vec<_>, Vec<_>) = actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
         let own: Vec<f64> = own.into_iter().flat_map(|(_, (begin, end))| [*begin, *end]).collect();
         assert!(own.is_sorted(), "{stage}");
-        // with NCCL, the host does not see the end of these actions; a GATHER may have ended before the step started
+        // with NCCL, the host does not see the end of an action between replicas; a GATHER may have ended before the
+        // step started
         let takes_time = |(name, (begin, end)): &(&&str, &(f64, f64))| begin < end || name.contains("GATHER");
         assert!(theirs.len() >= 2 && theirs.iter().all(takes_time), "{stage}");
     }
 }
 
-/// NCCL refuses two processes of one host on one GPU. The launcher therefore sets a different host for each stage,
-/// unless the user has set a host.
+/// NCCL refuses two processes of one host on one GPU. The launcher therefore gives stages that share a GPU different
+/// values of `NCCL_HOSTID`, unless the user has set the variable.
 #[test]
 fn stages_that_share_a_gpu_are_of_hosts_of_their_own() {
     let workspace = corpus::workspace();

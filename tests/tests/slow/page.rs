@@ -158,7 +158,7 @@ fn fifty_thousand_steps_are_a_page_of_bounded_bytes_also_zoomed() {
     });
     assert!(chart.contains("data-first=\"20000\" data-last=\"20100\"") && chart.contains("0 0 640 "), "{chart}");
     assert!(follower.bytes < 200_000, "{} bytes", follower.bytes);
-    // one more step updates a few of the parts, with fewer bytes than the first load
+    // one more step updates only some parts of the page, and sends fewer bytes than the first load
     let before = follower.bytes;
     let mut metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     metrics += "{\"step\":50001,\"loss\":1.25}\n";

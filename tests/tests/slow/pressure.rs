@@ -1,5 +1,5 @@
-//! A slow volume defers saves. A volume that stays full ends the job after all attempts to save, without the loss of a
-//! checkpoint.
+//! A job on a slow volume defers saves. A job whose volume stays full ends after all its attempts to save have failed,
+//! and loses no checkpoint.
 
 use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::fixture::{COMMITTED, Case};

@@ -1,4 +1,4 @@
-//! Jobs whose model and tokenizer are on a hub have the results of the same files on the volume.
+//! A job whose model and tokenizer are on a hub has the same results as a job with the same files on the volume.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ fn put(hub: &Hub, files: &[(String, File)]) -> String {
     hub.put(REPO, "main", files.iter().map(|(name, file)| (name.as_str(), file.clone())))
 }
 
-/// Starts a job with this model, which contains a tokenizer.
+/// Starts a job with the model and the tokenizer in `model`, which is a folder on the volume or an `hf://` address.
 fn start(hub: &Hub, workspace: &Path, name: &str, model: &str, spares: u32) -> Launched {
     let extra =
         format!("  checkpoint: {{everySteps: 4}}\n  restart: {{backoff: {{initialSeconds: 0}}}}\n  spares: {spares}\n");

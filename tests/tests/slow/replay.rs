@@ -1,5 +1,5 @@
-//! `stagecoach replay` computes steps of a run again, after any disturbance of the run, and compares them with its
-//! record.
+//! `stagecoach replay` computes steps of a run again, after any disturbance of the run, and compares them with the
+//! run's record.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ pub fn job(steps: u64) -> TestJob {
     TestJob { steps, decay_steps: Some(40), extra, ..TestJob::default() }
 }
 
-/// Trains `job` with a kill and a stop, and then with another number of stages and another schedule to its end. Returns
-/// its folder.
+/// Trains `job`, kills one of its stages, and later stops the job. Then trains it to its end with another number of
+/// stages and another schedule. Returns the job's folder.
 pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
     let folder = workspace.join(&job.name);
     let mut first = Launched::start(workspace, &job.endless(), &[]);
@@ -119,7 +119,7 @@ fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
     }
 }
 
-/// Runs the commands of the page on jobs with the number of steps and the names that the page uses.
+/// Runs the commands of docs/REPLAY.md on jobs with the names and the number of steps that it uses.
 #[test]
 fn the_pages_commands_run() {
     let extra = "  checkpoint: {everySteps: 100}\n".into();

@@ -46,7 +46,7 @@ fn the_number_of_replicas_may_change_half_way() {
         let job = TestJob { tied, precision, ..job() };
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        // of three replicas, one has two gradient blocks and the others have one each
+        // with three replicas, one replica has two of the four gradient blocks, and each of the others has one
         for (stages, data_parallel, schedule, virtual_stages) in
             [(1, 4, "1F1B", 1), (2, 3, "InterleavedZeroBubble", 1), (3, 1, "1F1B", 1), (2, 2, "ZBVZeroBubble", 2)]
         {
@@ -66,7 +66,7 @@ fn the_number_of_replicas_may_change_half_way() {
 #[test]
 fn a_stage_of_any_replica_may_be_killed() {
     each("checkpoints", &["", MEMORY], |_, memory| {
-        // all other stages wait for the replacement of the lost stage
+        // with `minDataParallel: 2`, all other stages wait for the replacement of the lost stage
         let mut job = with_checkpoint(may_lose_replicas(2, 2), memory);
         job.extra = job.extra.replace("restart: {", "restart: {minDataParallel: 2, ");
         let workspace = corpus::workspace();
@@ -92,7 +92,7 @@ fn with_checkpoint(job: TestJob, field: &str) -> TestJob {
     TestJob { extra: job.extra.replace("keepLast: 3", &format!("keepLast: 3{field}")), ..job }
 }
 
-/// Wakes the launcher, which replaces the lost stages, and ends the job after all stages have trained.
+/// Continues the stopped launcher, which replaces the lost stages. Ends the job after all stages have trained again.
 fn wake_and_end(mut launched: Launched, ranks: usize, workspace: &Path, job: &TestJob) {
     signal(launched.child.id(), libc::SIGCONT);
     launched.wait_for_stages(ranks);
@@ -119,7 +119,7 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         (1, 3, &[1], ""),
         (2, 2, &[2], MEMORY),
         (2, 3, &[3], MEMORY),
-        // the leader is lost, or a stage of the leader's replica
+        // the leader is lost, or another stage of the leader's replica
         (1, 3, &[0], ""),
         (2, 2, &[0], MEMORY),
         (2, 2, &[1], MEMORY),
@@ -132,8 +132,8 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         let workspace = workspace.path();
         let mut launched = begin(workspace, &job);
         lose_for_good(&launched, lost, stages * data_parallel);
-        // the remaining replicas train some of these steps: the lost stage has voted on at most one step after the last
-        // step in the metrics
+        // the lost stage has voted on at most one step after the last step in the metrics, so the remaining replicas
+        // train the other steps alone
         launched.wait_for_step(launched.steps() + 10);
         signal(launched.child.id(), libc::SIGCONT);
         let printed = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
@@ -202,7 +202,7 @@ fn leadership_is_passed_on_more_than_once() {
     let stages = launched.wait_for_stages(4);
     lose_for_good(&launched, &[0], 4);
     launched.wait_for_step(launched.steps() + 5);
-    // no stage detects that replica 2 is stopped, so the group that replica 1 starts without replica 3 waits for
+    // no stage detects that replica 2 is stopped: the group that replica 1 starts without replica 3 therefore waits for
     // replica 2
     let before = newest_fence(workspace);
     signal(stages[2], libc::SIGSTOP);
@@ -292,7 +292,7 @@ fn newest_fence(workspace: &Path) -> u64 {
 }
 
 /// A leader without heartbeats may still live, so no stage succeeds it. Either the launcher replaces the leader, or the
-/// leader continues because it wakes up before that.
+/// leader wakes up before its replacement, and continues.
 #[test]
 fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
     each("launchers", &[false, true], |_, &launcher_sleeps| {

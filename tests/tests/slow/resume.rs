@@ -25,7 +25,8 @@ fn run(workspace: &Path, job: &TestJob) -> Outcome {
     Launched::start(workspace, job, &[]).finish(workspace)
 }
 
-/// Trains at least `steps` more steps, and stops as Ctrl-C does, after which the job saves a checkpoint.
+/// Trains at least `steps` more steps, and then interrupts the job as Ctrl-C does. The job saves a checkpoint before it
+/// exits.
 fn run_on(workspace: &Path, job: &TestJob, steps: u64) {
     let step = saved(workspace) + steps;
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
@@ -224,7 +225,7 @@ fn the_learning_rate_is_a_function_of_the_step() {
     }
 }
 
-/// Returns the differences of environments in the lines of the metrics, by step.
+/// Returns the differences between environments that the metrics contain, by step.
 fn environment_differences(workspace: &Path) -> Vec<(u64, String)> {
     let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
     let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -274,7 +275,7 @@ fn stages_in_different_environments_are_reported() {
     assert_eq!(environment_differences(path)[0].0, 1);
 }
 
-/// Returns the files in the job's folder that identify a run.
+/// Returns the contents of the files by which a test detects a change to the job's run.
 fn known_by(workspace: &Path) -> Vec<Option<Vec<u8>>> {
     let files = ["result.json", "resolved-job.yaml", "metrics.jsonl", "checkpoints/step-00000006/manifest.json"];
     files.map(|file| std::fs::read(workspace.join("kept").join(file)).ok()).into()
@@ -288,7 +289,7 @@ fn a_refusal_by_the_stages_changes_nothing() {
     run(6, "stages=2").hashes();
     let before = known_by(path);
     assert!(before.iter().all(Option::is_some));
-    // the launcher can't detect this reason: the corpus has changed
+    // the launcher can't detect that the corpus has changed, so the stages refuse the run
     let text = std::fs::read_to_string(path.join("corpus/small.jsonl")).unwrap();
     std::fs::write(path.join("corpus/small.jsonl"), text.clone() + "{\"text\": \"one more\"}\n").unwrap();
     let refused = run(12, "stages=2");
@@ -319,7 +320,7 @@ fn fewer_steps_than_are_trained_are_said_to_be_so() {
     assert_eq!(shorter.status.code(), Some(0), "{}\n{}", shorter.stdout, shorter.stderr);
     says(&shorter, "kept was trained for 6 steps, and spec.training.steps is less: nothing is left to train");
     assert_eq!(known_by(path), before);
-    // without the result, only the stages detect that no steps remain
+    // without `result.json`, only the stages can detect that no steps remain
     std::fs::remove_file(path.join("kept/result.json")).unwrap();
     let shorter = run(4);
     says(&shorter, "step 6 is trained, and the job has 4 steps: nothing is left to train");

@@ -11,8 +11,8 @@ use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, 
 const EVERY_STEP: [&str; 2] = ["--set", "training.audit={everySteps: 1}"];
 const RESTARTING: [&str; 2] = ["--set", "training.audit={everySteps: 1, onDifference: Restart}"];
 
-/// Returns a job that saves nothing before its end. With its seed, the audit of the first step covers microbatch 1 of
-/// chunk 1, both with two chunks and with three.
+/// Returns a job that saves nothing before its end. With the job's seed, the audit of the first step covers microbatch
+/// 1 of chunk 1, both for two chunks and for three.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}}\n".into();
     TestJob { name: "audited".into(), decay_steps: Some(60), extra, ..TestJob::default() }
@@ -90,7 +90,8 @@ fn a_stage_that_computed_one_result_wrong_once_is_named() {
     ] {
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        // stage 1 has five norms, so these are the calls with that result for microbatch 1 of the first step
+        // the fault is in the result of a norm; stage 1 has five norms, so calls 5 to 9 belong to microbatch 1 of the
+        // first step
         let flip = BitFlip { rank: 1, result: result.into(), calls: 5..10 };
         let outcome = trained_with(&flip, workspace, &job, &EVERY_STEP);
         assert_ne!(outcome.hashes(), undisturbed(&job), "{result}: the fault changes nothing");

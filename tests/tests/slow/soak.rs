@@ -76,7 +76,7 @@ fn soak(job: &TestJob, meshes: &[(usize, usize)], kills: u64) {
     let workspace = corpus::workspace();
     let mut soak = Soak::start(workspace.path(), job, meshes, seed);
     for kill in 1..=kills {
-        // the test kills every fifth group, and a group that has passed its step, as soon as possible
+        // every fifth kill happens as soon as possible, and so does a kill whose step the job has already passed
         soak.strike(if kill % 5 == 0 { 0 } else { kill * STEPS_A_KILL });
         if kill % 10 == 0 {
             println!("{kill} of {kills} kills, step {}", soak.step());

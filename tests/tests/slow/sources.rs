@@ -1,5 +1,5 @@
 //! Jobs that train on a mixture of files on a hub and on the volume. Faults of the hub, of stages and of the launcher
-//! do not change the results of the undisturbed run.
+//! do not change the results.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn job() -> TestJob {
                    [{fromStep: 20, weight: 1}]}, {name: small, paths: [corpus/small.jsonl]}]";
     TestJob {
         name: "mixed".into(),
-        // the job reads the whole corpus before the hub fails
+        // without streaming, the job reads the whole corpus before it trains, and so before the test makes the hub fail
         corpus: format!("{sources}\n    streaming: {{mode: Never}}"),
         steps: 40,
         extra: "  checkpoint: {everySteps: 5, keepLast: 100}\n  restart: {backoff: {initialSeconds: 0}}\n".into(),
@@ -66,7 +66,7 @@ fn the_results_do_not_depend_on_the_hub_nor_on_what_dies() {
     launched.wait_for_restart(workspace);
     launched.wait_for_step(12);
     launched.interrupt(workspace);
-    // the token cache is empty, the number of stages is different, and the hub works again
+    // the job resumes with an empty token cache and another number of stages, and the hub works again
     std::fs::remove_dir_all(workspace.join("cache")).unwrap();
     hub.faults(|faults| faults.answers.clear());
     let outcome = start(&hub, workspace, &TestJob { stages: 2, ..job() }).finish(workspace);

@@ -45,7 +45,8 @@ fn calls(fixture: &Fixture) -> Vec<(StageCall, bool)> {
     found
 }
 
-/// Returns all of `calls` with both errors, or by default every sync with one of the errors and some of the writes.
+/// Returns the failures to test. With `STAGECOACH_CRASHES=all`, each of `calls` fails once with each of the two errors.
+/// By default, every sync fails with one of the errors, and [`SAMPLE`] failures of writes are drawn.
 fn failures(calls: Vec<(StageCall, bool)>) -> Vec<StorageFailure> {
     let all = calls
         .into_iter()
@@ -95,7 +96,7 @@ fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
     each("failures", &failures, |at, failure| run(&fixture, at, failure));
 }
 
-/// A stage reads only its tensors, since a checkpoint may be hundreds of times as large as the part of one stage.
+/// A stage reads only its own tensors, since a checkpoint may be hundreds of times as large as a stage's part of it.
 #[test]
 fn a_stage_reads_its_own_tensors_of_a_checkpoint_once_and_no_others() {
     let fixture = crate::fixture();

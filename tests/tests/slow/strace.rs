@@ -14,8 +14,8 @@ use stagecoach_tests::{signal, stagecoach, until};
 
 const POINTS: usize = 20;
 const CALLS: &str = "openat,mkdir,write,fsync,rename,unlink,rmdir";
-/// With synchronous saves, one thread makes all calls on the folder, so that the count of that thread identifies a
-/// call.
+/// With synchronous saves, one thread makes all calls on the folder, so that a call is identified by its number among
+/// the calls of this thread.
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,7 +149,8 @@ fn count(fixture: &Fixture) -> HashMap<TracedProcess, Vec<Point>> {
         assert_eq!(by, None);
         let mut points = seen(process, &log);
         let mut met = HashSet::new();
-        // strace kills the first thread that reaches this count
+        // strace kills the process when the first thread reaches this count, so later calls with the same count do not
+        // matter
         points.retain(|p| met.insert((p.syscall.clone(), p.nth)) && p.line.contains(&format!("{}/", folder.display())));
         fs::remove_dir_all(folder).unwrap();
         (process, points)
@@ -206,8 +207,8 @@ fn killed_at_a_system_call() {
         let seen = seen(process, &fixture.path("strace.log"));
         let at = seen.iter().find(|seen| (&seen.syscall, seen.nth) == (&point.syscall, point.nth)).unwrap();
         println!("{died:2}: {process:?} died at its {} number {}: {}", at.syscall, at.nth, at.line);
-        // this run replaces the user, who starts the job again after the launcher's death, or the launcher after a
-        // stage's death
+        // after the launcher's death, a user would start the job again; after a stage's death, the launcher would start
+        // the stages again: this run takes the place of both
         let ran = fixture.run(&case);
         ran.ended_well(&fixture);
         ran.is_tidy(&[0, COMMITTED[2]]);

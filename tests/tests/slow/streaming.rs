@@ -38,7 +38,7 @@ impl Remote {
         remote
     }
 
-    /// Returns the environment variables of a job that reads from both.
+    /// Returns the environment variables of a job that reads from the hub and the store.
     fn variables(&self) -> [(&'static str, String); 6] {
         [
             ("HF_ENDPOINT", self.hub.endpoint()),
@@ -169,7 +169,8 @@ fn files_that_were_downloaded_have_the_windows_of_the_hub() {
     job.corpus = job.corpus.replace("hf://datasets/org/plays/", "plays/").replace("s3://bucket/plays/", "objects/");
     job.corpus = job.corpus.replace("maxBytes: 1", "maxBytes: 100000000");
     let found = finished(Launched::start(workspace.path(), &job, &[]), workspace.path());
-    // the receipt starts with the identity, which contains the digests of the hub and the ETags of the store
+    // the receipts differ: a receipt starts with the identity, which contains the digests of the hub and the ETags of
+    // the store
     assert_eq!(Hashes { receipt: String::new(), ..found }, Hashes { receipt: String::new(), ..expected });
 }
 

@@ -1,6 +1,6 @@
 //! Hugging Face's transformers load the models that this trainer writes, and the trainer loads models that transformers
-//! write. Both generate the same text, with models from transformers, and with the same models after some steps of
-//! training. `make transformers` provides the Python that these tests need.
+//! write. Both generate the same text with a model that transformers wrote, before and after some steps of training.
+//! `make transformers` provides the Python that these tests need.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -41,8 +41,8 @@ fn continue_alike(folder: &Path) -> Vec<String> {
     ours.to_vec()
 }
 
-/// Trains the model in the folder `model_type`, with a learning rate at which it does not learn to end every text at
-/// once. Returns the job's folder.
+/// Trains the model in the folder `model_type`, with a learning rate so low that the model does not learn to end every
+/// text immediately. Returns the job's folder.
 fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> PathBuf {
     let job = TestJob { name: name.to_owned(), stages: 2, layers: 2, ..TestJob::default() };
     let yaml = job.yaml();

@@ -1,5 +1,5 @@
-//! Stages on unequal machines: when the job starts again, the planner divides the layers by the measured times of the
-//! stages. This does not change a bit.
+//! Stages on unequal machines: when the job starts again, the planner divides the layers according to the measured
+//! times of the stages. This does not change a bit of the results.
 
 use std::path::Path;
 

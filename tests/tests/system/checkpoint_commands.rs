@@ -242,7 +242,7 @@ fn a_hugging_face_model_comes_in_and_goes_out_equal() {
     for model in [at("out"), at("llama"), at("llama/checkpoints/step-00000000")] {
         assert_eq!(generate(&model).1, printed);
     }
-    // an export in bf16 with small shards is a model too
+    // an export in bf16 with small shards can generate text too
     let small = ["--to", "hf", "--dtype", "bf16", "--max-shard-size", "10KB", "--output"];
     checkpoint("export", &at("llama"), &[&small[..], &[text(&at("bf16"))]].concat());
     let files = ModelFiles::open(&at("bf16")).unwrap();

@@ -40,7 +40,7 @@ fn every_sample_can_be_planned() {
     assert_eq!(seen, 6);
 }
 
-/// Trains the samples with a different corpus and a smaller number of steps, and no other changes.
+/// Trains samples with another corpus, fewer steps and more frequent evaluations, but without other changes.
 #[test]
 fn samples_that_a_small_machine_can_train_are_trained() {
     for (sample, steps) in [("two-stage-gpipe", 4), ("llama-12-layers-small", 3)] {

@@ -42,7 +42,8 @@ fn state(workspace: &Path) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
-/// Trains a job that resumes from the checkpoint and ends soon. Returns its outcome.
+/// Resumes the job from its newest checkpoint, trains it to an end that comes soon, and compares the bits with those of
+/// an undisturbed run. Returns the outcome.
 fn to_its_end(workspace: &Path) -> Outcome {
     ends_undisturbed(workspace, &job())
 }

@@ -1,5 +1,5 @@
-//! The library `tests/host-waits`, with which `make gpu` counts how often the host waits for the GPU in a step. The
-//! test loads the library before the stand-in for the CUDA driver.
+//! Tests the library `tests/host-waits`, with which `make gpu` counts how often the host waits for the GPU in a step.
+//! The test preloads the library before the stand-in for the CUDA driver.
 
 use std::ffi::c_void;
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! The project never removes or overwrites files that it did not create. It uses a folder as a job's folder only if the
-//! folder is new or already a job's. A user's files in a job's folder stay unchanged, even with --fresh.
+//! folder is new or is a job's folder already. A user's files in a job's folder stay unchanged, even with --fresh.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,7 +68,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
     assert_eq!(content(&folder), before);
 }
 
-/// The trainer refuses a fresh start before it removes any file, for every reason of the refusal.
+/// The trainer makes all checks that can refuse a fresh start before it removes any file.
 #[test]
 fn a_fresh_start_that_cannot_begin_removes_nothing() {
     let workspace = corpus::workspace();

@@ -34,8 +34,8 @@ fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// Returns the number of replicas: 1, 2 or 3, but at most the number of gradient blocks, and at most eight stages in
-/// total.
+/// Returns the number of replicas: 1, 2 or 3, but at most one per gradient block, and at most eight stages over all
+/// replicas.
 fn replicas(stages: usize, blocks: usize, more: usize) -> usize {
     (1 + more).min(1 << blocks).min(8 / stages)
 }
@@ -50,7 +50,8 @@ fn no_layout_changes_a_bit() {
     let sizes = [STAGES.len(), schedules.len(), 3, 3, 2, 2, 3, 2, 3, 3];
     let all = std::env::var("STAGECOACH_PARITY").is_ok_and(|v| v == "all");
     let rows = if all {
-        // the rows alternate between the numbers of blocks and replicas, which are independent of the other dimensions
+        // the product covers the first eight dimensions; the numbers of blocks and replicas, which are independent of
+        // these dimensions, only alternate from row to row
         let product = combinations::product(&sizes[..8]).into_iter().enumerate();
         product.map(|(index, row)| [row, vec![index % sizes[8], index / sizes[8] % sizes[9]]].concat()).collect()
     } else {

@@ -1,5 +1,5 @@
-//! The cost of a lost stage for the other stages: they keep the state from which the next group resumes, and so do not
-//! read the checkpoint.
+//! When a stage is lost, the other stages keep the state from which the next group resumes, and so do not read the
+//! checkpoint.
 
 use std::path::Path;
 
@@ -19,15 +19,15 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     let mut launched = Launched::start_program(faulty, workspace, &file, folder.clone(), &[], &environment);
     until("a checkpoint", || (!checkpoints(&folder).is_empty()).then_some(()));
-    // the kill happens long before the next save starts, after which the other stages would hold the state of that save
+    // the kill happens long before the next save starts: from then on, the other stages would hold that save's state
     signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
     launched.wait_for_restart(workspace);
     launched.interrupt(workspace);
     tensor_bytes_read(&records)
 }
 
-/// This holds for the default `mode: Async`. A synchronous save writes the weights without a copy, so that no stage has
-/// a copy.
+/// In the default `mode: Async`, a stage keeps the copy of its state that it has saved. A synchronous save makes no
+/// such copy, since it writes the weights themselves.
 #[test]
 fn only_a_replacement_reads_the_checkpoint() {
     let read = bytes_read("{everySteps: 200}");

@@ -91,7 +91,7 @@ fn a_spare_that_took_over_is_named() {
     signal(launched.stages()[0], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
     reported(&folder, &["spare 0 took the place of stage 0"]);
-    // the spare is stage 0, so that `why` names the spare's log
+    // the spare is now stage 0: when it is lost too, `why` names the spare's log
     signal(spare, libc::SIGKILL);
     reported(&folder, &["logs/spare-0.log"]);
 }

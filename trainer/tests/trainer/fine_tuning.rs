@@ -1,5 +1,5 @@
-//! Tests of whole models, frozen weights and adapters against transformers and PEFT: twenty steps
-//! (`tests/reference/fine_tuning.py`), reproduced with any number of stages and microbatches, and with the same bits.
+//! Tests of whole models, frozen weights and adapters against transformers and PEFT. The trainer reproduces twenty
+//! steps (`tests/reference/fine_tuning.py`) with any number of microbatches, and no layout changes a bit.
 
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_model::model_types;
@@ -9,7 +9,7 @@ use crate::reference::{Scheduler, compare, setup};
 use crate::support::pipeline::{Setup, train};
 use crate::support::reference_data::Reference;
 
-/// The largest error of a loss, relative to PEFT's in float32.
+/// The largest accepted error of a loss, relative to the loss of PEFT in float32.
 const LOSS_TOLERANCE: f64 = 1e-6;
 
 #[test]
@@ -29,7 +29,7 @@ fn every_case_is_reproduced() {
     }
 }
 
-/// Stages, schedules, recomputation and the kind of a backward pass change no bit.
+/// Stages, schedules, recomputation and split backward passes change no bit.
 #[test]
 fn no_layout_changes_a_bit() {
     let reference = Reference::of_peft();

@@ -111,7 +111,7 @@ fn rows_with_a_gradient(embedding: &[f32]) -> BTreeSet<i64> {
     rows.filter(|(_, row)| row.iter().any(|&g| g != 0.0)).map(|(id, _)| id as i64).collect()
 }
 
-/// Tests both ends on one stage, and over a link.
+/// Tests a model whose embedding and head are on one stage, and one whose embedding and head are connected by a link.
 #[test]
 fn the_gradient_of_a_tied_embedding_is_the_sum_of_embedding_and_head() {
     let names = config(true).architecture(Device::Cpu).parameter_names();
@@ -163,7 +163,8 @@ fn the_gradient_is_the_tree_of_its_blocks() {
             tree = tree.chunks(2).map(|pair| add(&pair[0], &pair[1])).collect();
         }
         let gradients = train(&Setup { gradient_blocks, ..setup(tied, &[2]) }, &[whole]).gradients;
-        // a tied weight has two trees, one of the embedding and one of the head, which are added at the end
+        // a tied weight is left out: it has two trees, one of the embedding and one of the head, which are added at the
+        // end
         for (name, gradient) in gradients.iter().filter(|(name, _)| !tied || *name != names::EMBEDDING) {
             assert_eq!(*gradient, tree[0][name], "{name}, tied {tied}, {gradient_blocks} blocks");
         }
@@ -189,7 +190,8 @@ fn bf16_trains_as_fp32_does_up_to_its_rounding() {
     assert!(rounded.weights.values().flatten().filter(|w| fine(w)).count() > 1000);
 }
 
-/// Returns GPipe with a split B, and every W after the last I: the latest possible weight gradients.
+/// Returns GPipe with every backward split into I, the gradient of the input, and W, the gradients of the weights.
+/// Every W comes after the last I, as late as possible.
 pub(crate) fn weights_last(stages: usize, microbatches: usize) -> Schedule {
     let mut schedule = gpipe(stages, microbatches);
     for (chunk, actions) in schedule.ranks.iter_mut().enumerate() {

@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 
 const HIDDEN: usize = 32;
 const LENGTH: i64 = 128;
-/// The variable with which the parent selects the measurement of the child process.
+/// The environment variable with which the parent process selects the measurement of the child process.
 const MEASURE: &str = "STAGECOACH_TEST_MEASURE";
 
 #[test]
@@ -142,7 +142,8 @@ fn layer_config() -> LlamaConfig {
     }
 }
 
-/// From F to I a layer holds its activations; from I to W it holds only the inputs of its weight gradients.
+/// From the forward (F) to the gradient of the input (I), a layer holds its activations. From I to the gradients of the
+/// weights (W), the layer holds only the inputs of these gradients.
 #[test]
 fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() {
     const TEST: &str = "memory::a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w";

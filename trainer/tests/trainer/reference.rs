@@ -7,12 +7,13 @@ use stagecoach_api::job::{Encryption, Precision, Recompute, Transport};
 use stagecoach_model::{SourceConfig, model_types};
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
-/// The largest |a - b| / largest |b|. PyTorch in float32 deviates from float64 by up to 5e-6 here (`reference.json`).
+/// The largest accepted value of max |a - b| / max |b| over a tensor. PyTorch in float32 deviates from float64 by up to
+/// 5e-6 here (`reference.json`).
 const TOLERANCE: f64 = 1e-5;
 
 pub(crate) type Scheduler = fn(usize, usize) -> Schedule;
 
-/// Returns the training of case `name`, and PyTorch's results.
+/// Returns the setup for the training of case `name`, and PyTorch's results.
 pub(crate) fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Scheduler) -> (Setup, Trained) {
     let case = reference.case(name);
     let (initial, expected) = tensors(name, case);
@@ -34,7 +35,7 @@ pub(crate) fn setup(reference: &Reference, name: &str, layers: &[usize], schedul
     (setup, expected)
 }
 
-/// Trains case `name` and compares. Returns the results.
+/// Trains case `name`, and compares the results with PyTorch's. Returns the results.
 fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: usize, transport: Transport) -> Trained {
     let reference = Reference::read();
     let (setup, expected) = setup(&reference, name, layers, schedule);
@@ -145,8 +146,8 @@ fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
     (difference / square).sqrt()
 }
 
-/// Bfloat16 has three digits, so that a trainer's errors mostly depend on the points at which it rounds. The measure is
-/// PyTorch's training in bf16, with its sums over the batch in two orders.
+/// Bfloat16 has three digits, so that a trainer's errors mostly depend on the points at which it rounds. The bound is
+/// the error of PyTorch's training in bf16, with the sums over the batch in two orders.
 #[test]
 fn bf16_strays_no_further_than_pytorch_does() {
     let reference = Reference::read();

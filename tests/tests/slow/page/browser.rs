@@ -8,8 +8,8 @@ use stagecoach_tests::{Launched, TestJob, corpus, signal};
 
 use super::{Serving, job, long_run, printed};
 
-/// An expression in the page for the elements that are wider than the window. The value is `page` if only the page
-/// itself is wider, and empty if the page fits.
+/// A JavaScript expression that lists the elements that extend beyond the window. The value is `page` if only the page
+/// itself is wider than the window, and empty if the page fits.
 pub(super) const OVERFLOW: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth \
     ? [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1) \
         .map(e => e.tagName + '#' + e.id + '.' + e.className).join(' ') || 'page' : ''";

@@ -1,4 +1,4 @@
-//! The planner's page shows the output of `stagecoach plan`. A real browser changes the plan.
+//! The planner's page shows the output of `stagecoach plan`. In a real browser, fields and keys change the plan.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

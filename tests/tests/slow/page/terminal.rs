@@ -1,4 +1,4 @@
-//! Pictures of the documentation's commands and their output in a terminal.
+//! Takes the documentation's pictures of commands and their output in a terminal.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

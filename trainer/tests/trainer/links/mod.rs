@@ -17,13 +17,13 @@ use tch::{Device, Kind, Tensor};
 const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
 const BACKWARD: LinkId = LinkId { from: 1, to: 0, payload: LinkPayload::Backward { boundary: 0 } };
 
-/// Opens a group of `ranks`. `boundary_bytes` determines the size of the rings.
+/// Opens the links of a group of `ranks` stages. `boundary_bytes` determines the size of the rings.
 fn group(ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
     let tied_bytes = boundary_bytes;
     group_of(ranks, tied, |config| LinksConfig { transport, boundary_bytes, tied_bytes, ..config })
 }
 
-/// Opens a group of `ranks`, with each stage's configuration modified by `change`.
+/// Opens the links of a group of `ranks` stages, with each stage's configuration modified by `change`.
 fn group_of(ranks: usize, tied: bool, change: impl Fn(LinksConfig) -> LinksConfig + Sync) -> Vec<Links> {
     let placement = Placement::linear(ranks);
     let link_ids = link_ids(&placement, tied);
@@ -77,8 +77,8 @@ fn tensor(seed: i64, rows: i64, length: i64) -> Tensor {
 fn tensors_of_changing_shape_arrive_as_they_were_sent() {
     let transports = [Transport::Tcp, Transport::Shm, Transport::Auto].map(|transport| (transport, Encryption::None));
     for (transport, encryption) in transports.into_iter().chain([(Transport::Tcp, Encryption::Required)]) {
-        // a ring of 4,096 bytes for tensors of up to 2,048: it wraps many times, and writers that are two tensors ahead
-        // wait
+        // a ring of 4,096 bytes carries tensors of up to 2,048 bytes: the ring wraps many times, and a writer that is
+        // two tensors ahead of the reader waits
         let mut links =
             group_of(2, false, |config| LinksConfig { transport, encryption, boundary_bytes: 512, ..config });
         let (mut second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
@@ -111,7 +111,7 @@ fn tensors_of_changing_shape_arrive_as_they_were_sent() {
     }
 }
 
-/// The copy of a stage's state is sent even if the stage has no layers. Such an empty tensor has no memory.
+/// A stage sends the copy of its state even if the stage has no layers. The tensor is then empty and has no memory.
 #[test]
 fn an_empty_tensor_arrives() {
     for transport in [Transport::Tcp, Transport::Shm] {
@@ -124,8 +124,8 @@ fn an_empty_tensor_arrives() {
     }
 }
 
-/// A gradient or a weight has the size of its parameter, independent of the carrier's capacity: matrices, vectors and
-/// scalars.
+/// A gradient or a weight has the size of its parameter, which may exceed the capacity of the carrier. The parameters
+/// are matrices, vectors and scalars.
 #[test]
 fn what_replicas_send_may_be_larger_than_what_carries_it() {
     const REPLICAS: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };

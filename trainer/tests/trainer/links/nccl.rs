@@ -140,7 +140,7 @@ fn a_sender_ends_with_its_peer_and_with_the_group() {
     }
 }
 
-/// A copy of a state is in host memory for every transport, and goes over shared memory or the stream. The stand-in
+/// A copy of a state is in host memory for every transport, and goes over shared memory or the TCP stream. The stand-in
 /// treats all memory as the device's. The copy therefore passes through pinned memory at both ends, as boundary tensors
 /// do between GPUs without NCCL.
 #[test]

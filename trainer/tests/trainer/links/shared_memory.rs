@@ -19,7 +19,7 @@ fn no_name_is_left_in_shared_memory() {
     assert_eq!(names_in_shared_memory(&name), 0);
 }
 
-/// The stage was killed before its peer had mapped the ring.
+/// A stage that is killed before its peer has mapped the ring leaves the ring's name in the folder of shared memory.
 #[test]
 fn the_ring_of_a_killed_stage_is_removed_by_the_next_one() {
     let group_name = format!("killed/{}", std::process::id());

@@ -19,7 +19,8 @@ use super::{FORWARD, SECRET, config, tensor};
 /// The purpose of the handshakes of links.
 const PURPOSE: &str = "stagecoach link";
 
-/// Connects, and sends the greeting of `link` with a ring of this nonce and size as its shared memory.
+/// Connects to `address`, and sends the greeting of `link`. `ring` is the nonce and the size of the ring that the
+/// greeting names as the link's shared memory.
 fn greet(address: &str, link: LinkId, ring: Option<(&str, usize)>) -> (TcpStream, Session) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -150,7 +151,7 @@ fn a_link_that_is_connected_is_not_connected_again() {
         session.reader(&mine).read_exact(&mut accepted).unwrap();
         assert_eq!(accepted, [0]);
         assert_eq!(answer(greet(&addresses[1], FORWARD, None)), [0; 0]);
-        // the other links of the group, so that the group opens
+        // the test also connects the other links of the group, so that the middle stage has all its links
         let _last = greet(&addresses[1], back, None);
         let outgoing = [first, third].map(|listener| {
             let (mut stream, _) = listener.accept().unwrap();

@@ -59,7 +59,7 @@ pub(crate) struct StepData {
 }
 
 impl StepData {
-    /// Returns the number of these microbatches' targets that count towards the loss.
+    /// Returns the number of targets in these microbatches that count in the loss.
     pub(crate) fn own_targets(&self) -> u64 {
         self.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64
     }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use crate::client::connect;
 
 /// The treatment of a request by the proxy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Fate {
     /// Forwards the request, and returns its answer.
     Pass,
@@ -28,6 +28,8 @@ pub enum Fate {
     LoseAnswer,
     /// Forwards the request after this time, and returns its answer.
     Delay(Duration),
+    /// Forwards the request once the flag is set, and returns its answer.
+    Hold(Arc<AtomicBool>),
 }
 
 /// The attributes of a request that a rule can use.
@@ -130,9 +132,14 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
     let watch = parts.uri.query().is_some_and(|query| query.contains("watch=true"));
     let seen = Seen { method: parts.method.clone(), path: parts.uri.path().to_owned(), watch };
     let fate = (shared.rule.lock().unwrap())(&seen);
-    match fate {
-        Fate::Refuse(code) => return refusal(code),
-        Fate::Delay(time) => tokio::time::sleep(time).await,
+    match &fate {
+        Fate::Refuse(code) => return refusal(*code),
+        Fate::Delay(time) => tokio::time::sleep(*time).await,
+        Fate::Hold(is_released) => {
+            while !is_released.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
         Fate::Pass | Fate::LoseAnswer => {}
     }
     let Ok(body) = axum::body::to_bytes(body, 8 << 20).await else { return refusal(400) };
@@ -142,7 +149,7 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
     let request = http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
     // a client that closes its connection ends this handler, but not the task that sends the request
     let Ok(answer) = tokio::spawn(send(Arc::clone(&shared), seen, request)).await else { return refusal(500) };
-    if fate == Fate::LoseAnswer {
+    if matches!(fate, Fate::LoseAnswer) {
         return std::future::pending().await;
     }
     match answer {

@@ -225,7 +225,7 @@ fn met(case: AttemptCase) {
     for Ended { code, termination_message, .. } in &ended {
         assert!(
             code.is_some_and(|code| code != 0),
-            "{case:?}: the older group left with {code:?}: {termination_message}"
+            "{case:?}: a stage of the older group exited with {code:?}, expected an error: {termination_message}"
         );
     }
 }

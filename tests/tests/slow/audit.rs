@@ -286,7 +286,7 @@ fn forged_runs_are_refused_with_the_place() {
 }
 
 #[test]
-#[ignore = "a few minutes"]
+#[ignore = "takes a few minutes"]
 fn a_hundred_forged_runs_are_refused_with_the_place() {
     forgeries(100, 17);
 }

@@ -17,7 +17,8 @@ struct Collector {
 
 impl Collector {
     fn start(folder: &Path) -> Collector {
-        let tools = std::env::var("STAGECOACH_CLUSTER_TOOLS").expect("the folder of otelcol: see `make collector`");
+        let tools = std::env::var("STAGECOACH_CLUSTER_TOOLS")
+            .expect("STAGECOACH_CLUSTER_TOOLS is not set, expected the folder of otelcol: run `make collector`");
         // the port was free a moment ago; the collector can't report a port that it chooses itself
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = format!(

@@ -20,7 +20,8 @@ use crate::replay::text;
 /// Returns a job whose steps are so long that a signal arrives within a step. The grace period is `grace` seconds.
 fn slow(grace: u32, every_steps: u32) -> TestJob {
     let extra = format!(
-        "  checkpoint: {{everySteps: {every_steps}}}\n  template: {{spec: {{terminationGracePeriodSeconds: {grace}}}}}\n"
+        "  checkpoint: {{everySteps: {every_steps}}}\n  template: {{spec: {{terminationGracePeriodSeconds: \
+         {grace}}}}}\n"
     );
     TestJob { name: "kept".into(), steps: 6, global_batch_size: 4800, microbatches: 24, extra, ..TestJob::default() }
 }
@@ -32,7 +33,11 @@ fn metrics(workspace: &Path) -> Vec<Value> {
 
 /// Asserts that the trained steps are saved, and that the job resumes and has the results of an undisturbed run.
 fn goes_on(workspace: &Path, job: &TestJob) -> Outcome {
-    assert_eq!(saved(&workspace.join("kept")), metrics(workspace).len() as u64, "what is trained is saved");
+    assert_eq!(
+        saved(&workspace.join("kept")),
+        metrics(workspace).len() as u64,
+        "the newest checkpoint is not of the last step in the metrics"
+    );
     let outcome = Launched::start(workspace, job, &[]).finish(workspace);
     assert_eq!(outcome.hashes(), undisturbed(job));
     outcome
@@ -189,6 +194,10 @@ fn a_stage_that_is_asked_to_stop_while_it_starts_leaves_as_drained() {
             assert_eq!(ended.code, Some(143), "{moment}: {ended:?}");
             assert_eq!(ended.termination_message["kind"], "Drained", "{moment}: {ended:?}");
         }
-        assert_eq!(saved(&path.join("kept")), metrics(path).len() as u64, "what is trained is saved");
+        assert_eq!(
+            saved(&path.join("kept")),
+            metrics(path).len() as u64,
+            "the newest checkpoint is not of the last step in the metrics"
+        );
     });
 }

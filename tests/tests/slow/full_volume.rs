@@ -37,7 +37,7 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
         run.fill();
         let stages = run.stages();
         signal(stages[1], libc::SIGKILL);
-        until("its end", || is_gone(stages[1]).then_some(()));
+        until("the process to exit", || is_gone(stages[1]).then_some(()));
         run.wait("the group to train again", |printed| {
             let again = printed.split_once("starting stage 1 again").map(|(_, after)| after);
             again.is_some_and(|after| after.matches("\nstep ").count() > 5)
@@ -99,7 +99,7 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
         until("the group to train again", || again(printed()));
     });
     signal(child.id(), if trained.is_ok() { libc::SIGINT } else { libc::SIGKILL });
-    let status = until("its end", || child.try_wait().unwrap());
+    let status = until("the process to exit", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143), "{}", printed());
     let reported =
         "stages send over TCP to others on their host (0, 1, 2), since no shared memory could be made in /dev/shm";
@@ -129,8 +129,9 @@ fn a_stderr_that_takes_nothing_changes_no_exit_code() {
     list.args(["checkpoint", "list", "nowhere"]);
     for (mut command, code) in [(stage, 78), (run, 78), (list, 1)] {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full()).spawn().unwrap();
-        let ended =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| until("its end", || child.try_wait().unwrap())));
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            until("the process to exit", || child.try_wait().unwrap())
+        }));
         let _ = child.kill();
         let _ = child.wait();
         assert_eq!(ended.unwrap().code(), Some(code), "{command:?}");

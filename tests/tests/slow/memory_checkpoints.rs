@@ -48,7 +48,7 @@ fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
 fn kill(launched: &Launched, ranks: &[usize]) {
     let before = launched.stages();
     ranks.iter().for_each(|&rank| signal(before[rank], libc::SIGKILL));
-    let now = until("their replacements", || {
+    let now = until("the killed stages to be replaced", || {
         let now = launched.stages();
         (now.len() == before.len() && ranks.iter().all(|&rank| now[rank] != before[rank])).then_some(now)
     });

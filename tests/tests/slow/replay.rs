@@ -99,7 +99,7 @@ fn every_step_of_a_job_with_a_hard_life_replays_equal_over_any_stages() {
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "takes minutes"]
 fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
     let workspace = corpus::workspace();
     let named = |name: &str| TestJob { name: name.into(), ..job(40) };
@@ -255,7 +255,7 @@ fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let mut child = command.spawn().unwrap();
     until("the replay to train", || (steps() > 2).then_some(()));
     signal(child.id(), libc::SIGINT);
-    let status = until("the replay to leave", || child.try_wait().unwrap());
+    let status = until("the replay to exit", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143));
     assert!(!scratch.exists());
     // a killed replay leaves its folder, which the next replay removes

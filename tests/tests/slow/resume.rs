@@ -12,7 +12,8 @@ const DECAY: u64 = 60;
 
 /// Returns a job that saves every 4 steps.
 fn job() -> TestJob {
-    let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
+    let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, \
+                 terminationTimeoutSeconds: 2}\n";
     TestJob { name: "kept".into(), steps: 60, decay_steps: Some(DECAY), extra: extra.into(), ..TestJob::default() }
 }
 
@@ -58,7 +59,7 @@ fn killed_stages_resume_from_the_last_checkpoint() {
         wait_for_a_checkpoint(workspace.path());
         let stages = launched.stages();
         signal(stages[rank], libc::SIGKILL);
-        until("its end", || is_gone(stages[rank]).then_some(()));
+        until("the killed stage to exit", || is_gone(stages[rank]).then_some(()));
         // the lost group may still commit its save until the next group forms
         launched.wait_for_restart(workspace.path());
         let now = launched.wait_for_stages(3);

@@ -43,7 +43,8 @@ fn a_folder_without_metrics_is_named() {
 #[test]
 #[ignore = "needs a Python with tensorboard: make tensorboard"]
 fn tensorboard_reads_what_a_run_measured() {
-    let python = std::env::var("STAGECOACH_TENSORBOARD").expect("the Python with tensorboard: see `make tensorboard`");
+    let python = std::env::var("STAGECOACH_TENSORBOARD")
+        .expect("STAGECOACH_TENSORBOARD is not set, expected a Python with tensorboard: run `make tensorboard`");
     let workspace = corpus::workspace();
     let path = workspace.path();
     let (folder, events) = (path.join("job"), path.join("events"));

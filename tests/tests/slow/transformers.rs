@@ -19,8 +19,8 @@ fn text(command: &mut Command) -> String {
 }
 
 fn python(arguments: &[&str]) -> String {
-    let python =
-        std::env::var("STAGECOACH_TRANSFORMERS").expect("the Python with transformers: see `make transformers`");
+    let python = std::env::var("STAGECOACH_TRANSFORMERS")
+        .expect("STAGECOACH_TRANSFORMERS is not set, expected a Python with transformers: run `make transformers`");
     text(Command::new(python).arg(hugging_face().with_file_name("transformers_models.py")).args(arguments))
 }
 

@@ -309,10 +309,10 @@ fn a_plan_uses_what_was_measured_on_this_machine() {
         assert!(printed.contains(row), "{row} in {printed}");
     }
     assert!(plan(&[]).contains(NOTE), "kept for later plans");
-    assert!(!plan(&["--set", "training.threads=2"]).contains(NOTE), "of two threads nothing is known");
+    assert!(!plan(&["--set", "training.threads=2"]).contains(NOTE), "expected no measured times for two threads");
     let profiles: Vec<_> = std::fs::read_dir(workspace.join("cache/profiles")).unwrap().flatten().collect();
     std::fs::write(profiles[0].path(), "{").unwrap();
-    assert!(!plan(&[]).contains(NOTE), "a damaged profile is none");
+    assert!(!plan(&[]).contains(NOTE), "expected the plan to ignore a damaged profile");
 }
 
 #[test]

@@ -77,7 +77,11 @@ fn a_killed_stage_is_replaced_and_the_others_stay() {
         says(&outcome, &format!("starting stage {rank} again in 0.0s; the others wait for it"));
         says(&outcome, "training starts at step 0");
         says(&to_its_end(workspace.path()), "resuming after step");
-        assert_eq!(state(workspace.path())["attempt"]["number"], 2, "the attempt survived the kill, and not Ctrl-C");
+        assert_eq!(
+            state(workspace.path())["attempt"]["number"],
+            2,
+            "expected the same attempt after the kill, and attempt 2 after Ctrl-C"
+        );
     }
 }
 

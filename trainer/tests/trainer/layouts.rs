@@ -116,7 +116,10 @@ fn no_layout_changes_the_bits_of_blocks() {
                 let largest = theirs.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
                 let pairs = one.gradients[name].iter().zip(theirs);
                 let off = pairs.fold(0.0, |most: f32, (ours, theirs)| most.max((ours - theirs).abs()));
-                assert!(off <= bound * largest, "{gradient_blocks} blocks: {name} is {off} off, of at most {largest}");
+                assert!(
+                    off <= bound * largest,
+                    "{gradient_blocks} blocks: the gradient of {name} is {off} off; its largest value is {largest}"
+                );
             }
         }
     }

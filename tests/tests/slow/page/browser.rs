@@ -10,9 +10,10 @@ use super::{Serving, job, long_run, printed};
 
 /// A JavaScript expression that lists the elements that extend beyond the window. The value is `page` if only the page
 /// itself is wider than the window, and empty if the page fits.
-pub(super) const OVERFLOW: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth \
-    ? [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1) \
-        .map(e => e.tagName + '#' + e.id + '.' + e.className).join(' ') || 'page' : ''";
+pub(super) const OVERFLOW: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth ? \
+                                   [...document.querySelectorAll('body *')].filter(e => \
+                                   e.getBoundingClientRect().right > innerWidth + 1) .map(e => e.tagName + '#' + \
+                                   e.id + '.' + e.className).join(' ') || 'page' : ''";
 
 fn first_shown() -> &'static str {
     "Number(document.querySelector('#loss .chart').dataset.first)"
@@ -21,7 +22,8 @@ fn first_shown() -> &'static str {
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
-    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let program = std::env::var("STAGECOACH_CHROMIUM")
+        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let workspace = corpus::workspace();
     let job = TestJob { layers: 6, global_batch_size: 24, microbatches: 8, ..job() };
@@ -89,7 +91,11 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     picture(&mut browser, "page-dark.png", 1100, 1000);
     for width in [390, 320, 768] {
         browser.resize(width, 844, true);
-        browser.wait("a chart of this width", "document.querySelector('#loss .chart').width.baseVal.value === Math.max(280, document.querySelector('.plot').clientWidth)");
+        browser.wait(
+            "a chart of this width",
+            "document.querySelector('#loss .chart').width.baseVal.value === Math.max(280, \
+             document.querySelector('.plot').clientWidth)",
+        );
         assert_eq!(browser.value(OVERFLOW), "", "{width} pixels");
         if width == 390 {
             browser.prefer("light");
@@ -102,10 +108,12 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     assert!(requests.len() > 5 && requests.iter().all(|url| url.starts_with(&page.url())), "{requests:#?}");
 
     // the content security policy blocks inline scripts, other hosts and inline styles
-    let inline = "(s => { s.textContent = 'window.inline = 1'; document.body.append(s); return window.inline ?? 0; })(document.createElement('script'))";
+    let inline = "(s => { s.textContent = 'window.inline = 1'; document.body.append(s); return window.inline ?? 0; \
+                  })(document.createElement('script'))";
     assert_eq!(browser.value(inline), 0);
     assert_eq!(browser.value("fetch('http://127.0.0.2:1/').then(() => 'sent', error => error.name)"), "TypeError");
-    let style = "(d => { d.innerHTML = '<p style=\"color: rgb(1, 2, 3)\">x</p>'; document.body.append(d); return getComputedStyle(d.firstChild).color; })(document.createElement('div'))";
+    let style = "(d => { d.innerHTML = '<p style=\"color: rgb(1, 2, 3)\">x</p>'; document.body.append(d); return \
+                 getComputedStyle(d.firstChild).color; })(document.createElement('div'))";
     assert_ne!(browser.value(style), "rgb(1, 2, 3)");
     // the run ends, and the page reports that it has lost the connection
     launched.interrupt(workspace.path());
@@ -115,7 +123,8 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn fifty_thousand_steps_are_a_small_document_and_a_page_without_a_script() {
-    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let program = std::env::var("STAGECOACH_CHROMIUM")
+        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let workspace = tempfile::tempdir().unwrap();
     let folder = workspace.path().join("long");
     long_run(&folder, 50_000);

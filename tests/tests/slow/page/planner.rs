@@ -85,7 +85,8 @@ const STAGES: &str = "document.querySelectorAll('#plan meter').length";
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn the_planner_follows_the_keys_and_contacts_no_other_host() {
-    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let program = std::env::var("STAGECOACH_CHROMIUM")
+        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let (_serving, page, workspace) = serve();
     let mut browser = Browser::start(&program);
@@ -110,10 +111,13 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
         browser.press("ArrowDown");
     }
     assert_eq!(browser.value(schedule), json!("ZBVZeroBubble"));
-    browser.wait("the sentence", "document.querySelector('#plan .problem')?.innerText.endsWith('set it to 2.')");
+    browser.wait(
+        "the sentence about virtualStages",
+        "document.querySelector('#plan .problem')?.innerText.endsWith('set it to 2.')",
+    );
     browser.wait_for_focus("the chunks", &field("virtualStages"));
     browser.press("ArrowUp");
-    browser.wait("its plan", &format!("{STAGES} === 2"));
+    browser.wait("the plan with two chunks a stage", &format!("{STAGES} === 2"));
     browser.wait("the lines", "document.querySelector('#yaml').innerText.includes('schedule: {type: ZBVZeroBubble}')");
     let set =
         ["--stages", "2", "--set", "pipeline.schedule={type: ZBVZeroBubble}", "--set", "pipeline.virtualStages=2"];
@@ -121,7 +125,11 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
     let shown = "[...document.querySelectorAll('#plan dt')].find(e => e.innerText === 'bubble').nextSibling.innerText";
     assert_eq!(browser.value(shown), json!(expected));
     // the table of `Auto` is updated, with the current schedule marked
-    browser.wait("what Auto takes", "document.querySelector('#auto').ariaBusy === null && document.querySelector('#auto [aria-current]')?.innerText.startsWith('ZBVZeroBubble')");
+    browser.wait(
+        "what Auto takes",
+        "document.querySelector('#auto').ariaBusy === null && document.querySelector('#auto \
+         [aria-current]')?.innerText.startsWith('ZBVZeroBubble')",
+    );
     // a slow stage makes the step longer
     browser.wait_for_focus("the speed", &field("speed"));
     browser.value("document.activeElement.select()");
@@ -167,7 +175,8 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn planner_works_without_a_script_and_says_when_it_is_gone() {
-    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let program = std::env::var("STAGECOACH_CHROMIUM")
+        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let (serving, page, _workspace) = serve();
     let mut browser = Browser::start(&program);
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));

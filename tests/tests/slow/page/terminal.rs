@@ -13,7 +13,8 @@ pre { margin: 0; font: 13px/1.5 'DejaVu Sans Mono', monospace; white-space: pre-
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn commands_print_what_their_pictures_show() {
-    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let program = std::env::var("STAGECOACH_CHROMIUM")
+        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
     // the folder has the name that the documentation's commands use

@@ -41,7 +41,7 @@ fn answer((stream, session): (TcpStream, Session)) -> Vec<u8> {
 fn read_all(mut stream: impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     let closed = stream.read_to_end(&mut bytes).map_or_else(|e| e.kind() == ErrorKind::ConnectionReset, |_| true);
-    assert!(closed, "{bytes:?} came, and it was not closed");
+    assert!(closed, "the connection sent {bytes:?} and was not closed");
     bytes
 }
 

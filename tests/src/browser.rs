@@ -27,11 +27,13 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts the browser with an empty page.
+    /// Starts Chromium with an empty page.
     ///
     /// # Panics
-    /// If `program` is not Chromium.
-    pub fn start(program: &str) -> Browser {
+    /// If the variable `STAGECOACH_CHROMIUM` does not contain the path of Chromium.
+    pub fn start() -> Browser {
+        let program = std::env::var("STAGECOACH_CHROMIUM")
+            .expect("STAGECOACH_CHROMIUM is not set, expected the path of Chromium: run `make page`");
         let profile = tempfile::tempdir().unwrap();
         // the protocol uses the file descriptors 3 and 4
         let script = format!(

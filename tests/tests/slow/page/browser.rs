@@ -22,8 +22,6 @@ fn first_shown() -> &'static str {
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
-    let program = std::env::var("STAGECOACH_CHROMIUM")
-        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let workspace = corpus::workspace();
     let job = TestJob { layers: 6, global_batch_size: 24, microbatches: 8, ..job() };
@@ -33,7 +31,7 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
     signal(launched.stages()[1], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
 
-    let mut browser = Browser::start(&program);
+    let mut browser = Browser::start();
     browser.resize(1100, 900, false);
     browser.prefer("light");
     browser.open(&page.url());
@@ -123,13 +121,11 @@ fn a_browser_follows_a_run_zooms_by_keys_and_contacts_no_other_host() {
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn fifty_thousand_steps_are_a_small_document_and_a_page_without_a_script() {
-    let program = std::env::var("STAGECOACH_CHROMIUM")
-        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let workspace = tempfile::tempdir().unwrap();
     let folder = workspace.path().join("long");
     long_run(&folder, 50_000);
     let (_serving, page) = Serving::start(&folder, &workspace.path().join("address"));
-    let mut browser = Browser::start(&program);
+    let mut browser = Browser::start();
     browser.resize(1100, 900, false);
     browser.open(&page.url());
     browser.wait("the chart", "document.querySelector('#loss .chart') !== null");

@@ -85,11 +85,9 @@ const STAGES: &str = "document.querySelectorAll('#plan meter').length";
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn the_planner_follows_the_keys_and_contacts_no_other_host() {
-    let program = std::env::var("STAGECOACH_CHROMIUM")
-        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let (_serving, page, workspace) = serve();
-    let mut browser = Browser::start(&program);
+    let mut browser = Browser::start();
     browser.resize(1100, 900, false);
     browser.prefer("light");
     browser.open(&page.url());
@@ -175,10 +173,8 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn planner_works_without_a_script_and_says_when_it_is_gone() {
-    let program = std::env::var("STAGECOACH_CHROMIUM")
-        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let (serving, page, _workspace) = serve();
-    let mut browser = Browser::start(&program);
+    let mut browser = Browser::start();
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
     browser.open(&page.url());
     browser.wait_for_focus("the stages", &field("stages"));

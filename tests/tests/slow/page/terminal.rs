@@ -13,8 +13,6 @@ pre { margin: 0; font: 13px/1.5 'DejaVu Sans Mono', monospace; white-space: pre-
 #[test]
 #[ignore = "needs Chromium: make page"]
 fn commands_print_what_their_pictures_show() {
-    let program = std::env::var("STAGECOACH_CHROMIUM")
-        .expect("STAGECOACH_CHROMIUM is not set, expected the browser's path: run `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
     // the folder has the name that the documentation's commands use
@@ -34,7 +32,7 @@ fn commands_print_what_their_pictures_show() {
     let top = printed(folder.path(), "top");
     launched.finish(&workspace).hashes();
 
-    let mut browser = Browser::start(&program);
+    let mut browser = Browser::start();
     browser.resize(WIDTH, 400, false);
     let commands = [
         ("top", "top", "hamlet"),

@@ -73,7 +73,8 @@ REFUSALS:
       az://
 
 CHANGE:
-    A change is refused once training has begun, because the field determines the results.";
+    A change is refused once training has begun, because the field determines
+    the results.";
     assert_eq!(below_version(&explained("pipelinejob.spec.data.paths")), expected);
 }
 
@@ -95,7 +96,8 @@ DESCRIPTION:
     - Parse: The text becomes the token, as in texts that a chat template wrote.
 
 CHANGE:
-    A change is refused once training has begun, because the field determines the results.";
+    A change is refused once training has begun, because the field determines
+    the results.";
     assert_eq!(below_version(&explained("spec.data.specialTokens")), expected);
 }
 

@@ -279,7 +279,7 @@ mod tests {
             assert_eq!(folders.claim("old", false, |_| false), Ok(()));
             assert_eq!(waiting(&folders.apply("", &event)), ["young"]);
             let taken = folders.claim("young", false, |uid| uid == "old").unwrap_err();
-            assert!(taken.is_leaving && taken.message.starts_with("pods of the job old still leave"), "{taken:?}");
+            assert!(taken.is_leaving && taken.message.starts_with("pods of the job old still use"), "{taken:?}");
             assert_eq!(folders.claim("young", false, |_| false), Ok(()));
         }
     }

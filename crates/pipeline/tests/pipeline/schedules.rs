@@ -175,7 +175,7 @@ fn the_limit_on_activations_is_exact() {
         |limits: [usize; 4]| verify(&programs, &Limits { sends_in_flight: 2, max_in_flight: Some(limits.to_vec()) });
     assert!(limited([4, 3, 2, 1]).is_ok());
     let error = limited([4, 2, 2, 1]).unwrap_err().to_string();
-    assert!(error.contains("1F2 (rank 1, position") && error.contains("3 microbatches in flight"), "{error}");
+    assert!(error.contains("1F2 (rank 1, position") && error.contains("3 work items are in flight"), "{error}");
 }
 
 #[test]

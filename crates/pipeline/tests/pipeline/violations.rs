@@ -55,22 +55,22 @@ fn a_replica_exchanges_a_chunk_as_soon_as_it_can() {
 #[test]
 fn an_exchange_between_replicas_at_the_wrong_time_is_refused() {
     for (rank, old, new, error) in [
-        (0, "3REDUCE ", "", "0REDUCE (rank 0, position 8): it needs 3REDUCE earlier"),
-        (0, "0REDUCE ", "", "EXCHANGE (rank 0, position 9): it needs 0REDUCE earlier"),
-        (1, "2B0 2REDUCE", "2REDUCE 2B0", "2REDUCE (rank 1, position 5): it needs 2B0 earlier"),
-        (1, "2B0 2REDUCE", "2I0 2REDUCE 2W0", "2REDUCE (rank 1, position 6): it needs 2W0 earlier"),
-        (1, "1REDUCE EXCHANGE", "EXCHANGE 1REDUCE", "EXCHANGE (rank 1, position 9): it needs 1REDUCE earlier"),
+        (0, "3REDUCE ", "", "0REDUCE (rank 0, position 8): the action needs 3REDUCE earlier"),
+        (0, "0REDUCE ", "", "EXCHANGE (rank 0, position 9): the action needs 0REDUCE earlier"),
+        (1, "2B0 2REDUCE", "2REDUCE 2B0", "2REDUCE (rank 1, position 5): the action needs 2B0 earlier"),
+        (1, "2B0 2REDUCE", "2I0 2REDUCE 2W0", "2REDUCE (rank 1, position 6): the action needs 2W0 earlier"),
+        (1, "1REDUCE EXCHANGE", "EXCHANGE 1REDUCE", "EXCHANGE (rank 1, position 9): the action needs 1REDUCE earlier"),
         (1, "1REDUCE EXCHANGE", "1REDUCE 1REDUCE EXCHANGE", "1REDUCE (rank 1, position 10): its work is already done"),
-        (0, "3REDUCE 0B0 0REDUCE", "0B0 0REDUCE 3REDUCE", "0REDUCE (rank 0, position 8): it needs 3REDUCE earlier"),
-        (0, "UPDATE 0GATHER", "0GATHER UPDATE", "0GATHER (rank 0, position 11): it needs UPDATE earlier"),
-        (0, "0GATHER 3GATHER", "3GATHER 0GATHER", "3GATHER (rank 0, position 12): it needs 0GATHER earlier"),
-        (0, "0GATHER 3GATHER", "0GATHER", "SNAPSHOT (rank 0, position 13): it needs 3GATHER earlier"),
+        (0, "3REDUCE 0B0 0REDUCE", "0B0 0REDUCE 3REDUCE", "0REDUCE (rank 0, position 8): the action needs 3REDUCE earlier"),
+        (0, "UPDATE 0GATHER", "0GATHER UPDATE", "0GATHER (rank 0, position 11): the action needs UPDATE earlier"),
+        (0, "0GATHER 3GATHER", "3GATHER 0GATHER", "3GATHER (rank 0, position 12): the action needs 0GATHER earlier"),
+        (0, "0GATHER 3GATHER", "0GATHER", "SNAPSHOT (rank 0, position 13): the action needs 3GATHER earlier"),
         (0, "3GATHER", "3GATHER 3GATHER", "3GATHER (rank 0, position 14): its work is already done"),
         (0, "3GATHER", "1GATHER", "1GATHER (rank 0, position 13): that chunk is on rank 1: move the action there"),
         (0, "3GATHER", "4GATHER", "4GATHER (rank 0, position 13): there are 4 chunks"),
-        (0, "0GATHER 3GATHER SNAPSHOT", "0GATHER SNAPSHOT 3GATHER", "it needs 3GATHER earlier"),
+        (0, "0GATHER 3GATHER SNAPSHOT", "0GATHER SNAPSHOT 3GATHER", "the action needs 3GATHER earlier"),
         // a REDUCE needs the last gradient of its chunk
-        (0, "0B0 0REDUCE", "0REDUCE", "0REDUCE (rank 0, position 8): it needs 0B0 earlier"),
+        (0, "0B0 0REDUCE", "0REDUCE", "0REDUCE (rank 0, position 8): the action needs 0B0 earlier"),
     ] {
         let mut ranks = REPLICA.map(str::to_owned);
         assert!(ranks[rank].contains(old), "{old}");
@@ -81,14 +81,14 @@ fn an_exchange_between_replicas_at_the_wrong_time_is_refused() {
     let forward_behind =
         "3RECV_F0 0RECV_B0 3F0 3B0 3SEND_B0 3REDUCE 0B0 0REDUCE EXCHANGE UPDATE 0GATHER 3GATHER 0F0 SNAPSHOT";
     let printed = verify(&replica([forward_behind, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
-    assert!(printed.contains("it needs 0F0 earlier"), "{printed}");
+    assert!(printed.contains("the action needs 0F0 earlier"), "{printed}");
     let again = REPLICA[0].replace("3GATHER", "3GATHER 3F0");
     let printed = verify(&replica([&again, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
     assert!(printed.contains("3F0 (rank 0, position 14)"), "{printed}");
     // one rank can't run without replicas if the other ranks have them
     let without = REPLICA[1].replace("2REDUCE ", "").replace("1REDUCE ", "").replace("1GATHER 2GATHER ", "");
     let printed = verify(&replica([REPLICA[0], &without]), &Limits::default()).unwrap_err().to_string();
-    assert!(printed.contains("EXCHANGE (rank 1, position 8): it needs 1REDUCE earlier"), "{printed}");
+    assert!(printed.contains("EXCHANGE (rank 1, position 8): the action needs 1REDUCE earlier"), "{printed}");
 }
 
 #[test]
@@ -102,16 +102,16 @@ fn each_violation_names_the_action_and_the_remedy() {
         (0, "0F1", "0F0", "0F0 (rank 0, position 2): its work is already done by 0F0 at position 0"),
         (0, "0B1", "0B0", "0B0 (rank 0, position 7): its work is already done by 0B0 at position 6"),
         (0, "0B1", "0I1 0B1", "0B1 (rank 0, position 8): its work is already done by 0I1 at position 7"),
-        (0, "0RECV_B0 ", "", "0B0 (rank 0, position 5): it needs 0RECV_B0 earlier"),
-        (1, "1RECV_F1 1F0 1F1", "1F0 1F1", "1F1 (rank 1, position 2): it needs 1RECV_F1 earlier"),
-        (1, "1F1 1B0", "1B1 1F1 1B0", "1B1 (rank 1, position 3): it needs 1F1 earlier"),
-        (0, "0F1 0SEND_F1", "0SEND_F1 0F1", "0SEND_F1 (rank 0, position 2): it needs 0F1 earlier"),
-        (1, "1B0 1SEND_B0", "1SEND_B0 1B0", "1SEND_B0 (rank 1, position 4): it needs 1B0 earlier"),
-        (1, "1B1", "1I1", "REDUCE_TIED (rank 1, position 8): it needs 1W1 earlier"),
-        (0, "0B1", "", "REDUCE_TIED (rank 0, position 7): it needs 0B1 earlier"),
-        (0, "REDUCE_TIED ", "", "EXCHANGE (rank 0, position 8): it needs REDUCE_TIED earlier"),
-        (0, "EXCHANGE UPDATE", "UPDATE EXCHANGE", "UPDATE (rank 0, position 9): it needs EXCHANGE earlier"),
-        (0, "UPDATE SNAPSHOT", "SNAPSHOT UPDATE", "SNAPSHOT (rank 0, position 10): it needs UPDATE earlier"),
+        (0, "0RECV_B0 ", "", "0B0 (rank 0, position 5): the action needs 0RECV_B0 earlier"),
+        (1, "1RECV_F1 1F0 1F1", "1F0 1F1", "1F1 (rank 1, position 2): the action needs 1RECV_F1 earlier"),
+        (1, "1F1 1B0", "1B1 1F1 1B0", "1B1 (rank 1, position 3): the action needs 1F1 earlier"),
+        (0, "0F1 0SEND_F1", "0SEND_F1 0F1", "0SEND_F1 (rank 0, position 2): the action needs 0F1 earlier"),
+        (1, "1B0 1SEND_B0", "1SEND_B0 1B0", "1SEND_B0 (rank 1, position 4): the action needs 1B0 earlier"),
+        (1, "1B1", "1I1", "REDUCE_TIED (rank 1, position 8): the action needs 1W1 earlier"),
+        (0, "0B1", "", "REDUCE_TIED (rank 0, position 7): the action needs 0B1 earlier"),
+        (0, "REDUCE_TIED ", "", "EXCHANGE (rank 0, position 8): the action needs REDUCE_TIED earlier"),
+        (0, "EXCHANGE UPDATE", "UPDATE EXCHANGE", "UPDATE (rank 0, position 9): the action needs EXCHANGE earlier"),
+        (0, "UPDATE SNAPSHOT", "SNAPSHOT UPDATE", "SNAPSHOT (rank 0, position 10): the action needs UPDATE earlier"),
         (1, "1F0 1F1", "1F1 1F0", "1F1 (rank 1, position 2): the losses of chunk 1 are added in microbatch order"),
         (0, "0B0 0B1", "0B1 0B0", "0B1 (rank 0, position 6): the weight gradients of chunk 0 are added in"),
         (0, "SNAPSHOT", "REDUCE_TIED", "REDUCE_TIED (rank 0, position 11): its work is already done"),
@@ -130,7 +130,7 @@ fn each_violation_names_the_action_and_the_remedy() {
         assert!(error.contains(expected), "{old} -> {new}: {error}");
     }
     let late = refuse(0, "0B1 REDUCE_TIED EXCHANGE", "EXCHANGE 0B1", 2);
-    assert!(late.contains("EXCHANGE (rank 0, position 7): it needs REDUCE_TIED earlier"), "{late}");
+    assert!(late.contains("EXCHANGE (rank 0, position 7): the action needs REDUCE_TIED earlier"), "{late}");
     let late = refuse(
         0,
         "0SEND_F1 0RECV_B0 0RECV_B1 0B0 0B1 REDUCE_TIED EXCHANGE",
@@ -227,7 +227,7 @@ fn the_exchange_comes_after_every_gradient() {
     );
     assert!(fails("0F0 0I0 EXCHANGE UPDATE SNAPSHOT").contains("rank 0: 0W0 is missing"));
     assert!(
-        fails("0F0 0I0 0W0 REDUCE_TIED UPDATE SNAPSHOT").contains("UPDATE (rank 0, position 4): it needs EXCHANGE")
+        fails("0F0 0I0 0W0 REDUCE_TIED UPDATE SNAPSHOT").contains("UPDATE (rank 0, position 4): the action needs EXCHANGE")
     );
 }
 

@@ -127,7 +127,7 @@ fn unsupported_values_are_refused_with_their_field() {
         ),
         (
             json!({"rope_scaling": llama3(1.0, 4.0), "original_max_position_embeddings": 4096}),
-            "original_max_position_embeddings is 8192, and 4096 outside of it",
+            "original_max_position_embeddings is 8192 in this object and 4096 at the top level",
         ),
         (json!({"layer_types": ["full_attention", "sliding_attention"]}), "layer_types has \"sliding_attention\""),
         (json!({"layer_types": "full_attention"}), "layer_types is \"full_attention\", expected a list"),

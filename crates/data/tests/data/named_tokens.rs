@@ -112,5 +112,9 @@ fn tokens_that_a_tokenizer_lacks_are_refused_with_those_that_it_has() {
     bare["added_tokens"] = json!([]);
     volume.write("letters/tokenizer.json", bare.to_string().as_bytes());
     volume.config.named_tokens = named_tokens([None, Some("<no>"), None]);
-    assert!(volume.error_message().ends_with("name another token; it has no special tokens"), "{}", volume.error_message());
+    assert!(
+        volume.error_message().ends_with("name another token; it has no special tokens"),
+        "{}",
+        volume.error_message()
+    );
 }

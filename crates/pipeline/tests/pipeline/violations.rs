@@ -61,7 +61,12 @@ fn an_exchange_between_replicas_at_the_wrong_time_is_refused() {
         (1, "2B0 2REDUCE", "2I0 2REDUCE 2W0", "2REDUCE (rank 1, position 6): the action needs 2W0 earlier"),
         (1, "1REDUCE EXCHANGE", "EXCHANGE 1REDUCE", "EXCHANGE (rank 1, position 9): the action needs 1REDUCE earlier"),
         (1, "1REDUCE EXCHANGE", "1REDUCE 1REDUCE EXCHANGE", "1REDUCE (rank 1, position 10): its work is already done"),
-        (0, "3REDUCE 0B0 0REDUCE", "0B0 0REDUCE 3REDUCE", "0REDUCE (rank 0, position 8): the action needs 3REDUCE earlier"),
+        (
+            0,
+            "3REDUCE 0B0 0REDUCE",
+            "0B0 0REDUCE 3REDUCE",
+            "0REDUCE (rank 0, position 8): the action needs 3REDUCE earlier",
+        ),
         (0, "UPDATE 0GATHER", "0GATHER UPDATE", "0GATHER (rank 0, position 11): the action needs UPDATE earlier"),
         (0, "0GATHER 3GATHER", "3GATHER 0GATHER", "3GATHER (rank 0, position 12): the action needs 0GATHER earlier"),
         (0, "0GATHER 3GATHER", "0GATHER", "SNAPSHOT (rank 0, position 13): the action needs 3GATHER earlier"),
@@ -227,7 +232,8 @@ fn the_exchange_comes_after_every_gradient() {
     );
     assert!(fails("0F0 0I0 EXCHANGE UPDATE SNAPSHOT").contains("rank 0: 0W0 is missing"));
     assert!(
-        fails("0F0 0I0 0W0 REDUCE_TIED UPDATE SNAPSHOT").contains("UPDATE (rank 0, position 4): the action needs EXCHANGE")
+        fails("0F0 0I0 0W0 REDUCE_TIED UPDATE SNAPSHOT")
+            .contains("UPDATE (rank 0, position 4): the action needs EXCHANGE")
     );
 }
 

@@ -151,7 +151,7 @@ fn a_model_that_no_job_can_start_from_is_refused() {
     let outside = hugging_face().display().to_string();
     refused(path, &["--from", &outside], &["is not in a folder below the workspace", "copy it there"]);
     refused(path, &["--from", "hf://owner/name"], &["--from hf://owner/name is a URI, expected a folder below"]);
-    refused(path, &["--from", &path.join("no").display().to_string()], &["there is not a folder"]);
+    refused(path, &["--from", &path.join("no").display().to_string()], &["there is no folder"]);
     refused(path, &["--from", &path.join("corpus").display().to_string()], &["corpus/config.json: could not be read"]);
     let tokenizer = path.join("tiny/tokenizer.json");
     let text = std::fs::read_to_string(&tokenizer).unwrap();

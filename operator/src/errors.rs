@@ -12,7 +12,7 @@ use stagecoach_lifecycle::backoff_delay;
 use crate::context::Context;
 use crate::job::RawPipelineJob;
 
-/// The time limit of one reconcile. Every write may be repeated, so the operator can safely repeat an aborted
+/// The time limit of one reconcile. Every write is safe to repeat, so the operator can safely repeat an aborted
 /// reconcile.
 pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The retry delay after a conflict. The watch delivers the newer version within milliseconds.

@@ -75,7 +75,8 @@ pub(crate) fn measure(folder: &Path) -> Value {
     report
 }
 
-/// Measures the time from the tokenizer to the first step, with windows of the default size.
+/// Measures the time from the moment at which the tokenizer is ready to the end of the first step, with windows of the
+/// default size.
 fn first_step(hub: &Hub, folder: &Path) -> Value {
     let job = Streamed { name: "first", window_sequences: 4096, steps: 8 };
     let mut launched = job.start(hub, folder);
@@ -121,7 +122,7 @@ fn long_run(hub: &Hub, folder: &Path, corpus: u64) -> Value {
     });
     assert!(status.success(), "{status}");
     let metrics = job.metrics(folder);
-    // the first steps wait for the first windows
+    // leave out the first steps, which wait for the first windows
     let sum = |field: &str| metrics.iter().skip(10).filter_map(|record| record[field].as_f64()).sum::<f64>();
     let (waited, seconds) = (sum("dataWaitSeconds"), sum("seconds"));
     let read = steps * BATCH * LENGTH * 2;

@@ -120,7 +120,7 @@ pub struct Damage {
     pub step: u64,
     /// The file, relative to the job's folder.
     pub file: String,
-    /// The message. `Display` writes it after `file`, such as `is missing`.
+    /// The message, for example `is missing`. `Display` writes it after `file`.
     pub reason: String,
 }
 

@@ -28,7 +28,7 @@ impl FenceOwner {
         format!("{},{},{}", stagecoach_files::random_hex(), self.job, self.uid)
     }
 
-    /// Returns the owner in the name of a holder's folder, or `None` if the name has no owner.
+    /// Parses the owner from the name of a holder's folder. Returns `None` if the name contains no owner.
     pub(crate) fn of_holder(name: &str) -> Option<FenceOwner> {
         match name.split(',').collect::<Vec<_>>()[..] {
             [_, job, uid] => Some(FenceOwner::new(job, uid)),

@@ -74,7 +74,7 @@ pub struct CommitCopy {
     folder: PathBuf,
 }
 
-/// The marker of a complete part. The marker has the files of the part with their sizes, and is written after the
+/// The marker of a complete part. The marker lists the files of the part and their sizes. It is written after these
 /// files.
 #[derive(Serialize, Deserialize)]
 struct Marker {
@@ -88,7 +88,7 @@ impl CommitCopy {
         CommitCopy { repo: repo.clone(), commit: commit.to_owned(), folder }
     }
 
-    /// Returns the folder of the copy, in which files have their paths in the repository.
+    /// Returns the folder of the copy. A file has the same relative path in this folder as in the repository.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -251,7 +251,7 @@ impl CommitCopy {
     }
 }
 
-/// Returns the folder of a part within the repository. The root folder is empty.
+/// Returns the folder of a part within the repository. For the root folder, the result is an empty string.
 fn folder_of(part: RepoPart<'_>) -> &str {
     match part {
         RepoPart::Settings | RepoPart::Model => "",

@@ -50,7 +50,7 @@ impl HubRetry {
         HubRetry { retry: Retry::new(policy, waiter), refusals: 0, limited: 0 }
     }
 
-    /// Resets the counts of failures after received bytes.
+    /// Resets the counts of failures. The caller calls this function when it has received bytes.
     pub(crate) fn progressed(&mut self) {
         self.retry.progressed();
         (self.refusals, self.limited) = (0, 0);

@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(asked.decay_steps_at(9), 4);
         }
         assert!(zero(Constant, 0).is_ok());
-        // the error also occurs in the middle of the job, before the old last step
+        // the error also occurs if the job is extended before it has trained all its original steps
         let message = trained(2, 4, None).fix_decay(10, None, rate(Cosine, 0.0, 0)).unwrap_err();
         assert!(message.contains("of steps 5 to 10 would be 0"), "{message}");
         // the decay that the job specified earlier ends one step before the new last step

@@ -21,9 +21,9 @@ pub(crate) enum WorkloadAction {
     Create { number: u64, replaced: Option<Arc<Workload>> },
     /// Makes the job the owner of a Workload that another controller has created for the job.
     Adopt(Arc<Workload>),
-    /// Sets the counts of the demand.
+    /// Sets the Workload's pod counts to those of the demand.
     SetCounts(Arc<Workload>),
-    /// Sets the priority class of the demand.
+    /// Sets the Workload's priority class to that of the demand.
     SetPriority(Arc<Workload>),
     /// Deletes a Workload that the job does not need.
     Delete(Arc<Workload>),
@@ -50,7 +50,8 @@ pub(crate) struct QueueInputs {
     pub(crate) outcome: Option<(bool, String)>,
     /// Whether the job has no attempt, and none of its pods may still use resources.
     pub(crate) has_stopped: bool,
-    /// Whether pods beyond the grant of the queue may still use resources, such as the pods of an earlier mesh.
+    /// Whether more pods than the queue has admitted might still use resources. An example is the pods of an earlier
+    /// and larger mesh.
     pub(crate) exceeds_grant: bool,
     /// Whether Kueue has Workload slices turned off, so that the operator treats an elastic job like any other job.
     pub(crate) slices_are_off: bool,
@@ -58,7 +59,7 @@ pub(crate) struct QueueInputs {
     pub(crate) is_running: bool,
     /// The time of the newest checkpoint, in RFC 3339.
     pub(crate) last_checkpoint: Option<String>,
-    /// The time since which the job has trained without a checkpoint.
+    /// The start of the time for which the job has trained without saving a checkpoint.
     pub(crate) at_risk_since: UnixMillis,
     /// The current time.
     pub(crate) now: UnixMillis,
@@ -100,8 +101,8 @@ pub(crate) fn actions(
     }
 }
 
-/// Returns the writes for a job whose Workload `holder` is admitted, for the pods of the job's demand or for another
-/// number of pods.
+/// Returns the writes for a job whose Workload `holder` is admitted. The number of admitted pods may differ from the
+/// number that the job now demands.
 fn of_holder(
     demand: &Demand,
     holder: &Arc<Workload>,

@@ -74,8 +74,8 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
             // without the hash, the Workload matches no demand, even if the user restores the previous spec
             let obsolete = |stored: &mut Value| stored["metadata"]["annotations"][POD_SETS_ANNOTATION] = "".into();
             update(clients, workload, Part::Spec, obsolete).await?;
-            // evict by the status, and do not set `active` to false in the spec: Kueue would then delete the copy
-            // before the copy has saved
+            // evict by the status. If this function set `active` to false in the spec, Kueue would delete the job's
+            // copy in the worker cluster before the copy had saved a checkpoint.
             update(clients, workload, Part::Status, |stored| {
                 let message = "the job no longer asks for these pods";
                 set_condition(stored, condition_type::EVICTED, true, "Obsolete", message);

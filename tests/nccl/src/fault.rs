@@ -1,4 +1,4 @@
-//! The faults, which environment variables select, and random delays.
+//! Faults and random delays that this stand-in for NCCL injects. Environment variables select the faults.
 
 use std::fs::File;
 use std::sync::LazyLock;

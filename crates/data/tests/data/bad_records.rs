@@ -1,4 +1,5 @@
-//! Tests bad records, which a job refuses or leaves out, and text that JSON can spell but UTF-8 can't.
+//! Tests bad records, which a job refuses or leaves out, and lone surrogates, which a JSON string can contain as
+//! escapes, but which UTF-8 can't encode.
 
 use crate::common::*;
 use stagecoach_data::{DocumentName, FORMATS, OnBadRecord, document_indices, part_texts};

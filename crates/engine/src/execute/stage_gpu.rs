@@ -1,4 +1,5 @@
-//! The use of a stage's GPU apart from libtorch's computations: its clock, and concurrent copies of state to the host.
+//! Uses a stage's GPU directly, not through libtorch: reads its clock, and copies state to the host while libtorch
+//! computes.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};

@@ -17,7 +17,7 @@ pub struct StepVote {
     pub losses: Option<BlockLosses>,
     /// The squared gradient norm of each parameter whose whole gradient this rank has. With replicas, only the owner of
     /// a parameter has its whole gradient. An entry has the parameter's index in the sorted list of all names, and the
-    /// sum of the gradient's squares. For a tied weight, the rank with the head votes.
+    /// sum of the gradient's squares. The rank that has the head votes on the norm of a tied weight.
     pub squared_norms: Vec<(u32, f64)>,
     /// Whether this rank was asked to stop (SIGTERM) or has finished training.
     pub stop_requested: bool,

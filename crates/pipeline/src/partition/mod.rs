@@ -1,6 +1,6 @@
-//! Assigns layers to chunks. A partition is either the one of minimal time within the ranks' memory, or one that the
-//! user gives. The embedding is pinned to the first chunk, and the final norm and the head to the last chunk. A chunk
-//! may have no layers.
+//! Assigns layers to chunks. A partition is either given by the user or computed: of the partitions that fit into the
+//! ranks' memory, the one with the shortest time. The embedding is pinned to the first chunk, and the final norm and
+//! the head to the last chunk. A chunk may have no layers.
 
 mod balanced;
 mod costs;

@@ -91,8 +91,8 @@ impl FailureHandler {
         });
     }
 
-    /// Starts a thread that exits the process with the failure of the group if this stage does not return to the
-    /// rendezvous within `timeout`, because its main thread hangs.
+    /// Starts a watchdog thread. If the main thread hangs, so that this stage does not return to the rendezvous within
+    /// `timeout`, the watchdog ends the process with the failure of the group.
     fn exit_unless_unwound(&self, unwound: Receiver<()>, timeout: Duration, failure: GroupFailure) {
         let monitor = self.monitor.clone();
         let watch = move || {

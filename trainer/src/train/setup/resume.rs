@@ -37,8 +37,8 @@ pub(in crate::train) struct ResumePoint {
 }
 
 /// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the last group that this stage led.
-/// If there is a newer fence, another stage has replaced this one, and the call fails. With `after`, the call fails if
-/// another stage has acquired a fence after number `after`.
+/// If there is a newer fence, another stage has replaced this one, and the call fails. If `after` is given, the call
+/// also fails if there is a fence with a number greater than `after`.
 ///
 /// # Errors
 /// If a newer group is starting or has begun, or the volume fails.
@@ -52,11 +52,11 @@ pub(in crate::train) fn acquire_fence(
     Ok(Fence::acquire_for(volume, owner, after)?)
 }
 
-/// Refuses a folder of another job before this stage acquires its fence, which would end the other job's group. The
-/// check fails if the leader of another job's group answers, or if the newest checkpoint has another identity. The
-/// comparison skips the parts of the identity that depend on the corpus, because the corpus is not read yet. Returns
-/// the newest fence at the time of the check. If a stage then acquires exactly the next fence, no other group has begun
-/// in the folder since the check.
+/// Refuses a folder that belongs to another job. This check comes before the fence is acquired, because acquiring it
+/// would end the other job's group. The check fails if the leader of another job's group answers, or if the newest
+/// checkpoint has another identity. The comparison skips the parts of the identity that depend on the corpus, because
+/// the corpus is not read yet. Returns the newest fence at the time of the check. If a stage then acquires exactly the
+/// next fence, no other group has begun in the folder since the check.
 ///
 /// # Errors
 /// Returns `InvalidConfig` with the name of the other job or the fields that differ, or another error if the volume

@@ -27,8 +27,8 @@ pub(in crate::train) struct StepRecorder {
 
 impl StepRecorder {
     /// Opens the recorder under the fence, because a group that has lost its fence must not modify the files of a newer
-    /// group. `evaluation` is the evaluation after the last step, if the group that trained that step had no time to
-    /// evaluate.
+    /// group. `evaluation` is an evaluation that this group has made up for: that of the last step, if the group that
+    /// trained this step left before it could evaluate.
     ///
     /// # Errors
     /// If the metrics of earlier steps can't be read or kept. A full volume is not an error: the recorder keeps the

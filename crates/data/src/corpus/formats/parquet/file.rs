@@ -18,7 +18,7 @@ use crate::error::DataError;
 /// The number of bytes at the end of a file that one request reads. They hold the metadata of most files.
 const FOOTER_BYTES: u64 = 64 << 10;
 
-/// The number of bytes that the windows of all column chunks share.
+/// The memory budget, in bytes, for the windows of all column chunks together.
 const WINDOW_BYTES: u64 = 8 << 20;
 
 /// The smallest window of a column chunk in bytes.
@@ -39,7 +39,8 @@ struct State {
     other: ByteWindow,
     /// A window for each column chunk that the library is reading.
     chunks: Vec<ByteWindow>,
-    /// The error of the source that made a call of the library fail. The library reports only the text of the error.
+    /// The error of the source. Because of this error, a call of the library failed. The library reports only the text
+    /// of the error.
     failure: Option<io::Error>,
 }
 

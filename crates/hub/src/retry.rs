@@ -103,9 +103,10 @@ mod tests {
 
     fn retry(policy: RetryPolicy) -> (HubRetry, Log) {
         let log = Log::default();
-        let notices = log.clone();
+        let (notices, pauses) = (log.clone(), log.clone());
         let notice = Arc::new(move |text: &str| notices.lock().unwrap().push(text.to_owned()));
-        (HubRetry::new(policy, Waiter { pause: Arc::new(|_| ()), notice }), log)
+        let pause = Arc::new(move |wait: Duration| pauses.lock().unwrap().push(format!("{} s", wait.as_secs())));
+        (HubRetry::new(policy, Waiter { pause, notice }), log)
     }
 
     fn limited(seconds: u64) -> RequestFailure {
@@ -121,7 +122,7 @@ mod tests {
             (0..2).for_each(|_| retry.wait(unavailable()).unwrap());
         }
         assert!(matches!(retry.wait(unavailable()), Err(HubError::Unavailable { .. })));
-        assert_eq!(log.lock().unwrap().len(), 4 * 2);
+        assert_eq!(log.lock().unwrap().len(), 4 * 2 * 2);
         assert!(log.lock().unwrap()[0].ends_with(": attempt 2 of 3 in 1 s"));
     }
 

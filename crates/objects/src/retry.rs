@@ -41,19 +41,38 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn only_a_failure_that_may_pass_is_waited_for() {
-        let log = Arc::<Mutex<Vec<String>>>::default();
-        let notices = log.clone();
-        let notice = Arc::new(move |text: &str| notices.lock().unwrap().push(text.to_owned()));
-        let mut retry = Retry::new(OBJECT_RETRY_POLICY, Waiter { pause: Arc::new(|_| ()), notice });
-        assert!(wait_to_retry(&mut retry, ObjectError::ClockSkew { host: "s3".to_owned() }).is_err());
-        assert!(log.lock().unwrap().is_empty());
+    type Log = Arc<Mutex<Vec<String>>>;
 
-        let unavailable = || ObjectError::Unavailable { host: "s3".to_owned(), answer: "503 (SlowDown)".to_owned() };
-        wait_to_retry(&mut retry, unavailable()).unwrap();
-        assert_eq!(*log.lock().unwrap(), ["s3 answered 503 (SlowDown): trying again in 1 s"]);
+    fn retry() -> (Retry, Log) {
+        let log = Log::default();
+        let (notices, pauses) = (log.clone(), log.clone());
+        let notice = Arc::new(move |text: &str| notices.lock().unwrap().push(text.to_owned()));
+        let pause = Arc::new(move |wait: Duration| pauses.lock().unwrap().push(format!("{} s", wait.as_secs())));
+        (Retry::new(OBJECT_RETRY_POLICY, Waiter { pause, notice }), log)
+    }
+
+    fn unavailable() -> ObjectError {
+        ObjectError::Unavailable { host: "s3".to_owned(), answer: "503 (SlowDown)".to_owned() }
+    }
+
+    #[test]
+    fn the_count_of_failures_restarts_after_progress() {
+        let (mut retry, log) = retry();
+        for _ in 0..20 {
+            retry.progressed();
+            (0..5).for_each(|_| wait_to_retry(&mut retry, unavailable()).unwrap());
+        }
+        assert_eq!(log.lock().unwrap()[0], "s3 answered 503 (SlowDown): trying again in 1 s");
+        retry.progressed();
         let error = (0..100).find_map(|_| wait_to_retry(&mut retry, unavailable()).err()).unwrap();
         assert!(matches!(error, ObjectError::Unavailable { .. }));
+        assert!(retry.waited() <= Duration::from_secs(300) && retry.waited() > Duration::from_secs(250));
+    }
+
+    #[test]
+    fn what_no_wait_mends_is_returned_at_once() {
+        let (mut retry, log) = retry();
+        assert!(wait_to_retry(&mut retry, ObjectError::ClockSkew { host: "s3".to_owned() }).is_err());
+        assert!(log.lock().unwrap().is_empty());
     }
 }

@@ -62,7 +62,7 @@ pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
 }
 
-/// Whether this processor has AVX512. Fast bf16 matrix products and the emulation of AVX512 processors need it.
+/// Whether this processor has AVX512, which the emulation of AVX512 processors needs.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bw");

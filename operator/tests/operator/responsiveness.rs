@@ -1,12 +1,10 @@
 //! Tests that a pod that does not answer delays neither the recovery of its own job nor the recovery of other jobs.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use serde_json::json;
 use stagecoach_api::contract::{StagePhase, StageStatus};
 use stagecoach_api::job::CheckpointStatus;
 use stagecoach_cluster::{Fate, Proxy};
+use tokio::sync::watch;
 
 use crate::support::shared;
 
@@ -58,9 +56,8 @@ fn a_log_that_comes_late_holds_up_no_restart_and_is_in_the_status_all_the_same()
     let cluster = shared();
     cluster.create_namespace("logs");
     let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
-    let may_answer = Arc::new(AtomicBool::new(false));
-    let held = Arc::clone(&may_answer);
-    proxy.rule(move |seen| if seen.path.ends_with("/log") { Fate::Hold(Arc::clone(&held)) } else { Fate::Pass });
+    let (release, is_released) = watch::channel(false);
+    proxy.rule(move |seen| if seen.path.ends_with("/log") { Fate::Hold(is_released.clone()) } else { Fate::Pass });
     let _operator = cluster.operator(proxy.kubeconfig(), &[("STAGECOACH_NAMESPACES", "logs")]);
     cluster.create("logs/job", json!({}));
     cluster.wait_running("logs/job", 1);
@@ -69,7 +66,7 @@ fn a_log_that_comes_late_holds_up_no_restart_and_is_in_the_status_all_the_same()
     let job = cluster.wait("logs/job", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert!(job["status"]["lastFailure"]["logTail"].is_null(), "the failure is recorded before its log is read");
     // the pod is kept until its log has been read
-    may_answer.store(true, Ordering::Relaxed);
+    release.send(true).unwrap();
     let job = cluster.wait("logs/job", "read", |job| job["status"]["lastFailure"]["logTail"].is_string());
     assert_eq!(job["status"]["lastFailure"]["logTail"], "the last words\n");
     assert_eq!(job["status"]["attempt"]["number"], 2);

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use http::{Method, StatusCode};
 use serde_json::json;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 
 use crate::client::connect;
 
@@ -28,8 +29,8 @@ pub enum Fate {
     LoseAnswer,
     /// Forwards the request after this time, and returns its answer.
     Delay(Duration),
-    /// Forwards the request once the flag is set, and returns its answer.
-    Hold(Arc<AtomicBool>),
+    /// Forwards the request once the value is true or its sender is dropped, and returns its answer.
+    Hold(watch::Receiver<bool>),
 }
 
 /// The attributes of a request that a rule can use.
@@ -135,11 +136,7 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
     match &fate {
         Fate::Refuse(code) => return refusal(*code),
         Fate::Delay(time) => tokio::time::sleep(*time).await,
-        Fate::Hold(is_released) => {
-            while !is_released.load(Ordering::Relaxed) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
+        Fate::Hold(is_released) => drop(is_released.clone().wait_for(|is_released| *is_released).await),
         Fate::Pass | Fate::LoseAnswer => {}
     }
     let Ok(body) = axum::body::to_bytes(body, 8 << 20).await else { return refusal(400) };

@@ -279,7 +279,7 @@ nvrtc: tools ## downloads NVIDIA's compiler for GPU kernels into a cache folder,
 
 # The sources of the crates that this machine needs.
 crates: tools
-	@cargo fetch --quiet --locked --target $$(rustc -vV | sed -n 's/^host: //p')
+	@cargo fetch --quiet --target $$(rustc -vV | sed -n 's/^host: //p')
 
 # These downloads wait for different servers, so they run in parallel.
 downloads: tools

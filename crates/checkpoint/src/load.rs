@@ -73,9 +73,10 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
     Ok(listing)
 }
 
-/// Opens the newest checkpoint that is intact at `level` and is not in `known_damage`, the damage that stages found
-/// while they read. This function does not change the volume. The caller sets a damaged checkpoint aside only after it
-/// has loaded another one. If no checkpoint can be loaded, the next start thus reports `NoneIntact` again.
+/// Opens the newest checkpoint that is intact at `level` and is not in `known_damage`, the list of the damage that
+/// stages found while they read tensors. This function does not change the volume. The caller passes the damage to
+/// [`crate::quarantine`] only after it has loaded an older checkpoint. If no checkpoint can be loaded, all of them thus
+/// stay, and the next start also gets `NoneIntact`.
 ///
 /// # Errors
 /// Returns [`CheckpointError::NoneIntact`] if there are checkpoints but none can be used. Returns

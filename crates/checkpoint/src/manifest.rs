@@ -1,7 +1,7 @@
 //! Reads and writes `manifest.json`, which lists the contents of a committed checkpoint and their hashes.
 //!
-//! The file begins with the BLAKE3 digest of all bytes after the digest, so that a flipped bit in a step or an identity
-//! is detected like a flipped bit in a weight. Every format version begins this way.
+//! The file begins with the BLAKE3 digest of all bytes that follow the digest, so that a flipped bit in the manifest
+//! itself is also detected. Every format version begins this way.
 
 use std::collections::BTreeSet;
 
@@ -43,9 +43,9 @@ pub struct Manifest {
     pub format_version: u32,
     /// The number of completed steps.
     pub step: u64,
-    /// The number of the fence under which the checkpoint was written.
+    /// The number of the [`crate::Fence`] under which the checkpoint was written.
     pub fence: u64,
-    /// The name of the fence's holder.
+    /// The random name of the group that held the fence.
     pub holder: String,
     /// Metadata from the trainer.
     #[serde(flatten)]

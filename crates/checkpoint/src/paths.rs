@@ -1,4 +1,5 @@
-//! Defines the names of all files and folders on the volume.
+//! Defines the names of all files and folders on the volume. A group is the set of processes of one attempt to run the
+//! job. The newest group holds the fence, the right to change checkpoints ([`crate::Fence`]).
 //!
 //! ```text
 //! fences/0007/<holder>/step-00000100/    unfinished work of the current group
@@ -12,7 +13,7 @@
 pub const CHECKPOINTS_DIR: &str = "checkpoints";
 /// The folder of damaged checkpoints.
 pub const DAMAGED_DIR: &str = "damaged";
-/// The folder of fences, held and fenced off.
+/// The folder of all fences: the held one, and the older ones that newer groups have fenced off.
 pub const FENCES_DIR: &str = "fences";
 /// The file that describes a checkpoint.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -21,7 +22,7 @@ pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 /// The file of weights in a model directory without shards.
 pub(crate) const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
 /// PEFT's configuration file of an adapter. The weights in a directory with this file are changes to the weights of a
-/// model.
+/// base model.
 pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
 /// PEFT's file of an adapter's weights.
 pub(crate) const ADAPTER_WEIGHTS_FILE: &str = "adapter_model.safetensors";
@@ -77,7 +78,8 @@ pub(crate) fn fence_path(number: u64) -> String {
     format!("{FENCES_DIR}/{number:04}")
 }
 
-/// Returns the path of a fenced-off fence. The caller increments `again` until the name is unused.
+/// Returns the path to which a newer group renames an older fence. The caller increments `again` until the name is
+/// unused.
 pub(crate) fn fenced_path(number: u64, again: u32) -> String {
     match again {
         0 => format!("{FENCES_DIR}/{number:04}.fenced"),
@@ -96,7 +98,7 @@ pub(crate) fn is_retired(name: &str) -> bool {
     name.ends_with(RETIRED)
 }
 
-/// Returns the path in `checkpoints/` to which a holder renames a folder as a probe of the volume.
+/// Returns the path in `checkpoints/` to which a holder renames a folder to test whether the volume can rename folders.
 pub(crate) fn probe_path(holder: &str) -> String {
     format!("{CHECKPOINTS_DIR}/{PROBE}{holder}")
 }

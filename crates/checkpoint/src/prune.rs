@@ -14,8 +14,7 @@ pub struct RetentionPolicy {
     /// The number of newest checkpoints to keep. The newest checkpoint is always kept.
     pub keep_last: usize,
     /// The interval, in steps, of further checkpoints to keep. 0 disables the rule. For every multiple of the interval,
-    /// the policy keeps the first checkpoint at or after the multiple, because a deferred save takes place after the
-    /// multiple.
+    /// the policy keeps the first checkpoint at or after the multiple, because a save can be deferred to a later step.
     pub keep_every: u64,
     /// The step of the best checkpoint, which the policy also keeps.
     pub best: Option<u64>,

@@ -10,8 +10,9 @@ use crate::paths::{self, CHECKPOINTS_DIR, REASON_FILE};
 use crate::safetensors::write_file;
 use crate::volume::{Volume, io_error_on, rename_idempotent, sync_dir};
 
-/// Moves each damaged checkpoint to `damaged/` through the fence's folder, so that a fenced-off group can't move a
-/// newer group's checkpoint.
+/// Moves each damaged checkpoint into the fence's folder, and from there to `damaged/`. The first move fails if the
+/// group has lost the fence, so that a fenced-off group can't move a newer group's checkpoint. Returns a warning for
+/// each damage.
 ///
 /// # Errors
 /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.

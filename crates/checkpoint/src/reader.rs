@@ -11,8 +11,8 @@ use crate::volume::{FileReader, Volume, io_error_on, read_file};
 /// The number of bytes per read while a file is hashed.
 const READ_CHUNK_BYTES: usize = 1 << 20;
 
-/// An open checkpoint, or a part of one. The reader holds its files open, so that they stay readable if the checkpoint
-/// is pruned.
+/// An open checkpoint, or only some of its files. The reader holds the files open, so that they stay readable if the
+/// checkpoint is pruned.
 pub struct CheckpointReader {
     manifest: Manifest,
     folder: String,

@@ -1,4 +1,4 @@
-//! Draws a chart as SVG without style. The page provides the style. The module is pure.
+//! Draws a chart as SVG. The page's style sheet sets the colours and line widths. The module is pure.
 
 use std::fmt::Write;
 
@@ -16,8 +16,8 @@ const MARGIN: f64 = 14.0;
 /// The width that each label of the steps' axis needs, in pixels.
 const LABEL: f64 = 64.0;
 
-/// A chart of values by step. The chart has a line through the means of the columns, a band from the lowest to the
-/// highest value of each column, and single points.
+/// A chart of values by step. Each [`Column`] summarises consecutive steps. The chart has a line through the means of
+/// the columns, a band from the lowest to the highest value of each column, and single points.
 pub(super) struct Chart<'a> {
     /// The description of the chart, for screen readers.
     pub(super) description: &'a str,
@@ -35,7 +35,7 @@ pub(super) struct Chart<'a> {
     pub(super) reference: Option<f64>,
     /// Whether the axis of the values begins at 0.
     pub(super) from_zero: bool,
-    /// The name of each zoom, and the query of the view after the zoom. The page's script reads the queries from
+    /// The name of each zoom, and the URL query of the page after the zoom. The page's script reads the queries from
     /// `data-` attributes.
     pub(super) zooms: &'a [(&'static str, String)],
 }
@@ -82,8 +82,8 @@ impl Chart<'_> {
     }
 }
 
-/// Returns the CSS class of the line with this index in [`Chart::others`]. There are five classes, which the style
-/// sheet distinguishes.
+/// Returns the CSS class of the line with this index in [`Chart::others`]. The style sheet has five such classes, so
+/// the classes repeat after five lines.
 pub(super) fn other_class(index: usize) -> String {
     format!("other-{}", index % 5)
 }

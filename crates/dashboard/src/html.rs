@@ -1,6 +1,6 @@
-//! Draws the page and its fragments. A script replaces the fragments while the job runs. The module is pure. `maud`
-//! escapes all data from files as text. Only the timeline is inserted as markup: the crate `pipeline` draws the
-//! timeline and escapes the texts in it.
+//! Draws the page and its fragments. A script in the browser replaces the fragments while the job runs. The module is
+//! pure. `maud` escapes all data from files as text. Only the timeline is inserted as markup: the crate `pipeline`
+//! draws the timeline and escapes the texts in it.
 
 mod parts;
 
@@ -28,7 +28,7 @@ const FRAGMENTS: [(&str, Fragment); 9] = [
     ("recoveries", parts::recoveries),
 ];
 
-/// Returns all fragments by their ids.
+/// Returns the id and the HTML of each fragment.
 pub(super) fn fragments(model: &PageModel, view: &View) -> impl Iterator<Item = (&'static str, String)> {
     FRAGMENTS.into_iter().map(|(id, fragment)| (id, text(fragment(model, view))))
 }
@@ -107,8 +107,8 @@ pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
     text(document)
 }
 
-/// Returns the HTML of a part of a page. The part may contain names and messages from outside, and so [`visible`]
-/// replaces invisible characters.
+/// Returns the HTML of a part of a page. The part may contain names and messages from outside the program, so
+/// [`visible`] replaces invisible characters.
 pub(super) fn text(part: Markup) -> String {
     let html = part.into_string();
     match visible(&html) {
@@ -123,8 +123,8 @@ pub(super) fn figure(name: &str, value: &str, note: &str) -> Markup {
     html! { div { dt { (name) } dd { (value) } @if !note.is_empty() { dd.note { (note) } } } }
 }
 
-/// Returns a bar of the bytes that a stage holds. The full bar stands for the memory limit, or for the bytes of the
-/// largest stage if there is no limit.
+/// Returns a bar that shows the memory of a stage, in bytes. The full bar stands for the memory limit, or for the bytes
+/// of the largest stage if there is no limit.
 pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: u64) -> Markup {
     let full = limit.unwrap_or(largest).max(1);
     html! {

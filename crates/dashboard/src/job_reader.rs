@@ -30,7 +30,7 @@ const MAX_CHECKPOINTS: usize = 10;
 pub enum StatusSource {
     /// The launcher's records in the folder.
     Folder,
-    /// The telemetry of stage 0, which serves the page from its own process, and the job.
+    /// Stage 0, which serves the page from its own process: its telemetry, and the job.
     Stage(StageTelemetry, Box<PipelineJob>),
 }
 

@@ -9,9 +9,9 @@ use stagecoach_telemetry::{DataWait, TimelineRecord};
 
 use super::series::Series;
 
-/// The largest number of timelines that are stored, the newest ones. The page computes its advice from these timelines.
+/// The number of newest timelines that are stored. The page computes its advice from these timelines.
 const MAX_TIMELINES: usize = 10;
-/// The largest number of sources with a stored curve. A valid job has at most this number of sources.
+/// The largest number of data sources with a stored curve. A valid job has at most this number of sources.
 const MAX_SOURCES: usize = 32;
 /// The largest number of held-out sets with a stored curve.
 const MAX_SETS: usize = 16;
@@ -42,11 +42,11 @@ pub(super) struct StepLine {
     pub(super) seconds: f64,
     /// Wall seconds that stage 0 waited for the step's data.
     pub(super) data_wait_seconds: Option<f64>,
-    /// The bubble by stage, 0 to 1.
+    /// The pipeline bubble of each stage, as a share of the step from 0 to 1.
     pub(super) bubble: Vec<f64>,
-    /// The peak bytes by stage.
+    /// The peak memory of each stage, in bytes.
     pub(super) peak_bytes: Vec<u64>,
-    /// Whether the update was skipped.
+    /// Whether the optimizer skipped the update of this step.
     pub(super) skipped: bool,
     timeline: Option<Box<RawValue>>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Metrics {
     pub(super) speed: Series,
     /// The last step.
     pub(super) last: Option<StepLine>,
-    /// The last step that was evaluated, and its held-out loss.
+    /// The last step after which the held-out loss was computed, and this loss.
     pub(super) last_held_out: Option<(u64, f64)>,
     /// The number of steps whose update was skipped.
     pub(super) skipped: u64,

@@ -10,7 +10,7 @@ use super::metrics::Metrics;
 
 /// The largest number of bytes per read.
 const READ_BYTES: usize = 1 << 20;
-/// The longest line that can be a step's record.
+/// The length of the longest line that is parsed, in bytes. A longer line is dropped.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
 /// The metrics of a run, and the position up to which the file was read. The run may still append to the file.

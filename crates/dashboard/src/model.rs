@@ -16,7 +16,7 @@ pub(super) struct PageModel {
     pub(super) now: UnixMillis,
     /// The job's status, in a sentence or two.
     pub(super) status_text: String,
-    /// A sentence for each file that could not be read.
+    /// A sentence for each problem, such as a file that could not be read.
     pub(super) problems: Vec<String>,
     /// The number of the job's steps; `None` if the job's length is in epochs.
     pub(super) steps: Option<u64>,

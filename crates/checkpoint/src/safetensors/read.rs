@@ -1,5 +1,5 @@
-//! Reads the header of a safetensors file without its tensors, and defines tensors whose bytes are read only when they
-//! are written. A copy of a model thus needs memory for one tensor at a time.
+//! Reads the header of a safetensors file without its tensors, and defines lazy tensors. The bytes of a lazy tensor are
+//! loaded when the tensor is written to another file. A copy of a model thus needs memory for one tensor at a time.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -18,7 +18,8 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// The length of the prefix in bytes. The prefix holds the header's length as a u64.
 const LENGTH_PREFIX_BYTES: u64 = 8;
 
-/// Returns the name and type of each tensor of a file, and the offset of its first byte from the start of the file.
+/// Returns the name and type of each tensor of a file, and the offset of the tensor's first byte from the start of the
+/// file.
 pub(crate) fn read_header(file: &File, path: &Path) -> Result<Vec<(String, TensorInfo, u64)>, CheckpointError> {
     let wrong = |problem: String| CheckpointError::Content { path: path.to_owned(), problem };
     let read = |offset: u64, buffer: &mut [u8]| FileReader::read_at(file, offset, buffer).map_err(io("read", path));

@@ -14,7 +14,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use super::FileWriter;
 use super::write_queue::{Sink, WriteQueue};
 
-/// Writes whole buffers with `O_DIRECT` if the file system supports it. Writes the last, shorter buffer without it.
+/// Writes whole buffers with `O_DIRECT` if the file system supports it. Writes the last, shorter buffer without
+/// `O_DIRECT`.
 pub(super) struct DirectWriter {
     queue: WriteQueue<DirectFile>,
 }
@@ -63,7 +64,7 @@ impl Descriptor for File {
 
 impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
     fn write_at(&self, mut bytes: &[u8], mut offset: u64, is_whole: bool) -> io::Result<()> {
-        // if the file system does not support direct writes, either this call or the write fails
+        // if the file system does not support direct writes, either `set_direct` or the write fails
         let mut direct = self.file.set_direct(is_whole).is_ok() && is_whole;
         while !bytes.is_empty() {
             match self.file.write_at(bytes, offset) {

@@ -1,6 +1,5 @@
-//! Defines the operations that checkpoints need on the shared folder. Each operation is atomic with respect to
-//! failures and crashes, so that a test can fail or crash at every operation. Paths are relative to the job's folder,
-//! with `/` between names.
+//! Defines the operations that checkpoints need on the shared folder of a job. The operations are small, so that a test
+//! can inject a failure or a crash at each of them. Paths are relative to the job's folder, with `/` between names.
 
 mod direct_io;
 mod file_system;

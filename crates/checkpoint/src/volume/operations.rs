@@ -32,8 +32,7 @@ pub(crate) fn remove_tree(volume: &dyn Volume, path: &str) -> io::Result<()> {
     ignore_not_found(volume.remove_dir(path))
 }
 
-/// Creates a folder that no other process creates. Treats `AlreadyExists` as success, because NFS may have repeated the
-/// call.
+/// Creates a folder. Treats `AlreadyExists` as success, because NFS may have repeated a successful call.
 pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result<()> {
     match volume.make_dir(path) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),

@@ -1,6 +1,6 @@
-//! Injects faults into every call that the coordinator or another stage makes on the volume. The faults are crashes
-//! before, during and after the call, with and without power loss; a single failure; and a success that the volume
-//! reports as an error.
+//! Injects faults into every call that the coordinator (stage 0) or another stage makes on the volume. The faults are
+//! crashes before, during and after the call, with and without power loss; a single failure; and a success that the
+//! volume reports as an error.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Tests export and import of models: the output has the same bytes, an incomplete output never has the final name, and
-//! every byte is verified before its use.
+//! Tests export and import of models: the output has the same weights as the input, an incomplete output never has the
+//! final name, and every byte is verified before its use.
 
 use std::sync::Arc;
 

@@ -51,8 +51,9 @@ fn exactly_one_racing_thread_holds_the_fence_on_a_file_system() {
     assert_eq!(holding, 1, "{fences:?}");
 }
 
-/// Suspends a group after its choice of a number and before the claim. During the suspension, `older` claims that
-/// number and the next one. The group then claims its number too late, and crashes `calls` calls after the claim.
+/// Suspends a group in [`Fence::acquire`], after it has chosen number 1 and before it claims that number. During the
+/// suspension, `older` claims the numbers 1 and 2. The group then claims number 1 too late, and crashes `calls` calls
+/// after the claim.
 fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, calls: usize) {
     let dying = Arc::new(FaultyVolume::failing(Arc::new(volume.clone()), CLAIM + calls, VolumeFault::CrashBefore));
     let late = FaultyVolume::interrupted(dying, CLAIM, older);

@@ -12,7 +12,7 @@ const BEFORE: u64 = 3;
 const UNTIL: u64 = 6;
 
 /// Returns a volume after three saved steps. The newest checkpoint is damaged, so that an older group may be suspended
-/// while it sets the checkpoint aside.
+/// while it moves the checkpoint to `damaged/`.
 fn prepared() -> MemoryVolume {
     let volume = MemoryVolume::new();
     TestGroup::new(&volume).run(BEFORE).unwrap();

@@ -169,8 +169,8 @@ impl Choice {
         Machines::new(&speeds, bandwidth).map_err(|error| error.to_string())
     }
 
-    /// Returns the lines of a job file that change the job of `own` into this choice; `None` if the choice changes
-    /// nothing. The lines leave out the machines, because a job has no field for them.
+    /// Returns the lines of a job file that change the job from `own` to this choice; `None` if the choice changes
+    /// nothing. The lines do not contain the machines, because a job has no field for them.
     pub(super) fn yaml(&self, own: &Choice) -> Option<String> {
         let line =
             |differs: bool, name: &str, value: &dyn std::fmt::Display| differs.then(|| format!("{name}: {value}"));

@@ -43,8 +43,8 @@ pub(super) fn plan(planner: &Planner, query: &PlannerQuery) -> String {
     text(planned(planner, &planner.model(query)))
 }
 
-/// Returns the part of the page that shows the choice of `Auto`. The page's script requests this part only after a
-/// pause in the user's changes.
+/// Returns the part of the page that shows the choice of the schedule `Auto`, which selects the fastest schedule. The
+/// page's script requests this part only after a pause in the user's changes.
 pub(super) fn auto(planner: &Planner, query: &PlannerQuery) -> String {
     text(chosen_by_auto(planner, query))
 }
@@ -143,7 +143,7 @@ fn figures(planner: &Planner, Planned { choice, layout }: &Planned) -> Markup {
     }
 }
 
-/// Describes the difference in length between a step and the step of the unchanged job.
+/// Describes the difference in duration between a step and the step of the unchanged job.
 fn difference(step: &SimulatedStep, own: &SimulatedStep) -> String {
     let percent = 100.0 * (step.seconds / own.seconds - 1.0);
     match format!("{:.1}", percent.abs()).as_str() {

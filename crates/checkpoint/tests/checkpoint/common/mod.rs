@@ -79,7 +79,7 @@ impl Mount {
     }
 }
 
-/// A group of one attempt. Each stage has a separate handle on the volume.
+/// The stages of one attempt. Each stage has a separate handle on the volume.
 pub struct TestGroup {
     pub volumes: [Arc<dyn Volume>; STAGES],
     /// Whether the group continues after failed saves and prunes.
@@ -131,8 +131,8 @@ impl TestGroup {
         Ok(state)
     }
 
-    /// Loads the newest intact checkpoint. Each stage reads its tensors. After all stages have loaded, the group sets
-    /// the damaged checkpoints aside.
+    /// Loads the newest intact checkpoint. Each stage reads its tensors. After all stages have loaded, the group moves
+    /// the damaged checkpoints to `damaged/`.
     pub fn resume(&mut self, fence: &Fence) -> Result<TrainerState, CheckpointError> {
         let mut known = Vec::new();
         loop {

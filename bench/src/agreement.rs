@@ -1,6 +1,6 @@
-//! Measures the control plane of a large job. All stages are threads of this process, and use one coordinator as the
-//! stages of a job use the coordinator of stage 0. The measurement is the cost of every step besides computation: stage
-//! 0 collects the votes, decides, and sends the verdict.
+//! Measures the control plane of a large job: after every step, a coordinator collects a vote from each stage, decides,
+//! and sends the verdict to all stages. In a real job, the coordinator runs on stage 0. Here all stages are threads of
+//! this process that compute nothing, and they use one coordinator.
 
 use std::net::TcpListener;
 use std::sync::Barrier;
@@ -21,19 +21,19 @@ use crate::stats::{line, median, percentile, worst};
 /// whose gradients are summed in a fixed order.
 const STAGES: usize = 8;
 const REPLICAS: [usize; 3] = [8, 32, 128];
-/// The number of parameters of a stage: eight layers of Llama. One replica, the parameter's owner, reports the norm of
-/// each parameter.
+/// The number of parameter tensors of a stage with eight Llama layers. Each tensor belongs to one replica, and only
+/// this replica reports the tensor's norm.
 const PARAMETERS: usize = 72;
 const WARM_UP: usize = 5;
 const TIMED_STEPS: usize = 60;
-/// Stack size of a member's thread, which computes nothing.
+/// The stack size of a member's thread, in bytes. The thread computes nothing.
 const STACK_BYTES: usize = 1 << 20;
 
-/// The measurements for one number of members.
+/// The measurements for one number of members. A member is a stage of a replica that has joined the coordinator.
 struct Agreements {
     join_seconds: f64,
-    /// The seconds of each timed step from the last vote (`from_last`) or from the first vote (`from_first`) to the
-    /// last verdict.
+    /// The seconds until the last verdict, for each timed step: `from_last` counts from the last vote of the step, and
+    /// `from_first` from the first vote.
     from_last: Vec<f64>,
     from_first: Vec<f64>,
     /// The processor seconds per step, summed over all threads.
@@ -153,8 +153,8 @@ fn agree(members: usize) -> Agreements {
     }
 }
 
-/// Returns a stage's vote on a step: the norms of its parameters and, from the stage with the head, the loss of its
-/// replica's block.
+/// Returns a stage's vote on a step: the norms of its parameters and, if this is the last stage of its replica, the
+/// loss of the replica's gradient block.
 fn vote(rank: usize, members: usize, step: u64) -> StepVote {
     let (replica, stage, replicas) = (rank / STAGES, rank % STAGES, members / STAGES);
     let owned = (0..PARAMETERS).filter(|parameter| parameter % replicas == replica);
@@ -181,7 +181,8 @@ fn hello(rank: usize, world_size: usize) -> Hello {
     }
 }
 
-/// Raises the limit of open files. This process holds both ends of each member's connection, and a copy of each end.
+/// Raises the limit of open files. Both ends of each member's connection are open in this process, each with two file
+/// descriptors.
 fn allow_many_files() {
     // SAFETY: the struct outlives both calls, which only read and write it
     unsafe {

@@ -1,4 +1,5 @@
-//! Measures the cost of `training.audit`, with which another stage recomputes about one microbatch in a hundred.
+//! Measures the cost of `training.audit`. In an audit, a stage computes a microbatch of another stage again, to detect
+//! silent corruption.
 
 use std::path::Path;
 
@@ -9,11 +10,11 @@ use crate::stats::line;
 
 /// The number of rounds. In a round, each of the compared jobs runs once.
 const ROUNDS: u64 = 4;
-/// The number of steps of a round, which cover several audits and the steps between them. The first `WARM_UP` steps of
-/// each round are left out, because they fill the caches.
+/// The number of steps of a job, among them several audited steps. The first `WARM_UP` steps are not counted, because
+/// they fill the caches.
 const STEPS: u64 = 64;
 const WARM_UP: usize = 4;
-/// Two stages compute four microbatches per step each, so this is about one microbatch in a hundred.
+/// Two stages compute four microbatches each per step, so audits cover about one microbatch in a hundred.
 const AUDIT_SPEC: &str = "{everySteps: 12}";
 
 pub(crate) fn measure(folder: &Path) -> Value {

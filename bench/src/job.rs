@@ -8,11 +8,11 @@ use stagecoach_tests::{Launched, stagecoach, until_within};
 /// A Llama of one of three sizes.
 #[derive(Clone, Copy)]
 pub(crate) enum ModelSize {
-    /// Some thousands of parameters.
+    /// About 0.2 million parameters.
     Small,
-    /// 33 million parameters: 400 MB of weights and moments.
+    /// 33 million parameters: 400 MB of weights and Adam moments.
     Large,
-    /// 130 million parameters: 1.6 GB of weights and moments.
+    /// 130 million parameters: 1.6 GB of weights and Adam moments.
     Largest,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct BenchJob {
     pub(crate) checkpoint: &'static str,
     /// The value of `training.audit`, as YAML.
     pub(crate) audit: Option<&'static str>,
-    /// The number of spares.
+    /// The number of spares, which are waiting processes that replace lost stages.
     pub(crate) spares: u32,
     /// The value of `restart.reformTimeoutSeconds`.
     pub(crate) reform_timeout_seconds: u32,
@@ -111,7 +111,7 @@ spec:
         Launched::start_program(program, folder, &file, folder.join(self.name), &[], environment)
     }
 
-    /// Runs the job to its end. Returns the largest resident memory of all its stages together, in bytes.
+    /// Runs the job to its end. Returns the peak resident memory, summed over the stages, in bytes.
     pub(crate) fn run(&self, folder: &Path) -> u64 {
         let mut launched = self.start(folder);
         let mut peak = 0;

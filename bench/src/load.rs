@@ -1,4 +1,5 @@
-//! Measures loading: the speed at which a checkpoint's tensors, each verified by its hash, reach the stage's memory.
+//! Measures how fast a stage loads the tensors of a checkpoint into memory. This includes the verification of each
+//! tensor's hash.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
-//! `make bench` compares training with PyTorch, and measures the runtime's bubble, the cost of checkpoints relative to
-//! the machine's speed in the same minutes, and the cost of the operator for many jobs. `make e2e-report` measures how
-//! long a job is down when a pod dies on a real node. `make gpu` makes the measurements that need a GPU. The
-//! measurements assert nothing, because machines are shared. The raw figures go to `bench/results/`.
+//! `make bench` compares training with PyTorch. It also measures the pipeline bubble, the cost of checkpoints relative
+//! to the machine's speed at that time, and the cost of the operator for many jobs. `make e2e-report` measures how long
+//! a job is down when a pod dies on a real node. `make gpu` makes the measurements that need a GPU. No measurement
+//! fails because of a low speed, because other programs may use the machine at the same time. The raw figures go to
+//! `bench/results/`.
 
 mod agreement;
 mod audit;

@@ -1,4 +1,5 @@
-//! Measures the cost per step of memory checkpoints, at every step and at the interval that `Auto` chooses.
+//! Measures the cost per step of memory checkpoints. In such a checkpoint, a stage sends a copy of its state to another
+//! stage. The stages save at every step, or at the interval that `Auto` chooses.
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ use crate::stats::{line, median};
 
 /// The number of rounds. In a round, each of the compared jobs runs once.
 const ROUNDS: u64 = 3;
-/// The number of steps of a round. The first `WARM_UP` steps of each round are left out, because links, caches and the
-/// interval that `Auto` chooses settle in them.
+/// The number of steps of a job. The first `WARM_UP` steps are not counted, because connections, caches and the
+/// interval that `Auto` chooses need these steps to settle.
 const STEPS: u64 = 36;
 const WARM_UP: usize = 18;
 

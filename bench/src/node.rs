@@ -1,5 +1,5 @@
-//! Measures the product on a real node: how long a job is down after one of its pods was killed, and how long each
-//! phase of the recovery takes.
+//! Measures the product on a real node: how long a job is down after one of its pods is killed, and how long each phase
+//! of the recovery takes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -83,7 +83,8 @@ pub(crate) fn measure_replicas() -> Value {
 }
 
 /// Returns the `start` line of the first group that begins after `ended`, and the time at which the group finished its
-/// first step. Both come from the log of the pod that leads the group. Each line of the log begins with its time.
+/// first step. A group is the set of stages that train together until one of them is lost. Both values come from the
+/// log of the pod that leads the group. Each line of the log begins with its time.
 fn first_step_after(product: &Product, job: &E2eJob, ended: SystemTime) -> (String, SystemTime) {
     let (start, stepped) = wait("the first step", || {
         let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
@@ -124,7 +125,7 @@ fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
     let job = E2eJob::apply(product, name, json!({"spares": spares, "training": {"steps": 1_000_000}}));
     let mut waiting = Vec::new();
     let mut losses = Vec::new();
-    // if a stage is lost twice without a new furthest step in between, the whole group ends
+    // if a stage is lost twice before the job passes its furthest step, all stages exit
     let mut furthest = 0;
     for loss in 1..=REPETITIONS {
         // before each loss, the group saves a checkpoint, and trains some steps that the next group must repeat
@@ -211,7 +212,7 @@ fn time(line: &str) -> SystemTime {
 }
 
 fn since(before: SystemTime, after: SystemTime) -> f64 {
-    // the two clocks have limited resolution, so an effect may seem to precede its cause
+    // the two times come from clocks of limited resolution, so `after` can be slightly earlier than `before`
     after.duration_since(before).map_or_else(|early| -early.duration().as_secs_f64(), |time| time.as_secs_f64())
 }
 
@@ -227,7 +228,7 @@ fn wait<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Returns the bytes of an image's archive, whose layers are compressed.
+/// Returns the size of an image's archive in bytes. The archive's layers are compressed.
 fn size(image: &str) -> u64 {
     std::fs::metadata(images().join(format!("{image}.tar"))).unwrap().len()
 }

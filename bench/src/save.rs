@@ -1,5 +1,5 @@
-//! Measures saves: the time for which training waits, the time that training loses until the commit, the speed of the
-//! writes, and the memory.
+//! Measures saves of checkpoints: the stall, for which training waits; the time by which slower steps delay training
+//! until the save is committed; the speed of the writes; and the extra memory.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     for round in 1..=ROUNDS {
         let peak = behind(round as u64).run(folder);
         if round == 1 {
-            with = peak; // later runs resume, and hold the data that they load
+            with = peak; // later runs resume, so their peak includes the loaded checkpoint
         }
         waited(round as u64).run(folder);
         let bytes = records(&waited(1).metrics(folder)).0[0].bytes;
@@ -36,6 +36,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     report(&saves, &steps, &waited, &dd, &copy, [without, with])
 }
 
+// each step's number, and its time in seconds
 type Steps = [(u64, f64)];
 
 fn report(saves: &[Save], steps: &Steps, waited: &[Save], dd: &[f64], copy: &[f64], peak: [u64; 2]) -> Value {
@@ -63,8 +64,8 @@ fn report(saves: &[Save], steps: &Steps, waited: &[Save], dd: &[f64], copy: &[f6
 
     let sync: Vec<f64> = waited.iter().map(|save| save.seconds).collect();
     let asynchronous: Vec<f64> = saves.iter().map(|save| save.seconds - save.stall).collect();
-    // the times of dd vary fivefold on a shared machine: the median is the usual speed, and the fastest is the disk's
-    // best
+    // the times of dd vary fivefold on a shared machine, so both the usual speed (median) and the disk's best speed
+    // (fastest) are reported
     for (which, of) in [("median", median as fn(&[f64]) -> f64), ("fastest", fastest)] {
         let write = of(dd);
         for (mode, seconds) in [("Sync", of(&sync)), ("Async", of(&asynchronous))] {
@@ -106,7 +107,7 @@ fn over(dd: &[f64], saves: &[f64]) -> Value {
     json!({ "median": median(dd) / median(saves), "fastest": fastest(dd) / fastest(saves) })
 }
 
-/// One save, as the metrics record it.
+/// One save, as the metrics record it. Times are in seconds.
 struct Save {
     step: u64,
     /// The step during which the save was committed.

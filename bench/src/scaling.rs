@@ -1,6 +1,6 @@
-//! Simulates how a step of many replicas scales. The time of a layer, and the time of the agreement of all stages on a
-//! step, are measured on this machine. The speeds of the links between replicas are assumptions. Each replica computes
-//! the same number of microbatches, for any number of replicas (weak scaling).
+//! Simulates how the time of a step grows with the number of replicas. The time of a layer, and the time in which all
+//! stages agree on the result of a step, are measured on this machine. The speeds of the links between replicas are
+//! assumptions. Each replica computes the same number of microbatches, for any number of replicas (weak scaling).
 
 use std::path::Path;
 use std::process::Command;

@@ -1,13 +1,14 @@
 //! Medians, extremes and lines of a table.
 
-/// Returns the middle value.
+/// Returns the median. Returns the upper of the two middle values if their number is even, and NaN if there is no
+/// value.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the value that the given share of the values, from 0 to 1, does not exceed.
+/// Returns a percentile by the nearest-rank method. `share` is from 0 to 1.
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

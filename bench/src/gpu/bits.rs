@@ -1,5 +1,5 @@
 //! Trains one job in several ways: with different numbers of stages, transports and schedules, and with a resume. Each
-//! way must end with the hashes of the run on one stage.
+//! way must end with the same hashes as the run on one stage.
 
 use serde_json::{Value, json};
 use stagecoach_pipeline::{ONE_F_ONE_B, SCHEDULES};
@@ -49,7 +49,7 @@ fn nccl() -> Vec<Way> {
     layouts.into_iter().chain(others).collect()
 }
 
-/// The time limit of one attempt. Most of the time is the start-up.
+/// The time limit of one attempt, which spends most of its time on start-up.
 const ATTEMPT_SECONDS: u64 = 30;
 
 pub(super) fn measure_tcp(run: &GpuRun) -> Value {

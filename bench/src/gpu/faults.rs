@@ -1,5 +1,6 @@
-//! Kills a stage in the middle of training (SIGKILL). The job continues with the next group or the next attempt, and
-//! must end with the bits of an undisturbed run.
+//! Kills a stage with SIGKILL during training. The job recovers in one of two ways. Either the remaining stages form
+//! the next group with a replacement, or all stages exit and the next attempt starts all stages. In both cases the
+//! final bits must be those of an undisturbed run.
 
 use std::path::Path;
 use std::time::Instant;
@@ -39,7 +40,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
             }
             let own = run.workspace(&format!("{transport}-{}", who.replace(' ', "-")));
             let mut reported = attempt_in(&own, || kill(run, transport, &own)).unwrap_or_else(|failure| {
-                // the failure counts as an error only if the job had trained and time is left
+                // the failure counts as an error only if the job had trained and the run still has time
                 let has_trained = std::fs::metadata(own.join("killed/metrics.jsonl")).is_ok_and(|file| file.len() > 0);
                 let is_stuck = has_trained && run.at_most(1) > 0;
                 let reported = if is_stuck { "DID NOT RECOVER" } else { "FAILED" };

@@ -51,8 +51,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl GpuRun<'_> {
-    /// Begins a run. `folder` is the workspace of the timed jobs. Their documents are longer than a sequence, so that
-    /// attention computes all FLOPs that MFU counts, as PyTorch's attention does.
+    /// Begins a run. `folder` is the workspace of the timed jobs. Each document of their corpus is longer than a
+    /// sequence. Attention is therefore not cut at document boundaries, and computes all FLOPs that MFU counts, as the
+    /// compared PyTorch model does.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
         let (part, not_measured, wrong) = Default::default();
@@ -87,7 +88,7 @@ impl GpuRun<'_> {
         self.gpu.as_ref()
     }
 
-    /// Returns `training.device` of the jobs. On a machine with a GPU, a job that can't use the GPU must fail.
+    /// Returns the value of `training.device` for the jobs. With `Cuda`, a job that can't use the GPU fails.
     pub(super) fn device(&self) -> &'static str {
         if self.gpu.is_some() { "Cuda" } else { "Auto" }
     }
@@ -101,7 +102,7 @@ impl GpuRun<'_> {
         self.deadline.saturating_duration_since(Instant::now()).as_secs().min(seconds)
     }
 
-    /// Whether `seconds` seconds are left. If not, records that `what` is not measured.
+    /// Whether `seconds` seconds remain. If not, records that `what` is not measured.
     pub(super) fn has_time_for(&self, what: &str, seconds: u64) -> bool {
         let left = self.at_most(seconds);
         if left < seconds {
@@ -135,7 +136,8 @@ impl GpuRun<'_> {
         own
     }
 
-    /// Returns the environment variables of a job's processes. Without a GPU, the loader finds the stand-in for NCCL.
+    /// Returns the environment variables of a job's processes. Without a GPU, they let the dynamic loader find the
+    /// stand-in for NCCL, a library with NCCL's functions.
     pub(super) fn environment(&self, transport: &str) -> Vec<(&'static str, String)> {
         let needs_stand_in = self.gpu.is_none() && transport == "Nccl";
         needs_stand_in.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
@@ -159,7 +161,7 @@ impl GpuRun<'_> {
         Launched::start_program(&stagecoach(), workspace, file, workspace.join(name), &[], &environment)
     }
 
-    /// Starts an attempt of a small job, without the launcher.
+    /// Starts the stages of one attempt of a small job as processes, without the launcher.
     pub(super) fn start_group(&self, workspace: &Path, job: &TestJob, attempt: u64) -> Group {
         let environment = self.environment(job.transport);
         let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -214,7 +216,8 @@ pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| shortened(&panic_message(&*panic)))
 }
 
-/// Like [`attempt`], for work that starts a job in this workspace. The error also has the output of the job's launcher.
+/// Like [`attempt`], for work that starts a job in this workspace. The error also contains the output of the job's
+/// launcher.
 pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Result<T, String> {
     attempt(work).map_err(|failure| match launcher_said(workspace) {
         logged if failure.contains(&logged) => failure,

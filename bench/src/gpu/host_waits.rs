@@ -1,6 +1,6 @@
-//! Counts how often the host waits for the GPU in a step. The preloaded library `tests/host-waits` records the waiting
-//! calls of the CUDA runtime, in two runs of one job. The second run has more steps, so the difference between the runs
-//! excludes the calls of the start-up.
+//! Counts how often the host waits for the GPU in a step. The preloaded library `tests/host-waits` records the calls of
+//! the CUDA runtime in which the host waits, in two runs of one job. The second run has more steps, so the difference
+//! between the runs excludes the calls of the start-up.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     json!({ "timesAStep": all, "calls": calls, "steps": STEPS })
 }
 
-/// Returns the number of calls of each function, by thread.
+/// Returns the number of calls for each pair of function and thread. The key has the form `FUNCTION THREAD`.
 fn calls(run: &GpuRun, steps: usize) -> BTreeMap<String, usize> {
     let noted = run.folder().join(format!("host-waits-{steps}"));
     let text = |path: &std::path::Path| path.display().to_string();

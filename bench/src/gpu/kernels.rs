@@ -11,7 +11,8 @@ use crate::stats::line;
 /// The environment variable with the path of the binary of the unit tests of the crate `kernels`.
 const KERNEL_TESTS: &str = "STAGECOACH_KERNEL_TESTS";
 const TESTS: &str = "tests::gpu::";
-/// The arguments of the tests. They run on one thread, because flash attention's backward sets a flag of the process.
+/// The arguments of the tests. The tests run on one thread, because the backward pass of flash attention sets a flag of
+/// the whole process.
 const ARGUMENTS: [&str; 2] = ["--nocapture", "--test-threads=1"];
 const OPERATIONS: &str = "tests::speed::";
 const TIMES: &str = "tests::determinism::";
@@ -72,7 +73,8 @@ fn tests() -> Command {
     Command::new(binary.unwrap_or_else(|| panic!("{KERNEL_TESTS} names no binary: see scripts/gpu.sh")))
 }
 
-/// Runs the tests whose names begin with `prefix`, which need a GPU; `None` in a rehearsal.
+/// Runs the tests whose names begin with `prefix`, which need a GPU. Returns whether they passed, and their output;
+/// `None` in a rehearsal.
 fn run_tests(run: &GpuRun, prefix: &str) -> Option<(bool, String)> {
     run.gpu()?;
     let (passed, stdout, stderr) = run.execute(tests().args([prefix, "--ignored"]).args(ARGUMENTS), 120);
@@ -80,7 +82,7 @@ fn run_tests(run: &GpuRun, prefix: &str) -> Option<(bool, String)> {
 }
 
 /// # Panics
-/// If no test has the prefix.
+/// If no test's name begins with `prefix`.
 fn list(run: &GpuRun, prefix: &str) -> Value {
     let (_, stdout, _) = run.execute(tests().args([prefix, "--ignored", "--list"]), 30);
     let names: Vec<&str> = stdout.lines().filter_map(|line| line.strip_suffix(": test")).collect();

@@ -1,4 +1,5 @@
-//! Compares losses on the GPU with the losses of the same job on the CPU, and with the effect of bf16 on the CPU.
+//! Compares the losses of a job on the GPU with the losses of the same job on the CPU. For scale, the report has the
+//! difference between bf16 and fp32 on the CPU.
 
 use serde_json::{Value, json};
 use stagecoach_tests::TestJob;
@@ -29,7 +30,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
 }
 
 fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f64> {
-    // the number distinguishes the rehearsal's two runs on one device
+    // a rehearsal trains each precision twice on the CPU, and the number gives each run a separate workspace
     let number = std::fs::read_dir(run.folder()).unwrap().count();
     let own = run.workspace(&format!("loss-{number}"));
     let job = TestJob { name: "loss".into(), stages: 1, precision, device, steps: STEPS, ..TestJob::default() };

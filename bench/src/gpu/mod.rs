@@ -1,6 +1,6 @@
 //! `make gpu`: the measurements that need a GPU, in parts, the most valuable part first. Each part updates the report
-//! on disk, which has the reason for each omitted measurement. Without a GPU, the run is a rehearsal: the same parts
-//! run on the CPU, with the stand-in for NCCL and with models of toy size.
+//! on disk. The report gives the reason for each omitted measurement. Without a GPU, the run is a rehearsal: the same
+//! parts run on the CPU, with the stand-in for NCCL and with models of toy size.
 
 mod bits;
 mod faults;
@@ -44,7 +44,7 @@ const REHEARSAL: &str = "This is a rehearsal without a GPU. It shows that all pa
 
 struct Part {
     name: &'static str,
-    /// The part begins only if this number of seconds is left.
+    /// The part begins only if this number of seconds remains.
     seconds: u64,
     measure: fn(&GpuRun) -> Value,
 }
@@ -122,7 +122,8 @@ pub(crate) fn measure(folder: &Path, file: &ReportFile, names: &[String]) -> Val
     report
 }
 
-/// Whether bits differed, a kernel's test failed, or a job did not continue after the kill of a stage.
+/// Whether the run recorded an error: for example, different bits, a failed kernel test, or a job that did not recover
+/// from the kill of a stage.
 pub(crate) fn is_wrong(report: &Value) -> bool {
     report["wrong"].as_array().is_some_and(|wrong| !wrong.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The models that are timed, in bf16.
+//! The timed models. They are trained in bf16.
 
 use serde_json::{Value, json};
 
@@ -14,10 +14,10 @@ pub(super) struct GpuBenchModel {
     intermediate: u64,
     vocabulary: u64,
     pub(super) length: u64,
-    /// The number of rows and the number of microbatches of a step.
+    /// The number of rows (sequences) of a step. A step divides them into `microbatches` microbatches.
     pub(super) rows: u64,
     microbatches: u64,
-    /// The model's speed is measured only if this number of seconds is left.
+    /// The model's speed is measured only if this number of seconds remains.
     pub(super) seconds: u64,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct JobLayout {
 }
 
 impl JobLayout {
-    /// Returns a layout of one stage without checkpoints. Its name is empty.
+    /// Returns a layout with an empty name, one stage and no checkpoints.
     pub(super) fn without_checkpoints() -> JobLayout {
         let checkpoint = json!({ "everySteps": 0 });
         JobLayout { name: "", stages: 1, transport: "Auto", steps: 8, checkpoint, environment: Vec::new() }

@@ -31,7 +31,7 @@ pub(super) fn measure_stages(run: &GpuRun) -> Value {
     layouts.iter().filter_map(|layout| measure(run, &MODELS[0], layout)).collect()
 }
 
-/// Measures the speed of a model; `None` if too little time is left.
+/// Measures the speed of a model; `None` if too little time remains.
 fn measure(run: &GpuRun, model: &GpuBenchModel, layout: &JobLayout) -> Option<Value> {
     let name = model.job_name(layout);
     if !run.has_time_for(&format!("speed of {name}"), model.seconds) {

@@ -29,7 +29,8 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     })
 }
 
-/// Measures the stall of each checkpoint relative to the median time of a step. The metrics have the stall in `field`.
+/// Measures the stall of each checkpoint relative to the median time of a step. `field` is the field of the metrics
+/// with the checkpoint's record.
 fn share_of_a_step(run: &GpuRun, layout: &JobLayout, field: &str) -> Value {
     let model = &MODELS[0];
     let name = model.job_name(layout);

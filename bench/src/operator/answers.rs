@@ -16,7 +16,7 @@ const BACKLOG: i32 = 4096;
 /// The stack size of a connection's thread, which only waits.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The servers of all pods, which run until the program ends. All clones share the servers.
+/// The server of all pods, which runs until the program ends. All clones share the server.
 #[derive(Clone, Default)]
 pub(super) struct StatusServer(Arc<Pods>);
 
@@ -28,7 +28,7 @@ struct Pods {
 }
 
 impl StatusServer {
-    /// Starts the servers. At first, they answer no request.
+    /// Starts the server. At first, it answers no request.
     pub(super) fn serve() -> StatusServer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind_device(Some(b"lo")).unwrap();
@@ -41,7 +41,7 @@ impl StatusServer {
             for stream in listener.incoming() {
                 let (stream, answers) = (stream.unwrap(), served.clone());
                 let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-                // an error of a client that closes its connection early does not matter
+                // the only expected error is that a client closes its connection early, which does not matter
                 thread.spawn(move || drop(answers.serve_one(stream))).unwrap();
             }
         });
@@ -66,7 +66,8 @@ impl StatusServer {
         self.0.statuses.lock().unwrap().insert(address, status);
     }
 
-    /// Answers each request of a connection after the wait time in the request, because the status does not change.
+    /// Answers the requests of a connection. A request asks for the status after its next change, or after
+    /// `timeoutSeconds`. The status never changes here, so the server always waits for `timeoutSeconds`.
     fn serve_one(&self, stream: TcpStream) -> std::io::Result<()> {
         let address = stream.local_addr()?.ip();
         let mut reader = BufReader::new(stream.try_clone()?);

@@ -33,7 +33,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a cluster without the operator and with the additional `flags`.
+    /// Starts a cluster without the operator. `flags` are additional flags of the control plane's components.
     pub(super) fn without_operator(system: System, answers: &StatusServer, flags: Vec<(Component, String)>) -> Cluster {
         let cluster = Cluster::on(
             ControlPlane::start_with(ControlPlaneSettings { flags: [lifted(), flags].concat() }),
@@ -57,7 +57,7 @@ impl Cluster {
         Cluster { operator: None, _nodes: kwok(&plane, number), plane, pods, system }
     }
 
-    /// Adds the node with the number `n`, with room for `pods` pods.
+    /// Adds the node with the number `n` and room for `pods` pods.
     pub(super) fn add_node(&self, n: usize, pods: u32) {
         let room = json!({"cpu": "1000", "memory": "1000Gi", "pods": pods.to_string()});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{n}")},

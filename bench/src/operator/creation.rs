@@ -1,5 +1,5 @@
-//! Measures the cost of the creation of a job for the API server alone. The jobs of Stagecoach and of JobSet are
-//! created in turn on one control plane.
+//! Measures the processor time that the API server needs to create a job, without the work of an operator. The jobs of
+//! Stagecoach and of JobSet are created in turn on one control plane.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const ROUNDS: usize = 7;
 /// The number of jobs of each kind in a round.
 const JOBS: usize = 100;
 
-/// Measures JobSets without their webhooks, because a process other than the API server would answer these.
+/// Measures JobSets without JobSet's webhooks, because the webhooks run in another process than the API server.
 pub(crate) fn measure() -> Value {
     let answers = &StatusServer::serve();
     println!("the API server's part of a creation");

@@ -1,5 +1,5 @@
-//! JobSet on top of the Job controller. A job has four pods, as Stagecoach's jobs have. Each pod has a stable hostname,
-//! and a failure restarts the group as a whole.
+//! JobSet as a measured system, with the Job controller below it. A job has four pods, as many as a job of Stagecoach.
+//! Each pod has a stable hostname, and a failure restarts the group as a whole.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;

@@ -157,7 +157,8 @@ fn floor(cluster: &Cluster) -> Value {
     json!({"allPodsSeconds": all, "allReadySeconds": ready, "controlPlaneCpuSeconds": plane_cpu})
 }
 
-/// Returns the number of additional writes per single job.
+/// Returns the number of writes per single job between the counts `from` and `to`, by request. Requests with fewer than
+/// 0.1 writes per job are left out.
 fn per_job(from: &BTreeMap<String, f64>, to: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let more = |(request, count): (&String, &f64)| {
         let count = (count - from.get(request).unwrap_or(&0.0)) / SINGLES as f64;

@@ -1,4 +1,4 @@
-//! The states of pods, from one watch. Repeated lists would be most of the measured load.
+//! Follows the states of pods with one watch. Repeated list requests would cause most of the measured load.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -53,7 +53,7 @@ impl PodEvent {
     }
 }
 
-/// The job and the number of an attempt.
+/// The key of an attempt: the job's name and the attempt's number.
 type Attempt = (String, u64);
 /// A pod that has appeared.
 struct SeenPod {

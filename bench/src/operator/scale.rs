@@ -1,5 +1,5 @@
-//! Measures the cost of many thousand finished jobs beside running jobs: at rest, and when every watch restarts.
-//! `STAGECOACH_FINISHED` and `STAGECOACH_RUNNING` set the numbers of jobs.
+//! Measures the cost of many thousand finished jobs beside running jobs: at rest, and after a restart of the API
+//! server, which ends every watch. `STAGECOACH_FINISHED` and `STAGECOACH_RUNNING` set the numbers of jobs.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::stats::line;
 const AT_REST: Duration = Duration::from_secs(330);
 /// The number of clients that create jobs at the same time.
 const CLIENTS: usize = 4;
-/// The time limit in seconds until an action has reached all jobs.
+/// The time within which an action must reach all jobs, in seconds.
 const PATIENCE_SECONDS: u64 = 600;
 
 pub(crate) fn measure() -> Value {
@@ -136,7 +136,7 @@ impl Complete {
     }
 }
 
-/// The API server's audit log of the lists that the operator and this program request.
+/// The API server's audit log, with the list requests of the operator and of this program.
 struct Audit {
     folder: PathBuf,
 }
@@ -158,7 +158,7 @@ impl Audit {
             .to_vec()
     }
 
-    /// Returns the number of lists so far. The pages of one list count once.
+    /// Returns the number of list requests so far. The pages of one list count as one request.
     fn lists(&self) -> usize {
         let text = std::fs::read_to_string(self.folder.join("audit.log")).unwrap_or_default();
         text.lines().filter(|line| !line.contains("continue=")).count()

@@ -1,4 +1,5 @@
-//! Measures a job that fails repeatedly: alone, and beside many jobs whose pods answer `/status` or do not answer.
+//! Measures how fast a job restarts that fails repeatedly: alone, beside many jobs whose pods answer `/status`, and
+//! beside many jobs whose pods do not answer.
 
 use std::time::Duration;
 
@@ -11,15 +12,15 @@ use super::system::{STAGECOACH, STAGES};
 use super::{AT_REST, JOBS, SETTLE};
 use crate::stats::{line, median, percentile};
 
-/// The number of restarts of the measured job in each state of the other jobs.
+/// The number of restarts of the measured job in each of these three cases.
 const RESTARTS: usize = 100;
 /// The number of times that the pods of the other jobs stop answering and answer again.
 const TURNS: usize = 2;
-/// The time between such a change and the next measurement. It is longer than a request, and its retry, that were in
-/// progress at the change.
+/// The time between such a change and the next measurement. A request that was in progress at the change, and its
+/// retry, end within this time.
 const TURN: Duration = Duration::from_secs(30);
 
-/// A job whose pods fail one after the other.
+/// A job that is restarted again and again, because a pod of each attempt fails.
 pub(super) struct Repeated<'c> {
     cluster: &'c Cluster,
     attempt: u64,

@@ -14,7 +14,7 @@ pub(super) const STAGES: usize = 4;
 /// An operator, and the jobs that it manages.
 #[derive(Clone, Copy)]
 pub(super) struct System {
-    /// The common name of the system.
+    /// The name of the system in the report.
     pub(super) name: &'static str,
     /// Prepares a fresh control plane to serve the jobs.
     pub(super) install: fn(&ControlPlane),
@@ -22,7 +22,7 @@ pub(super) struct System {
     pub(super) start: Option<fn(&ControlPlane) -> Process>,
     /// The path of the collection of the jobs.
     pub(super) jobs: &'static str,
-    /// Returns a job of 4 pods that restarts immediately if one of them fails.
+    /// Returns a job of 4 pods with the given name. If a pod fails, the job restarts immediately.
     pub(super) job: fn(&str) -> Value,
     /// The labels with a pod's job and attempt.
     pub(super) labels: LabelKeys,
@@ -54,8 +54,8 @@ pub(super) const STAGECOACH: System = System {
 pub(super) const STAGECOACH_GANG: System =
     System { name: "Stagecoach, gang scheduling", job: |name| gang_job(name, "Native"), ..STAGECOACH };
 
-/// A system without an operator: the client creates single pods. The measurement is the cost for the cluster, which is
-/// the same for every client.
+/// A system without an operator, in which this program creates the pods itself. It shows the cluster's own cost for the
+/// pods.
 pub(super) const PODS_ALONE: System = System {
     name: "pods alone",
     install: |_| {},
@@ -90,7 +90,7 @@ fn install(plane: &ControlPlane) {
 }
 
 fn start(plane: &ControlPlane) -> Process {
-    // the operator's release build, in the folder beside the folder of this program's build profile
+    // the operator's release build, because this program may be built with another profile
     let own = std::env::current_exe().unwrap();
     let target = own.parent().and_then(Path::parent).unwrap();
     let mut command = Command::new(target.join("release/stagecoach-operator"));

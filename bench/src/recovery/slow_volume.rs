@@ -1,6 +1,6 @@
 //! Measures the loss of one of three stages while the volume is slow: the time until the next step, and the bytes that
-//! the stages read. There are three cases: all stages start again; the other stages stay; the other stages stay, and
-//! the next stage has a copy of the lost stage's state in memory.
+//! the stages read. In the first case, all stages start again. In the second case, the other stages keep running. In
+//! the third case, they also keep running, and the next stage has a copy of the lost stage's state in memory.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::{end, kill_to_first_step};
 use crate::job::{BenchJob, ModelSize};
 use crate::stats::line;
 
-/// The largest number of bytes that all stages together read per second.
+/// The number of bytes that all stages together can read per second.
 const BYTES_PER_SECOND: u64 = 50_000_000;
 const STAGES: usize = 3;
 const VOLUME: &str = "{everySteps: 4, keepLast: 1}";

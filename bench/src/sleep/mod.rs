@@ -1,6 +1,7 @@
-//! Measures the bubble of the runtime. Stages sleep instead of computing, so that a machine with few cores can run any
-//! number of stages. The measurement compares the bubble with the simulated bubble of the schedule, and with the bubble
-//! of PyTorch's runtime for a model that sleeps.
+//! Measures the pipeline bubble of the trainer's runtime, which is the share of a step in which a rank does not
+//! compute. Stages sleep instead of computing, so that a machine with few cores can run any number of stages. The
+//! measurement compares the bubble with the simulated bubble of the schedule, and with the bubble of PyTorch's runtime
+//! for a model that sleeps.
 
 mod model;
 
@@ -38,7 +39,8 @@ struct Measured {
 }
 
 impl Measured {
-    /// Takes the seconds of each step as rank 0 measured them, and the seconds that each rank slept.
+    /// Each item of `steps` has the seconds of a step, measured by rank 0, and the seconds that each rank slept in the
+    /// step.
     fn new(steps: impl Iterator<Item = (f64, Vec<f64>)>) -> Measured {
         let bubble = |seconds: f64, slept: &[f64]| 1.0 - slept.iter().sum::<f64>() / (seconds * slept.len() as f64);
         let (seconds, bubbles) = steps.map(|(seconds, slept)| (seconds, bubble(seconds, &slept))).unzip();

@@ -1,5 +1,5 @@
-//! A data set on a hub. It is as large as FineWeb's `sample-10BT` but needs little memory, because the row groups of
-//! its Parquet files repeat.
+//! A data set on a fake Hugging Face hub. The data set is as large as FineWeb's `sample-10BT`, but needs little memory
+//! because the row groups of its Parquet files repeat.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn repeated(bytes: &[u8]) -> (File, u64) {
     ParquetMetaDataWriter::new(&mut end, &ParquetMetaData::new(file, groups)).finish().unwrap();
     let body_end = 4 + times * body.len() as u64;
     let size = body_end + end.len() as u64;
-    // the job reads ranges of a file, so nothing compares its digest
+    // the digest may be wrong, because a job that reads only ranges of the file does not verify it
     let file = File::generated(size, &"0".repeat(64), move |offset, mut buffer| {
         let mut at = offset;
         while !buffer.is_empty() {
@@ -98,8 +98,8 @@ fn repeated(bytes: &[u8]) -> (File, u64) {
     (file, size)
 }
 
-/// Starts a hub with the data set `repo`, which is made of the texts in the folder `texts`. Also returns the bytes of
-/// the data set.
+/// Starts a hub with the data set `repo`, which is made of the texts in the folder `texts`. Also returns the size of
+/// the data set in bytes.
 pub(super) fn start(texts: &Path, repo: &str) -> (Hub, u64) {
     let mut all = String::new();
     for file in std::fs::read_dir(texts).unwrap() {

@@ -14,8 +14,8 @@ use crate::machine::memory;
 use crate::stats::line;
 
 const REPO: &str = "org/web";
-/// The limit in bytes of the cached windows that are not in use. A window is a number of sequences that the job
-/// shuffles together. Two windows of the long run fit into the limit.
+/// The limit for cached windows that are not in use, in bytes. A window is a number of consecutive sequences that the
+/// job shuffles together. Two windows of the job `long` fit into the limit.
 const CACHE_BYTES: u64 = 256 << 10;
 const LENGTH: u64 = 512;
 const BATCH: u64 = 32;
@@ -93,7 +93,7 @@ fn first_step(hub: &Hub, folder: &Path) -> Value {
     json!({ "seconds": seconds, "stepSeconds": step, "windowTokens": 4096 * LENGTH })
 }
 
-/// Returns the time at which a cache received its tokenizer.
+/// Returns the time at which the tokenizer was written into a cache; `None` before that.
 fn tokenizer_ready(folder: &Path) -> Option<Instant> {
     let caches = std::fs::read_dir(folder.join("cache")).ok()?.flatten();
     let written =

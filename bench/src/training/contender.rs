@@ -1,4 +1,4 @@
-//! Runs a trainer with its settings, as processes.
+//! Runs a trainer (Stagecoach or PyTorch) with its settings, as processes.
 
 use std::fs::File;
 use std::path::Path;
@@ -88,8 +88,8 @@ impl Contender {
                     "tokenizer": { "type": "File", "file": { "path": "model/tokenizer.json" } },
                 },
                 "training": {
-                    // this program ends the trainer after the timed steps, so the trainer saves nothing while a step is
-                    // timed
+                    // the trainer saves at its last step, so the last step must be far beyond the timed steps, after
+                    // which this program ends the trainer
                     "steps": steps + 1000,
                     "globalBatchSize": SEQUENCES,
                     "microbatches": workload.microbatches,
@@ -116,7 +116,7 @@ impl Contender {
         let mut stages = Vec::new();
         MeasuredRun::watch(started, &metrics, steps, || {
             assert!(launched.child.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());
-            // the search reads every process of the machine, so it ends as soon as it has found all stages
+            // `stages` reads every process of the machine, so it is not called again after it has found all stages
             if stages.len() < pipeline.processes() {
                 stages = launched.stages();
             }
@@ -181,7 +181,7 @@ pub(super) fn python(settings: &Value) -> Command {
     let mut command = Command::new("python3");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/torch/train.py");
     command.arg(script).arg(settings.to_string()).stdin(Stdio::null());
-    // without this variable, gloo looks up the address of the host's name, which a machine may lack
+    // without this variable, gloo looks up the address of the host's name, and some machines have no such address
     command.env("GLOO_SOCKET_IFNAME", "lo").env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }

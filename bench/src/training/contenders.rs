@@ -39,7 +39,7 @@ impl Figure {
     }
 }
 
-/// The ratio of a figure of one contender to the same figure of another contender.
+/// The ratio of a figure of `ours` to the same figure of `theirs`. The ratio should be at most `goal`.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) what: String,
@@ -105,7 +105,7 @@ pub(super) fn replicated(trainer: Framework, ranks: usize, data_parallel: usize)
     Contender { is_checked: true, ..contender(&EIGHT_LAYERS, trainer, 1, false, pipeline) }
 }
 
-/// Returns PyTorch with the partition of Stagecoach, which takes the cost of the head into account.
+/// Returns PyTorch's recipe with Stagecoach's partition. This partition takes the cost of the head into account.
 fn recipe_with_our_partition() -> Contender {
     let mut contender = pipelined(&TWELVE_LAYERS, RECIPE, "GPipe", 3, 1);
     contender.pipeline.split = OUR_PARTITION.to_vec();

@@ -1,4 +1,5 @@
-//! Compares replicas with one process, and with PyTorch's DistributedDataParallel over gloo.
+//! Compares training with several replicas of the pipeline with training in one process, and with PyTorch's
+//! DistributedDataParallel over gloo.
 
 use super::contender::{Contender, Framework};
 use super::contenders::{Comparison, EAGER, Figure, compare, replicated, single};

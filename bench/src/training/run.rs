@@ -27,7 +27,7 @@ pub(super) struct MeasuredRun {
 
 impl MeasuredRun {
     /// Watches processes that began at `started` and write a line to `metrics` after each step, until step `steps`.
-    /// `processes` returns the processes that compute, in the order of their ranks.
+    /// `processes` returns the IDs of the processes that compute, in the order of their ranks.
     pub(super) fn watch(
         started: Instant,
         metrics: &Path,

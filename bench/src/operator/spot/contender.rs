@@ -13,7 +13,7 @@ pub(super) struct SpotJob {
     /// The name in the report.
     pub(super) name: &'static str,
     system: System,
-    /// The label whose value determines the stage of a pod.
+    /// The label with a pod's index. A pod's stage is the index modulo the number of stages.
     pub(super) index: &'static str,
     /// How the trainer uses the pods.
     pub(super) policy: ReplicaPolicy,

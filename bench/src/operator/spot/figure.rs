@@ -8,7 +8,7 @@ const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 560.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 720.0;
-/// The top and the bottom of the plot of the steps, and of the plot of the nodes.
+/// The y coordinates of the top and the bottom of the plot of the steps, and of the plot of the nodes.
 const STEPS: (f64, f64) = (60.0, 370.0);
 const NODES: (f64, f64) = (410.0, 510.0);
 const COLOURS: [&str; 5] = ["#2f6fde", "#d9480f", "#e8a33d", "#6e7781", "#a8b0b8"];

@@ -1,6 +1,6 @@
 //! Replays a published trace of spot capacity on simulated nodes, for an elastic job, jobs of a fixed size, and JobSets
 //! that restart from checkpoints. The API server, the scheduler and the operators are real, and decide which pods run
-//! where. One model of the trainer computes the steps of all jobs from the running pods.
+//! where. The trainer is simulated: the steps of each job are computed from its ready pods.
 
 mod contender;
 mod figure;

@@ -1,5 +1,5 @@
-//! A model of the trainer: the steps that a job finishes with its ready pods. Times are seconds of the trace of spot
-//! capacity, which is replayed faster than real time.
+//! Simulates the trainer: computes how many steps a job finishes with its ready pods. The stages that train together
+//! are a group. Times are seconds of the trace of spot capacity, which is replayed faster than real time.
 
 use std::collections::BTreeSet;
 
@@ -61,6 +61,7 @@ pub(super) struct SimulatedTrainer {
     lost: usize,
     /// The time at which the group trains again.
     trains_at: f64,
+    /// The time since which the ready pods are enough for more replicas; `None` while they are not.
     more_since: Option<f64>,
     /// The time and the steps of the newest checkpoint on the volume.
     saved: (f64, f64),
@@ -98,7 +99,7 @@ impl SimulatedTrainer {
         if lost > 0 {
             self.lost += lost;
             self.members.retain(|member| ready.iter().any(|pod| pod.uid == *member));
-            // the state of a lost stage has one copy, on the next stage
+            // a member holds a copy of the state of one other member, so the group can recover from one loss only
             if self.lost > 1 || !self.policy.keeps_survivors {
                 self.steps = self.saved.1;
             }

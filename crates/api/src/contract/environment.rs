@@ -23,7 +23,7 @@ pub mod env {
     pub const JOB: &str = "STAGECOACH_JOB";
     /// The job's UID.
     pub const JOB_UID: &str = "STAGECOACH_JOB_UID";
-    /// The attempt, from 1.
+    /// The number of the attempt, from 1. A new attempt begins whenever all stages start.
     pub const ATTEMPT: &str = "STAGECOACH_ATTEMPT";
     /// The number of a spare: a pod or process that waits to replace a lost stage. RANK, STAGECOACH_STAGE,
     /// STAGECOACH_REPLICA and STAGECOACH_INCARNATION are not set for a spare.

@@ -11,8 +11,8 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let (cluster, job) = (shared(), "half/job");
     cluster.create_namespace("half");
     let quota = "/api/v1/namespaces/half/resourcequotas";
-    // the quota allows no pod of stage 1, which has its own priority class; a quota of one pod would not do, because
-    // the quota controller counts pods late and may admit two
+    // the quota allows no pod of stage 1, which has its own priority class; a quota of one pod for both stages is
+    // unsuitable, because the quota controller counts pods late and may admit two
     let of_stage_1 = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {
         "hard": {"pods": "0"},
         "scopeSelector": {"matchExpressions": [

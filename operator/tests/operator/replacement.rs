@@ -7,7 +7,8 @@ use stagecoach_cluster::until;
 
 use crate::support::{TestCluster, shared};
 
-/// Creates a job of three stages that trains and whose stages may be replaced. Returns the UIDs of its pods.
+/// Creates a job of three stages, with `reformTimeoutSeconds` so that the operator replaces a lost stage, and waits
+/// until the job runs. Returns the UIDs of its pods.
 fn training(cluster: &TestCluster, name: &str) -> Vec<Value> {
     cluster.create(name, json!({"stages": 3, "restart": {"reformTimeoutSeconds": 60}}));
     cluster.wait_running(name, 1);
@@ -76,7 +77,7 @@ fn what_a_recovery_took_is_reported_by_phases() {
     cluster.wait("timed", "replaced", |job| {
         job["status"]["restarts"]["replaced"] == 1 && job["status"]["readyStages"] == 2
     });
-    // the report of stage 0 on the group before the loss does not end the recovery
+    // stage 0 still reports the group that it had before the loss, so the recovery has not ended
     let job = cluster.wait("timed", "Running", |job| job["status"]["phase"] == "Running");
     assert_eq!(job["status"]["lastRecovery"], Value::Null);
     stage_0.set_status(trains(1, 1_000_000_002));

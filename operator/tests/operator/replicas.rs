@@ -129,7 +129,8 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert_eq!(job["status"]["phase"], "Starting");
 }
 
-/// The operator ignores the report of a former leader that still runs.
+/// The operator uses the report with the highest `leader_fence`, which each new leader of the group increases. It
+/// ignores the report of a former leader whose pod still runs.
 #[test]
 fn the_stage_that_took_the_newest_fence_is_believed() {
     let cluster = shared();
@@ -151,7 +152,7 @@ fn the_stage_that_took_the_newest_fence_is_believed() {
     leads("led-0-0-1", 3, 99);
     leads("led-1-0-1", 4, 22);
     cluster.wait("led", "at step 22", step(22));
-    // two stages form one replica according to the leader, although all pods are ready
+    // the leader reports a group of only two stages, which form one replica, although all pods are ready
     let group = GroupStatus { incarnations: vec![None, Some(0), Some(0), None], ..GroupStatus::default() };
     let status =
         StageStatus { phase: StagePhase::Training, leader_fence: 4, group: Some(group), ..StageStatus::default() };

@@ -62,8 +62,8 @@ fn pods_that_a_queue_holds_back_wait_for_it_and_keep_their_place() {
     let uids =
         || -> Vec<Value> { cluster.pods("held-back").iter().map(|pod| pod["metadata"]["uid"].clone()).collect() };
     let held = uids();
-    // the timeout of `held-back` is over when a job that was created later, without a scheduling gate, has exceeded the
-    // same timeout
+    // `roomless` has the same timeout, is created later and has no scheduling gate; when `roomless` has timed out,
+    // `held-back` has also waited for longer than the timeout
     cluster.create("roomless", wants(json!({"nodeSelector": {"nowhere": "true"}})));
     let timed_out = |job: &Value| job["status"]["lastFailure"]["reason"] == "Unschedulable";
     cluster.wait("roomless", "timed out", |job| timed_out(job) && job["status"]["attempt"]["number"] == 2);
@@ -101,7 +101,8 @@ fn an_exceeded_quota_is_reported_and_retried() {
     let job = cluster.wait("small/big", "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
     let message = condition_of(&job, "Scheduled").unwrap()["message"].to_string();
     assert!(message.contains("exceeded quota: none"), "{message}");
-    // no pod holds resources in vain, so the attempt lasts until the quota controller observes the change
+    // no pod exists that could hold resources, so the operator keeps the attempt until the quota controller observes
+    // the change
     let more = json!({"spec": {"hard": {"pods": "10"}}});
     cluster.plane.client().patch("/api/v1/namespaces/small/resourcequotas/none", &more).unwrap();
     let job = cluster.wait_running("small/big", 1);

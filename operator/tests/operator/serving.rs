@@ -10,7 +10,8 @@ use stagecoach_cluster::until;
 
 use crate::support::{OperatorProcess, shared};
 
-/// Sends one request. Returns the status line, headers and body as they arrive.
+/// Sends one HTTP request. `request` is its method and path, such as `GET /metrics`. Returns the whole response: status
+/// line, headers and body.
 pub fn ask(address: &str, request: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();

@@ -1,4 +1,5 @@
-//! Tests of spares: pods without a stage, which replace a lost stage. The operator follows their promotions.
+//! Tests of spares: pods without a stage. A spare replaces a lost stage, and the operator learns of this promotion from
+//! the report of the spare.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ fn until_ready_with_spares(cluster: &TestCluster, name: &str, spares: u32) -> Va
     })
 }
 
-/// Returns the UIDs of the pods, by name.
+/// Returns the UIDs of the job's pods. The keys are the names of the pods.
 fn uids(cluster: &TestCluster, name: &str) -> BTreeMap<String, Value> {
     let pods = cluster.pods(name).into_iter();
     pods.map(|pod| (pod["metadata"]["name"].as_str().unwrap().to_owned(), pod["metadata"]["uid"].clone())).collect()
@@ -97,7 +98,7 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
     take_place(cluster, "spared-spare-1-1", 2, 2);
     let job = wait_replaced(cluster, "spared", 2);
     assert_eq!(job["status"]["lastFailure"]["pod"], "spared-spare-0-1");
-    // the operator does not reuse the number of the lost spare while the spare's exit is known
+    // the operator does not reuse the number of the lost spare, 0, while it remembers the spare's exit
     let pods = ["spared-0-1", "spared-1-1", "spared-spare-1-1", "spared-spare-2-1"];
     let last = wait_pods(cluster, "spared", &pods);
     assert!(pods[..3].iter().all(|pod| last[*pod] == after[*pod]), "{after:?} became {last:?}");

@@ -1,4 +1,4 @@
-//! Tests of the status of a running job, and of a job that can't be read.
+//! Tests of the status of a running job, of an invalid spec, and of a `status.record` that the operator can't read.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{AuditStatus, GroupStatus, StagePhase, StageStatus, SuspectedStage};
@@ -54,8 +54,8 @@ fn progress_and_checkpoints_are_in_the_status() {
     assert_eq!(job["status"]["checkpoint"]["step"], 5);
     assert!(has_condition(&job, "Progressing", "True", "Training"));
     assert!(has_condition(&job, "CheckpointsHealthy", "True", "Committed"));
-    // the operator writes a new checkpoint to the status at once, but the step only every 15 s: the write of the
-    // checkpoint also contains the newest step
+    // the operator writes a new checkpoint to the status at once, together with the newest step; it writes a new step
+    // alone only every 15 s
     stage_0.set_status(status(8, 5));
     stage_0.set_status(status(12, 10));
     let job = cluster.wait("shown", "checkpointed", |job| job["status"]["checkpoint"]["step"] == 10);

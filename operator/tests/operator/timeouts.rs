@@ -1,4 +1,4 @@
-//! Tests of phases that take too long, and of phases that may take long.
+//! Tests of the timeouts for startup and for progress, and of cases in which these timeouts do not count.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
@@ -43,7 +43,7 @@ fn an_unreachable_stage_0_is_no_failure() {
         ..training.clone()
     });
     cluster.wait("silent", "training", |job| has_condition(job, "Progressing", "True", "Training"));
-    // another pod's response does not count
+    // the response contains another pod's UID, so the operator does not accept it as a report of stage 0
     stage_0.set_status(StageStatus { pod_uid: "another".into(), ..training });
     cluster.wait("silent", "unreachable", |job| has_condition(job, "Progressing", "Unknown", "StatusUnreachable"));
     assert_eq!(cluster.job("silent").unwrap()["status"]["attempt"]["number"], 1);

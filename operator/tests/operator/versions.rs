@@ -85,7 +85,8 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     let file = job_file(cluster, job, 3);
     assert_eq!((&file["spec"]["stages"], &file["spec"]["pipeline"]["ofAnotherVersion"]), (&json!(3), &json!(7)));
     assert_eq!(file["spec"]["restart"]["stallTimeoutSeconds"], 77);
-    // unlike the changes above, this change gets the operator's image, and a job file in the form of this version
+    // unlike the changes above, this change makes the operator use its own trainer image, and the job file of this
+    // version
     cluster.edit(job, json!({"checkpoint": {"everySteps": 7}}));
     cluster.wait_running(job, 4);
     let file = job_file(cluster, job, 4);
@@ -100,7 +101,7 @@ fn next_version(file: &str) -> PathBuf {
     PathBuf::from(folder).join(file)
 }
 
-/// Whether a trainer of this version reads the job file of an attempt.
+/// Whether a trainer of this version can read the job file of an attempt.
 fn is_read(cluster: &TestCluster, job: &str, attempt: u64) -> bool {
     stagecoach_api::parse(&job_file(cluster, job, attempt).to_string(), "job.yaml").is_ok()
 }
@@ -126,7 +127,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     cluster.wait_running("rolling", 2);
     cluster.train_to("rolling", 2, 2);
 
-    // the next version continues in the middle of a restart, with the job's present trainer
+    // the operator of the next version continues in the middle of a restart, and keeps the job's trainer
     cluster.kubelet.pod("rolling-1-2").exit(1, "");
     cluster.wait("rolling", "restarting", |job| job["status"]["attempt"]["number"] == 3);
     cluster.kill_operator();

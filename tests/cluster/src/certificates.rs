@@ -16,7 +16,8 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Writes `ca.crt` and the keys of service account tokens, `sa.key` and `sa.pub`, to `folder`.
+    /// Creates an authority. Writes its certificate `ca.crt`, and the keys of service account tokens, `sa.key` and
+    /// `sa.pub`, to `folder`.
     pub fn new(folder: &Path) -> Authority {
         let mut params = subject("stagecoach-cluster", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -39,8 +40,8 @@ impl Authority {
         self.sign(name, &params);
     }
 
-    /// Writes `NAME.crt` and `NAME.key` for a client that authenticates as `user`, a member of `group`. Returns the
-    /// `user` entry of a kubeconfig.
+    /// Writes `NAME.crt` and `NAME.key` for a client that authenticates as `user`, and as a member of `group` if that
+    /// is not `None`. Returns the `user` entry of a kubeconfig.
     pub fn client(&self, name: &str, user: &str, group: Option<&str>) -> Value {
         let mut params = subject(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

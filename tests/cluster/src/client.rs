@@ -1,4 +1,4 @@
-//! Blocking requests to the API server: a request starts no process, and the test needs no async code.
+//! Blocking requests to the API server. A request starts no process such as kubectl, and the test needs no async code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Client {
 /// The API server's reason for a refusal, or the failure to reach the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiRefusal {
-    /// The HTTP status, or 0 without an answer.
+    /// The HTTP status, or 0 if the API server did not answer.
     pub code: u16,
     /// The reason in one word, such as `NotFound`.
     pub reason: String,
@@ -73,7 +73,7 @@ impl Client {
         self.send(method, path, kind, body)
     }
 
-    /// Reads an object or a list. Returns `None` if it does not exist.
+    /// Reads the object or list at `path`. Returns `None` if the API server answers 404.
     ///
     /// # Panics
     /// If the API server refuses for any other reason.
@@ -120,8 +120,8 @@ impl Client {
         self.request(Method::PATCH, &strict(path), Some(patch))
     }
 
-    /// Deletes the object at `path` in the background, with the grace period of the object. An absent object is not an
-    /// error.
+    /// Requests the deletion of the object at `path`, with the object's own grace period. Does not wait until the
+    /// object is gone. An absent object is not an error.
     ///
     /// # Panics
     /// If the API server refuses for any other reason.
@@ -174,8 +174,8 @@ fn strict(path: &str) -> String {
     format!("{path}{}fieldValidation=Strict", if path.contains('?') { '&' } else { '?' })
 }
 
-/// Returns an async client with the rights of `kubeconfig`. The caller must be within a runtime, which drives the
-/// client.
+/// Returns an async client with the rights of `kubeconfig`. The caller must run within a Tokio runtime, which drives
+/// the client's connections.
 pub async fn connect(kubeconfig: &Path) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig).unwrap();
     let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();

@@ -49,12 +49,12 @@ pub struct ControlPlaneSite<'a> {
     pub folder: &'a Path,
     /// The address of the API server.
     pub server: SocketAddrV4,
-    /// Whether the nodes are real: each kubelet has credentials, and the API server has an address that Endpoints
-    /// accept. Endpoints refuse loopback addresses. Without root, a pod can have only loopback addresses.
+    /// Whether the nodes run a real kubelet, which needs root. If so, each kubelet has credentials, and the API server
+    /// has an address that Endpoints accept. Otherwise, pods have loopback addresses, which Endpoints refuse.
     pub real_nodes: bool,
 }
 
-/// The addresses of Services. The first one is the API server's.
+/// The address range of Services. The first address of the range belongs to the API server's Service.
 pub const SERVICES: &str = "10.96.0.0/16";
 /// The feature gates of native gang scheduling.
 const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
@@ -63,8 +63,8 @@ const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 pub fn command(component: Component, site: ControlPlaneSite, settings: &ControlPlaneSettings) -> Command {
     let at = |name: &str| site.folder.join(name).display().to_string();
     let mut flags: Vec<String> = match component {
-        // sockets in the folder, because two control planes could take each other's port; no client uses the peer
-        // socket
+        // etcd listens on Unix sockets in the folder, because two control planes could choose the same TCP port; no
+        // process uses the peer socket
         Component::Etcd => vec![
             format!("--data-dir={}", at("etcd")),
             format!("--listen-client-urls=unix://{}", at("etcd.sock")),

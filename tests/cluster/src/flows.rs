@@ -31,7 +31,7 @@ pub struct Pod {
     pub labels: Labels,
     /// `status.podIP`
     pub address: IpAddr,
-    /// The named ports of its containers.
+    /// The named ports of the pod's containers.
     pub ports: BTreeMap<String, u16>,
 }
 

@@ -15,14 +15,15 @@ pub struct KueueCluster<'a> {
     pub client: &'a Client,
     /// The administrator's kubectl.
     pub kubectl: &'a Kubectl,
-    /// The folder with the certificate authority. The controller's files are in its subfolder `kueue`.
+    /// The folder with the certificate authority. Kueue's files are in its subfolder `kueue`.
     pub folder: &'a Path,
     /// The API server's address.
     pub url: String,
 }
 
 impl KueueCluster<'_> {
-    /// Writes a kubeconfig with the rights of a service account, and returns its path. Its token is valid for an hour.
+    /// Writes a kubeconfig with the rights of a service account, and returns the file's path. The token in the
+    /// kubeconfig is valid for an hour.
     ///
     /// # Panics
     /// If the account does not exist.

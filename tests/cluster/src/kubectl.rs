@@ -21,7 +21,7 @@ impl Kubectl {
         Kubectl { kubeconfig: folder.join("admin.kubeconfig"), cache: folder.join("kubectl") }
     }
 
-    /// Runs kubectl and waits for its exit.
+    /// Runs kubectl with the standard input `input`, and waits for its exit.
     pub fn run(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = Command::new(tool("kubectl"));
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(&self.cache);

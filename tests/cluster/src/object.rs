@@ -34,7 +34,7 @@ pub fn merge(into: &mut Value, changes: Value) {
     }
 }
 
-/// Returns a condition of an object's status.
+/// Returns the condition of type `kind` in an object's status, or `None` if there is no such condition.
 pub fn condition_of(object: &Value, kind: &str) -> Option<Value> {
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind).cloned()
 }

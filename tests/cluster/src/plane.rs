@@ -111,7 +111,7 @@ impl ControlPlane {
         self.kubectl.try_apply(yaml)
     }
 
-    /// Reads the object or list at a path of the API. Returns `None` if it does not exist.
+    /// Reads the object or list at a path of the API. Returns `None` if the API server answers 404.
     #[track_caller]
     pub fn get(&self, path: &str) -> Option<Value> {
         self.admin.get(path)
@@ -125,7 +125,8 @@ impl ControlPlane {
         self.wait_for_account(name);
     }
 
-    /// Writes a kubeconfig with the rights of a service account, and returns its path. Its token is valid for an hour.
+    /// Writes a kubeconfig with the rights of a service account, and returns the file's path. The token in the
+    /// kubeconfig is valid for an hour.
     ///
     /// # Panics
     /// If the account does not exist.
@@ -165,7 +166,7 @@ impl ControlPlane {
         self.signal(component, libc::SIGCONT);
     }
 
-    /// Returns the ids of the running processes.
+    /// Returns the ids of the running components' processes.
     pub fn process_ids(&self) -> Vec<u32> {
         self.processes.lock().unwrap().iter().map(|(_, process)| process.id()).collect()
     }

@@ -1,5 +1,5 @@
 //! A proxy to the API server that simulates failures. For each request, a rule decides whether the proxy forwards,
-//! refuses or delays the request, or loses its answer.
+//! refuses or delays the request, or forwards it and never answers.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub enum Fate {
     LoseAnswer,
     /// Forwards the request after this time, and returns its answer.
     Delay(Duration),
-    /// Forwards the request once the value is true or its sender is dropped, and returns its answer.
+    /// Waits until the value is true or its sender is dropped. Then forwards the request, and returns its answer.
     Hold(watch::Receiver<bool>),
 }
 

@@ -28,7 +28,7 @@ pub fn find(name: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns the folder of all programs.
+/// Returns the folder with all programs. An error means that no complete folder exists.
 pub fn folder() -> anyhow::Result<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) {
         return Ok(PathBuf::from(folder));

@@ -9,8 +9,8 @@ use stagecoach_node::Container;
 
 use crate::{Hashes, NAMESPACE, Product};
 
-/// Returns the manifest of all jobs: a small Llama that three stages train on three plays, with a checkpoint every 20
-/// steps.
+/// Returns the manifest on which all jobs of these tests are based: three stages train a small Llama on three plays,
+/// with a checkpoint every 20 steps.
 pub fn spec(name: &str, namespace: &str) -> Value {
     json!({
         "apiVersion": "stagecoach.dev/v1alpha1",
@@ -45,7 +45,7 @@ pub fn spec(name: &str, namespace: &str) -> Value {
 
 /// A job that was applied. Dropping this value deletes the job and its pods.
 pub struct E2eJob<'p> {
-    /// The product on which the job runs.
+    /// The installation in which the job runs.
     pub product: &'p Product,
     /// `metadata.name`
     pub name: String,
@@ -54,7 +54,7 @@ pub struct E2eJob<'p> {
 }
 
 impl<'p> E2eJob<'p> {
-    /// Applies the usual manifest under the name `name`, with `changes` merged into its spec.
+    /// Applies the manifest of [`spec`] under the name `name`, with `changes` merged into its spec.
     #[track_caller]
     pub fn apply(product: &'p Product, name: &str, changes: Value) -> E2eJob<'p> {
         let mut manifest = spec(name, NAMESPACE);
@@ -110,12 +110,12 @@ impl<'p> E2eJob<'p> {
         })
     }
 
-    /// Returns the number of the attempt.
+    /// Returns the number of the current attempt, or 0 before the first attempt.
     pub fn attempt(&self) -> u64 {
         self.get()["status"]["attempt"]["number"].as_u64().unwrap_or_default()
     }
 
-    /// Returns the last step in the job's metrics.
+    /// Returns the last step in the job's metrics, or 0 if there are no metrics.
     pub fn step(&self) -> u64 {
         let metrics = std::fs::read_to_string(self.folder.join("metrics.jsonl")).unwrap_or_default();
         let lines = metrics.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -168,7 +168,8 @@ impl<'p> E2eJob<'p> {
         found.unwrap()
     }
 
-    /// Returns the newest pod of a rank in the current attempt. A spare that has taken over the stage does not count.
+    /// Returns the newest pod that the operator created for the rank `stage` of the current attempt. A spare that has
+    /// become this stage does not count.
     #[track_caller]
     fn newest_pod(&self, stage: u32) -> Value {
         let attempt = self.attempt();
@@ -181,13 +182,13 @@ impl<'p> E2eJob<'p> {
         pods.into_iter().max_by_key(|pod| label(pod, "incarnation")).unwrap()
     }
 
-    /// Returns the name of the newest pod of a stage of the current attempt.
+    /// Returns the name of the newest pod of the rank `stage` in the current attempt.
     #[track_caller]
     pub fn pod(&self, stage: u32) -> String {
         self.newest_pod(stage)["metadata"]["name"].as_str().unwrap().to_owned()
     }
 
-    /// Returns the trainer's container in the newest pod of a stage.
+    /// Returns the trainer's container in the newest pod of the rank `stage`.
     #[track_caller]
     pub fn trainer(&self, stage: u32) -> Container {
         self.product.node.container(self.newest_pod(stage)["metadata"]["uid"].as_str().unwrap(), "trainer")

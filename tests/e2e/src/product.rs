@@ -19,21 +19,21 @@ const OPERATOR_PODS: &str = "app.kubernetes.io/name=stagecoach,app.kubernetes.io
 /// The plays on which jobs train.
 const PLAYS: [&str; 3] = ["hamlet.txt", "macbeth.txt", "othello.txt"];
 
-/// The installed product.
+/// Stagecoach, as the chart installs it on the test's node.
 pub struct Product {
-    /// The node on which the product is installed.
+    /// The node.
     pub node: TestNode,
     /// The shared volume's path on the machine.
     pub volume: PathBuf,
 }
 
 impl Product {
-    /// Returns the product for one test at a time. The first call installs it.
+    /// Locks the installation for one test, and returns it. The first call installs Stagecoach.
     pub fn take() -> MutexGuard<'static, Product> {
         static PRODUCT: OnceLock<Mutex<Product>> = OnceLock::new();
         let product = PRODUCT.get_or_init(|| Mutex::new(Product::install()));
         product.lock().unwrap_or_else(|failed| {
-            // the failed test may have left the release in any state, so this repairs the release
+            // the failed test may have changed the release in any way, so install the release again
             product.clear_poison();
             let product = failed.into_inner();
             product.helm_install(&json!({}));
@@ -90,8 +90,8 @@ impl Product {
 
     /// Kills all replicas of the operator at once (SIGKILL), as a node that runs out of memory does, and lets new pods
     /// replace them. If the containers restarted within their pods, the kubelet would delay each restart longer than
-    /// the last, and the job might end before an operator runs. This function also deletes the Lease, because the wait
-    /// until the Lease of the dead leader expires could take as long. Other tests cover that wait.
+    /// the last, and the job might end before an operator runs. For the same reason, this function deletes the Lease:
+    /// otherwise, the new replicas would wait until the Lease of the dead leader expires. Other tests cover that wait.
     #[track_caller]
     pub fn kill_operators(&self) {
         let running = self.operators();

@@ -1,4 +1,5 @@
-//! The driver's pinned memory, and copies between the host and the device, which complete as late as on a GPU.
+//! Simulates the CUDA driver's pinned memory, and its copies between the host and the device. As on a GPU, a copy
+//! completes some time after the call that starts it.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -36,7 +37,7 @@ extern "C" fn cuMemHostRegister_v2(start: *mut c_void, bytes: usize, _flags: u32
             return OUT_OF_MEMORY;
         }
         if bytes == 0 || !begin.is_multiple_of(4096) || !bytes.is_multiple_of(4096) {
-            return INVALID_VALUE; // stricter than the driver, which rounds to pages and refuses pinned pages
+            return INVALID_VALUE; // stricter than the driver, which rounds the range to whole pages
         }
         let mut pinned = PINNED.lock().unwrap();
         if pinned.range(..end).next_back().is_some_and(|(_, before)| before.end > begin) {

@@ -1,4 +1,4 @@
-//! The functions of the CUDA driver.
+//! Simulates functions of the CUDA driver: contexts, streams and events.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -55,8 +55,8 @@ impl Stream {
 /// The queue that all streams share with `NCCL_STAND_IN_ONE_QUEUE`.
 static ONE_QUEUE: LazyLock<Stream> = LazyLock::new(Stream::of_a_thread);
 
-/// Runs a task of the default stream, which is the calling thread. With `NCCL_STAND_IN_ONE_QUEUE`, waits for all
-/// earlier tasks first.
+/// Runs a task of the default stream on the calling thread. With `NCCL_STAND_IN_ONE_QUEUE`, waits for all earlier tasks
+/// first.
 pub(crate) fn run_on_default_stream(task: impl FnOnce()) {
     if crate::fault::has_one_queue() {
         ONE_QUEUE.synchronize();
@@ -119,6 +119,8 @@ pub(crate) unsafe fn stream<'a>(handle: *mut c_void) -> Option<&'a Stream> {
     unsafe { handle.cast::<Stream>().as_ref() }
 }
 
+/// Returns the event of a handle.
+///
 /// # Safety
 /// The handle is from `cuEventCreate` and not destroyed.
 unsafe fn event(handle: *mut c_void) -> Arc<CudaEvent> {
@@ -221,8 +223,8 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, flags: c_uint) -> 
     })
 }
 
-/// The only function here of the CUDA runtime; all others belong to the driver. The test of `tests/host-waits` calls
-/// it, since that library records calls of the runtime.
+/// Belongs to the CUDA runtime, unlike the other functions of this file, which belong to the driver. The test of
+/// `tests/host-waits` calls this function, since that library records calls of the runtime.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cudaStreamSynchronize(stream: *mut c_void) -> c_int {
     // SAFETY: both functions have the same contract.

@@ -1,6 +1,6 @@
 //! A stand-in for `libnccl.so.2` and `libcuda.so.1`, for tests on machines without a GPU. The stand-in implements the
-//! functions that the trainer's links call, over the memory of the host. It is at least as strict and as asynchronous
-//! as the real libraries:
+//! functions with which the trainer sends tensors between stages. Its device memory is memory of the host. It is at
+//! least as strict and as asynchronous as the real libraries:
 //!
 //! - Streams are threads. The default stream is the calling thread, since on a CPU libtorch computes before it returns.
 //! - A receive fills its buffer with NaN until the receive is complete, and a send reads its buffer late. The results
@@ -17,10 +17,10 @@
 //! - A failed operation never completes by itself: the process must abort the communicator.
 //!
 //! `NCCL_STAND_IN_FAULT` is `RANK:KIND:N:FILE`. The process with this `RANK` has a fault in its Nth operation, if it
-//! can create FILE: so the fault occurs only once. KIND is `error` (NCCL reports the fault), `hang` (nothing reports
-//! it), `init` (the Nth communicator never connects) or `pin` (the Nth request for pinned memory fails).
-//! `NCCL_STAND_IN_VERSION` is the version that NCCL reports. `NCCL_STAND_IN_DEVICES` is the number of devices that the
-//! driver reports. With `NCCL_STAND_IN_BUSY`, another process occupies the devices.
+//! can create FILE. A later process finds FILE, so the fault occurs only once. KIND is `error` (NCCL reports the
+//! fault), `hang` (nothing reports it), `init` (the Nth communicator never connects) or `pin` (the Nth request for
+//! pinned memory fails). `NCCL_STAND_IN_VERSION` is the version that NCCL reports. `NCCL_STAND_IN_DEVICES` is the
+//! number of devices that the driver reports. With `NCCL_STAND_IN_BUSY`, another process occupies the devices.
 
 mod copies;
 mod driver;

@@ -1,4 +1,4 @@
-//! The functions of NCCL, for communicators of two ranks, over Unix sockets.
+//! Simulates functions of NCCL, for communicators of two ranks, over Unix sockets.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -42,7 +42,7 @@ impl UniqueId {
     }
 }
 
-/// The listeners of the identifiers that this process has made. Rank 0 of a communicator takes its listener.
+/// The listeners for identifiers from `ncclGetUniqueId`. Rank 0 of a communicator removes its listener from this map.
 static LISTENERS: LazyLock<Mutex<HashMap<UniqueId, UnixListener>>> = LazyLock::new(Mutex::default);
 
 /// One end of a communicator.
@@ -213,8 +213,8 @@ unsafe extern "C" fn ncclCommGetAsyncError(handle: *mut c_void, state: *mut c_in
     SUCCESS
 }
 
-/// Gives an operation to a stream. The first operation of a communicator is still in progress when this function
-/// returns.
+/// Gives an operation to a stream. For the first operation of a communicator, returns `ncclInProgress`, because NCCL
+/// connects the ranks during this operation.
 ///
 /// # Safety
 /// The handles are those of a communicator and a stream.

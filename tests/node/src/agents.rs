@@ -27,8 +27,8 @@ pub(crate) fn containerd(place: &NodeFolder) -> Result<Vec<String>> {
     let network = json!({
         "cniVersion": "1.0.0",
         "name": NETWORK,
-        // without a bridge, all traffic between two pods passes through the machine, and so through its rules for
-        // Services
+        // without a bridge, all traffic between two pods passes through the machine, and so through the iptables rules
+        // that kube-proxy writes for Services
         "plugins": [{
             "type": "ptp",
             "ipMasq": true,
@@ -41,8 +41,8 @@ pub(crate) fn containerd(place: &NodeFolder) -> Result<Vec<String>> {
         }],
     });
     write(place, "containerd/network/10-node.conflist", &network.to_string())?;
-    // containerd does not import the machine's settings; the sockets of shims need short paths, so a link leads to the
-    // folder
+    // containerd imports only files of the node, not the settings of the machine; a path of a shim's socket must be
+    // short, so it begins with CLAIM, a link to the node's folder
     let config = format!(
         r#"version = 3
 imports = ["{imports}"]

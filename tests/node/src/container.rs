@@ -12,6 +12,8 @@ pub struct Container {
 }
 
 impl Container {
+    /// Returns the container whose first process has the id `process`.
+    ///
     /// # Panics
     /// If the process has ended.
     #[track_caller]
@@ -62,7 +64,7 @@ impl Container {
     #[track_caller]
     pub fn starve(&self, spare: u64) -> Starvation {
         let limit = self.squeeze(spare);
-        // `tail` buffers the last line, and this file is one line without an end
+        // `tail` buffers the last line of its file, and /dev/zero is a single endless line
         let join_and_take = "echo $$ >\"$1\" && exec tail /dev/zero";
         let mut taker = Command::new("sh");
         taker.args(["-c", join_and_take, "sh"]).arg(self.memory.processes_file());

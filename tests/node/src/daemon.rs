@@ -49,8 +49,8 @@ impl Daemon {
         unsafe {
             process.pre_exec(move || {
                 libc::setsid();
-                // the process joins the group before it can fork, so the group contains its children even if no process
-                // remains to record them
+                // the process joins the group before it can fork, so the group also contains children that outlive
+                // their recorded process
                 match groups.iter().all(|file| libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) == 1) {
                     true => Ok(()),
                     false => Err(io::Error::last_os_error()),

@@ -92,7 +92,7 @@ impl TestNode {
         &self.client
     }
 
-    /// Returns this node's cluster as the argument with which Kueue's controller is started.
+    /// Returns this node's cluster in the form that `Kueue::start_in` takes.
     pub fn kueue_host(&self) -> KueueCluster<'_> {
         KueueCluster {
             client: &self.client,
@@ -191,7 +191,7 @@ impl TestNode {
         answer.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// Reads the object or list at a path of the API. Returns `None` if it does not exist.
+    /// Reads the object or list at a path of the API. Returns `None` if the API server answers 404.
     #[track_caller]
     pub fn get(&self, path: &str) -> Option<Value> {
         self.client.get(path)

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 /// If a mount remains. The caller must then not delete the folder, since the deletion would include the mount's
 /// content.
 pub(crate) fn unmount_below(folder: &Path) -> Result<()> {
-    // the newest mount comes first, since one mount may lie on another; the loop reads the list again after each call,
+    // unmount the newest mount first, since it may be on top of an older one; read the list again after each call,
     // since the kernel may have copied a mount
     loop {
         let mounts = below(folder, &std::fs::read("/proc/self/mountinfo")?);

@@ -17,7 +17,8 @@ fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
     queues.create("elastic", &queue, elastic());
     cluster.wait_running("elastic", 1);
 
-    // a slice for four stages waits for quota, and the job runs with two
+    // Kueue calls the Workload for the new number of pods a slice; the slice waits for quota, and the job runs with two
+    // stages
     cluster.edit("elastic", json!({"stages": 4}));
     let job = cluster.wait("elastic", "waiting for four stages", |job| {
         let message = message(job, "Admitted");
@@ -33,7 +34,7 @@ fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
     let first = &queues.workloads("elastic")[0];
     assert!(has_condition(first, "Finished", "True", "WorkloadSliceReplaced"), "{:#}", first["status"]);
 
-    // fewer stages release their quota in place, after the surplus stages have stopped
+    // with fewer stages, the operator lowers the count in the existing Workload after the surplus stages have stopped
     cluster.edit("elastic", json!({"stages": 1}));
     let job = cluster.wait_running("elastic", 3);
     assert_eq!(job["status"]["attempt"]["stages"], 1);
@@ -119,7 +120,7 @@ fn a_job_that_allows_fewer_replicas_is_admitted_with_fewer() {
     );
     let pods = until("its pods", || Some(cluster.pods("partial")).filter(|pods| pods.len() == 4));
     assert_eq!(pods.len(), 4);
-    // the job releases the fifth pod of the quota, which completes no replica
+    // two replicas use four pods, so the job releases the quota of the fifth pod
     until("the rest to be given back", || {
         let workload = queues.workload("partial")?;
         (workload["status"]["reclaimablePods"] == json!([{"name": "stages", "count": 1}])).then_some(())

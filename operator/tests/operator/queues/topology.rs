@@ -1,4 +1,4 @@
-//! Tests of stages that are neighbours in a topology, on the nodes that Kueue chooses.
+//! Tests of jobs whose annotations ask Kueue to run their stages on nodes that are close to each other in a topology.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn with_cpus(cpus: &str, annotations: Value, changes: Value) -> Value {
     json!({ "spec": spec })
 }
 
-/// Returns the nodes of the job's pods, by rank.
+/// Waits until `count` pods of the job have a node. Returns the names of these nodes, ordered by the pods' ranks.
 fn nodes(job: &str, count: usize) -> Vec<String> {
     until(&format!("the pods of {job} to be placed"), || {
         let mut pods = queued().cluster.pods(job);

@@ -24,21 +24,21 @@ const OPERATOR_NAMESPACE: &str = "stagecoach-system";
 
 /// A cluster in which the operator runs.
 pub struct TestCluster {
-    // the fields are dropped in this order
+    // Rust drops the fields in this order, so the operators end before the cluster does
     operators: Mutex<Vec<OperatorProcess>>,
     pub kubelet: TestKubelet,
     pub plane: ControlPlane,
     kubeconfig: PathBuf,
-    /// The number of operators that were started so far, including the operators of callers.
+    /// The number of operators that were started so far. This number names the log file of the next operator.
     started: AtomicUsize,
 }
 
 /// The namespaces of the operator in [`shared`].
 const SHARED_NAMESPACES: &str = "default,few,small,strict";
 
-/// Returns the cluster of all tests that do not disturb nodes, API server or CRD. Its operator watches some namespaces.
-/// A test with its own operator runs that operator in its own namespace. The cluster is never dropped: its processes
-/// end with the test's process.
+/// Returns the cluster of all tests that do not disturb nodes, API server or CRD. Its operator watches
+/// [`SHARED_NAMESPACES`]. A test that starts another operator uses another namespace for it. The cluster is never
+/// dropped: its processes end with the test's process.
 pub fn shared() -> &'static TestCluster {
     static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -48,8 +48,8 @@ pub fn shared() -> &'static TestCluster {
     })
 }
 
-/// Returns the cluster of the tests that disturb nodes, API server or CRD. One test at a time has the cluster. Waits
-/// until all its nodes are in order. Its operator watches all namespaces.
+/// Returns the cluster of the tests that disturb nodes, API server or CRD. Only one test at a time can use this
+/// cluster. The function returns when all nodes are in order. The cluster's operator watches all namespaces.
 pub fn exclusive() -> MutexGuard<'static, TestCluster> {
     static CLUSTER: OnceLock<Mutex<TestCluster>> = OnceLock::new();
     let start = || {
@@ -80,7 +80,8 @@ impl TestCluster {
         TestCluster::with_values(settings, &Value::Null)
     }
 
-    /// Like [`TestCluster::with_settings`]. The operator has the rights that the chart gives it with these values.
+    /// Like [`TestCluster::with_settings`]. The operator has the rights that the chart grants with these values; null
+    /// stands for the chart's defaults.
     pub fn with_values(settings: ControlPlaneSettings, values: &Value) -> TestCluster {
         let plane = ControlPlane::start_with(settings);
         plane.create_namespace(OPERATOR_NAMESPACE);
@@ -143,7 +144,8 @@ impl TestCluster {
         self.operators.lock().unwrap().iter_mut().all(|operator| operator.ended().is_none())
     }
 
-    /// Returns the last lines about a job in the logs of the operators.
+    /// Returns the last 30 lines in the operators' logs that contain the job's name, or the namespace of a job that is
+    /// not in `default`.
     fn log_tail(&self, job: &str) -> String {
         let about = if split(job).0 == "default" { job } else { split(job).0 };
         let logs = (0..self.started.load(Ordering::Relaxed)).map(|number| self.log_file(number));
@@ -189,8 +191,8 @@ impl TestCluster {
         self.plane.get(&path(name))
     }
 
-    /// Waits until `wanted` holds for the job and returns it. Panics with the job's status and the operator's log
-    /// otherwise.
+    /// Waits until `wanted` returns true for the job. Returns the job. If the wait fails, panics with the job's status
+    /// and the operators' logs.
     #[track_caller]
     pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let job = || self.job(name).unwrap_or_else(|| panic!("{name} was deleted while waiting for it to be {what}"));
@@ -203,7 +205,7 @@ impl TestCluster {
         until_or_tell(&format!("{name} to be {what}"), as_wanted, details)
     }
 
-    /// Waits for a phase.
+    /// Waits until the job has this phase. Returns the job.
     #[track_caller]
     pub fn wait_phase(&self, name: &str, phase: &str) -> Value {
         self.wait(name, phase, |job| job["status"]["phase"] == phase)
@@ -254,12 +256,12 @@ impl TestCluster {
             .list(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector=stagecoach.dev/job={name}"))
     }
 
-    /// Returns the reasons of the events about the job, oldest first.
+    /// Returns the reasons of the events about a job in the namespace `default`, oldest first.
     pub fn events(&self, name: &str) -> Vec<String> {
         self.of_events(name, "reason")
     }
 
-    /// Returns the notes of the events about the job, oldest first.
+    /// Returns the notes of the events about a job in the namespace `default`, oldest first.
     pub fn event_notes(&self, name: &str) -> Vec<String> {
         self.of_events(name, "note")
     }

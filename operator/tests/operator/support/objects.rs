@@ -45,8 +45,8 @@ pub fn network_policy(name: &str) -> String {
 pub fn job(name: &str, changes: Value) -> Value {
     let (namespace, name) = split(name);
     let quick = json!({
-        // the simulated kubelet has no trainers that could form a group again, so a failure restarts the group; tests
-        // that replace a single stage set another `reformTimeoutSeconds`
+        // the simulated kubelet runs no trainers, so no group can form again around a single new stage: a failure
+        // restarts all stages; tests that replace a single stage set another `reformTimeoutSeconds`
         "restart": {"maxRestarts": 3, "reformTimeoutSeconds": 0, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
         "template": {"spec": {"terminationGracePeriodSeconds": 5}},
     });
@@ -61,7 +61,7 @@ pub fn has_condition(object: &Value, kind: &str, status: &str, reason: &str) -> 
     condition_of(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
 }
 
-/// Returns the root cause in a job's status.
+/// Returns `status.lastFailure`, the root cause of the job's last failure.
 pub fn last_failure(job: &Value) -> &Value {
     &job["status"]["lastFailure"]
 }

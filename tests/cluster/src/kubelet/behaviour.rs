@@ -6,8 +6,8 @@ use std::time::Duration;
 /// The annotation with a pod's behaviour, in the form of [`Behaviour::parse`].
 pub(super) const ANNOTATION: &str = "stagecoach.test/behaviour";
 
-/// The behaviour of a pod's trainer container. All variants except `Command` are scripts. Until a script ends, it
-/// serves `/healthz`, `/readyz` and `/status` on the pod's address, as a stage does.
+/// The behaviour of a pod's trainer container. All variants except `Command` are scripts: the kubelet simulates the
+/// container. Until a script ends, it serves `/healthz`, `/readyz` and `/status` on the pod's address, as a stage does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Runs until SIGTERM, and exits with 143 after `drain`.
@@ -32,8 +32,8 @@ pub enum Behaviour {
     Hang,
     /// Never starts, because the image can't be pulled.
     ImagePullError,
-    /// Runs a real program with the container's environment. In the environment, the kubelet replaces paths of mounts
-    /// by its folders for the volumes.
+    /// Runs a real program with the container's environment. In the values of the environment, the kubelet replaces a
+    /// path of a mount by its own folder for the volume.
     Command(Vec<String>),
 }
 
@@ -81,7 +81,7 @@ pub struct PodView {
     pub uid: String,
     /// The name of the pod's node.
     pub node: String,
-    /// The address, within 127.0.0.0/8.
+    /// The IP address, usually within 127.0.0.0/8.
     pub address: String,
     /// The labels.
     pub labels: BTreeMap<String, String>,
@@ -89,7 +89,7 @@ pub struct PodView {
     pub annotations: BTreeMap<String, String>,
     /// The trainer container's image.
     pub image: String,
-    /// The trainer container's environment variables. References to other objects are replaced by their values.
+    /// The trainer container's environment variables, with each `valueFrom` and `envFrom` replaced by the values.
     pub env: BTreeMap<String, String>,
 }
 

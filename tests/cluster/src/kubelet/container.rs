@@ -1,4 +1,4 @@
-//! A container: a process, or a script that ends by itself or on request of the kubelet or a test.
+//! A container: a real process, or a script, which simulates a container without a process.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -22,8 +22,8 @@ pub(super) enum FakeContainer {
 }
 
 impl FakeContainer {
-    /// Starts a container with this behaviour. The environment of a process is `env`, the test's PATH, and the path
-    /// `termination_message_path` for its termination message. The process writes its output to `log`.
+    /// Starts a container with this behaviour. The environment of a process consists of `env`, the test's `PATH`, and
+    /// `STAGECOACH_TERMINATION_LOG`, which contains `termination_message_path`. The process writes its output to `log`.
     ///
     /// # Errors
     /// If the command can't be started. The error is the exit that the container reports.

@@ -34,12 +34,12 @@ pub(super) async fn config_maps(client: &kube::Client, pod: &Pod) -> Maps {
     found
 }
 
-/// Returns the names of the Secrets whose keys are variables of a container.
+/// Returns the names of the Secrets whose keys become variables of a container through `envFrom`.
 pub(super) fn secrets(container: &Container) -> impl Iterator<Item = &str> {
     container.env_from.iter().flatten().filter_map(|source| Some(source.secret_ref.as_ref()?.name.as_str()))
 }
 
-/// Returns the variables that a container has from Secrets, or `None` if one of these Secrets does not exist.
+/// Returns the variables that a container gets from Secrets, or `None` if one of these Secrets does not exist.
 pub(super) async fn from_secrets(
     client: &kube::Client,
     namespace: &str,
@@ -90,8 +90,8 @@ pub(super) fn local(folder: &Path, pod: &Pod, container: &Container, text: &str)
     text.to_owned()
 }
 
-/// Returns the address of a pod that the Service `host` selects, since tests have no DNS. Waits until such a pod has an
-/// address. Returns `None` if the Service does not exist.
+/// Returns the address of a pod that the Service `host` selects. This replaces a DNS lookup, since tests have no DNS.
+/// Waits until such a pod has an address. Returns `None` if the Service does not exist.
 pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host: &str) -> Option<String> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let selector = services.get_opt(host).await.ok()??.spec?.selector?;

@@ -16,7 +16,7 @@ use crate::until;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ContainerExit {
     pub(super) code: i32,
-    /// `Completed`, `Error` or `OOMKilled`.
+    /// `Completed`, `Error`, `OOMKilled` or `StartError`.
     pub(super) reason: String,
     pub(super) message: String,
     /// Whether the kubelet evicted the pod.
@@ -151,7 +151,8 @@ impl PodHandle {
     }
 }
 
-/// Returns the identity of a stage or a spare, from its environment.
+/// Returns a status that identifies a stage or a spare: its job, attempt, pod, stage and incarnation, from its
+/// environment.
 pub(super) fn identity(view: &PodView) -> StageStatus {
     let text = |name: &str| view.env.get(name).cloned().unwrap_or_default();
     let spare = text(env::SPARE).parse().ok();

@@ -1,6 +1,6 @@
-//! A kubelet without real containers. It registers nodes, gives each pod on them an address within 127.0.0.0/8, and
-//! writes pod status in the order in which a real kubelet writes it. The [`Behaviour`] of a pod's container is a script
-//! or a real command.
+//! A kubelet without real containers. It registers nodes, gives each pod on them an address, usually within
+//! 127.0.0.0/8, and writes pod status in the order in which a real kubelet writes it. The [`Behaviour`] of a pod's
+//! container is a script or a real command.
 
 pub(crate) mod address;
 mod behaviour;

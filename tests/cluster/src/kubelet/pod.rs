@@ -25,7 +25,8 @@ use super::http::{get_succeeds, serve};
 use super::status::{ContainerState, now, patch};
 use super::{Behaviour, KubeletState, PodView, environment};
 
-/// Runs a pod. The caller drops the future when the pod's object has been deleted, whatever the pod's phase is.
+/// Runs a pod, waits for a request to delete it, and deletes its object. If the object is deleted earlier, the caller
+/// drops this future, in any phase of the pod.
 pub(super) async fn run_pod(shared: Arc<KubeletState>, object: watch::Receiver<Pod>) {
     let name = object.borrow().metadata.name.clone().unwrap_or_default();
     let namespace = object.borrow().metadata.namespace.clone().unwrap_or_default();
@@ -138,9 +139,10 @@ impl PodRunner {
         self.watch_containers(&pod, &mut running, &mut ordered).await;
     }
 
-    /// Runs the init containers, one after the other. Sidecars among them continue. Returns `None` if the pod has ended
-    /// before its containers started. An init container's command is its behaviour in the form of [`Behaviour::parse`].
-    /// Without a command, an init container ends at once, and a sidecar runs until the kubelet stops it.
+    /// Runs the init containers, one after the other. Sidecars among them continue to run. Returns all init containers
+    /// and their states, or `None` if an init container failed or a client requested the pod's deletion. An init
+    /// container's command is its behaviour in the form of [`Behaviour::parse`]. Without a command, an init container
+    /// ends at once, and a sidecar runs until the kubelet stops it.
     async fn initialise(
         &mut self,
         init: &[Container],
@@ -248,8 +250,9 @@ impl PodRunner {
         }
     }
 
-    /// Waits until a client requests the deletion, or shortens the grace period so that the deadline is before `known`.
-    /// Returns the time at which the kubelet must kill the containers.
+    /// If `known` is `None`, waits until a client requests the deletion. Otherwise, waits until a client shortens the
+    /// grace period so that the deadline is before `known`. Returns the time at which the kubelet must kill the
+    /// containers.
     async fn deadline(&mut self, known: Option<Instant>) -> Instant {
         loop {
             let grace = {
@@ -367,7 +370,8 @@ struct Probe {
 }
 
 impl Probe {
-    /// Returns the container's probe, or `None` without a probe that this kubelet supports. The period is 200 ms.
+    /// Returns the container's probe, or `None` if the container has no readiness probe over HTTP. The period is always
+    /// 200 ms.
     fn of(pod: &Pod, container: usize) -> Option<Probe> {
         let container = &pod.spec.as_ref()?.containers[container];
         let probe = container.readiness_probe.as_ref()?;

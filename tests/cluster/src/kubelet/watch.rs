@@ -19,8 +19,8 @@ struct Task {
     abort: tokio::task::AbortHandle,
 }
 
-/// Watches all pods. Never returns while the watch works. When a pod's object is deleted, its task and processes end at
-/// once.
+/// Watches all pods for as long as the kubelet exists. When a pod's object is deleted, the pod's task and processes end
+/// at once.
 pub(super) async fn pods(shared: Arc<KubeletState>) {
     let api: Api<Pod> = Api::all(shared.client.clone());
     let mut events = Box::pin(watcher(api, Config::default().fields("spec.nodeName!=")));

@@ -1,4 +1,5 @@
-//! Installs the objects that `kubectl apply` of a release of Kueue creates, except for the Deployment and its rights.
+//! Installs the objects of a release of Kueue, as `kubectl apply` does, except for the Deployment. The rights of the
+//! controller's account differ from those of the release.
 
 use std::path::Path;
 use std::process::Output;
@@ -18,7 +19,7 @@ pub(super) const NAMESPACE: &str = "kueue-system";
 pub(super) const ACCOUNT: &str = "kueue-controller-manager";
 const SERVICE: &str = "kueue-webhook-service";
 const SECRET: &str = "kueue-webhook-server-cert";
-/// The CRDs whose versions the controller converts.
+/// The CRDs whose objects the controller converts between versions.
 const CONVERTED: [&str; 5] = ["clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads"];
 
 /// Installs the CRDs and webhooks from the files beside `program`, for a controller that serves at `ip`.
@@ -27,8 +28,9 @@ pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
         host.client.create(path, object).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
     };
     let beside = |file: &str| format!("{}.{file}.yaml", program.display());
-    // a client-side apply stores the object in an annotation, for which the CRD of workloads is too large
-    // on a busy machine, the API server takes longer for such a CRD than a client waits, so failed applies are repeated
+    // Apply the CRDs on the server side: a client-side apply would store each CRD in an annotation, for which the CRD
+    // of workloads is too large. On a busy machine, the API server needs more time for such a CRD than a client waits,
+    // so repeat failed applies.
     let apply = || host.kubectl.run(&["apply", "--server-side", "-f", &beside("crds")], "");
     let stderr = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     until_or_tell("Kueue's CRDs to be applied", || apply().status.success().then_some(()), || stderr(&apply()));
@@ -48,8 +50,8 @@ pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
 
     create("/api/v1/namespaces", &json!({"metadata": {"name": NAMESPACE}}));
     create(&namespaced("secrets"), &json!({"metadata": {"name": SECRET}}));
-    // an external name may be an IP address, to which the API server then connects: the webhooks and the name in their
-    // certificate stay as in a real cluster, and no proxy is needed
+    // The API server connects to an external name that is an IP address. With this Service, the webhooks and the name
+    // in their certificate are those of a real cluster.
     let spec = json!({"type": "ExternalName", "externalName": ip});
     create(&namespaced("services"), &json!({"metadata": {"name": SERVICE}, "spec": spec}));
 
@@ -64,8 +66,8 @@ pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
     }
 }
 
-/// Returns the controller's account. Its rights are wider than those of a release, but do not include objects of other
-/// projects. A project that Kueue does not support itself must grant those rights.
+/// Returns the controller's account. Its rights are wider than in a release, but do not include the objects of other
+/// projects. A project such as Stagecoach must grant Kueue the rights to its own kinds.
 fn account() -> Value {
     let rbac = "rbac.authorization.k8s.io";
     let groups = [
@@ -96,7 +98,7 @@ fn account() -> Value {
     ]})
 }
 
-/// Returns the files of the serving certificate, or `None` until the controller has made it.
+/// Returns the files of the serving certificate, or `None` if the controller has not created the certificate yet.
 pub(super) fn certificates(host: &KueueCluster<'_>) -> Option<Vec<(&'static str, Vec<u8>)>> {
     let secret = host.client.get(&format!("{}/{SECRET}", namespaced("secrets")))?;
     let content = |file| {
@@ -131,7 +133,7 @@ pub(super) fn detach(host: &KueueCluster<'_>) {
     }
 }
 
-/// Makes the changes to a webhook configuration that the release makes.
+/// Makes the changes that a release of Kueue makes to a generated webhook configuration.
 fn adapt(configuration: &mut Value) {
     let name = format!("kueue-{}", configuration["metadata"]["name"].as_str().unwrap());
     configuration["metadata"]["name"] = name.into();

@@ -142,7 +142,7 @@ impl Kueue {
             "metrics": {"bindAddress": "0"},
             "webhook": {"host": ip, "port": WEBHOOKS, "certDir": self.folder.join("certificates")},
             "leaderElection": {"leaderElect": false},
-            // with certificates from elsewhere, the controller would also read some from /etc/kueue
+            // if the certificates came from elsewhere, the controller would also read certificates in /etc/kueue
             "internalCertManagement": {"enable": true},
             // the server of this feature writes to a folder in /
             "featureGates": {"VisibilityOnDemand": false},

@@ -9,8 +9,8 @@ use crate::object::merge;
 /// resource `workloads` since 1.36.
 pub const API: &str = "kueue.x-k8s.io/v1beta2";
 
-/// Returns the path of a kind's collection, such as that of `Workload`. `namespace` has no effect for a cluster-scoped
-/// kind.
+/// Returns the API path of all objects of a kind, such as `Workload`, in a namespace. `namespace` has no effect for a
+/// cluster-scoped kind.
 pub fn collection(kind: &str, namespace: &str) -> String {
     let kind = kind.to_lowercase();
     let plural = match kind.as_str() {
@@ -50,9 +50,9 @@ pub fn topology(name: &str, levels: &[&str]) -> Value {
 }
 
 /// Returns a ClusterQueue for all namespaces. An element of `flavors` is a flavor's name and its quotas, such as
-/// `("default", json!({"cpu": 3}))`. All flavors must have quotas of the same resources. Kueue tries them in this
-/// order. This function merges `spec`, such as `{"preemption": {"withinClusterQueue": "LowerPriority"}}`, into the spec
-/// of the ClusterQueue.
+/// `("default", json!({"cpu": 3}))`. All flavors must have quotas of the same resources. Kueue tries the flavors in
+/// this order. This function merges `spec`, such as `{"preemption": {"withinClusterQueue": "LowerPriority"}}`, into the
+/// spec of the ClusterQueue.
 pub fn cluster_queue(name: &str, flavors: &[(&str, Value)], spec: Value) -> Value {
     let quota = |of: &Value| -> Vec<Value> {
         let quantities = of.as_object().into_iter().flatten();

@@ -169,7 +169,7 @@ fn scaling(plane: &ControlPlane) {
     assert_eq!(scale["status"], json!({"replicas": 5, "selector": "stagecoach.dev/job=existing"}));
 }
 
-/// Checks kubectl's output for people: the columns and the explanation.
+/// Checks the columns of `kubectl get` and the text of `kubectl explain`.
 fn reading(plane: &ControlPlane) {
     let status = json!({"status": {
         "phase": "Running", "readyStages": 4, "trainingReplicas": 1, "progress": {"step": 120, "loss": "3.2071"}, "checkpoint": {"step": 100}, "restarts": {"total": 1},

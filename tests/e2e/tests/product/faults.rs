@@ -40,8 +40,8 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
     for (n, fault) in (0..).zip(FAULTS) {
         job.wait_phase("Running");
         job.wait_step(job.step() + 1 + draws.below(40));
-        // a stage that is lost twice without a new step in between ends the whole group, so no stage is lost twice in a
-        // row
+        // if a stage is lost twice without a new step in between, all stages restart, so each fault hits another stage
+        // than the fault before it
         let stage = (first + n) % 3;
         let (attempt, restarts, pods) = (job.attempt(), job.restarts(), job.pod_uids());
         println!("{name}: {fault} of stage {stage} at step {}", job.step());
@@ -64,8 +64,8 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         let failure = &after["status"]["lastFailure"];
         println!("{name}: {} {}", failure["reason"], failure["message"]);
         match fault {
-            // all stages save a checkpoint and exit together; so no stage is the cause, unless no operator observed the
-            // exits
+            // all stages save a checkpoint and exit together, so the reason names no stage as the cause, unless no
+            // operator observed the exits
             "delete" => assert!(failure["reason"] == "Drained" || with_operator, "{failure:#}"),
             "out of memory" => {
                 assert_eq!((&failure["reason"], &failure["stage"]), (&json!("OutOfMemory"), &json!(stage)))
@@ -127,7 +127,7 @@ impl RandomFaults {
 
     /// Returns the next number below `n`.
     fn below(&mut self, n: u64) -> u64 {
-        // the multiplier is Knuth's; of the state, only the upper bits are random enough
+        // Knuth's linear congruential generator, of which only the upper bits are random enough
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }

@@ -104,7 +104,7 @@ fn safetensors_and_their_index() {
 }
 
 proptest! {
-    /// Fuzzes names in `fences/`, as another program may have left them.
+    /// Fuzzes the names of folders in `fences/` on a volume, where another program may have created any folder.
     #[test]
     fn names_of_fences(changes in prop::collection::vec(mutations(), 1..4)) {
         let folder = tempfile::tempdir().unwrap();

@@ -49,7 +49,7 @@ fn sessions(secret: &GroupSecret) -> (Session, Session) {
 }
 
 proptest! {
-    /// A handshake fails for every change of a message, because only the key makes a message valid.
+    /// A handshake fails after any change of a message, because a valid message requires the secret key.
     #[test]
     fn handshakes(changes in mutations()) {
         let secret = GroupSecret::generate(7).unwrap();
@@ -85,7 +85,7 @@ proptest! {
         prop_assert!(peak <= 1 << 20, "{peak}");
     }
 
-    /// Fuzzes the key in the name that stage 0 publishes.
+    /// Fuzzes the parser of the key that stage 0 publishes in a name on the volume.
     #[test]
     fn keys_of_groups(changes in mutations(), epoch in any::<u64>()) {
         let secret = GroupSecret::generate(epoch).unwrap();

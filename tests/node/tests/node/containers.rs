@@ -119,7 +119,7 @@ impl Smoke {
         self.running("visitor");
         let printed = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "pages:80"]);
         assert!(printed.contains("says 200 OK: web GET /"), "{printed}");
-        // the probe connects as an operator would; the API server answers a request without TLS with an error
+        // the API server answers a request without TLS with an error that mentions HTTPS
         let printed = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "kubernetes.default.svc:443"]);
         assert!(printed.contains("[10.96.0.1]") && printed.contains("HTTPS"), "{printed}");
     }

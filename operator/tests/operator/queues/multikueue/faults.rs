@@ -11,8 +11,8 @@ use crate::queues::crashes::{HOLDS, add_workloads, wait_reported};
 use crate::support::condition_of;
 
 impl Clusters {
-    /// Waits until the manager has evicted the Workload of a job and released its reservation. Kueue may already have
-    /// reserved the same quota again.
+    /// Waits until Kueue has evicted a job's Workload in the manager cluster and released the Workload's reservation of
+    /// quota. Kueue may already have reserved the quota again.
     fn wait_released(&self, name: &str) {
         let is_released = |workload: &Value| {
             let evictions = workload["status"]["schedulingStats"]["evictions"].as_array();
@@ -47,8 +47,8 @@ fn an_evicted_copy_returns_to_the_queue() {
     assert!(events.iter().any(|event| event == "AdmissionLost"), "{events:?}");
     clusters.wait_released("evicted");
     worker.cluster.finish("local", 1, 2);
-    // MultiKueue removes the copy if it sees the manager's Workload between two reservations. Otherwise, the copy keeps
-    // its place in the worker's queue.
+    // MultiKueue deletes the copy if it observes the manager's Workload without a reservation. Otherwise, the same copy
+    // stays in the worker's queue, and its next attempt is number 2.
     clusters.wait_attempt("evicted", |uid, attempt| attempt == 1 + u64::from(*uid == first));
 }
 
@@ -72,8 +72,8 @@ fn a_copy_stops_with_the_queue_of_the_manager() {
     clusters.wait_copy("held");
 }
 
-/// After the connection is lost, the status of the copy does not arrive, so the operator of the manager can't observe
-/// whether the copy has stopped.
+/// After the connection to the worker cluster is lost, the manager cluster receives no status of the copy. The operator
+/// of the manager therefore can't observe whether the copy has stopped.
 #[test]
 fn the_reservation_of_a_job_in_a_lost_worker_is_given_back() {
     let clusters = clusters();
@@ -112,7 +112,7 @@ fn in_queue(spec: Value) -> Value {
     sent(json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "spec": spec}))
 }
 
-/// Creates the queues of a run in both clusters.
+/// Creates the namespace of a run in the worker cluster, and the run's queues in both clusters.
 fn with_queues(run: &ScenarioRun) {
     let clusters = clusters();
     clusters.worker.cluster.create_namespace(&run.namespace);

@@ -51,7 +51,8 @@ fn clusters() -> &'static Clusters {
     })
 }
 
-/// Returns the rights of the manager for the kinds that Kueue integrates. Kueue documents these rights.
+/// Returns RBAC objects that let the manager read Pods and Jobs, which Kueue itself integrates. Kueue's documentation
+/// asks for these rights.
 fn rights_of_kueues_own_kinds() -> Value {
     let version = "rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": ["", "batch"], "resources": ["pods", "jobs"], "verbs": ["get", "list", "watch"]}]);
@@ -74,7 +75,8 @@ fn kubeconfig(worker: &QueuedCluster) -> ByteString {
     ByteString(config.to_string().into_bytes())
 }
 
-/// Returns a pod template that requests CPUs. Kueue skips the check of pods that request none of the queue's resources.
+/// Returns a pod template that requests CPUs. Kueue skips the admission check of pods that request none of the queue's
+/// resources.
 fn template() -> Value {
     json!({"spec": {"containers": [{"name": "trainer", "resources": {"requests": {"cpu": "100m"}}}]}})
 }
@@ -128,13 +130,13 @@ impl Clusters {
         self.wait_copy(name);
     }
 
-    /// Waits until attempt 1 of a copy runs, and until the status in the manager cluster shows it.
+    /// Waits until attempt 1 of a copy runs, and until the job's status in the manager cluster shows this attempt.
     fn wait_copy(&self, name: &str) {
         self.wait_attempt(name, |_, attempt| attempt == 1);
     }
 
-    /// Waits until a copy runs an attempt for which `is_wanted` returns true, and until the manager's status shows this
-    /// attempt. The arguments of `is_wanted` are the copy's UID and the attempt's number.
+    /// Waits until a copy runs an attempt for which `is_wanted` returns true, and until the job's status in the manager
+    /// cluster shows this attempt. The arguments of `is_wanted` are the copy's UID and the attempt's number.
     fn wait_attempt(&self, name: &str, is_wanted: impl Fn(&Value, u64) -> bool) {
         let [of_manager, of_worker] = [&self.manager, &self.worker].map(|queues| &queues.cluster);
         let attempt = |job: &Value| {
@@ -168,7 +170,8 @@ impl Clusters {
         until(&format!("the pods of the copy of {name} to go"), || cluster.pods(name).is_empty().then_some(()));
     }
 
-    /// Asserts that the manager cluster has no object of a job except its Workload, and no status from its operator.
+    /// Asserts that the operator of the manager cluster has created no object for a job and has not written the job's
+    /// status.
     fn assert_left_alone(&self, name: &str) {
         let client = self.manager.cluster.plane.client();
         for collection in [

@@ -6,7 +6,7 @@ use stagecoach_cluster::{ApiRefusal, ControlPlane, merge, pipeline_job, until};
 
 const POLICY: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/stagecoach-operator";
 
-/// A pod's spec, and words of the refusal, or `None` if the policy allows the spec.
+/// A pod's spec, and a part of the refusal's message, or `None` if the policy allows the spec.
 type Row = (Value, Option<&'static str>);
 
 fn container(fields: Value) -> Value {
@@ -21,7 +21,7 @@ fn init_container(fields: Value) -> Value {
     json!({"initContainers": [container], "containers": [{"name": "trainer"}]})
 }
 
-/// Returns fields that the restricted standard of pod security forbids, and fields that it allows.
+/// Returns pod specs with fields that the Pod Security Standard `restricted` forbids, and with fields that it allows.
 fn restricted() -> Vec<Row> {
     let security = |fields: Value| json!({ "securityContext": fields });
     vec![

@@ -66,7 +66,8 @@ fn assert_same(kustomize: Vec<Value>, chart: Vec<Value>) {
     }
 }
 
-/// Returns the objects by kind and name, without fields that only helm reads, and with variables sorted by name.
+/// Returns the objects with keys of the form `KIND NAMESPACE/NAME`. Removes fields that only helm reads, and sorts
+/// environment variables by name.
 fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let named = |mut object: Value| {
         let template = "/spec/template/metadata/labels";
@@ -95,7 +96,7 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     objects.into_iter().map(named).collect()
 }
 
-/// Returns the first difference between two objects, with its path.
+/// Returns the first difference between two objects, with its path, or `None` if the objects are equal.
 fn difference(one: &Value, other: &Value) -> Option<String> {
     let below = |at: String, inner: Option<String>| inner.map(|inner| format!("/{at}{inner}"));
     match (one, other) {

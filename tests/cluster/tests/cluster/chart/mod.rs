@@ -170,7 +170,7 @@ fn every_rule_has_its_reason() {
         let rules: Vec<usize> = (0..lines.len()).filter(|line| lines[*line].starts_with("- apiGroups")).collect();
         assert!(rules.len() >= 10, "{path}");
         for rule in rules {
-            // the comment on the rights of users is above the first of their rules
+            // one comment above the roles for users gives the reason of their first rules
             let is_of_people = lines[rule + 1].contains("pipelinejobs") && lines[rule - 1] == "rules:";
             assert!(
                 is_of_people || lines[rule - 1].starts_with("# "),

@@ -1,5 +1,5 @@
 //! The rights of the operator's service account. The test checks every verb on every resource of the API server. The
-//! granted rights must be exactly those of the tables.
+//! granted rights must be exactly those of the tables in this file.
 
 use std::collections::BTreeSet;
 

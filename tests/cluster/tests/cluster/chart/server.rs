@@ -47,8 +47,8 @@ fn the_api_server_accepts_all_of_it() {
     pod_security(client);
 }
 
-/// Creates the operator's pod itself, since a namespace with a pod security standard does not refuse the Deployment of
-/// a pod that violates the standard, but only the pod.
+/// Creates the operator's pod in a dry run. The Deployment itself is no test of pod security: a namespace with a Pod
+/// Security Standard accepts the Deployment of a pod that violates the standard, and refuses only the pod.
 fn pod_security(client: &Client) {
     let objects = render("stagecoach-system", &Value::Null);
     let account = find(&objects, "ServiceAccount", "stagecoach-operator");

@@ -1,4 +1,4 @@
-//! The evaluator of NetworkPolicies, checked rule by rule against Kubernetes' definition.
+//! Checks each rule of the evaluator of NetworkPolicies against the definition of Kubernetes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -17,7 +17,7 @@ const CLOSED: bool = false;
 const HTTP: (&str, u16) = ("TCP", HTTP_PORT);
 const METRICS: (&str, u16) = ("TCP", 8080);
 const RENDEZVOUS: (&str, u16) = ("TCP", MASTER_PORT);
-/// The port of a link between stages, an arbitrary example: the kernel chooses the port of a link.
+/// An example of the port of a connection between two stages. The kernel chooses the actual port.
 const LINK: (&str, u16) = ("TCP", 41234);
 const DNS: (&str, u16) = ("UDP", 53);
 const DNS_TCP: (&str, u16) = ("TCP", 53);
@@ -40,8 +40,8 @@ fn pod(namespace: &str, number: u8, labels: Labels) -> End {
     End::Pod(Pod { namespace: namespace.into(), labels, address: [10, 244, 0, number].into(), ports: BTreeMap::new() })
 }
 
-/// Returns the cluster of the tables: four jobs of one namespace, a job with the same name as the first in another
-/// namespace, the operator as the chart with `values` runs it, and unrelated pods.
+/// Returns a cluster with five jobs in the namespace `team` or `other` (the job `a` exists in both), the operator as
+/// the chart with `values` runs it, and unrelated pods. The tables of this file name its pods and external addresses.
 fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
     let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];
@@ -135,7 +135,7 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("a/1", "a/0", LINK, OPEN),
             ("a/1", "a/0", HTTP, OPEN),
             ("a/1 of the last attempt", "a/0", RENDEZVOUS, OPEN),
-            // connections with other jobs, also one of the same name, and with pods with copied labels
+            // connections with other jobs, including one of the same name, and with pods with copied labels
             ("b/0", "a/0", RENDEZVOUS, CLOSED),
             ("b/0", "a/0", HTTP, CLOSED),
             ("a/0", "b/0", LINK, CLOSED),

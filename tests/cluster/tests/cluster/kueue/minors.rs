@@ -25,8 +25,8 @@ use Answer::{Accepted, Refused, RefusedBy};
 /// The end of a range without a last version.
 const NEWEST: u32 = u32::MAX;
 
-/// Returns the Workloads that the operator makes of different jobs, from the operator's tests. Every version accepts
-/// all of them.
+/// Returns the Workloads that the operator creates for different jobs. The operator's tests compare them with this
+/// file. Every version must accept all of them.
 fn of_the_operator() -> Vec<(String, Value, Answer)> {
     let golden = include_str!("../../../../../operator/src/kueue/tests/workloads.json");
     let all: Map<String, Value> = serde_json::from_str(golden).unwrap();
@@ -37,7 +37,7 @@ fn of_the_operator() -> Vec<(String, Value, Answer)> {
     all.into_iter().map(|(job, workload)| (format!("the operator's: {job}"), in_default(workload), Accepted)).collect()
 }
 
-/// Returns Workloads and the answers to them.
+/// Returns Workloads, each with a description and the expected answer.
 fn cases() -> Vec<(&'static str, Value, Answer)> {
     let spec = |spec: Value| workload("w", spec);
     let annotated = |key: &str, value: &str, spec: Value| {
@@ -47,7 +47,7 @@ fn cases() -> Vec<(&'static str, Value, Answer)> {
     };
     let pod_set = |at: &str, value: Value| {
         let mut workload = workload("w", json!({}));
-        // an assignment through a JSON pointer can't add a field, so the parent is needed
+        // indexing a JSON value can add a field, but a JSON pointer can't, so the field is set through its parent
         let (parent, field) = at.rsplit_once('/').unwrap();
         workload["spec"]["podSets"][0].pointer_mut(parent).unwrap()[field] = value;
         workload

@@ -1,4 +1,5 @@
-//! Kueue's real controller: how it treats Workloads that a test manages as the operator manages a job's Workload.
+//! Tests of Kueue's real controller. They manage Workloads as the operator manages a job's Workload, and check how
+//! Kueue responds.
 
 mod minors;
 
@@ -50,7 +51,7 @@ fn condition(kind: &str, status: &str, reason: &str) -> Value {
     })
 }
 
-/// Writes conditions as the owner of a Workload does, and removes its admission if `release`.
+/// Writes conditions as the owner of a Workload does. Also removes the Workload's admission if `release` is true.
 fn write(plane: &ControlPlane, name: &str, conditions: &[Value], release: bool) {
     until(&format!("{name}: conditions of its owner"), || {
         let workload = plane.get(&path(name))?;
@@ -75,9 +76,9 @@ fn finish(plane: &ControlPlane, name: &str) {
     write(plane, name, &[condition("Finished", "True", "Succeeded")], false);
 }
 
-/// Writes the conditions that the owner of an evicted Workload writes after its pods have ended, with the reason of its
-/// eviction. Kueue queues a preempted Workload again at once. After an eviction for another reason, the Workload waits
-/// until Kueue finds this reason in the condition and queues the Workload again.
+/// Writes the conditions that the owner of an evicted Workload writes after the Workload's pods have ended. `reason` is
+/// the reason of the eviction. Kueue queues a preempted Workload again at once. Otherwise, Kueue reads the reason in
+/// the condition `Requeued` and decides when to queue the Workload again.
 fn release(plane: &ControlPlane, name: &str, reason: &str) {
     let conditions = [
         condition("QuotaReserved", "False", "Pending"),

@@ -57,7 +57,7 @@ fn patience_ends_a_job_at_the_same_step_whatever_dies() {
     let why = format!("the held-out loss has not improved in 3 evaluations since step {best}");
     assert!(result(&expected)["endedEarly"].as_str().unwrap().starts_with(&why), "{}", result(&expected));
     says(&expected, "ended early: the held-out loss has not improved in 3 evaluations");
-    // besides the best checkpoint, the job keeps the newest two, or fewer, because it may defer a save that is due
+    // the job keeps the best checkpoint and the newest two; it has fewer if it deferred a save that was due
     let keeps_best = |workspace: &Path| {
         let kept = checkpoints(&workspace.join("early"));
         assert!(kept.contains(&best) && kept.contains(&last) && kept.len() <= 3, "{kept:?}");
@@ -83,7 +83,8 @@ fn patience_ends_a_job_at_the_same_step_whatever_dies() {
     }
     keeps_best(workspace);
 
-    // the finished job trains no further; with more patience it continues, as if it had this patience from the start
+    // the finished job trains no further; with more patience it continues, and ends like a job that had this patience
+    // from the start
     let again = Launched::start(workspace, &job(2, 3), &[]).finish(workspace);
     assert_eq!(again.hashes(), expected.hashes());
     let longer = run(workspace, &job(2, 6));

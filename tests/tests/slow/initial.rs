@@ -1,5 +1,6 @@
-//! Weights to start from: a Hugging Face model directory, another job's checkpoint, or an imported model. The same
-//! weights in any of these formats give the same run, on any number of stages.
+//! The initial weights of a job: a Hugging Face model directory, another job's checkpoint, or an imported model. The
+//! same weights in any of these formats give the same run, on any number of stages. The tests use the model directory
+//! of [`hugging_face`], the tiny model.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use stagecoach_api::job::ModelType;
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, stagecoach, until};
 
-/// Returns a job with the tiny model's shape that saves every 4 steps.
+/// Returns a job that saves every 4 steps and has as many layers as the tiny model.
 fn job(name: &str) -> TestJob {
     let extra = "  checkpoint: {everySteps: 4}\n  restart: {backoff: {initialSeconds: 0}}\n";
     TestJob { name: name.into(), stages: 2, layers: 2, extra: extra.into(), ..TestJob::default() }
@@ -230,7 +231,7 @@ fn a_checkpoint_has_the_files_of_its_source() {
     let of_source = |job: &TestJob, tokenizer: &str| {
         yaml(job, &pretrained("source")).replace("{path: tiny/tokenizer.json}", tokenizer)
     };
-    // before this, another job with the same tokenizer.json fills the token cache
+    // another job with the same tokenizer.json has filled the token cache before the job under test starts
     run(path, &job("plain"), &yaml(&job("plain"), &pretrained("tiny"))).hashes();
     let kept = job("kept");
     run(path, &kept, &of_source(&kept, "{path: source/tokenizer.json}")).hashes();
@@ -381,7 +382,8 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
     assert!(shard.exists());
 }
 
-/// A job reports the name of a missing shard, and of a tensor with a NaN. It exits, and does not restart.
+/// Asserts that a job reports the name of a missing shard and the name of a tensor with a NaN, and that it exits
+/// without a restart.
 fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     let read = |file: &Path| std::fs::read(file).unwrap();
     let index: serde_json::Value =
@@ -408,8 +410,8 @@ fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     std::fs::write(&shard, whole).unwrap();
 }
 
-/// A job that starts from another job's folder takes the newest checkpoint there. The job keeps this choice even if it
-/// is killed before its first save.
+/// A job that starts from another job's folder uses the newest checkpoint in that folder. The job keeps this choice
+/// even if it is killed before its first save.
 #[test]
 fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model() {
     let workspace = corpus::workspace();

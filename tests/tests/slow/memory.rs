@@ -8,8 +8,8 @@ use stagecoach_api::job::ModelType;
 use stagecoach_tests::{Launched, corpus, peak_bytes, stagecoach};
 
 /// The greatest accepted difference between the planned and the measured peak, in per cent. The measured peak varies
-/// with the load of the machine: on a busy machine, six runs of one job differed by 3.1 to 5.2 per cent, and another
-/// run by 7.3.
+/// with the load of the machine: on a busy machine, the peaks of six runs of one job differed from the plan by 3.1 to
+/// 5.2 per cent, and the peak of another run by 7.3.
 const TOLERANCE: f64 = 10.0;
 
 /// The fields of a job that determine its memory.
@@ -142,8 +142,8 @@ fn the_plan_says_what_each_stage_holds() {
             copies,
             lora,
         } = shape;
-        // without AVX512, products in bf16 take minutes; without its bf16 instructions, libtorch needs memory that the
-        // plan does not know
+        // without AVX512, matrix products in bf16 take minutes; without bf16 instructions, libtorch needs memory that
+        // the plan does not include
         if *precision == BFLOAT && !has_bf16_instructions() {
             println!("not on this processor: {precision}");
             continue;
@@ -158,7 +158,8 @@ fn the_plan_says_what_each_stage_holds() {
         }
         std::fs::write(&file, yaml(shape)).unwrap();
         let planned = planned(workspace, &file, *stages);
-        // tokenising has a peak of its own: this command fills the token cache, so that stage 0 does not tokenise
+        // tokenising could raise the peak of stage 0: this command fills the token cache, so that the job does not
+        // tokenise
         let tokenized =
             Command::new(stagecoach()).arg("tokenize").arg(&file).arg("--workspace").arg(workspace).output();
         assert!(tokenized.unwrap().status.success());

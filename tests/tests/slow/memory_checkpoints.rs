@@ -1,5 +1,5 @@
-//! Checkpoints in memory: a job that loses one stage at a time repeats no finished step, and ends with the bits of the
-//! undisturbed run.
+//! Checkpoints in memory: each stage also holds a copy of its neighbour's state. A job that loses one stage at a time
+//! repeats no finished step, and ends with the bits of the undisturbed run.
 
 use std::path::Path;
 
@@ -23,15 +23,15 @@ fn reported(outcome: &Outcome) -> Vec<u64> {
     outcome.stdout.lines().filter_map(step).collect()
 }
 
-/// Returns the number of replacements so far.
+/// Returns the number of stages that the launcher has replaced so far.
 fn replaced(workspace: &Path) -> u64 {
     let record = std::fs::read(workspace.join("remembered/state.json")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
     record["state"]["budget"]["replaced"].as_u64().unwrap()
 }
 
-/// For each entry of `kills`, kills the stages of the entry together, with new steps between the entries. Then stops
-/// the job.
+/// Kills the stages of each entry of `kills` together, and lets the job train new steps before the next entry. Then
+/// stops the job.
 fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
     let mut step = 5;

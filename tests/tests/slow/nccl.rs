@@ -1,5 +1,6 @@
-//! Links over the stand-in for NCCL run the same code as links between GPUs, but use the memory of the host. The tests
-//! in `parity` show that the number of stages and the schedule do not change a bit over these links.
+//! Links over the stand-in for NCCL, a test library that uses the memory of the host. They run the same code as links
+//! between GPUs. The tests in `parity` show that the number of stages and the schedule do not change a bit over these
+//! links.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +24,7 @@ fn job() -> TestJob {
     }
 }
 
-/// Resumes the job from its newest checkpoint, trains it to an end that comes soon, and compares the bits with those of
+/// Resumes the job from its newest checkpoint, trains a few more steps to its end, and compares the bits with those of
 /// an undisturbed run. Returns the outcome.
 fn to_its_end(workspace: &Path) -> Outcome {
     ends_undisturbed(workspace, &job())
@@ -72,14 +73,14 @@ fn an_error_of_nccl_ends_the_group_and_the_next_one_continues() {
     to_its_end(workspace.path());
 }
 
-/// The fault is in a step's last message, so that no later message reveals it. The stage that waits for the message
-/// votes after it has computed with values that never arrived.
+/// At the end of a step, the stages vote on whether its results count. The fault is in the last message of a step, so
+/// that no later message reveals it, and the receiver computes with values that never arrived.
 #[test]
 fn an_error_of_the_last_message_is_known_before_the_vote() {
     let workspace = corpus::workspace();
     let extra = job().extra.replace("everySteps: 4", "everySteps: 1");
     let job = TestJob { tied: false, extra, ..job() };
-    // in each step, the last stage has four receives and four sends
+    // in each step, the last stage has four receives and four sends, so operation 40 is the last one of step 5
     let fault = format!("2:error:40:{}", workspace.path().join("struck").display());
     let mut launched = Launched::start_with(workspace.path(), &job.endless(), &[], &[("NCCL_STAND_IN_FAULT", &fault)]);
     launched.wait_for_step(7);
@@ -174,8 +175,7 @@ fn a_timeline_is_that_of_the_device() {
         let (theirs, own): (Vec<_>, Vec<_>) = actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
         let own: Vec<f64> = own.into_iter().flat_map(|(_, (begin, end))| [*begin, *end]).collect();
         assert!(own.is_sorted(), "{stage}");
-        // with NCCL, the host does not see the end of an action between replicas; a GATHER may have ended before the
-        // step started
+        // an action between replicas takes time, except a GATHER, which may have ended before the step started
         let takes_time = |(name, (begin, end)): &(&&str, &(f64, f64))| begin < end || name.contains("GATHER");
         assert!(theirs.len() >= 2 && theirs.iter().all(takes_time), "{stage}");
     }
@@ -230,8 +230,8 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
     }
 }
 
-/// On a GPU with one queue for all streams, sends wait for their peers, so that each message delays all later work of
-/// its stage. Every schedule still trains, with the same bits.
+/// On a GPU with one queue for all streams, sends wait for their receivers, so that each message delays all later work
+/// of its stage. Every schedule still trains, with the same bits.
 #[test]
 fn messages_hold_up_no_stage_whose_gpu_has_one_queue() {
     let layout = |schedule, stages, virtual_stages, data_parallel| {

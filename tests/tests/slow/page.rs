@@ -45,7 +45,7 @@ impl Drop for Serving {
     }
 }
 
-/// Returns the value of a named figure in the part `figures` of the page.
+/// Returns the value of the entry `name` in the list of numbers (`figures`) of the page.
 fn figure(figures: &str, name: &str) -> Option<String> {
     let (_, rest) = figures.split_once(&format!("<dt>{name}</dt><dd>"))?;
     Some(rest.split_once("</dd>")?.0.to_owned())
@@ -180,7 +180,7 @@ fn a_pods_stage_0_serves_the_page_on_its_loopback_with_its_recoveries() {
     follower.until("the loss", |parts| figure(parts.get("figures")?, "loss"));
     let (head, _) = page.get("/");
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
-    // only the log contains the token, since everyone who may read the job can see the status
+    // the status must not contain the token, since everyone who may read the job can see the status
     let status = PageAddress { host: format!("127.0.0.1:{free}"), path: String::new() }.get("/status").1;
     assert!(!status.contains(page.path.trim_matches('/')), "{status}");
 }

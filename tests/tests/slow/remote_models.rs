@@ -8,7 +8,8 @@ use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, no_file_has, say
 
 const REPO: &str = "models/org/tiny";
 
-/// Returns the files of the tiny model. The small files are in git.
+/// Returns the files of the tiny model. As on the real hub, the large files are in Git LFS, and the small files are in
+/// git.
 fn files() -> Vec<(String, File)> {
     let files = std::fs::read_dir(hugging_face()).unwrap().map(|file| {
         let file = file.unwrap();

@@ -55,7 +55,7 @@ pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Changes the manifest of a checkpoint, and updates the hash in the manifest.
+/// Changes the manifest of a checkpoint, and updates the hash that the manifest contains of itself.
 pub fn change_manifest(job: &Path, step: u64, change: impl FnOnce(&mut Manifest)) {
     let mut manifest = read_manifest(&FileSystemVolume::new(job), step).unwrap();
     change(&mut manifest);
@@ -119,7 +119,7 @@ fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
     }
 }
 
-/// Runs the commands of docs/REPLAY.md on jobs with the names and the number of steps that it uses.
+/// Runs the commands of docs/REPLAY.md on jobs with the names and the number of steps that the page uses.
 #[test]
 fn the_pages_commands_run() {
     let extra = "  checkpoint: {everySteps: 100}\n".into();

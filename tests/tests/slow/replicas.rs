@@ -8,7 +8,8 @@ use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{Launched, TestJob, corpus, each, ends_undisturbed, saved, says, signal, undisturbed, until};
 
-/// Returns a job that saves every 4 steps and has four gradient blocks of two microbatches.
+/// Returns a job that saves every 4 steps and has four gradient blocks of two microbatches. A gradient block is the
+/// unit of work that replicas share.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
     TestJob {
@@ -33,7 +34,7 @@ fn begin(workspace: &Path, job: &TestJob) -> Launched {
     launched
 }
 
-/// Stops the job, resumes it to an end that comes soon, and compares its bits with those of an undisturbed run.
+/// Stops the job, resumes it for a few more steps, and compares its bits with those of an undisturbed run.
 fn end(launched: Launched, workspace: &Path, job: &TestJob, what: &str) {
     launched.interrupt(workspace);
     println!("{what}");
@@ -324,8 +325,8 @@ fn log(workspace: &Path, rank: usize) -> String {
     std::fs::read_to_string(folder(workspace).join(format!("logs/stage-{rank}.log"))).unwrap_or_default()
 }
 
-/// Without `training.gradientBlocks`, the job has the number of blocks that its first attempt needs, and keeps that
-/// number.
+/// Without `training.gradientBlocks`, the job has the number of gradient blocks that its first attempt needs, and keeps
+/// that number.
 #[test]
 fn a_job_keeps_the_blocks_that_it_began_with() {
     let workspace = corpus::workspace();

@@ -226,7 +226,7 @@ fn the_learning_rate_is_a_function_of_the_step() {
     }
 }
 
-/// Returns the differences between environments that the metrics contain, by step.
+/// Returns the environment differences in the metrics, each with its step.
 fn environment_differences(workspace: &Path) -> Vec<(u64, String)> {
     let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
     let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -251,7 +251,7 @@ fn a_resume_in_another_environment_is_reported_and_remembered() {
     for field in ["libtorch", "isa", "mkl", "oneDnn", "products", "processor", "device", "threads", "deterministic"] {
         assert!(!manifest["environment"][field].is_null(), "{field} is missing from {}", manifest["environment"]);
     }
-    // with the same number of threads as before, the job reports nothing new, and the trained steps keep their record
+    // with the same number of threads as before, the job reports no difference, and the metrics keep the earlier one
     let again = run(12, &["--set", "training.threads=2"]);
     assert!(!again.stdout.contains("another environment"), "{}", again.stdout);
     let described = "[\"threads 2 instead of 1\"]".to_owned();

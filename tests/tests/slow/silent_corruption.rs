@@ -12,7 +12,7 @@ const EVERY_STEP: [&str; 2] = ["--set", "training.audit={everySteps: 1}"];
 const RESTARTING: [&str; 2] = ["--set", "training.audit={everySteps: 1, onDifference: Restart}"];
 
 /// Returns a job that saves nothing before its end. With the job's seed, the audit of the first step covers microbatch
-/// 1 of chunk 1, both for two chunks and for three.
+/// 1 of chunk 1 (the layers of stage 1), both for two stages and for three.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}}\n".into();
     TestJob { name: "audited".into(), decay_steps: Some(60), extra, ..TestJob::default() }

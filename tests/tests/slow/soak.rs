@@ -9,7 +9,7 @@ use stagecoach_tests::phases::Phase;
 use stagecoach_tests::soak::{ENOUGH, Soak};
 use stagecoach_tests::{TestJob, corpus, undisturbed};
 
-/// The numbers of stages and replicas of the jobs.
+/// The pairs of a number of stages and a number of replicas between which a job changes.
 const PIPELINES: [(usize, usize); 5] = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)];
 const REPLICATED: [(usize, usize); 5] = [(1, 2), (2, 2), (1, 4), (2, 3), (3, 1)];
 

@@ -17,7 +17,7 @@ fn hub() -> Hub {
     hub
 }
 
-/// Returns a job whose first source is on the hub, and whose weights change at step 20.
+/// Returns a job with two sources. The first source is on the hub, and its sampling weight changes at step 20.
 fn job() -> TestJob {
     let sources = "sources: [{name: plays, paths: [\"hf://datasets/org/plays/data/*\"], weight: 3, weightSchedule: \
                    [{fromStep: 20, weight: 1}]}, {name: small, paths: [corpus/small.jsonl]}]";
@@ -109,8 +109,8 @@ fn a_source_that_stops_ends_the_job() {
     assert!((1..1000).contains(&step), "{result}");
 }
 
-/// Checks the losses of sources by step. A step with one source has the loss of that source. The loss of a step with
-/// both sources is between their losses.
+/// The loss of a step with one source is the loss of that source. The loss of a step with two sources is between the
+/// losses of the sources.
 #[test]
 fn each_source_has_its_own_loss() {
     let workspace = corpus::workspace();

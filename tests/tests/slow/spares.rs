@@ -29,8 +29,8 @@ fn state(workspace: &Path) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
-/// Stops the run, and resumes it to an end that comes soon. Asserts that the bits are those of an undisturbed run.
-/// Returns the outcome of the stopped run.
+/// Stops the run, and resumes it for a few more steps. Asserts that the bits are those of an undisturbed run. Returns
+/// the outcome of the stopped run.
 fn ends_with_the_same_bits(workspace: &Path, launched: Launched) -> Outcome {
     let outcome = launched.interrupt(workspace);
     ends_undisturbed(workspace, &job());

@@ -208,7 +208,7 @@ fn killed_at_a_system_call() {
         let at = seen.iter().find(|seen| (&seen.syscall, seen.nth) == (&point.syscall, point.nth)).unwrap();
         println!("{died:2}: {process:?} died at its {} number {}: {}", at.syscall, at.nth, at.line);
         // after the launcher's death, a user would start the job again; after a stage's death, the launcher would start
-        // the stages again: this run takes the place of both
+        // the stages again: this run stands for both
         let ran = fixture.run(&case);
         ran.ended_well(&fixture);
         ran.is_tidy(&[0, COMMITTED[2]]);

@@ -13,7 +13,7 @@ use stagecoach_tests::{
 
 const REPO: &str = "datasets/org/plays";
 
-/// The numbers of stages and replicas.
+/// The pairs of a number of stages and a number of replicas with which the job continues.
 const MESHES: [(usize, usize); 5] = [(3, 1), (2, 1), (1, 1), (2, 2), (1, 4)];
 
 /// Returns files of several formats. The Parquet file has several blocks, and is too large to be read together with its
@@ -51,7 +51,7 @@ impl Remote {
     }
 }
 
-/// Returns a job that streams its corpus from a hub, an object store and the volume, with weights that change.
+/// Returns a job that streams its corpus from a hub, an object store and the volume, with sampling weights that change.
 fn job(streaming: &str) -> TestJob {
     let sources = "sources: [{name: plays, paths: [\"hf://datasets/org/plays/*\"], weight: 3}, {name: objects, paths: \
                    [\"s3://bucket/plays/*\"], weight: 2, weightSchedule: [{fromStep: 70, weight: 4}]}, {name: small, \

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use stagecoach_model::model_types;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 
-/// Several prompts, since the most likely next token of a prompt may be the one that ends a text.
+/// Several prompts, since the most likely next token after a prompt may be the end-of-text token.
 const PROMPTS: [&str; 5] = ["kalo miren", "talvo", "wenxi su", "yor be", "zu"];
 const TOKENS: &str = "24";
 
@@ -24,7 +24,7 @@ fn python(arguments: &[&str]) -> String {
     text(Command::new(python).arg(hugging_face().with_file_name("transformers_models.py")).args(arguments))
 }
 
-/// Checks that transformers and the trainer continue the prompts with the same texts, with the model in `folder`.
+/// Checks that transformers and the trainer, with the model in `folder`, continue the prompts with the same texts.
 /// Returns the texts.
 fn continue_alike(folder: &Path) -> Vec<String> {
     let model = folder.display().to_string();
@@ -58,7 +58,7 @@ fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> 
     folder
 }
 
-/// PEFT adds the exported adapter to the model, transformers read the merged model, and the trainer reads its
+/// PEFT adds the exported adapter to the model, transformers read the merged model, and the trainer reads the job's
 /// checkpoint. All three continue the prompts with the same texts.
 #[test]
 #[ignore = "needs a Python with transformers and PEFT: make transformers"]

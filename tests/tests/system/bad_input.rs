@@ -23,7 +23,7 @@ fn run(workspace: &Path, yaml: &str, arguments: &[&str], env: &[(&str, &str)]) -
     (output.status.code().unwrap_or(-1), printed)
 }
 
-/// Asserts the exit code, and that the output contains every word. Asserts that the run left neither a result, a last
+/// Asserts the exit code, and that the output contains all `words`. Asserts that the run left neither a result, a last
 /// checkpoint nor an incomplete token cache.
 fn refused(name: &str, workspace: &Path, (code, printed): (i32, String), expected: i32, words: &[&str]) {
     assert_eq!(code, expected, "{name}:\n{printed}");

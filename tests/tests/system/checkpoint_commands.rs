@@ -182,7 +182,7 @@ fn pruning_keeps_the_newest_intact_one_and_the_job_resumes() {
     assert_eq!((removed, steps(&folder)), (vec![3, 9], vec![12, 6]));
     assert!(pruned["removed"][0]["bytes"].as_u64().unwrap() > 100_000);
 
-    // a damaged checkpoint does not count as one to keep, and the command does not remove it
+    // `--keep-last` does not count a damaged checkpoint, and the command does not remove it
     flip(&step(&workspace, 12).join("stage-0.model.safetensors"));
     let printed = checkpoint("prune", &folder, &["--keep-last", "1"]);
     assert!(printed.contains("removed 0 of 2") && printed.contains("the newest intact one is step 6"), "{printed}");
@@ -202,7 +202,7 @@ fn a_run_is_not_pruned_under() {
     let prune = ["checkpoint", "prune", text(&folder), "--keep-last", "1"];
     refused(&prune, 1, "is held by another run");
     assert!(run(&["checkpoint", "prune", "--help"]).1.contains("loses the fence"));
-    // commands that change nothing work while a run holds the job
+    // commands that change nothing work while a run has locked the job's folder
     checkpoint("list", &folder, &[]);
     checkpoint("prune", &folder, &["--keep-last", "1", "--dry-run"]);
     launched.interrupt(workspace.path());

@@ -9,7 +9,7 @@ use stagecoach_test_hub::{File, Hub};
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 
 fn succeeds(arguments: &[&str]) -> String {
-    // with one thread for each core, `generate` would spin at every barrier while other tests compute
+    // with one thread for each core, the threads of `generate` would spin at every barrier while other tests compute
     let output = Command::new(stagecoach()).args(arguments).env("OMP_NUM_THREADS", "1").output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{arguments:?}\n{printed}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -151,7 +151,7 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     assert!(generate("1").starts_with("ka"));
     assert_eq!(generate("1"), generate("1"));
     assert_ne!(generate("1"), generate("2"));
-    // a very small top-p leaves only the most likely token; the text ends before a stop string
+    // with a very small top-p, only the most likely token can be chosen; the text ends before a stop string
     let from = |options: &[&str]| {
         succeeds(&[&["generate", text(&model), "--prompt", "ka", "--max-tokens", "20"], options].concat())
     };
@@ -230,7 +230,7 @@ fn a_model_with_a_chat_template_answers() {
     let [talk, _] = run(&["--chat"], "ka lo\nsu\n");
     assert_eq!(talk, format!("{}\n{second}\n", written("user: ka lo\nassistant:")));
 
-    // a template that contains the date receives the given date
+    // a template that asks for the date gets the date of `--date`
     let dated = template.replace("{{ bos_token }}", "{{ bos_token }}{{ strftime_now('%d') }} ");
     std::fs::write(model.join("chat_template.jinja"), dated).unwrap();
     let on_a_day = written("31 user: ka lo\nassistant:");

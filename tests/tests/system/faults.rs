@@ -42,7 +42,7 @@ fn state(workspace: &Path) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
-/// Resumes the job from its newest checkpoint, trains it to an end that comes soon, and compares the bits with those of
+/// Resumes the job from its newest checkpoint, trains a few more steps to its end, and compares the bits with those of
 /// an undisturbed run. Returns the outcome.
 fn to_its_end(workspace: &Path) -> Outcome {
     ends_undisturbed(workspace, &job())
@@ -208,7 +208,7 @@ fn a_second_ctrl_c_leaves_at_once() {
     // with this timeout, the launcher would wait long for a stopped stage
     let patient = job().extra.replace("terminationTimeoutSeconds: 2", "terminationTimeoutSeconds: 120");
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra: patient, ..job() }, 5);
-    // the other stages can't exit gracefully without this one
+    // the other stages can't exit gracefully without this stage
     stop(stages[1]);
     signal(launched.child.id(), libc::SIGINT);
     let stdout = workspace.path().join("stdout");

@@ -86,7 +86,7 @@ fn without_a_corpus_or_with_a_bad_name_it_says_what_to_do() {
     refused(&path.join("nowhere"), &[], &["nowhere is not a folder"]);
 }
 
-/// Copies the tiny model to the folder `name` of the workspace.
+/// Copies the tiny model to the folder `name` of the workspace, and returns the path of that folder.
 fn model(workspace: &Path, name: &str) -> String {
     let folder = workspace.join(name);
     std::fs::create_dir_all(&folder).unwrap();

@@ -24,7 +24,8 @@ fn schedules() -> Vec<(&'static str, usize)> {
     SCHEDULES.iter().flat_map(|schedule| chunks(schedule).into_iter().map(|chunks| (schedule.name, chunks))).collect()
 }
 
-/// Returns one of three partitions: the planner's, all layers in the first chunk, or all layers in the last chunk.
+/// Returns one of three partitions: the planner's (`None`), all layers in the first chunk, or all layers in the last
+/// chunk.
 fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     let all_in = |chunk: usize| (0..chunks).map(|c| if c == chunk { LAYERS } else { 0 }).collect();
     match kind {
@@ -82,7 +83,7 @@ fn no_layout_changes_a_bit() {
     let runs = layouts.len() + jobs.len();
     println!("{runs} runs, {} different jobs", jobs.len());
     assert!(all || runs <= 70, "{runs} runs are too many for the default set: expected at most 70");
-    // many rows share a workspace, so that few of them tokenise
+    // the runs share a few workspaces, so that the corpus is tokenised only a few times
     let idle = Mutex::new(Vec::new());
     each("layouts", &layouts, |_, job| {
         let workspace = idle.lock().unwrap().pop();

@@ -6,7 +6,8 @@ use std::path::Path;
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, tensor_bytes_read};
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, signal, until};
 
-/// Returns the number of bytes of weights and moments that each of three stages has read after the loss of stage 1.
+/// Returns the number of bytes of weights and optimizer moments that each of three stages has read after the loss of
+/// stage 1.
 fn bytes_read(checkpoint: &str) -> [u64; 3] {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
@@ -19,7 +20,7 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     let mut launched = Launched::start_program(faulty, workspace, &file, folder.clone(), &[], &environment);
     until("a checkpoint", || (!checkpoints(&folder).is_empty()).then_some(()));
-    // the kill happens long before the next save starts: from then on, the other stages would hold that save's state
+    // the next save must not have started before the kill: the other stages would then hold the state of that save
     signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
     launched.wait_for_restart(workspace);
     launched.interrupt(workspace);

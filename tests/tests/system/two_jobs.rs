@@ -51,7 +51,7 @@ fn a_job_that_lost_its_folder_to_another_says_to_which() {
     let workspace = corpus::workspace();
     let mut first = training(workspace.path());
     let fences = held(workspace.path());
-    // the stages of a stopped job do not answer
+    // the stages of a suspended job do not answer
     first.stop();
     let mut second = Group::start(workspace.path(), &job("two"), "two-uid", 1);
     until("the second job's fence", || {

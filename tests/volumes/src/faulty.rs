@@ -54,7 +54,7 @@ pub trait FaultInjector: Send + Sync {
     fn crash(&self) -> io::Error;
 }
 
-/// The handle of one process on a volume.
+/// The view that one process has of a volume. An injector decides the faults of its calls.
 pub struct FaultyVolume<I> {
     inner: Arc<dyn Volume>,
     injector: Arc<I>,
@@ -80,7 +80,7 @@ impl<I: FaultInjector> FaultyVolume<I> {
         self.call_with_partial(VolumeCall::on(operation, path), act, || ())
     }
 
-    /// Makes a call. `partial` is the effect of a call that fails or crashes half-way.
+    /// Makes a call. `partial` has the effect of a call that fails or crashes half-way.
     fn call_with_partial<T>(
         &self,
         call: VolumeCall,

@@ -18,7 +18,7 @@ pub enum PowerLoss {
     Mixed(u64),
 }
 
-/// All inodes. The table keeps an inode without a name, since a file may be open.
+/// All inodes by number. An inode without a name stays in the table, since the file may be open.
 #[derive(Clone, Debug)]
 pub(crate) struct InodeTable {
     inodes: Vec<Inode>,
@@ -141,7 +141,8 @@ impl InodeTable {
         Ok(())
     }
 
-    /// Records that an inode has lost a name. After [`PowerLoss::Mixed`], the inode may have another name.
+    /// Records that an inode has lost a name. After [`PowerLoss::Mixed`], the inode may have another name, and then
+    /// does not count as removed.
     fn unlinked(&mut self, number: usize) {
         let has_it =
             |node: &Inode| matches!(node, Inode::Dir { current, .. } if current.values().any(|n| *n == number));
@@ -194,8 +195,8 @@ impl InodeTable {
                 }
             }
         }
-        // after a power cut, an inode whose removal was lost has its name again, and an inode without a name can't be
-        // reached
+        // no inode counts as removed after a power cut: an inode whose removal was lost has its name again, and an
+        // inode without a name can't be reached
         self.removed.clear();
     }
 }

@@ -74,7 +74,8 @@ impl AuditCommand {
 fn located(found: ReplayDifference, record: &RunRecord, all: &[Interval], config: &ReplayConfig) -> ReplayDifference {
     let containing = all.iter().find(|interval| found.step <= interval.until);
     let Some(Ok(Some(exact))) = containing.map(|interval| audit(record, *interval, config)) else { return found };
-    // the replay compares the same lines of metrics.jsonl: a difference before the contradiction is its cause
+    // the replay compares the same lines of metrics.jsonl: a difference at an earlier step is the cause of the
+    // contradiction
     if exact.step >= found.step { ReplayDifference { what: format!("{exact} ({found})"), ..exact } } else { exact }
 }
 

@@ -107,7 +107,8 @@ impl BlameCommand {
     }
 }
 
-/// Finds the steps among `steps` that contain the named documents. `indices` are the indices of these documents.
+/// Returns, for each document of `names`, the steps among `steps` that contain it. `indices` are the indices of these
+/// documents in the corpus.
 ///
 /// # Errors
 /// If a step contains only the named documents.

@@ -69,7 +69,7 @@ impl Mesh {
         (0..self.stages).map(|stage| ranks_of(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)
     }
 
-    /// Returns this mesh if it has several replicas.
+    /// Returns this mesh if it has several replicas, or else `None`.
     pub fn if_replicated(self) -> Option<Mesh> {
         Some(self).filter(|mesh| mesh.data_parallel > 1)
     }

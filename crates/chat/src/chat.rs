@@ -40,7 +40,7 @@ pub struct Tokens {
 pub enum RequestedTokens {
     /// No tokens, for example because the conversation has too many.
     Nothing,
-    /// The ids and the mask.
+    /// The ids and the mask, which is `trained`.
     Mask,
     /// The ids, the mask and the ends of turns.
     MaskAndEnds,
@@ -57,7 +57,8 @@ impl Chat {
     /// BOS nor EOS to the text that the template writes, or to a prompt and a completion that are texts.
     ///
     /// # Errors
-    /// The error names the reason why the conversation can't be encoded, or the turn whose mask can't be proven.
+    /// The error names the reason why the conversation can't be encoded, or the turn for which this crate can't prove
+    /// which tokens the assistant writes.
     pub fn tokens(&self, conversation: &Conversation) -> Result<Tokens, ConversationError> {
         self.wanted_tokens(conversation, |_| RequestedTokens::MaskAndEnds)?.ok_or(ConversationError::NothingTrained)
     }
@@ -83,7 +84,7 @@ impl Chat {
         }
     }
 
-    /// Returns the ids after which the assistant's next message begins.
+    /// Returns the token ids of the conversation up to the beginning of the assistant's next message.
     ///
     /// # Errors
     /// The error names the reason why the conversation can't be encoded.

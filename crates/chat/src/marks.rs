@@ -27,8 +27,8 @@ pub(crate) fn check(place: &str, found: Option<char>) -> Result<(), ReservedChar
 }
 
 /// Splits a text at the first character that may be a mark. Returns the text before the character, the character, and
-/// the text after it. The search compares bytes, because a search by characters would take most of the time of a mask's
-/// proof, which renders the conversation once for each turn.
+/// the text after it. The search compares bytes, because the proof of a mask renders the conversation once for each
+/// turn, and a search by characters would take most of the proof's time.
 pub(crate) fn split_at_first(text: &str) -> Option<(&str, char, &str)> {
     let at = text.bytes().position(|byte| byte == FIRST_BYTE)?;
     let (before, rest) = text.split_at(at);

@@ -1,7 +1,7 @@
-//! Finds the tokens of a conversation that are trained on, which are tokens that the assistant writes, and proves the
-//! result. If the template has `{% generation %}` blocks, the proof shows that no token crosses the border of a block.
-//! Without such blocks, the proof also shows that the conversation begins with the text and the tokens that its first
-//! messages have alone. If a proof fails, the conversation is refused.
+//! Finds the tokens of a conversation that are trained on, which are the tokens that the assistant writes, and proves
+//! that the result is right. If the template has `{% generation %}` blocks, the proof shows that no token crosses the
+//! border of a block. Without such blocks, the proof also shows that the first messages have the same text and the same
+//! tokens whether or not later messages follow. If a proof fails, the conversation is refused.
 
 use std::ops::Range;
 
@@ -102,8 +102,8 @@ impl<'a> Whole<'a> {
     pub(crate) fn end_of(&self, text: &str) -> Result<TokenPlace, String> {
         self.check_begins_with(text)?;
         let tokens = self.tokens_before(text.len())?;
-        // the library first splits a text at special tokens: only from the last special token on could `text` alone
-        // have other tokens than the conversation
+        // the tokenizer library first splits a text at special tokens, so the tokens before the last special token are
+        // the same in both cases, and only the text from this special token on is encoded again
         let before = self.rendering.special.partition_point(|found| found.range.end <= text.len());
         let special = before.checked_sub(1).and_then(|last| self.rendering.special.get(last));
         let start = special.map_or(0, |found| found.range.start);

@@ -4,7 +4,7 @@
 pub const JOB_UID_LABEL: &str = "stagecoach.dev/job-uid";
 /// The job's name.
 pub const JOB_LABEL: &str = "stagecoach.dev/job";
-/// The attempt number.
+/// The number of the attempt, from 1.
 pub const ATTEMPT_LABEL: &str = "stagecoach.dev/attempt";
 /// The incarnation: the number of the stage's pod in the attempt. Each replacement has a higher number than its
 /// predecessors.

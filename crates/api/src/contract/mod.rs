@@ -19,7 +19,7 @@ pub use notes::{PAGE_NOTE, SPARE_TOOK_PLACE, promoted_spare, promotion_note};
 pub use status::{AuditStatus, GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery, SuspectedStage};
 pub use termination::{ExitCode, FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
 
-/// The port on which stage 0 listens for the group, in a cluster.
+/// The port on which stage 0 listens for the other stages, in a cluster.
 pub const MASTER_PORT: u16 = 29500;
 /// The port of `/healthz`, `/readyz`, `/metrics` and `/status`, in a cluster.
 pub const HTTP_PORT: u16 = 9090;

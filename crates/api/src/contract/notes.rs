@@ -2,7 +2,7 @@
 //! that writes them and the code that parses them agree.
 
 /// The start of the log line in which stage 0 prints the address of the live page. Only this line contains the page's
-/// token.
+/// access token.
 pub const PAGE_NOTE: &str = "the live page";
 
 /// The reason of the event that the operator emits when a spare becomes a stage.

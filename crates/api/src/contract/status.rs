@@ -36,8 +36,7 @@ pub struct LostStage {
     pub stage: u32,
     /// The incarnation of the stage's pod in the attempt.
     pub incarnation: u32,
-    /// Whether the stage's process is known to have ended. It is known if the operating system closed the process's
-    /// connections.
+    /// Whether the stage's process is known to have ended, because the operating system closed its connections.
     #[serde(default)]
     pub has_ended: bool,
 }
@@ -63,8 +62,8 @@ pub struct AuditStatus {
     pub suspects: Vec<SuspectedStage>,
 }
 
-/// A group: its fence, its members and the times of its start. Each time is in milliseconds since 1970, by the clock of
-/// stage 0. It is 0 until the event happens.
+/// A group, which is a set of stages that train together: its fence, its members and the times of its start. Each time
+/// is in milliseconds since 1970, by the clock of stage 0. A time is 0 until its event happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupStatus {
@@ -77,7 +76,7 @@ pub struct GroupStatus {
     /// The time at which all stages had joined.
     #[serde(deserialize_with = "count")]
     pub joined_at: u64,
-    /// The time at which all stages had loaded.
+    /// The time at which all stages had loaded their state.
     #[serde(deserialize_with = "count")]
     pub loaded_at: u64,
     /// The time at which the first step was finished.
@@ -141,8 +140,8 @@ pub struct StageStatus {
 }
 
 impl StageStatus {
-    /// Whether this status differs from `before` in a field other than `progress`, `message` and `revision`. Clients
-    /// that wait for news need not learn of new progress at once.
+    /// Whether this status differs from `before` in a field other than `progress`, `message` and `revision`. A client
+    /// that waits for news does not need to receive new progress at once.
     pub fn is_news_after(&self, before: &StageStatus) -> bool {
         let without_progress = |status: &StageStatus| StageStatus {
             message: String::new(),

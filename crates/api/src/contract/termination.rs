@@ -38,7 +38,7 @@ impl ExitCode {
         self as i32
     }
 
-    /// Returns the exit code with this number, or `None` for a number that is not in the contract.
+    /// Returns the exit code with this number, or `None` for a number that no variant has.
     pub fn from_i32(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.code() == code)
     }

@@ -11,7 +11,7 @@ use crate::PipelineJob;
 /// The schema of a pod's template; `scripts/pod_template.py` writes it.
 const POD_TEMPLATE: &str = include_str!("pod_template.json");
 
-/// The keyword whose value ends the message of a refusal: the range of a number, or the remedy for an empty text or
+/// The keyword whose value is the end of a refusal's message: the range of a number, or the remedy for an empty text or
 /// list.
 pub(crate) const EXPECTED: &str = "x-expected";
 /// The keyword that marks a path on the volume.

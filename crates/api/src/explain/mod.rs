@@ -21,7 +21,7 @@ pub struct Field {
     pub kind: String,
     /// Whether an object without the field is refused.
     pub is_required: bool,
-    /// The description, with one paragraph a line. For a choice, each value has a paragraph that begins with `- `.
+    /// The description, with one paragraph per line. For a choice, each value has a paragraph that begins with `- `.
     pub description: String,
     /// The values that a string may have; empty if any value is allowed.
     pub choices: Vec<String>,

@@ -1,6 +1,6 @@
-//! The table of the effects that a change of each field of the spec has on an existing job. The CRD's rules, the
-//! identity of checkpoints, the launcher's comparison with an earlier run, the stages' agreement and the operator's
-//! restarts are derived from this table.
+//! The table with the effect that a change of a field of the spec has on an existing job. The table determines which
+//! changes the CRD refuses, which fields the identity of a checkpoint contains, which fields the launcher compares with
+//! an earlier run, on which fields the stages must agree, and which changes make the operator start a new attempt.
 
 use serde_json::Value;
 
@@ -164,7 +164,7 @@ pub fn change_effect(path: &str) -> Option<ChangeEffect> {
 }
 
 /// Returns the paths of the spec with this effect, in the table's order. If all fields of an object have the effect,
-/// the result contains the object's path instead of theirs.
+/// the result contains the object's path instead of the paths of its fields.
 pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
     let mut paths: Vec<String> = Vec::new();
     for (field, _) in CHANGES.iter().filter(|(_, of_field)| *of_field == effect) {
@@ -177,7 +177,7 @@ pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
     paths
 }
 
-/// The fields that determine the mesh.
+/// The fields that determine the mesh, which is the numbers of stages and replicas.
 const MESH_FIELDS: [&str; 3] = ["stages", "dataParallel", "elastic.maxDataParallel"];
 
 /// Returns the top-level fields of the spec that contain a field whose change needs a new attempt, in the spec's order.

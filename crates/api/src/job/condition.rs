@@ -55,7 +55,7 @@ pub mod condition_type {
     pub const REPRODUCIBLE: &str = "Reproducible";
     /// Whether all audits so far found equal results.
     pub const AUDITS_EQUAL: &str = "AuditsEqual";
-    /// Whether the job's objects stay as the operator writes them.
+    /// Whether the job's objects remain as the operator wrote them.
     pub const OBJECTS_IN_SYNC: &str = "ObjectsInSync";
     /// Whether the job is suspended.
     pub const SUSPENDED: &str = "Suspended";

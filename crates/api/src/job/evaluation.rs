@@ -86,7 +86,7 @@ pub struct EvaluationSet {
 }
 
 impl EvaluationSpec {
-    /// Returns the share of the documents of each source that is held out. 0 if only whole files are held out.
+    /// Returns the fraction of each source's documents that the job holds out. 0 if only whole files are held out.
     pub fn held_out_fraction(&self) -> f64 {
         self.fraction.unwrap_or_else(|| self.default_fraction())
     }

@@ -84,12 +84,13 @@ pub struct LlamaSpec {
 }
 
 impl LlamaSpec {
-    /// Returns the number of key and value heads, with its default.
+    /// Returns the number of key and value heads, or its default if the field is absent.
     pub fn key_value_heads(&self) -> u32 {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    /// Returns the width of one head, with its default. 0 if there are no heads to divide by.
+    /// Returns the width of one head, or its default if the field is absent. 0 if the default has no heads to divide
+    /// by.
     pub fn head_dim(&self) -> u32 {
         self.head_dim.or_else(|| self.hidden_size.checked_div(self.num_attention_heads)).unwrap_or(0)
     }

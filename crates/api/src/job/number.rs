@@ -57,7 +57,8 @@ impl JsonSchema for FloatString {
 /// exactly.
 const MAX_COUNT: u64 = (1 << 53) - 1;
 
-/// Reads a count of steps or attempts from another program: a stage, or a client that can write the status.
+/// Reads a count of steps or attempts that another program wrote: a stage, or a client that can write the status. A
+/// count above [`MAX_COUNT`] is an error.
 pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let count = u64::deserialize(deserializer)?;
     match count <= MAX_COUNT {

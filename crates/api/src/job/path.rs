@@ -74,8 +74,8 @@ fn path_schema(mark: &str, uri_rule: &str, uri_message: &str) -> Schema {
         "type": "string",
         "minLength": 1,
         "x-expected": "give a path relative to the volume's root",
-        // The largest length is Linux' PATH_MAX. The API server estimates the cost of the rules from this length, and a
-        // regular expression over so long a text would cost too much.
+        // The largest length is Linux' PATH_MAX. The rules use no regular expression, because the API server estimates
+        // a rule's cost from this length, and the estimate would be too high.
         "maxLength": 4096,
         "x-kubernetes-validations": [
             {"rule": "!self.startsWith('/')", "message": "is absolute: give a path relative to the volume's root"},

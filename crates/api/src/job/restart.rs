@@ -1,4 +1,4 @@
-//! `spec.restart`: the restarts after failures. The `lifecycle` crate has the policy.
+//! `spec.restart`: the restarts after failures. The crate `lifecycle` decides on restarts by these settings.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -19,7 +19,7 @@ use crate::string_enum::member_rules;
 pub enum ScheduleSpec {
     /// A schedule that Stagecoach implements, by its name.
     Named(ScheduleType),
-    /// A table in a file, in torch's text form.
+    /// A schedule in a file, as a table in PyTorch's text form.
     Csv(CsvFile),
     /// The fastest schedule that Stagecoach implements. The planner chooses it.
     Auto,

@@ -177,8 +177,8 @@ impl PipelineJobSpec {
         Mesh { stages: self.stages, data_parallel: self.data_parallel }
     }
 
-    /// Returns the smallest number of replicas with which a group continues. Returns the number of all replicas if a
-    /// lost stage ends the attempt.
+    /// Returns the smallest number of replicas with which the group (the stages that train together) continues. Returns
+    /// the number of all replicas if a lost stage ends the attempt.
     pub fn min_data_parallel(&self) -> u32 {
         let all = self.data_parallel.max(1);
         match self.replaces_stages() {
@@ -187,7 +187,7 @@ impl PipelineJobSpec {
         }
     }
 
-    /// Returns the smallest number of replicas that the job itself gives. `None` if it gives no number.
+    /// Returns the smallest number of replicas that the spec gives. `None` if the spec gives no number.
     pub fn given_min_data_parallel(&self) -> Option<u32> {
         self.elastic.as_ref().map(|elastic| elastic.min_data_parallel).or(self.restart.min_data_parallel)
     }

@@ -1,4 +1,4 @@
-//! Deserializes the tree with serde. `serde_path_to_error` reports the path of a failure.
+//! Deserializes the tree of a YAML file with serde. `serde_path_to_error` reports the path of a failure.
 
 use serde::Deserializer;
 use serde::de::value::{MapDeserializer, SeqDeserializer};

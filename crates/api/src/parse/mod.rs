@@ -25,8 +25,9 @@ pub fn parse(text: &str, origin: &str) -> Result<PipelineJob, ParseError> {
 /// Reads a job file and applies `--set path=value` pairs in their order. A path is `training.steps` or
 /// `spec.training.steps`, with `paths.0` or `paths[0]` for an item of a list; the value is YAML.
 ///
-/// # Errors The errors of `parse`. If a faulty value comes from a `--set`, the error names this `--set` instead of a
-/// position in the file.
+/// # Errors
+/// The errors of `parse`. If a faulty value comes from a `--set`, the error names this `--set` instead of a position in
+/// the file.
 pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> Result<PipelineJob, ParseError> {
     let locate = |error: LocatedError| error.locate(origin, overrides);
     let mut root = YamlNode::from_yaml(text).map_err(locate)?;

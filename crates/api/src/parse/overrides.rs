@@ -1,4 +1,4 @@
-//! `--set path=value`: puts a value into the tree before the tree is decoded, so that the types themselves refuse a bad
+//! `--set path=value`: puts a value into the tree before the tree is decoded, so that the deserialization refuses a bad
 //! value.
 
 use super::error::{DecodeError, LocatedError};

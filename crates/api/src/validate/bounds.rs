@@ -1,5 +1,5 @@
-//! The bounds of the schema, on numbers, texts and lists. The API server checks the same bounds. The types of `job`
-//! check the schema's other keywords when serde reads a job.
+//! Checks the bounds that the schema sets for numbers, texts and lists. The API server checks the same bounds. The
+//! types of `job` check the schema's other keywords when serde reads a job.
 
 use std::fmt;
 use std::sync::LazyLock;

@@ -47,7 +47,8 @@ fn fields(block: &str) -> Option<Vec<(String, String)>> {
     let mut fields = Vec::new();
     for (key, value) in spec {
         match value {
-            // The block sets these fields one by one, so that the minimal job keeps its other fields.
+            // The test sets these fields one by one, so that the minimal job keeps its other fields of `data` and
+            // `training`.
             Value::Object(inner) if ["data", "training"].contains(&key.as_str()) => {
                 fields.extend(inner.iter().map(|(name, value)| (format!("{key}.{name}"), value.to_string())));
                 let has_sources = inner.contains_key("sources");

@@ -43,7 +43,8 @@ fn a_number_of_chunks_has_the_place_and_the_default_of_earlier_versions() {
     }
 }
 
-/// The operator hashes the JSON of `without_defaults`. Earlier versions always wrote the fraction.
+/// The operator hashes the JSON of `without_defaults`. The CRD of earlier versions filled in the default fraction, so
+/// this fraction must not appear in the JSON.
 #[test]
 fn a_held_out_fraction_has_the_default_of_earlier_versions() {
     for (given, written) in [

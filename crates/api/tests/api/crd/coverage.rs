@@ -1,6 +1,6 @@
-//! Tests that every constraint of the CRD has a row, a manifest in the tables of `rows` and `generated`, that breaks
-//! the constraint: each bound, enum and required field, each object in which a field's name can be mistyped, each list
-//! with keys, and each rule in CEL.
+//! Tests that the tables of `rows` and `generated` have a row for every constraint of the CRD. A row has a manifest
+//! that breaks the constraint. The constraints are each bound, enum and required field, each object in which a field's
+//! name can be mistyped, each list with keys, and each rule in CEL.
 
 use std::collections::BTreeSet;
 

@@ -1,16 +1,17 @@
-//! The tables in `../data`: manifests and changes of manifests, with parts of the messages that refuse them.
+//! Reads the tables in `crates/api/tests/data`: manifests and changes of manifests, with parts of the messages that
+//! refuse them.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A manifest, and parts of the messages that refuse it.
+/// A manifest, and parts of the messages that refuse it. A message is `None` if its check accepts the manifest.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     /// The whole object.
     pub(super) manifest: Value,
     /// The fields that the row changes.
     pub(super) changed: Vec<String>,
-    /// A part of the error when the manifest is read.
+    /// A part of the error of `parse`.
     pub(super) parse: Option<String>,
     /// A part of the error of `validate`.
     pub(super) validate: Option<String>,
@@ -36,6 +37,7 @@ pub(super) struct Transition {
     pub(super) refused: Option<String>,
 }
 
+/// An entry of a table. The entry changes the job `job` of `crates/api/tests/jobs`, or the minimal job.
 #[derive(Clone, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct Written {
@@ -67,7 +69,7 @@ pub(super) fn transitions() -> Vec<Transition> {
     serde_saphyr::from_str(include_str!("../../data/transitions.yaml")).unwrap()
 }
 
-/// Returns a job of `../jobs` as a user creates it, without the fields that only an API server writes.
+/// Returns a job of `crates/api/tests/jobs` as a user creates it, without the fields that only an API server writes.
 pub(super) fn job(name: &str) -> Value {
     let text = match name {
         "minimal" => include_str!("../../jobs/minimal.yaml"),

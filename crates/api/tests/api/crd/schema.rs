@@ -141,7 +141,8 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<SchemaConstr
     }
 }
 
-/// Sets defaults like the API server: an absent field gets its default, and then the fields of this default get theirs.
+/// Sets defaults like the API server: an absent field gets its default, and then the absent fields of this default get
+/// their defaults.
 pub(super) fn apply_defaults(schema: &Value, value: &mut Value) {
     for (name, below) in properties(schema) {
         if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))

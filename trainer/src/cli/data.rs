@@ -34,7 +34,7 @@ struct ShowCommand {
     document: Option<u64>,
 }
 
-/// The text before and after a run of tokens that are trained on.
+/// The text before and after consecutive tokens that are trained on.
 struct Marks {
     before: &'static str,
     after: &'static str,

@@ -54,7 +54,7 @@ impl JobArgs {
 }
 
 /// Fetches the settings of a job's models on the Hugging Face hub, without their weights, and returns the configuration
-/// of the job in `workspace`. `known` holds the commits of these models with which the job began.
+/// of the job in `workspace`. `known` contains the commits of these models that the job's folder records.
 ///
 /// # Errors
 /// If the job is invalid, or the settings can't be fetched.
@@ -74,7 +74,7 @@ pub(super) fn job_config(job: PipelineJob, workspace: &Path, known: RemoteModels
 /// The size limit of etcd for one object: a job in a cluster is never larger.
 const MAX_JOB_BYTES: u64 = 3 << 19;
 
-/// Reads a job file.
+/// Reads a job file. `overrides` are pairs of a field's path and its new value.
 pub(super) fn read_job(path: &Path, overrides: &[(String, String)]) -> Result<PipelineJob, StageError> {
     let unreadable = |e| StageError::invalid(format!("could not read the job file {}: {e}", path.display()));
     let metadata = std::fs::metadata(path).map_err(unreadable)?;

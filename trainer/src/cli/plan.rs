@@ -127,7 +127,8 @@ impl PlanCommand {
     }
 }
 
-/// Returns a table of the mesh plans for this number of GPUs, and the settings that select the first plan.
+/// Returns a table of the ways to divide `gpus` GPUs into stages and replicas, and the settings that select the first
+/// one.
 fn mesh_table(plans: &[MeshPlan], gpus: u32) -> String {
     let shortest = plans.first().map_or(f64::INFINITY, MeshPlan::seconds);
     let row = |plan: &MeshPlan| {

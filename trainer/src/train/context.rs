@@ -23,7 +23,8 @@ use crate::train::step::data_loader::DataLoader;
 pub(in crate::train) struct StageContext<'a> {
     /// `env.rank` is the global rank: the stage's rank among all stages of all replicas.
     pub(in crate::train) env: &'a StageEnv,
-    /// The group rank, in a group that may lack replicas. Before the stage joins a group, the global rank.
+    /// The rank among the members of the group, which may lack replicas. Before the stage joins a group, the global
+    /// rank.
     pub(in crate::train) group_rank: usize,
     /// The job's configuration. Within a group, its number of replicas is the number of replicas in the group.
     pub(in crate::train) config: &'a JobConfig,
@@ -82,7 +83,7 @@ impl StageContext<'_> {
 }
 
 impl RunningStage<'_> {
-    /// Whether no step is left to train after `state`.
+    /// Whether no step remains to train after `state`.
     pub(in crate::train) fn has_trained(&self, state: &TrainerState) -> bool {
         state.step >= self.plan.steps || self.context.config.has_stopped_improving(state)
     }

@@ -133,7 +133,7 @@ impl StageMonitor {
         self.state().step = Some(step);
     }
 
-    /// Returns the step in progress, or the last step.
+    /// Returns the step in progress or the last step; `None` before the first step.
     pub(crate) fn step(&self) -> Option<u64> {
         self.state().step
     }

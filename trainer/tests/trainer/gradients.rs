@@ -1,5 +1,5 @@
 //! Tests of gradients. Every parameter gets a gradient, through stages with and without layers. Gradients add up in the
-//! order of the microbatches. The rotary tables are those of the paper.
+//! order of the microbatches. The rotary tables are those of the RoPE paper.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ pub(crate) fn long_step(offset: i64) -> StepData {
     StepData { microbatches, ..step(offset) }
 }
 
-/// A block adds its microbatches in their order, then a binary tree adds the blocks.
+/// Within a gradient block, gradients are added in the order of the microbatches. A binary tree then adds the blocks.
 #[test]
 fn the_gradient_is_the_tree_of_its_blocks() {
     for (tied, gradient_blocks) in [(false, 8), (true, 8), (false, 4), (true, 4), (false, 2), (true, 2)] {

@@ -1,5 +1,6 @@
 //! Tests of memory. The last stage's peak does not grow with vocabulary x microbatch, because the stage never holds
-//! full logits. Between F, I and W, a layer holds the memory that the cost model predicts.
+//! full logits. Between its forward pass and the two parts of its backward pass, a layer holds the memory that the cost
+//! model predicts.
 
 use std::process::Command;
 

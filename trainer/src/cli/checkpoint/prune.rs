@@ -87,7 +87,8 @@ fn remove(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<Prune
     Ok(PruneReport { dry_run: false, removed, kept, ..selection })
 }
 
-/// Selects the checkpoints to remove. Also returns `policy`, extended by the best checkpoint if the job keeps it.
+/// Selects the checkpoints to remove. Also returns `policy` with the step of the best checkpoint, if the job keeps its
+/// best checkpoint.
 fn select(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<(PruneReport, RetentionPolicy)> {
     let found = open_newest(&job.volume, VerifyLevel::Contents, &[])?;
     for damage in &found.damage {

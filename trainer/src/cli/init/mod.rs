@@ -190,7 +190,7 @@ fn field_choice(field: &str, others: &[(String, f64)]) -> String {
     }
 }
 
-/// Describes records that are conversations. Returns `None` for records that are texts.
+/// Describes records that are conversations, or pairs of a prompt and a completion. Returns `None` for plain texts.
 fn form_choice(texts: &Texts) -> Option<String> {
     match (&texts.form, texts.field.as_deref()) {
         (RecordForm::Text, _) => None,

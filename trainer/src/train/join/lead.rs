@@ -1,5 +1,5 @@
 //! The choice of the next group's leader, and the leader's work before the other stages join: the leader acquires the
-//! fence, publishes its address, and plans.
+//! fence (the right to commit the job's checkpoints), publishes its address, and plans.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ pub(in crate::train) struct LeaderSession {
     pub(in crate::train) notes: Vec<String>,
 }
 
-/// The right to begin the next group, unless another stage takes the fence first.
+/// The right to begin the next group, unless another stage acquires the fence first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::train) struct LeadClaim {
     /// The newest fence that this stage has seen; `None` if no other stage may lead.
@@ -50,9 +50,9 @@ enum LeadDecision {
 
 /// Decides whether this stage leads the next group. Rank 0 leads if the job needs all replicas. If a replica may be
 /// missing, the leader of the last group also leads the next one, even after a restart of the leader's process, unless
-/// another stage has succeeded that leader. Stage 0 of the second replica succeeds the leader if this stage observes
-/// that the leader's process has ended. The volume records the last leader. A stage that can't read this record does
-/// not lead.
+/// another stage has become the leader since. Stage 0 of the second replica becomes the leader if it observes that the
+/// leader's process has ended. The volume records the last leader. A stage that can't read this record does not lead.
+/// Returns `None` if this stage does not lead.
 ///
 /// # Errors
 /// If a newer attempt has begun, or the volume can't be read.
@@ -94,8 +94,8 @@ pub(in crate::train) fn claim_lead(
     }
 }
 
-/// Decides for the stage `rank`, which is stage 0 of a replica and has waited for `waited`. This stage succeeds the
-/// leader of the group `leaderless`, if there is one.
+/// Returns the decision of stage `rank`, which is stage 0 of a replica and has waited for `waited`. `leaderless` is the
+/// group whose leader this stage must replace, because the leader's process has ended.
 ///
 /// # Errors
 /// If the last leader is not known.
@@ -206,7 +206,7 @@ fn plan_for_members(
     let members = match coordinator.wait_for_members() {
         Ok(members) => members,
         Err(error) => {
-            // either another stage leads, or too few stages have joined
+            // this check fails if another stage leads; otherwise, too few stages have joined
             fence.check(context.volume)?;
             return Err(LeaveReason::from(error).before_release());
         }

@@ -103,7 +103,8 @@ pub(in crate::train) fn join_group(
             tracing::warn!("{error}");
             let last_group = &mut carry_over.last_group;
             (last_group.epoch, last_group.group_to_succeed) = (Some(group), Some(group));
-            // if this stage is not a member of the group, the hellos of the members report the lost ranks
+            // if this stage is not a member of the group, the join messages (hellos) of the members report the lost
+            // ranks
             last_group.lost_ranks = last_group.lost_ranks.take().filter(|_| is_member);
             if let (Some(lost), Some(leader)) = (&mut last_group.lost_ranks, last_group.leads_after) {
                 lost.push(leader as usize);
@@ -131,7 +132,7 @@ pub(in crate::train) fn listen(host: &str) -> Result<(TcpListener, String), Stag
 
 pub(in crate::train) fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {
     let mut agreement = config.agreement();
-    // with the device Auto, each stage takes the device that it finds, and all stages must find the same kind
+    // with the device Auto, each stage uses the device that it finds, and all stages must find the same kind of device
     agreement.insert("device".into(), if device.is_cuda() { "Cuda" } else { "Cpu" }.into());
     Hello {
         job_uid: env.job_uid.clone(),

@@ -31,7 +31,7 @@ pub(in crate::train) struct PlannedRun {
     pub(in crate::train) notes: Vec<String>,
 }
 
-/// Returns the rules of the group's step decisions.
+/// Returns the rules by which the group decides whether and how a step updates the weights.
 pub(in crate::train) fn decision_rules(config: &JobConfig) -> StepRules {
     StepRules { clip_norm: config.training.gradient_clip_norm, ..StepRules::default() }
 }

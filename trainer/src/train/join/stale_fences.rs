@@ -1,5 +1,6 @@
-//! The removal of the files that older groups, which have lost the fence, left on the volume. The removal runs
-//! concurrently with training, because the files may be many gigabytes large and nothing depends on their removal.
+//! The removal of the files that older groups left on the volume. These groups have lost the fence, which is the right
+//! to commit checkpoints. The removal runs concurrently with training, because the files may be many gigabytes large
+//! and nothing depends on their removal.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -50,7 +51,7 @@ impl StaleFenceRemoval {
         }
     }
 
-    /// Waits until all files are removed.
+    /// Waits until the removals of earlier calls have ended.
     pub(in crate::train) fn wait(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {

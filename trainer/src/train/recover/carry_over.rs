@@ -25,7 +25,8 @@ pub(in crate::train) struct CarryOver {
 /// The facts about the stage's last group on which the next group depends.
 #[derive(Debug, Default)]
 pub(in crate::train) struct LastGroup {
-    /// The number of the group's fence.
+    /// The number of the group's fence, which is the group's right to commit checkpoints; `None` before the first
+    /// group.
     pub(in crate::train) epoch: Option<u64>,
     /// The fence that the stage acquired for the group; only on the leader.
     pub(in crate::train) fence: Option<Fence>,

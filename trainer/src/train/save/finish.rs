@@ -38,7 +38,8 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
         if !state.streams.is_empty() {
             let notes = running.data_loader.as_ref().map(|data_loader| data_loader.stream_notes(state.step));
             running.context.monitor.notes(notes.unwrap_or_default());
-            // No step reads the windows after training. A window that can't be removed only uses space.
+            // No step reads the windows, the files of a streamed corpus, after training. A window that can't be removed
+            // only uses space.
             running.data_loader = None;
             let windows = running.context.config.folder().join(WINDOWS);
             let _ = std::fs::remove_dir_all(windows.join(&running.plan.prepared.folder));

@@ -1,4 +1,5 @@
-//! The checkpoint thread and its staging buffer.
+//! The checkpoint thread, and the staging buffer: the copy of a stage's state from which the thread writes a
+//! checkpoint.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,7 @@ pub(in crate::train) struct CheckpointThread {
     activity_count: Arc<AtomicU64>,
     /// The staging buffer for the next copy; `None` while the thread writes from it.
     staging: Option<Snapshot>,
-    /// The step after which the staging buffer was last filled.
+    /// The step after which the staging buffer was last filled; `None` before the first copy.
     held_step: Option<u64>,
 }
 

@@ -1,5 +1,6 @@
-//! A save of a checkpoint. Every stage writes its shards, and stage 0 commits the checkpoint by one rename. All stages
-//! run the same code, on the main thread or in the background, and all stages receive the result.
+//! A save of a checkpoint. Every stage writes its shards, and stage 0 commits the checkpoint by one rename. Only the
+//! group that holds the newest fence can commit. All stages run the same code, on the main thread or in the background,
+//! and all stages receive the result.
 
 use std::io;
 use std::iter::Sum;

@@ -1,5 +1,5 @@
-//! The comparison of the environments of checkpoints and stages. An environment is the facts, besides the job, on which
-//! the last bits of results depend.
+//! The comparison of the environments of checkpoints and stages. An environment consists of the facts, besides the job,
+//! on which the last bits of results depend, such as the processor and the number of threads.
 
 use serde_json::Value;
 use stagecoach_group::Member;
@@ -27,7 +27,8 @@ pub(in crate::train) fn compare_with_checkpoint(
 }
 
 /// Compares the environment of every stage with the environment of the first one. `names` are the names of the stages.
-/// All stages record the same difference in `state`. Returns a message for the user, and the environment of each stage.
+/// All stages record the same differences in `state`. Returns a message for the user, and the environment of each
+/// stage.
 ///
 /// # Errors
 /// If the group has failed.

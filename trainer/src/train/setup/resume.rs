@@ -1,5 +1,6 @@
-//! Resumes training: stage 0 acquires the fence, then chooses the newest checkpoint of this job. Every stage verifies
-//! the bytes that it loads, and all stages skip a checkpoint that any stage finds damaged.
+//! Resumes training: stage 0 acquires the fence (the right to commit checkpoints), then chooses the newest checkpoint
+//! of this job. Every stage verifies the bytes that it loads, and all stages skip a checkpoint that any stage finds
+//! damaged.
 
 use std::time::Instant;
 
@@ -54,9 +55,10 @@ pub(in crate::train) fn acquire_fence(
 
 /// Refuses a folder that belongs to another job. This check comes before the fence is acquired, because acquiring it
 /// would end the other job's group. The check fails if the leader of another job's group answers, or if the newest
-/// checkpoint has another identity. The comparison skips the parts of the identity that depend on the corpus, because
-/// the corpus is not read yet. Returns the newest fence at the time of the check. If a stage then acquires exactly the
-/// next fence, no other group has begun in the folder since the check.
+/// checkpoint has another identity, which consists of the values that determine the losses and weights of a job. The
+/// comparison skips the values that depend on the corpus, because the corpus is not read yet. Returns the newest fence
+/// at the time of the check. If a stage then acquires exactly the next fence, no other group has begun in the folder
+/// since the check.
 ///
 /// # Errors
 /// Returns `InvalidConfig` with the name of the other job or the fields that differ, or another error if the volume

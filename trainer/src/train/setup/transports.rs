@@ -1,5 +1,5 @@
-//! The report that links are slower than they could be, because they can't use a faster carrier than TCP. The carriers
-//! are shared memory within a host, and NCCL between GPUs.
+//! The report that links are slower than they could be, because they can't use a faster carrier than TCP. The faster
+//! carriers are shared memory within a host, and NCCL between GPUs.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{Member, Roster};

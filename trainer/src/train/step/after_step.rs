@@ -34,7 +34,7 @@ impl TrainingLoop<'_, '_, '_> {
         Ok(record)
     }
 
-    /// Begins the audit of a finished step. The auditor recomputes the work item during the next step.
+    /// Begins the audit of a finished step. The auditor recomputes the audited microbatch during the next step.
     pub(in crate::train) fn begin_audit(&mut self, begun: &StepStart) -> Result<(), LeaveReason> {
         let Some(audits) = &mut self.audits else { return Ok(()) };
         let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
@@ -43,7 +43,7 @@ impl TrainingLoop<'_, '_, '_> {
     }
 
     /// Returns the record of a finished step, with the measurements since the last record. The time of the next step is
-    /// measured from `decided_at`, the time of the verdict.
+    /// measured from `decided_at`, the time of the group's verdict on the step.
     pub(in crate::train) fn record(&mut self, begun: &StepStart, verdict: &Verdict, decided_at: Instant) -> StepRecord {
         let memory_checkpoint = self.memory.as_mut().map(|memory| {
             memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
@@ -113,7 +113,7 @@ impl TrainingLoop<'_, '_, '_> {
     }
 
     /// Abandons the current step. If the group stops, saves the state of the last step boundary, unless a checkpoint
-    /// has it already.
+    /// already contains that state.
     ///
     /// # Errors
     /// If the group does not stop. In this case a link is broken.

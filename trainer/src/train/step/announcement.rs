@@ -38,7 +38,8 @@ pub(in crate::train) enum Announced {
 
 impl StepAnnouncement {
     /// Broadcasts the announcement of step `index`, counted from 0, as soon as the step's data is available. Only stage
-    /// 0 sends, and only if there is such a step.
+    /// 0 sends, and only if training has this step. `is_checkpoint_due` gets the number of finished steps, and returns
+    /// whether the stages then take a memory checkpoint.
     ///
     /// # Errors
     /// If the group has failed.

@@ -36,8 +36,9 @@ pub(in crate::train) struct BatchTensors {
 }
 
 impl DataLoader {
-    /// Opens the token cache if `rank` holds the first or the last chunk. The leader of a group also begins to write
-    /// the windows of a streamed corpus: files of a fixed number of sequences, which it writes ahead of training.
+    /// Opens the token cache if `rank` holds the first or the last chunk, and returns `None` on other ranks. The leader
+    /// of a group also begins to write the windows of a streamed corpus: files of a fixed number of sequences, which it
+    /// writes ahead of training.
     pub(in crate::train) fn open(
         context: &StageContext,
         plan: &Plan,
@@ -110,7 +111,7 @@ impl DataLoader {
         self.dataset.evaluation_sets(self.rows)
     }
 
-    /// Returns the tensors of these microbatches of `plan` that this rank needs.
+    /// Returns the tensors that this rank needs for these microbatches of `plan`.
     pub(in crate::train) fn tensors(&self, plan: &BatchPlan, microbatches: Range<usize>) -> BatchTensors {
         let mut tensors = BatchTensors::default();
         for index in microbatches {

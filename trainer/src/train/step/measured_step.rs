@@ -46,7 +46,7 @@ impl MeasuredStep {
         }
     }
 
-    /// Returns for each stage the share that `seconds` has in the step, from 0 to 1, rounded to four digits.
+    /// Returns, for each stage, `seconds` as a share of the step's duration, from 0 to 1, rounded to four digits.
     pub(in crate::train) fn shares(&self, seconds: fn(&RankBreakdown) -> f64) -> Vec<f64> {
         let makespan = self.timeline.makespan.max(f64::MIN_POSITIVE);
         self.breakdown.iter().map(|rank| rounded(seconds(rank) / makespan)).collect()

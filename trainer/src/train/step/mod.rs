@@ -33,9 +33,10 @@ use crate::train::step::evaluate::evaluate_held_out;
 use crate::train::step::running_step::{RunningStep, run_programs};
 use crate::train::step::step_recorder::StepRecorder;
 
-/// Trains to the end, or until the step after which the group drains. If the group drains, the returned `state.step` is
-/// less than the plan's number of steps, or the held-out loss of the last step is still due. Also returns whether the
-/// group drained in order to form again.
+/// Trains to the end, or until the step after which the group drains. A group drains if all its stages stop after the
+/// same step and save their state. If the group drains, the returned `state.step` is less than the plan's number of
+/// steps, or the held-out loss of the last step is still due. Also returns whether the group drained in order to form
+/// again.
 pub(in crate::train) fn train<'g>(
     running: &mut RunningStage<'g>,
     architecture: &dyn Architecture,
@@ -124,7 +125,7 @@ pub(in crate::train) struct TrainingLoop<'t, 'g, 's> {
     /// The index of the action before which this stage waited longest in the last step.
     pub(in crate::train) idle_before: Option<usize>,
     /// The last instant at which all stages were at the same point of training. The times of a step are measured from
-    /// it.
+    /// this instant.
     pub(in crate::train) origin: Instant,
     /// The duration of the last step.
     pub(in crate::train) last_step: Option<Duration>,

@@ -26,9 +26,9 @@ pub(in crate::train) struct StepRecorder {
 }
 
 impl StepRecorder {
-    /// Opens the recorder under the fence, because a group that has lost its fence must not modify the files of a newer
-    /// group. `evaluation` is an evaluation that this group has made up for: that of the last step, if the group that
-    /// trained this step left before it could evaluate.
+    /// Opens the recorder under the fence (the right to commit checkpoints), because a group that has lost its fence
+    /// must not modify the files of a newer group. `evaluation` is the evaluation of the last trained step, if the
+    /// previous group trained this step but did not evaluate it.
     ///
     /// # Errors
     /// If the metrics of earlier steps can't be read or kept. A full volume is not an error: the recorder keeps the
@@ -123,7 +123,7 @@ fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Optio
     Some(FlopsUtilization { step_flops: f64::from(config.training.microbatches) * microbatch_flops, peak_flops })
 }
 
-/// Returns the interval of the steps whose whole timeline is recorded. The interval is ten steps. For large pipelines
+/// Returns the number of steps from one recorded timeline to the next. The interval is ten steps. For large pipelines
 /// it is longer, so that on average at most a hundred actions are written per step.
 fn timeline_interval(programs: &Programs) -> u64 {
     let actions: usize = programs.ranks.iter().map(Vec::len).sum();

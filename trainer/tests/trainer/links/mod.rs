@@ -17,7 +17,8 @@ use tch::{Device, Kind, Tensor};
 const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
 const BACKWARD: LinkId = LinkId { from: 1, to: 0, payload: LinkPayload::Backward { boundary: 0 } };
 
-/// Opens the links of a group of `ranks` stages. `boundary_bytes` determines the size of the rings.
+/// Opens the links of a group of `ranks` stages. `boundary_bytes` determines the size of the ring buffers in shared
+/// memory.
 fn group(ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
     let tied_bytes = boundary_bytes;
     group_of(ranks, tied, |config| LinksConfig { transport, boundary_bytes, tied_bytes, ..config })
@@ -124,8 +125,8 @@ fn an_empty_tensor_arrives() {
     }
 }
 
-/// A gradient or a weight has the size of its parameter, which may exceed the capacity of the carrier. The parameters
-/// are matrices, vectors and scalars.
+/// A gradient or a weight has the size of its parameter, which may exceed the capacity of the carrier (a TCP connection
+/// or a ring). The parameters are matrices, vectors and scalars.
 #[test]
 fn what_replicas_send_may_be_larger_than_what_carries_it() {
     const REPLICAS: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };

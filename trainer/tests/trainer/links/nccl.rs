@@ -153,7 +153,8 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
     let [sending, receiving] = &mut links[..] else { unreachable!() };
     let (sender, receiver) = (&sending.senders[&COPY], receiving.receivers.get_mut(&COPY).unwrap());
-    // the lengths range from empty tensors to tensors of two parts, in an order that makes the memory grow
+    // the lengths range from empty tensors to tensors that are sent in two parts, in an order that makes the pinned
+    // memory grow
     let lengths = [3, 0, 1 << 17, 5, 1 << 15, 0, 1 << 17, 1 << 17, 1 << 16, 9, 1 << 17];
     let sent = |m: usize| tensor(m as i64, 1, lengths[m % lengths.len()]).view([-1]);
     for begin in (0..66).step_by(3) {

@@ -1,4 +1,4 @@
-//! Tests of shared memory: the names of its rings, and links without room for a ring.
+//! Tests of shared memory: the names of its ring buffers, and links without room for a ring.
 
 use std::fs::File;
 use std::io::Read;

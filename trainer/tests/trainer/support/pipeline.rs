@@ -39,7 +39,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Returns the model with the weights that training updates.
+    /// Returns the model with the adapters and frozen weights of this setup.
     pub(crate) fn architecture(&self) -> Box<dyn Architecture> {
         fine_tuned(self.config.architecture(Device::Cpu), self.lora.as_ref(), &self.freeze)
     }

@@ -71,7 +71,7 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
 }
 
 /// Whether the stage with the current rank `at` had `rank` in the group `ring`, and has a copy after `step`. With
-/// `is_own`, the copy has the stage's own tensors, otherwise the tensors of the rank before it in that ring.
+/// `is_own`, the copy has the stage's own tensors, otherwise the tensors of the rank before `rank` in that ring.
 fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
     let has_step = match is_own {
         true => held[at].own.iter().any(|state| state.step == step),

@@ -1,6 +1,6 @@
 //! The copies that a stage holds in memory: of its own state, and of the state of the previous stage. The copies
-//! persist from one group to the next. Of each of these states, the stage holds the newest copy, and the copy of the
-//! checkpoint before it until every stage has the newest one.
+//! persist from one group to the next. The stage holds the newest copy of each of the two states. It also holds the
+//! copy before the newest one until every stage has its newest copies.
 
 use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_kernels::device::{CudaContext, CudaError};
@@ -9,7 +9,7 @@ use stagecoach_transport::PeerRing;
 
 use super::choice::HeldCopies;
 
-/// The number of copies that a stage holds of each state.
+/// The maximum number of copies of each state that a stage holds.
 const GENERATIONS: usize = 2;
 
 /// The copies that a stage holds.
@@ -21,7 +21,7 @@ pub(in crate::train) struct StateCopies {
     own: Vec<(TrainerState, PeerCopy)>,
     /// Unused buffers for copies of this stage's state.
     free: Vec<PeerCopy>,
-    /// Complete copies of the previous stage's parameters state, each with its step, oldest first.
+    /// Complete copies of the previous stage's state, each with its step, oldest first.
     previous: Vec<(u64, PeerCopy)>,
 }
 
@@ -59,7 +59,7 @@ impl StateCopies {
     }
 
     /// Returns a buffer for a copy of this stage's state. The buffer is that of the oldest copy if there are
-    /// `GENERATIONS` copies, otherwise an unused or a new one. It is pinned for the stage's GPU.
+    /// `GENERATIONS` copies, otherwise an unused or a new one. The buffer is pinned if the stage has a GPU.
     pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<PeerCopy, CudaError> {
         let oldest = if self.own.len() == GENERATIONS { Some(self.own.remove(0).1) } else { self.free.pop() };
         oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, gpu), Ok)

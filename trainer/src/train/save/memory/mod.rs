@@ -2,8 +2,9 @@
 //! continues. With several replicas, the receiver is the same stage of the next replica. With a single replica, it is
 //! the next stage. When stages are lost, the surviving stages still have the newest complete checkpoint, and a
 //! replacement stage receives its copy from the holder. A group with other replicas redistributes the copies. A stage
-//! votes on a step only when it has the complete copy of the previous step. A verdict therefore means that every stage
-//! has that copy, that older copies may be overwritten, and that the loss of one stage can't lose the last step.
+//! votes on a step only when it has the complete copy of the previous step. A verdict, which needs the votes of all
+//! stages, therefore means that every stage has that copy, that older copies may be overwritten, and that the loss of
+//! one stage can't lose the last step.
 
 mod choice;
 mod copies;

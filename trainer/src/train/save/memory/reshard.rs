@@ -29,8 +29,8 @@ pub(super) struct Transfer {
     pub(super) numel: i64,
 }
 
-/// Returns all transfers of a stage, by parameter. `sources` has the source of this stage's copy for each replica of
-/// the earlier group.
+/// Returns all transfers of a stage, one for each parameter. `sources` has the source of this stage's copy for each
+/// replica of the earlier group.
 pub(super) fn transfers(owners: Owners, sources: &[CopySource]) -> Vec<Transfer> {
     let Owners { numels, before, now } = owners;
     let replicas = 1 + before.iter().chain(now).copied().max().unwrap_or(0);

@@ -41,7 +41,8 @@ pub(super) fn audited_item(
     })
 }
 
-/// Returns the rank, among `ranks` ranks, that recomputes the work of `rank`. The rank `rank` has an audit link to it.
+/// Returns the rank, among `ranks` ranks, that recomputes the work of `rank`. The rank `rank` has an audit link to the
+/// returned rank.
 pub(super) fn auditor(rank: usize, ranks: usize) -> usize {
     (rank + 1) % ranks
 }

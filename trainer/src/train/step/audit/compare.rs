@@ -65,8 +65,8 @@ impl Audits<'_> {
         }))
     }
 
-    /// Makes the audited stage, its auditor and a third stage compute the item again, and identifies the suspects.
-    /// `audited` is the first result of the audited stage.
+    /// Makes the audited stage, its auditor and, if possible, a third stage compute the item again, and identifies the
+    /// suspects. `audited` is the first result of the audited stage.
     fn identify_suspects(
         &mut self,
         member: &Member,

@@ -102,7 +102,7 @@ impl<'a> Audits<'a> {
         environment_differences(one, other).is_empty()
     }
 
-    /// Begins a step. Returns the recorder of the audited item if it belongs to this stage.
+    /// Begins a step. Returns the recorder of the step's audited item if this stage computes that item.
     pub(in crate::train) fn begin_step(&self, step: u64, stage: &Stage) -> Option<WorkRecorder> {
         let audited = self.audited_item(step).filter(|audited| audited.rank == self.rank)?;
         Some(WorkRecorder::new(audited.item, stage))
@@ -221,7 +221,7 @@ impl<'a> Audits<'a> {
         let chunk = pending.audited.item.chunk;
         // in this placement each chunk has a separate rank, so that `Stage::build` builds only this chunk
         let placement = Placement::linear(self.verified.training.placement.chunks());
-        // replica 1 of 1 owns no parameter, so that the stage has no moments
+        // replica 1 of 1, counted from 0, owns no parameter, so that the stage has no moments
         let replica = Replica { index: 1, count: 1 };
         let config = StageConfig { placement: &placement, seed: None, replica, ..*self.config };
         Stage::build(chunk, &config).recompute(chunk, inputs, &pending.layout, pending.target_count)

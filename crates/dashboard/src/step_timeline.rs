@@ -3,10 +3,10 @@
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
 use stagecoach_telemetry::{DataWait, TimelineRecord, advice};
 
-/// The largest number of bars in a picture. For a larger pipeline, a page has only the table.
+/// The largest number of bars in a picture. For a larger pipeline, the page shows only the table of stages.
 const MAX_BARS: usize = 1500;
 
-/// Returns the timelines as SVG without style; `None` if the picture would have more than `max_bars` bars.
+/// Returns the timelines as SVG, without the style sheet; `None` if the picture would have more than `max_bars` bars.
 pub(super) fn picture(panels: &[Panel], title: &str, max_bars: usize) -> Option<String> {
     let bars: usize = panels.iter().flat_map(|panel| &panel.timeline.spans).map(Vec::len).sum();
     (bars <= max_bars).then(|| timeline_svg_unstyled(panels, title))
@@ -16,8 +16,8 @@ pub(super) fn picture(panels: &[Panel], title: &str, max_bars: usize) -> Option<
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StepTimeline {
     pub(super) step: u64,
-    /// The measured timeline above the simulated timeline, as SVG without style; `None` if the picture would have too
-    /// many bars.
+    /// The measured timeline above the simulated timeline, as SVG without the style sheet; `None` if the picture would
+    /// have too many bars.
     pub(super) picture: Option<String>,
     pub(super) stages: Vec<StageShare>,
     /// The sentence about the wait for data, if the wait was measured.
@@ -43,7 +43,7 @@ pub(super) struct StageShare {
 
 impl StepTimeline {
     /// Returns the timeline of the last of `records`; `None` if there are no records. `records` are in the order of
-    /// their steps. `data_wait` is in seconds.
+    /// their steps. `data_wait` is the time that stage 0 waited for the data of the last step, in seconds.
     pub(super) fn new(records: &[(u64, TimelineRecord)], data_wait: Option<f64>) -> Option<StepTimeline> {
         let (step, record) = records.last()?;
         let empty = StepTimeline {

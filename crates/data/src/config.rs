@@ -19,8 +19,8 @@ pub struct DataConfig {
     pub sources: Vec<CorpusSource>,
     /// The largest number of input tokens of a sequence. The target of each input is the token after it.
     pub sequence_length: usize,
-    /// If true, documents are concatenated and split every `sequence_length` tokens. If false, a row of a microbatch
-    /// holds one document, or a window of one document, padded on the right.
+    /// If true, documents are concatenated and split every `sequence_length` tokens. If false, each row of a microbatch
+    /// has the tokens of one document, or of a part of one document, with padding on the right.
     pub packing: bool,
     /// The part of each source that is held out for evaluation.
     pub held_out: HeldOut,
@@ -42,8 +42,8 @@ pub struct DataConfig {
     pub conversations: ConversationConfig,
     /// The treatment of a record that holds no document.
     pub on_bad_record: OnBadRecord,
-    /// If true, a link may lead to a file outside of the volume. The trainer sets this outside of a cluster, where the
-    /// user owns the volume and the file.
+    /// If true, a link may lead to a file outside of the volume. The trainer sets this field outside of a cluster,
+    /// where the user owns the volume and the file.
     pub follow_links_out: bool,
     /// The file that records the job's remote files, listed when the job begins. If `None`, each call lists the sources
     /// again.
@@ -247,7 +247,7 @@ pub struct ConversationConfig {
     /// The file of a chat template that replaces the template of the tokenizer's model. Relative paths start at
     /// [`DataConfig::volume_root`].
     pub template: Option<PathBuf>,
-    /// The date for templates that write a date.
+    /// The date for templates that write a date. Without a date, such a template is refused.
     pub date: Option<Date>,
     /// The treatment of a conversation that is longer than a sequence.
     pub on_long: OnLongConversation,

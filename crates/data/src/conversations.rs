@@ -58,8 +58,9 @@ impl ConversationEncoder {
     /// Returns the tokens of a conversation.
     ///
     /// # Errors
-    /// Fails if no conversation can be encoded with the job's settings. Also fails for a bad record, or for a
-    /// conversation that is longer than a sequence, if the settings refuse it.
+    /// Fails if the job has no chat template and the record needs one, or if the template needs a date and the job has
+    /// none. Also fails for a bad record, or for a conversation that is longer than a sequence, if the settings refuse
+    /// such records.
     pub(crate) fn encode(&self, record: &ConversationRecord) -> Result<EncodedConversation, DataError> {
         let refused = |problem| DataError::Record {
             path: record.path.clone(),
@@ -136,15 +137,15 @@ impl ConversationEncoder {
         Ok(Some(tokens))
     }
 
-    /// Returns the parts of an encoding that a conversation of `count` tokens needs. Only a cut needs the ends of
-    /// turns.
+    /// Returns the parts of an encoding that a conversation of `count` tokens needs. The ends of turns are needed only
+    /// if the conversation is cut.
     fn wanted(&self, count: usize) -> RequestedTokens {
         match self.on_long {
             _ if count <= self.max_tokens => RequestedTokens::Mask,
             OnLongConversation::Skip => RequestedTokens::Nothing,
             OnLongConversation::Truncate => RequestedTokens::MaskAndEnds,
-            // the mask may show that the conversation is left out instead: it has no token to train on, or the encoder
-            // can't prove which tokens these are
+            // the mask decides whether the conversation is refused or left out: a conversation is left out if it has no
+            // token to train on, or if the encoder can't prove which tokens these are
             OnLongConversation::Fail => RequestedTokens::Mask,
         }
     }

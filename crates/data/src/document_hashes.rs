@@ -73,7 +73,7 @@ impl DocumentHashes {
         u64::from_le_bytes(bytes)
     }
 
-    /// Hashes for tests.
+    /// Returns hashes for tests.
     #[cfg(test)]
     pub(crate) fn of(hashes: &[u64]) -> DocumentHashes {
         let folder = tempfile::tempdir().unwrap();

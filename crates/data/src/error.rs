@@ -1,4 +1,4 @@
-//! Errors of the data pipeline. Each message names the place, the expectation and the remedy.
+//! Errors of the data pipeline. Each message names the file or the setting, the expectation and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -452,7 +452,7 @@ pub enum DataError {
         /// The number of documents of the source.
         documents: u64,
     },
-    /// The caller ended its wait for data.
+    /// The caller ended its wait for data. Readers of this crate also return this error to end a read early.
     #[error("the wait for the data was ended")]
     WaitEnded,
     /// The hub refuses a request or can't be reached, or its files differ from the listed files.

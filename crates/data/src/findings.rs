@@ -15,8 +15,8 @@ const EXAMPLES: usize = 3;
 /// The number of characters of a role that a note shows.
 const MAX_ROLE: usize = 40;
 
-/// The largest number of pairs of file and reason with a separate count of bad records. Positions of streams contain
-/// the findings, so the size of the findings must not grow with the corpus.
+/// The largest number of pairs of file and reason with a separate count of bad records. The checkpoints of a job with a
+/// streamed corpus contain the findings, so the size of the findings must not grow with the corpus.
 const MAX_BAD_RECORDS: usize = 100;
 
 /// The parts of texts that their tokens do not represent.
@@ -278,8 +278,8 @@ pub(crate) fn count(count: u64, one: &str, several: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The headers of parts and `meta.json` contain the findings. Findings without losses must be serialised to the
-    /// bytes that older versions wrote.
+    /// The token cache stores the findings. Findings without losses must be serialised to the bytes that older versions
+    /// wrote.
     #[test]
     fn caches_without_losses_are_as_before() {
         let json = r#"{"specialAsText":{},"dropped":0,"droppedExamples":[],"unknown":0,"withoutTokens":0}"#;

@@ -3,8 +3,8 @@
 //! A document's key is a hash of the seed and the content. So the names and the order of files have no effect, and all
 //! copies of a document are treated alike. A document is held out if its key, a 64-bit number, is below the held-out
 //! fraction of 2^64. If a source has too few documents for a draw, its documents are held out in the order of their
-//! keys until they have the fraction of the tokens. In this case, only the end of the last document is held out. A
-//! conversation is always held out as a whole.
+//! keys until they have this fraction of the source's tokens. In this case, only the end of the last document is held
+//! out. A conversation is always held out as a whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,9 +82,10 @@ pub(crate) fn split(files: &Arc<TokenFiles>, hashes: &DocumentHashes, documents:
     split
 }
 
-/// Returns the held-out tokens of each document, in ascending order of the documents. The function takes documents in
-/// the order of their keys until they have the share of the tokens. Of the last document, it takes only the end, unless
-/// documents stay whole. Copies of a document have the same key, and the function takes the same tokens from each copy.
+/// Returns the held-out tokens of each document, in ascending order of the documents. The function selects documents in
+/// the order of their keys until they have the share of the tokens. It selects only the end of the last document,
+/// unless documents stay whole. Copies of a document have the same key, and the function selects the same tokens from
+/// each copy.
 fn by_tokens(
     offsets: &DocumentOffsets,
     documents: Range<u64>,

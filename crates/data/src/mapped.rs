@@ -48,7 +48,7 @@ pub(crate) struct TokenIds {
     width: usize,
 }
 
-/// The token at which each document starts, followed by the number of all tokens.
+/// The index of the token at which each document starts, followed by the number of all tokens.
 pub(crate) struct DocumentOffsets {
     map: Mmap,
 }

@@ -1,12 +1,12 @@
-//! Divides a job's positions among its sources. A position is the place of a sequence in the training order, from 0.
-//! After any number of positions, a source's number of sequences differs from its share of the positions by less than
-//! one, also across changes of the weights.
+//! Divides a job's positions among its sources. A position is the index of a sequence in the training order. After any
+//! number of positions, a source's number of sequences differs from its share of the positions by less than one, also
+//! across changes of the weights.
 //!
 //! The target of a source is the integral of its share over the positions. A source with n sequences may get its next
-//! sequence only if the target exceeds n, and must get it by the time the target reaches n + 1. Of the sources that may
-//! get a position, the source with the earliest deadline gets it. This schedule misses no deadline, because the shares
-//! add up to one (proportionate fairness; Baruah, Cohen, Plaxton and Varvel, 1996). All arithmetic is exact on
-//! integers, except for a rounding by 2^-32 where weights change.
+//! sequence only if the target exceeds n, and must get it by its deadline: the position at which the target is n + 1.
+//! Each position goes to the source with the earliest deadline among the sources that may get the position. This
+//! schedule misses no deadline, because the shares add up to one (proportionate fairness; Baruah, Cohen, Plaxton and
+//! Varvel, 1996). All arithmetic is exact on integers, except for a rounding by 2^-32 where weights change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -90,7 +90,7 @@ impl Mixture {
         Mixture { targets, states: Mutex::new(states) }
     }
 
-    /// Returns the source of the sequence at `position`, and the number of sequences of that source before it.
+    /// Returns the source of the sequence at `position`, and the number of sequences of that source before `position`.
     pub(crate) fn at(&self, position: u64) -> (usize, u64) {
         self.with_state(position, |state| {
             let source = self.next_source(state);

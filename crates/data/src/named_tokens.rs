@@ -5,8 +5,8 @@ pub(crate) const BOS_KEY: &str = "bos_token";
 pub(crate) const EOS_KEY: &str = "eos_token";
 pub(crate) const PAD_KEY: &str = "pad_token";
 
-/// The texts of the tokens that begin, end and pad documents. They override the tokens that the files beside the
-/// tokenizer name.
+/// The texts of the tokens that begin, end and pad documents, as the job names them. A text that is not `None`
+/// overrides the token that the files beside the tokenizer name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedTokens {
     /// The token that begins each document.

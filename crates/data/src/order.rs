@@ -1,4 +1,5 @@
-//! The order of the training sequences. Every epoch has a permutation with the key (seed, epoch), computed per index.
+//! The order of the training sequences. Each epoch has a permutation with the key (seed, epoch). The permutation is
+//! computed for one index at a time.
 //!
 //! A Feistel network permutes the integers below a power of four that is at least the number of sequences. An index
 //! outside the range is permuted again until it is inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary
@@ -8,8 +9,8 @@
 /// The number of rounds. Four rounds already make a strong pseudorandom permutation (Luby and Rackoff, 1988).
 const FEISTEL_ROUNDS: u64 = 6;
 
-/// Returns the index of the sequence at `position`, which is the number of sequences before it. `count` is the number
-/// of sequences, at least one.
+/// Returns the index of the sequence that training reads after `position` other sequences. `count` is the number of
+/// sequences of an epoch, at least one.
 pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
     let (epoch, index) = (position / count, position % count);
     let key = splitmix64(splitmix64(seed) ^ epoch);

@@ -14,7 +14,7 @@ pub(crate) struct TokenRange {
 pub(crate) enum Packing {
     /// Documents follow one another in full sequences.
     Packed,
-    /// Each sequence is one document, or a window of one document.
+    /// Each sequence is one document, or a part of one longer document.
     Unpacked,
     /// Each sequence holds as many whole documents as fit, in their order.
     WholeDocuments,
@@ -33,8 +33,8 @@ pub(crate) struct Sequences {
 enum SequenceStarts {
     /// Sequence i holds the inputs from i x length on. The tokens after the last full sequence are dropped.
     Packed,
-    /// Each document is split into consecutive windows. The last token of a document is never an input, because it has
-    /// no target.
+    /// Each document is split into consecutive windows of at most `length` inputs, and each window is a sequence. The
+    /// last token of a document is never an input, because it has no target.
     Unpacked {
         /// The number of windows before each document, followed by the total number of windows.
         windows_before: Vec<u64>,

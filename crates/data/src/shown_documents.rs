@@ -32,7 +32,7 @@ pub struct ShownToken {
     pub is_trained: bool,
 }
 
-/// Passes the documents from number `first` on to `on_document`, in the order of the corpus's files, until
+/// Calls `on_document` with the documents from number `first` on, in the order of the corpus's files, until
 /// `on_document` returns false. The function reads no further documents. Returns the number of documents that were
 /// read.
 ///
@@ -101,7 +101,7 @@ impl OpenDocuments<'_> {
         Ok(())
     }
 
-    /// Takes the first document if it is complete. Returns the document's number in the file, and its tokens.
+    /// Removes the first document if it is complete. Returns the document's number in the file, and its tokens.
     fn take_closed(&mut self) -> Option<(u64, Vec<u32>)> {
         let documents = &mut self.documents;
         let is_closed = documents.starts.len() > 1 || !documents.is_inside();

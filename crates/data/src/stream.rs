@@ -110,7 +110,7 @@ impl TokenStream {
         }
     }
 
-    /// Returns the document that contains `token`.
+    /// Returns the index of the document that contains `token`.
     pub(crate) fn containing(&self, token: u64) -> u64 {
         let run = self.run_of(token);
         run.document + self.files.offsets.containing(run.corpus_token + (token - run.token)) - run.corpus_document
@@ -124,8 +124,8 @@ impl TokenStream {
     }
 
     /// Returns the corpus document that contains document `index` of the stream, and the number of tokens that the
-    /// corpus document has before document `index`. The corpus document is an index in the token cache, or the
-    /// document's number in a streamed corpus.
+    /// corpus document has before document `index`. The corpus document is identified by its index in the token cache,
+    /// or by its number in a streamed corpus.
     pub(crate) fn in_corpus(&self, index: u64) -> (u64, u64) {
         if let Some(origins) = &self.origins
             && let Some(&number) = origins.numbers.get(index as usize)

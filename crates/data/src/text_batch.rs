@@ -13,8 +13,8 @@ pub(crate) fn has_text(text: &str) -> bool {
     text.contains(|character: char| !character.is_whitespace())
 }
 
-/// Texts or conversations to tokenise together. Each text has a flag for whether it ends its document. No source has
-/// both texts and conversations.
+/// Texts or conversations to tokenise together. Each text has a flag for whether the text ends its document. No source
+/// has both texts and conversations.
 #[derive(Default)]
 pub(crate) struct TextBatch {
     texts: Vec<String>,

@@ -22,7 +22,7 @@ pub enum RecordForm {
     /// A document in a field of text, or a whole file.
     #[default]
     Text,
-    /// A conversation in the field of this name. The field has more text than any field of text.
+    /// A conversation in the field of this name. The messages in this field have more bytes than any field of text.
     Conversation(String),
     /// A text in the field `prompt`, and the answer to it in the field `completion`.
     PromptAndCompletion,

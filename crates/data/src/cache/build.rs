@@ -1,5 +1,5 @@
-//! Fills the folder of a token cache: first the tokenizer, then the parts, then the files that training maps into
-//! memory.
+//! Fills the folder of a token cache: first the tokenizer, then the parts (consecutive ranges of the tokenised corpus),
+//! then the files that training maps into memory.
 
 use std::fs;
 use std::io::Write;
@@ -27,8 +27,8 @@ pub(super) struct CacheBuilder<'a> {
     pub(super) corpus: &'a Corpus,
     pub(super) tokenizer: &'a ResolvedTokenizer,
     pub(super) folder: &'a Path,
-    /// The number of corpus bytes per part. A part of compressed text may end earlier, at about `2 * part_bytes`
-    /// tokens, because memory holds the whole part.
+    /// The number of corpus bytes per part. Compressed text may expand to many more tokens, and memory holds a whole
+    /// part. A part therefore also ends at about `2 * part_bytes` tokens.
     pub(super) part_bytes: u64,
 }
 
@@ -39,9 +39,9 @@ pub(super) enum ResolvedTokenizer {
 }
 
 impl ResolvedTokenizer {
-    /// Returns the tokenizer, and leaves its file in `folder`. If the tokenizer is to be trained, the function reads
-    /// the file that an earlier run left in `folder`, or trains the tokenizer on the texts from `read`.
-    ///
+    /// Returns the tokenizer, and writes its file to `folder`. If the tokenizer is to be trained, the function reads
+    /// the file that an earlier run wrote to `folder`. If there is no such file, the function trains the tokenizer on
+    /// the texts that `read` passes to its callback.
     /// # Errors
     /// Fails if `read` fails, if the tokenizers library reports an error, or if the volume can't be written.
     pub(super) fn prepare(

@@ -75,8 +75,8 @@ impl Meta {
     }
 }
 
-/// Returns the hash of every file. Reads only the files whose source states no digest, and whose path and stamp no
-/// finished cache records.
+/// Returns the hash of every file. Reads a file only if its source states no digest and no finished cache has a hash
+/// for the file's path and stamp.
 pub(super) fn hash_files(
     corpus: &Corpus,
     cache_root: &Path,
@@ -124,7 +124,7 @@ pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Returns the hashes that all finished caches record, by path and stamp.
+/// Returns the hashes in all finished caches, by path and stamp.
 fn known_hashes(cache_root: &Path) -> HashMap<(String, FileStamp), FileHash> {
     let folders = fs::read_dir(cache_root).into_iter().flatten().flatten();
     folders

@@ -34,10 +34,10 @@ const CACHE_FORMAT_VERSION: u32 = 1;
 /// The number of corpus bytes per part. A crash loses the work on one part, which takes a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Finds the corpus, trains or reads the tokenizer, and tokenises the corpus. Of a streamed corpus, the function
-/// tokenises only the held-out documents. It skips the work whose results are in the cache. Concurrent calls are safe,
-/// but repeat each other's work. After a crash, the next call resumes. If the data is invalid, the function removes the
-/// incomplete folder. It calls `progress` once for every piece of text, often thousands of times a second.
+/// Finds the corpus, trains or reads the tokenizer, and tokenises the corpus. If the corpus is streamed, the function
+/// tokenises only the held-out documents. The function skips the work whose results are in the cache. Concurrent calls
+/// are safe, but repeat each other's work. After a crash, the next call resumes. If the data is invalid, the function
+/// removes the incomplete folder. It calls `progress` once for every piece of text, often thousands of times a second.
 ///
 /// # Errors
 /// Fails with any [`DataError`].
@@ -66,7 +66,8 @@ fn find_sources(config: &DataConfig) -> Result<(Corpus, ResolvedTokenizer), Data
     Ok((corpus, tokenizer))
 }
 
-/// Returns the corpus and its tokenizer. If the corpus trains the tokenizer, the function prepares the corpus first.
+/// Returns the corpus and its tokenizer. If the tokenizer is trained on the corpus, the function prepares the corpus
+/// first.
 ///
 /// # Errors
 /// Fails like [`prepare`].

@@ -45,7 +45,7 @@ impl PartHeader {
     }
 }
 
-/// The beginning of a part. It does not depend on the process that writes the parts, or on the place where a run
+/// The beginning of a part. It does not depend on the process that writes the parts, or on the part at which a run
 /// resumed.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PartStart {

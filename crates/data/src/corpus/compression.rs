@@ -95,8 +95,8 @@ pub(super) enum NoText {
     OtherEncoding(&'static str),
 }
 
-/// Reads whole blocks. The number of bytes that a decoder has consumed at a position therefore depends only on the
-/// position, not on where reading began or on how many bytes the source returns at once.
+/// Reads whole blocks. The number of compressed bytes that a decoder has consumed at a position in its output therefore
+/// depends only on the position, not on where reading began or on how many bytes the source returns at once.
 pub(super) struct Blocks<R> {
     pub(super) reader: R,
     block: Vec<u8>,

@@ -70,7 +70,7 @@ impl Deref for CorpusFile {
     }
 }
 
-/// A position in the corpus at which reading can start. The headers of parts store cursors.
+/// A position in the corpus at which reading can start. The token cache stores cursors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cursor {
     /// The index of the file in the corpus.

@@ -16,7 +16,8 @@ pub(crate) enum SplitPoints {
     Never,
     /// Before any white space.
     BeforeWhitespace,
-    /// Before white space that is not a line end. A token may contain a line end and the characters before it.
+    /// Before white space that is not a line end, because a token may contain a line end and the characters before the
+    /// line end.
     BeforeSpaces,
     /// Before the space U+0020, the only white space that separates words for SentencePiece.
     BeforeSpace,

@@ -1,4 +1,4 @@
-//! Records that hold a conversation, records that hold no document, and the reasons why a record holds none.
+//! Records that hold a conversation, records that hold no document, and the reasons why a record holds no document.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use stagecoach_chat::Conversation;
 
 use crate::error::DataError;
 
-/// A conversation of the corpus, and its place in a file.
+/// A conversation of the corpus, and its position in a file.
 #[derive(Clone, Debug)]
 pub(crate) struct ConversationRecord {
     pub(crate) conversation: Conversation,

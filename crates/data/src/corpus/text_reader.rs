@@ -20,12 +20,12 @@ const FOREIGN_MARKS: [(&[u8], &str); 4] =
 /// Reads the text of a file.
 pub(super) struct TextReader {
     blocks: Blocks<Decoder>,
-    /// The position in the file's text at which `blocks` begin.
+    /// The position in the file's text at which `blocks` begins.
     start: u64,
 }
 
 impl TextReader {
-    /// Returns the position in the file's text, in decompressed bytes. A byte order mark counts.
+    /// Returns the position in the file's text, in decompressed bytes. The bytes of a byte order mark count.
     pub(super) fn offset(&self) -> u64 {
         self.start + self.blocks.consumed
     }

@@ -109,7 +109,7 @@ impl Dataset {
         self.sources.iter().map(tokens).sum()
     }
 
-    /// Returns the plan of the step that starts after `position` sequences. The step takes `global_batch` sequences
+    /// Returns the plan of the step that starts after `position` sequences. The step reads `global_batch` sequences
     /// from the sources in their proportions, and from each source in the order of `seed`. The first sequences are in
     /// the first microbatch. If `microbatches` doesn't divide `global_batch`, the microbatches' numbers of rows differ
     /// by one.

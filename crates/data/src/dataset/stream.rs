@@ -92,8 +92,8 @@ impl Dataset {
     /// findings. The last of these windows must still be open. The list is empty for a dataset that is not streamed.
     pub fn stream_notes(&self, position: u64) -> Vec<String> {
         let counts = self.mixture.counts(position);
-        // if the last window of a source is not open, the source was last read before this process began, so the
-        // position at which this process began has the counts
+        // If the last window of a source is not open, this process has not read the source. The position at which this
+        // process began then has the counts.
         let source_counts = |(index, stream): (usize, &SourceStream)| {
             let begun = || Some(stream.position_after(counts[index])?.counts().clone());
             stream.counts_after(counts[index]).or_else(begun)

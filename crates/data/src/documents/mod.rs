@@ -61,8 +61,8 @@ pub struct PartText {
     pub document_tokens: u64,
 }
 
-/// Returns the origin of each of `parts`, in the same order. Reads the corpus up to the last document of `parts`. Of a
-/// streamed corpus, the function reads only the files of these documents.
+/// Returns the origin of each of `parts`, in the same order. Reads the corpus up to the last document of `parts`. If
+/// the corpus is streamed, the function reads only the files of these documents.
 ///
 /// # Errors
 /// Fails if the corpus can't be read, or with `OtherTokens` if the tokenizer returns other ids than the token cache
@@ -161,7 +161,7 @@ impl Length {
 }
 
 /// Returns the documents with the given names, see [`DocumentPart::document`]. Reads the corpus up to the last named
-/// file. Of a streamed corpus, the function reads no file.
+/// file. If the corpus is streamed, the function reads no file.
 ///
 /// # Errors
 /// Fails with `NoDocument` if a named document doesn't exist or has no tokens. For a streamed corpus, the function

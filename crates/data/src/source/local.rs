@@ -1,4 +1,4 @@
-//! Files on the job's volume, which glob patterns match.
+//! Files on the job's volume that a glob pattern matches.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};

@@ -25,7 +25,7 @@ pub(crate) use local::LocalFiles;
 use objects::ObjectFiles;
 pub(crate) use remote_files::RemoteFiles;
 
-/// A place that holds corpus files.
+/// A store of corpus files: the volume, the Hugging Face hub or an object store.
 pub(crate) trait Source: Debug + Send + Sync {
     /// Returns the files that `pattern` matches, in any order.
     ///
@@ -61,7 +61,7 @@ pub(crate) struct SourceListing {
     pub(crate) folders: Vec<String>,
 }
 
-/// A file of a source. The record of a job's remote files stores it.
+/// A file of a source. The record of a job's remote files stores such files.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub(crate) struct SourceFile {
     /// The identity of the file: two matches with the same path are the same file. The files of a corpus are ordered by

@@ -53,7 +53,7 @@ fn file(object: &Object) -> SourceFile {
         name,
         matched: object.uri.key.clone(),
         stamp: FileStamp { size: object.size, modified: object.modified * NANOSECONDS, ..FileStamp::default() },
-        // the digest contains the size, because stores compute tags in different ways
+        // stores compute ETags in different ways, so the digest also contains the size
         digest: object.etag.as_ref().map(|etag| format!("etag:{}:{etag}", object.size)),
     }
 }

@@ -8,7 +8,7 @@ use stagecoach_remote::Waiter;
 
 use crate::surroundings::OnWait;
 
-/// The time between two reports of one wait.
+/// The time between two reports of the same wait.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Returns a waiter that reports its waits to `on_wait`. A long wait is reported repeatedly, so that it does not look

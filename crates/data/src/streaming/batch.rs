@@ -80,7 +80,7 @@ impl Batch {
         self.bytes >= ENCODE_BATCH_BYTES || self.items.len() >= MAX_ITEMS
     }
 
-    /// Takes the contents of the batch, and tokenises its texts and conversations.
+    /// Empties the batch, and returns its contents with the tokens of the texts and conversations.
     ///
     /// # Errors
     /// Fails if the tokenizer fails.

@@ -63,7 +63,7 @@ impl BlockOrder {
 }
 
 /// Passes the texts of the source with the index `source` to `on_text`, in the order of the first epoch. The function
-/// ends when the texts have `max_bytes` or when the epoch ends.
+/// ends when the texts have `max_bytes` bytes or when the epoch ends.
 ///
 /// # Errors
 /// Fails if the source can't be read.

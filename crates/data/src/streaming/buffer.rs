@@ -59,7 +59,7 @@ pub(super) struct WindowBuffer {
     documents: Vec<DocumentId>,
     /// The number of tokens before `ids` that belong to the first document, or to the open document if `ids` is empty.
     tokens_before: u64,
-    /// Whether the last document is still open.
+    /// Whether the last document is still open, so that more of its tokens may follow.
     is_open: bool,
     /// Positions at which reading can resume, each with the number of tokens before it. The first position is at or
     /// before the window's start.

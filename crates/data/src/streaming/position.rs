@@ -1,5 +1,6 @@
-//! Positions in the stream of a source, which checkpoints record, and the identities of its documents. The documents of
-//! a stream have no index, because counting the documents would require reading the whole corpus.
+//! Defines positions in the stream of a source, and the identities of the stream's documents. Checkpoints record the
+//! positions. The documents of a stream have no index, because counting the documents would require reading the whole
+//! corpus.
 
 use serde::{Deserialize, Serialize};
 

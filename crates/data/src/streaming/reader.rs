@@ -111,7 +111,7 @@ impl<'a> WindowReader<'a> {
     }
 
     /// Reads epoch after epoch until `on_window` or `on_tokens` returns false. `on_tokens` repeatedly receives the
-    /// number of tokens of the current window.
+    /// number of tokens that the current window has so far.
     ///
     /// # Errors
     /// Fails if the source can't be read, has changed, or has no text, or if `on_window` fails.

@@ -14,8 +14,8 @@ use crate::sequences::{Packing, Sequences};
 /// The longest time until a window that stage 0 has announced becomes visible on the volume.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The number of steps whose windows stay open. Another stage may be one step behind stage 0, and stage 0 announces one
-/// step ahead.
+/// The number of steps whose windows stay open: the step of stage 0, the step before, because another stage may be one
+/// step behind, and the next step, which stage 0 announces in advance.
 const STEPS_IN_USE: usize = 3;
 
 /// The windows of a source.
@@ -85,8 +85,8 @@ impl SourceStream {
         self.open(window, &|_| true)
     }
 
-    /// Returns the beginning of the window that training reads after `sequences` sequences. This window or the previous
-    /// window must be open, unless reading began at this window.
+    /// Returns the beginning of the window that training reads after `sequences` sequences. Returns `None` if this
+    /// window and the previous window are not open and reading did not begin at this window.
     pub(crate) fn position_after(&self, sequences: u64) -> Option<StreamPosition> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let window = sequences / self.sequences;

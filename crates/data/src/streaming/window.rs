@@ -1,4 +1,4 @@
-//! Windows on the volume. Each window has a folder, which is complete when it has the name of the window.
+//! Windows on the volume. Each window has a folder. The folder has the window's number as its name once it is complete.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -113,8 +113,8 @@ impl WindowStore {
     }
 
     /// Renames an unfinished folder to the folder of its window. If the same window is already complete, the function
-    /// keeps it, because a process may use it. In this case, the next maker may already have removed the unfinished
-    /// folder.
+    /// keeps the complete folder, because a process may use it. In this case, the next maker may already have removed
+    /// the unfinished folder.
     fn name(&self, unfinished: &Path, header: &WindowHeader) -> Result<(), DataError> {
         let finished = self.window_folder(header.start.window);
         let rename = || fs::rename(unfinished, &finished);

@@ -71,9 +71,9 @@ fn has_byte_level(pre_tokenizer: &Value) -> bool {
 }
 
 /// Returns the positions at which a text may be split. A tokenizer whose definition is not known to allow splits
-/// receives whole documents, for example a tokenizer with a prefix or with an added token that takes white space. The
-/// normalizer NFC is safe, because it joins no character to the white space after it. If `parse` is true, special
-/// tokens in a text are encoded as tokens.
+/// receives whole documents, for example a tokenizer with a prefix or with an added token that absorbs white space. The
+/// normalizer NFC is safe, because NFC never combines a character with white space that follows. If `parse` is true,
+/// special tokens in a text are encoded as tokens.
 pub(super) fn split(definition: &Value, parse: bool) -> SplitPoints {
     if splits_before_space(definition, parse) {
         return SplitPoints::BeforeSpace;
@@ -115,7 +115,7 @@ fn splits_before_space(definition: &Value, parse: bool) -> bool {
         && normalizer["pattern"]["String"] == " "
         && normalizer["content"] == *metaspace;
     let is_metaspace = pre_tokenizer["type"] == "Metaspace" && pre_tokenizer["replacement"] == *metaspace;
-    // the normalizer has replaced all spaces, so a pattern of spaces finds none
+    // the normalizer has replaced all spaces, so a pattern of spaces matches nothing
     let finds_nothing = pre_tokenizer.is_null()
         || pre_tokenizer["type"] == "Split"
             && pre_tokenizer["pattern"]["String"] == " "

@@ -177,7 +177,7 @@ impl Tokenizer {
         Ok(encoded)
     }
 
-    /// Returns the special tokens that `text` spells and that are encoded as text, one after another.
+    /// Returns the special tokens that `text` spells and that are encoded as text, in the order of the text.
     pub fn special_as_text<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a str> {
         let found = self.lossy_encoding.special_names.iter().flat_map(move |special| special.find_iter(text));
         found.map(move |found| &text[found.range()])

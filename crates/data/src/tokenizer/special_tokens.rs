@@ -39,8 +39,8 @@ pub struct SpecialTokenIds {
     pub eos: Vec<u32>,
     /// The token that pads rows.
     pub pad: Option<u32>,
-    /// Whether older versions begin or end documents with other tokens. These versions took any word of the vocabulary
-    /// that has a usual name of a special token.
+    /// Whether older versions of this crate begin or end documents with other tokens. These versions used any word of
+    /// the vocabulary that has a usual name of a special token.
     pub(crate) other_than_before: bool,
     /// Whether the job names one of the tokens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -55,9 +55,9 @@ pub struct SpecialTokenIds {
 }
 
 impl SpecialTokenIds {
-    /// Returns the part of a job's identity that these tokens form. Returns `None` if all versions frame documents with
-    /// the same tokens, the job names no token, and no special token changes how a text is encoded. A token that only
-    /// pads has no effect on the results of training, because padding has no targets.
+    /// Returns the part of a job's identity that these tokens form. Returns `None` if all versions begin and end
+    /// documents with the same tokens, the job names no token, and no special token changes how a text is encoded. A
+    /// token that only pads has no effect on the results of training, because padding has no targets.
     pub fn identity(&self) -> Option<Value> {
         let mut identity = self.frame();
         let mut add = |name: &str, value: Value| identity.get_or_insert_with(|| json!({}))[name] = value;
@@ -71,7 +71,7 @@ impl SpecialTokenIds {
     }
 
     /// Returns the tokens that begin and end documents, with the padding token if the job names any token. Returns
-    /// `None` if all versions frame documents with the same tokens and the job names no token.
+    /// `None` if all versions begin and end documents with the same tokens and the job names no token.
     pub(crate) fn frame(&self) -> Option<Value> {
         match (self.has_names_of_job, self.other_than_before) {
             (true, _) => Some(json!({"bos": self.bos, "eos": self.eos, "pad": self.pad})),

@@ -88,7 +88,8 @@ pub(super) struct ReadOptions<'a> {
 type Read = fn(&CorpusFile, &ReadOptions, Cursor, &mut PieceHandler) -> Result<(), DataError>;
 
 impl Format {
-    /// Returns the format and the compression of files with the extensions of `path`, such as `.jsonl.gz`.
+    /// Returns the format and the compression of files with the extensions of `path`, such as `.jsonl.gz`. Returns
+    /// `None` if no format has these extensions.
     pub(crate) fn of(path: &Path) -> Option<(&'static Format, Option<Compression>)> {
         let (format, compression) = Format::named_by(path)?;
         (compression.is_none() || format.may_be_compressed).then_some((format, compression))

@@ -63,8 +63,8 @@ fn splits_before_the_last_white_space_that_follows_something() {
     assert_eq!(last("one two\u{2581} three"), Some(3));
 }
 
-/// Returns the definition of a tokenizer with the pre-tokenizer of SentencePiece's BPE models. `changes` are values by
-/// the JSON pointers of the values that they replace.
+/// Returns the definition of a tokenizer with the pre-tokenizer of SentencePiece's BPE models. `changes` maps JSON
+/// pointers into the definition to new values.
 fn of_sentence_piece(changes: serde_json::Value) -> serde_json::Value {
     let words =
         ["\u{2581}the", "\u{2581}cat", "'s", "\u{2581}\u{2581}\u{2581}\u{2581}", "\n\n", "\u{2581}e\u{301}", "12"];

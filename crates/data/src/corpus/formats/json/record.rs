@@ -157,7 +157,7 @@ fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<String> {
     (copied > 0).then(|| replaced + &json[copied..])
 }
 
-/// Returns the first number outside of strings that JSON does not allow, such as `NaN`.
+/// Returns the first number that JSON does not allow, such as `NaN`, outside of strings.
 fn bare_number(json: &str) -> Option<&'static str> {
     let (mut in_string, mut is_escaped) = (false, false);
     for (at, byte) in json.bytes().enumerate() {

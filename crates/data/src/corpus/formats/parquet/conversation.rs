@@ -175,7 +175,7 @@ fn value(field: &Field) -> Option<Value> {
         Field::Float(value) => value.to_string().parse().map_or(Value::Null, number),
         Field::Double(value) => number(*value),
         Field::Str(text) => json!(text),
-        // bytes are a text, whether or not the file's writer declared them as one
+        // bytes are read as text, even if the file's schema does not declare them as text
         Field::Bytes(bytes) => json!(bytes.as_utf8().ok()?),
         Field::Group(row) => object(row)?,
         Field::ListInternal(list) => Value::Array(list.elements().iter().map(value).collect::<Option<_>>()?),

@@ -39,8 +39,8 @@ struct State {
     other: ByteWindow,
     /// A window for each column chunk that the library is reading.
     chunks: Vec<ByteWindow>,
-    /// The error of the source. Because of this error, a call of the library failed. The library reports only the text
-    /// of the error.
+    /// The source's error that made a call of the library fail. It is stored here, because the library reports only the
+    /// text of the error.
     failure: Option<io::Error>,
 }
 

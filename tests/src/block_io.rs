@@ -1,5 +1,5 @@
-//! Blocks one of a stage's calls on the volume until the test releases the stage. In a process that SIGSTOP stops, all
-//! threads halt. In a blocked stage, only one thread halts, so its heartbeats continue.
+//! Blocks one call of a stage on the volume until the test releases the stage. SIGSTOP would halt all threads of the
+//! stage. A block halts only the thread that makes the call, so the stage's heartbeats continue.
 
 use std::fmt;
 use std::fs;

@@ -207,8 +207,8 @@ impl FaultInjector for StageFaults {
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>> {
         let VolumeCall { operation, path: source, target, bytes_read } = call;
         let path = target.unwrap_or_else(|| source.clone());
-        // a stage other than stage 0 lists the fences until its group has begun, so the number of these calls depends
-        // on timing; they are not counted
+        // a stage other than stage 0 lists `fences/` again and again until its group has begun; the number of these
+        // calls depends on timing, so they are not counted
         let is_fence = path.starts_with(paths::FENCES_DIR) && path.matches('/').count() < 2;
         if self.rank > 0 && operation == "list" && is_fence {
             return Ok(None);
@@ -254,7 +254,7 @@ impl FaultInjector for StageFaults {
 }
 
 impl StageFaults {
-    /// Appends the call to the trace. It writes a whole line at once, so that the lines of several stages do not mix.
+    /// Appends the call to the trace. Writes the whole line at once, so that the lines of several stages do not mix.
     fn record(&self, call: &StageCall) {
         let file = OpenOptions::new().create(true).append(true).open(self.records.join("trace"));
         file.and_then(|mut file| file.write_all(call.line().as_bytes())).unwrap();

@@ -56,8 +56,8 @@ pub struct Ran {
 }
 
 impl Fixture {
-    /// Returns a workspace with the stopped job, trained by the binary `faulty`. A process trains the job once, in a
-    /// folder of `scratch`. Every fixture has a copy of that folder.
+    /// Returns a workspace with the stopped job, trained by the binary `faulty`. Each test process trains the job once,
+    /// in a folder of `scratch`. Every fixture has a copy of that folder.
     pub fn new(faulty: &str, scratch: &str) -> Fixture {
         type Seed = (PathBuf, Hashes, Vec<StageCall>);
         static SEED: OnceLock<Seed> = OnceLock::new();
@@ -106,8 +106,9 @@ impl Fixture {
         self.path(name)
     }
 
-    /// Like [`Fixture::stopped`], with a damaged newest checkpoint, and with the leftovers of an older fenced group
-    /// that no group has swept: half a save, and a damaged checkpoint that the group was moving away.
+    /// Like [`Fixture::stopped`], with a damaged newest checkpoint, and with files that an older group left in its
+    /// folder in `fences/` and that no later group has removed: half a save, and a damaged checkpoint that the group
+    /// was moving to `damaged/`.
     pub fn with_leftovers(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
         let shard = folder.join(paths::checkpoint_path(COMMITTED[2])).join(paths::optimizer_file(0));
@@ -255,7 +256,7 @@ pub fn seed() -> u64 {
     std::env::var("STAGECOACH_SEED").map_or(1, |seed| seed.parse().expect("STAGECOACH_SEED is a whole number"))
 }
 
-/// Flips the last bit of a file.
+/// Flips a bit of the last byte of a file.
 pub fn flip(file: &Path) {
     let mut bytes = fs::read(file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;

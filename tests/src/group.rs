@@ -117,7 +117,7 @@ impl Group {
         self.pids().into_iter().for_each(|pid| send(pid, libc::SIGCONT));
     }
 
-    /// Waits until every stage has ended by itself.
+    /// Waits until every stage has ended by itself. Returns the ends by rank.
     ///
     /// # Panics
     /// If a stage still runs at the deadline.

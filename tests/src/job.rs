@@ -41,7 +41,8 @@ pub struct TestJob {
     pub global_batch_size: u32,
     /// The number of microbatches of each step.
     pub microbatches: u32,
-    /// The number of gradient blocks.
+    /// `training.gradientBlocks`: the number of groups of consecutive microbatches whose gradients are added
+    /// separately.
     pub gradient_blocks: u32,
     /// The number of steps.
     pub steps: u64,
@@ -115,7 +116,8 @@ impl TestJob {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
         let TestJob { virtual_stages, corpus, evaluation, packing, tied, steps, decay_steps, extra, .. } = self;
         let TestJob { global_batch_size, microbatches, gradient_blocks, data_parallel, .. } = self;
-        // some tests count lines of a job file with one block and one replica that sets neither device nor kernels
+        // some tests count the lines of a job file, so blocks, replicas, device and kernels have no line if they are
+        // the default
         let device = Some(self.device).filter(|device| *device != "Auto");
         let device = device.map(|device| format!("\n    device: {device}")).unwrap_or_default();
         let kernels = Some(self.kernels).filter(|kernels| *kernels != "Fastest");

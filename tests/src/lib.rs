@@ -1,5 +1,5 @@
 //! Helpers that run the real binary: jobs as YAML, a corpus from a seed, and results from the job's folder. These
-//! functions panic on a failure, since a failure here fails the test.
+//! functions panic on failure, so that the test fails.
 
 pub mod block_io;
 pub mod browser;
@@ -62,7 +62,7 @@ pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
 }
 
-/// Whether this processor has AVX512, which the emulation of AVX512 processors needs.
+/// Whether this processor has AVX512. A test can emulate an AVX512 processor only on such a processor.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bw");

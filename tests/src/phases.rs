@@ -20,7 +20,7 @@ pub enum Phase {
     Exchange,
     /// The stage's optimizer updates the weights.
     Update,
-    /// The stage removes the leftovers of fenced groups.
+    /// The stage removes the files that older groups left in `fences/`.
     Sweep,
     /// The stage copies its state for a save during training.
     Snapshot,

@@ -41,8 +41,8 @@ pub struct Soak<'a> {
 }
 
 impl<'a> Soak<'a> {
-    /// Starts `job`, which must have no end, with the job's number of stages and replicas. Later groups have the
-    /// numbers of `meshes`.
+    /// Starts `job`, which must have no end (see [`TestJob::endless`]). The first group has the job's numbers of stages
+    /// and replicas. Later groups have the numbers in `meshes`.
     pub fn start(workspace: &'a Path, job: &'a TestJob, meshes: &'a [(usize, usize)], seed: u64) -> Soak<'a> {
         let kills = Phase::RECURRING.map(|phase| (phase, 0)).into();
         let mut soak = Soak {

@@ -1,4 +1,4 @@
-//! The result of a job without disturbances. A process trains the job once for all tests that compare with it.
+//! The result of a job without disturbances. Each test process trains the job once for all tests that compare with it.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -17,8 +17,9 @@ use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, saved, u
 /// The time at which the older group continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
-    /// After the newer group has taken the fence. If a stage blocks in a call, the test stops no process of the older
-    /// group. The group therefore misses no heartbeat, and only the fence can end it.
+    /// After the newer group has taken the fence, after which the older group can't commit. If a stage blocks in a
+    /// call, the test stops no process of the older group. The group therefore misses no heartbeat, and only the fence
+    /// can end it.
     Fenced,
     /// After the newer group has committed a checkpoint.
     Committed,
@@ -46,8 +47,8 @@ impl AttemptCase {
 /// The number of steps of a group that must train until its last step.
 const STEPS: u64 = 100;
 
-/// Returns the job of a group. `keep` is the number of checkpoints that the group keeps. It is large for the newer
-/// group: if that group removed checkpoints itself, the test could not detect a removal by the older group.
+/// Returns the job of a group. `keep` is the number of checkpoints that the group keeps. For the newer group, `keep` is
+/// large: if that group removed checkpoints itself, the test could not detect a removal by the older group.
 fn job(keep: u64) -> TestJob {
     // a stage waits this long for its group if another job has already replaced the group
     let restart = "  restart: {startupTimeoutSeconds: 30}\n";

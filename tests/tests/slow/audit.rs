@@ -64,8 +64,8 @@ fn lines(job: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Removes the receipts and the links between checkpoints, as in a record of an older version, so that only a replay
-/// can detect a forgery.
+/// Removes the receipts (hashes over all steps so far) and each checkpoint's link to the previous checkpoint. Records
+/// of older versions have neither, so only a replay can detect a forgery in them.
 fn strip(job: &Path) {
     for step in checkpoints(job) {
         change_manifest(job, step, |manifest| {
@@ -125,8 +125,8 @@ impl Forge {
         folder
     }
 
-    /// Returns the folder of a run that trained its steps 11 to 20 with another learning rate. The identities in its
-    /// checkpoints state the original learning rate.
+    /// Returns the folder of a run that trained its steps 11 to 20 with another learning rate. `identity` in the
+    /// manifests of its checkpoints, which contains the job's settings, has the original learning rate.
     fn other_rate(&self) -> PathBuf {
         let folder = self.workspace.path().join("rate");
         if !folder.exists() {
@@ -159,7 +159,8 @@ impl Forge {
         folder
     }
 
-    /// Returns the folder of a run on another corpus. The identities in its checkpoints state the original corpus.
+    /// Returns the folder of a run on another corpus. `identity` in the manifests of its checkpoints has the original
+    /// corpus.
     fn other_corpus(&self) -> PathBuf {
         let folder = self.workspace.path().join("corpus-run");
         if !folder.exists() {

@@ -1,5 +1,5 @@
-//! `stagecoach blame`: it names the documents that caused a step's loss and gradient, and computes the same steps
-//! without them.
+//! `stagecoach blame`: the command names the documents that caused a step's loss and gradient, and computes the same
+//! steps without these documents.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -69,8 +69,8 @@ fn close(one: f64, other: f64, tolerance: f64) -> bool {
     (one - other).abs() <= tolerance * other.abs()
 }
 
-/// Asserts that the step's loss and gradient norm are those of the record, and that the shares of its documents add up
-/// to them.
+/// Asserts that the step's loss and gradient norm are those of the record, and that the shares of the step's documents
+/// add up to the loss and the norm.
 fn adds_up(step: &Value, line: &Value, precision: &str) {
     assert_eq!((&step["loss"], &step["gradientNorm"]), (&line["loss"], &line["gradientNorm"]), "{step}");
     let sum = |field: &str| -> f64 {

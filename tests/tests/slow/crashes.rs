@@ -77,7 +77,7 @@ fn run(fixture: &Fixture, checkpoint: &str, at: usize, death: &Death) -> Option<
     Some(ran.resumed_after().unwrap_or(0))
 }
 
-/// Returns the step after which the next attempt must resume: the last one that was committed before the crash.
+/// Returns the step after which the next attempt must resume: the last step that was committed before the crash.
 fn survives(traced: &[StageCall], Death { from_leftovers, call, fault }: &Death) -> u64 {
     let at = traced.iter().position(|c| (c.rank, c.number) == (call.rank, call.number)).unwrap();
     let done = &traced[..at + usize::from(*fault == VolumeFault::CrashAfter)];

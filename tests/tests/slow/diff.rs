@@ -89,7 +89,7 @@ fn runs_that_part_are_distinguished_by_step_and_tensor() {
     let workspace = corpus::workspace();
     let one = train(workspace.path(), "one", job(30), &[]);
     let same = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, ..job(30) };
-    // if a run differs, the first tensor that the command compares differs too
+    // a row has a job, its `--set` arguments, the exit code of `stagecoach diff`, and parts of its output
     let runs: [(TestJob, &[&str], i32, &[&str]); 5] = [
         (same, &[], 0, &["equal: 30 steps and 3 checkpoints of both runs"]),
         (
@@ -121,7 +121,7 @@ fn runs_that_part_are_distinguished_by_step_and_tensor() {
 }
 
 /// One run resumes from a checkpoint in which a bit was flipped. The command reports that the runs differ at this
-/// checkpoint, although training the step gives equal results.
+/// checkpoint, although step 20 gives equal results for both runs when the command trains it.
 #[test]
 fn a_bit_that_flipped_in_a_checkpoint_is_distinguished_from_a_step() {
     let workspace = corpus::workspace();

@@ -1,5 +1,6 @@
-//! Held-out evaluation: the division into windows does not change a bit of the loss. No stage holds more than one
-//! window of the held-out data, however large that data is.
+//! Held-out evaluation: the stages evaluate the held-out data in windows of several microbatches. The division into
+//! windows does not change a bit of the loss, and no stage holds more than one window, however large the held-out data
+//! is.
 
 use std::path::Path;
 

@@ -231,7 +231,7 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     assert!(!same.contains(&"model.layers.1.mlp.down_proj.weight"), "{same:?}");
     let (success, words) = command(&["checkpoint", "export", "--to", "hf", "--output", &text("part"), &text("frozen")]);
     assert!(!success && words.contains("`stagecoach checkpoint merge` writes the whole model"), "{words}");
-    // the gradients of a step's documents need the frozen weights too
+    // `blame` needs the frozen weights to compute the gradients of a step's documents
     for name in ["tuned", "frozen"] {
         succeeds(&["blame", &text(name), "--step", "7", "--workspace", &path.display().to_string()]);
     }

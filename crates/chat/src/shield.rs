@@ -2,10 +2,10 @@
 //! is rendered, private-use characters (twins) replace the characters of special tokens that the conversation spells.
 //! The text that the template itself writes has no twins.
 //!
-//! A twin replaces one character, and so the lengths of texts stay the same. White space has no twins. A template that
-//! inspects the replaced text may write a different text. The caller therefore compares the rendered text with a
-//! rendering without twins. If the texts differ, the caller tries a smaller [`Reach`]. Roles, types and keys that are
-//! plain names are never replaced, because templates compare them.
+//! A twin replaces one character, so the number of characters of a text stays the same. White space has no twins. A
+//! template that inspects the replaced text may write a different text. The caller therefore compares the rendered text
+//! with a rendering without twins. If the texts differ, the caller tries a smaller [`Reach`]. Roles, types and keys
+//! that are plain names are never replaced, because templates compare them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -22,7 +22,8 @@ const HIDDEN: u8 = 0xFF;
 /// The characters of a conversation that twins replace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// All characters that occur in special tokens. No template can then join texts to a special token.
+    /// All characters that occur in special tokens. Even a template that joins texts can then not write a special token
+    /// with them.
     All,
     /// Only the characters of whole special tokens, and the ends of texts at which a special token may begin or end. A
     /// template that searches messages for `</think>` needs this reach, because [`Reach::All`] replaces characters of
@@ -34,11 +35,13 @@ pub(crate) enum Reach {
 pub(crate) struct SpecialTokenEscaper {
     tokens: Vec<String>,
     occurrences: AhoCorasick,
+    /// The twin of each character of a special token.
     twins: BTreeMap<char, char>,
+    /// The character of each twin.
     characters: BTreeMap<char, char>,
 }
 
-/// A rendered text without its marks, and the information of the marks.
+/// A rendered text without its marks, and the places of the marks.
 pub(crate) struct Marked {
     pub(crate) text: String,
     /// The bytes of the text. Each byte of a character that was a twin is `HIDDEN`.
@@ -66,8 +69,8 @@ impl SpecialTokenEscaper {
         self.tokens.get(found.pattern().as_usize()).map(String::as_str)
     }
 
-    /// Returns a special token that a key or a text in `value` contains, or of which a text is a part, or has a part at
-    /// one of its ends.
+    /// Returns a special token of which `value` contains at least a part: a key or a text contains the token, a text is
+    /// a part of the token, or a text begins or ends with a part of the token.
     pub(crate) fn part_in(&self, value: &Value) -> Option<&str> {
         match value {
             Value::String(text) => self.token_in(text).or_else(|| self.token_at_ends(text)),

@@ -82,8 +82,8 @@ impl Vocabulary {
         Ok(Vocabulary { tokenizer, special, by_id, added: [plain?, normalized?], shield })
     }
 
-    /// Returns the special tokens in `shadow`, which has the bytes of a rendered text, but other bytes for the
-    /// characters that were twins.
+    /// Returns the special tokens in `shadow`, in the order of their places. `shadow` is a rendered text in which other
+    /// bytes replace the special tokens that messages spell, so this function finds only the template's tokens.
     pub(crate) fn find(&self, shadow: &[u8]) -> Vec<FoundToken> {
         let [plain, normalized] = &self.added;
         let mut all = Vec::new();

@@ -30,7 +30,8 @@ pub enum CheckpointError {
         /// A description of the file's actual content and of the expected content.
         problem: String,
     },
-    /// A newer group holds the fence. This group can neither commit nor remove anything, and must exit.
+    /// A newer group holds the fence, which is the right to change the job's checkpoints. This group can neither commit
+    /// nor remove anything, and must exit.
     #[error("fence {fence} is no longer held{}: {}", newest.map_or_else(String::new, |newest| format!(", a newer \
                                                                                                        group took \
                                                                                                        fence {newest}")), fenced_off_by(.by.as_ref()))]
@@ -84,7 +85,8 @@ pub enum CheckpointError {
         /// The link.
         path: PathBuf,
     },
-    /// The path of the new checkpoint holds a checkpoint of another identity.
+    /// The path of the new checkpoint already has a checkpoint of another identity, which a run with other settings or
+    /// data wrote.
     #[error("{} was written by a run of another identity ({}): give this job another storage.path", .path.display(), list(.differences))]
     IdentityConflict {
         /// The folder of the existing checkpoint.

@@ -1,4 +1,5 @@
-//! Compares two identities field by field.
+//! Compares two identities field by field. An identity contains the settings and the data that determine a run's
+//! results.
 
 use std::fmt;
 

@@ -25,6 +25,7 @@ struct Shape {
     block: Block,
     /// The white-space control signs in the block's tags.
     signs: (&'static str, &'static str),
+    /// Whether the template removes white space at the ends of a content.
     strips: bool,
     /// Whether the template removes the text of earlier messages up to the last `the`.
     forgets: bool,

@@ -12,7 +12,7 @@ use stagecoach_chat::{Chat, Conversation, ConversationError};
 use crate::common::*;
 use crate::templates::{SNIPPETS, sample};
 
-/// The number of conversations with each result.
+/// The number of conversations with each result. `trained` is the number of tokens that are trained on.
 #[derive(Debug, Default)]
 struct Counts {
     equal: usize,

@@ -1,5 +1,5 @@
-//! Acquires a fence: before training starts, a group claims the next fence number, fences off older groups, and probes
-//! whether the volume supports the operations of a commit.
+//! Acquires a fence before training starts. A group claims the next fence number, fences off older groups, which can
+//! then no longer change checkpoints, and probes whether the volume supports the operations of a commit.
 
 use std::io::{self, ErrorKind};
 
@@ -51,16 +51,16 @@ impl Fence {
         for folder in [FENCES_DIR, CHECKPOINTS_DIR] {
             ensure_dir(volume, folder).map_err(io_error_on(volume, "create", folder))?;
         }
-        // `list` fails for a dangling link, for example to a volume that is not mounted: the link must not pass for an
-        // empty folder
+        // `list` fails if the folder is a dangling link, for example to a volume that is not mounted: such a link must
+        // not count as an empty folder
         volume.list(CHECKPOINTS_DIR).map_err(io_error_on(volume, "list", CHECKPOINTS_DIR))?;
         let number = claim_next(volume, last)?;
         let fence = Fence { number, holder };
         let work = fence.work_dir();
         make_dir_idempotent(volume, &work)
             .map_err(|e| fence.or_fenced_off(volume, io_error_on(volume, "create", &work)(e)))?;
-        // the list is made after this group's folder exists: a group that claims its number after the list sees the
-        // folder and fences it off
+        // this group creates its folder before it lists the fences, so a group that claims a number after the list sees
+        // the folder and fences it off
         let seen = fences(volume)?;
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
             // this group was suspended before its `mkdir`, so newer groups did not see its folder when they listed the
@@ -111,7 +111,7 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     let from = paths::fence_path(number);
     for again in 0.. {
         match volume.rename(&from, &paths::fenced_path(number, again)) {
-            // the number was reused; see the module's documentation
+            // the number was used twice: see the documentation of the module `fence`
             Err(e) if target_exists(&e) => {}
             // another group has already fenced off this number
             Err(e) if e.kind() == ErrorKind::NotFound => break,
@@ -124,8 +124,8 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes the holders' folders of all fenced-off fences, including the folders that an earlier group left when it
-/// died. Moves the contents of each folder away before it removes the folder, because deleting the contents may take
+/// Removes the holders' folders of all fenced-off fences, including the fences that an earlier group fenced off before
+/// it died. Moves the contents of each folder away before it removes the folder, because deleting the contents may take
 /// long.
 fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
     for entry in list_or_none(volume, FENCES_DIR)? {

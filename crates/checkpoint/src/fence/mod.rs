@@ -1,11 +1,11 @@
 //! Decides which group may write to the volume (fencing).
 //!
-//! All unfinished files are in `fences/<number>/<holder>/`. A group changes a checkpoint (commit, prune, set aside) by
-//! a rename out of or into that folder. A newer group fences off the older group with a single rename of
-//! `fences/<number>`. From then on, each change by the older group fails with `NotFound`, even if the older group was
-//! suspended in the middle of the change. The holder's name is random, because a suspended group may create the folder
-//! of an old number long after it has listed the fences. This late `mkdir` must not make the paths of the number's
-//! first holder valid again.
+//! All unfinished files of a group are in `fences/<number>/<holder>/`, the folder of the group's fence. A group changes
+//! a checkpoint (commit, prune, set aside) by a rename out of or into that folder. A newer group fences off the older
+//! group with a single rename of `fences/<number>`. From then on, each change by the older group fails with `NotFound`,
+//! even if the older group was suspended in the middle of the change. The holder's name is random, because a suspended
+//! group may create the folder of an old number long after it has listed the fences. This late `mkdir` must not make
+//! the paths of the number's first holder valid again.
 //!
 //! An NFS client may use the cached handle of a folder for a minute after another client has renamed that folder. A
 //! rename by handle succeeds regardless of the folder's current name. The newer group therefore also moves the contents

@@ -276,7 +276,8 @@ impl ExportSource<'_> {
         reader.finish(write_shard(out, path, &views))
     }
 
-    /// Returns `config.json` with the type of the weights, under the key that the checkpoint's file uses.
+    /// Returns `config.json` with the type of the exported weights. The key is `dtype` if the checkpoint's file has
+    /// this key, and otherwise `torch_dtype`.
     fn config(&self, bytes: Vec<u8>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut config)) = serde_json::from_slice(&bytes) else { return bytes };
         let written = config.clone();

@@ -1,4 +1,4 @@
-//! Tests invalid data and its error messages. A refusal leaves no incomplete files.
+//! Tests invalid data and the error messages. A refused job leaves no files in the cache.
 
 use std::fs;
 use std::os::unix::fs::symlink;

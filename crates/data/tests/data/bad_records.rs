@@ -1,10 +1,10 @@
-//! Tests bad records, which a job refuses or leaves out, and lone surrogates, which a JSON string can contain as
-//! escapes, but which UTF-8 can't encode.
+//! Tests bad records, which a job refuses or leaves out. Also tests lone surrogates: a JSON string can contain them as
+//! escapes, but UTF-8 can't encode them.
 
 use crate::common::*;
 use stagecoach_data::{DocumentName, FORMATS, OnBadRecord, document_indices, part_texts};
 
-/// The lines of a file. The third line and the last line are documents.
+/// The contents of a file with six bad records. Only the third line and the last line are documents.
 const LINES: &[u8] = b"{\"text\": null}\n{\"texts\": \"d\"}\n{\"text\": \"a b\"}\n[1]\n{\"text\": 7}\n{\"text\": \"d\n\n{\"text\": \"\xff\"}\n{\"text\": \"c\"}\n";
 
 fn skipping(files: &[(&str, &[u8])]) -> TestVolume {
@@ -51,7 +51,7 @@ fn a_long_text_that_is_not_utf8_is_left_out_whole() {
                 None => text.clone(),
             };
             let volume = skipping(&[(&format!("x.{extension}"), &contents), ("y.txt", b"\xef\xbb\xbfa \xc3\xa9 a")]);
-            // with this tokenizer, long texts are split
+            // a trained tokenizer encodes a long text in pieces
             let volume = volume.train(300);
             assert_eq!(volume.tokenizer().decode(&volume.ids()).unwrap(), "a é a");
             let note = format!("1 bad record is left out: 1 in invalid UTF-8; in corpus/x.{extension} (1)");
@@ -103,7 +103,7 @@ fn documents_keep_their_names_beside_bad_records() {
     assert_eq!(message, "corpus/a.jsonl:4 is no document of the corpus: it is empty or holds no text");
 }
 
-/// A job that refuses bad records must not find the cache of a job that leaves bad records out.
+/// A job that refuses bad records must not use the token cache of a job that leaves bad records out.
 #[test]
 fn jobs_that_leave_bad_records_out_have_caches_of_their_own() {
     let mut volume = skipping(&[("a.jsonl", LINES)]);

@@ -1,4 +1,5 @@
-//! Compares sequences, layouts and targets with results worked out by hand, and checks properties of any corpus.
+//! Compares sequences, layouts and targets with results worked out by hand, and checks properties that hold for any
+//! corpus.
 
 use crate::common::*;
 use proptest::prelude::*;
@@ -29,7 +30,8 @@ const THREE: [(&str, &[u8]); 3] = [("1.txt", b"a b c"), ("2.txt", b"b c"), ("3.t
 #[test]
 fn packed_rows() {
     let dataset = TestVolume::new(&THREE).open();
-    // 11 targets make two sequences of 4, and three targets are left over. The first row ends where its document ends.
+    // 11 targets make two sequences of 4, and three targets are left over. The last target of the first row is the end
+    // of the first document.
     assert_eq!(
         rows(&dataset),
         [(vec![0, 4, 5, 6], vec![4, 5, 6, 1], vec![]), (vec![1, 0, 5, 6], vec![NONE, 5, 6, 1], vec![1])]
@@ -46,7 +48,8 @@ fn packed_rows_hold_many_documents() {
         rows(&volume.open()),
         [(vec![0, 4, 5, 6, 1, 0, 5, 6, 1, 0, 6], vec![4, 5, 6, 1, NONE, 5, 6, 1, NONE, 6, 1], vec![5, 9])]
     );
-    // A document that starts right after the row takes the row's last target, but does not start within the row.
+    // The second document starts right after the first row. The row's last target would be the begin of this document,
+    // so the target is ignored. The row itself has no document start.
     volume.config.sequence_length = 5;
     assert_eq!(
         rows(&volume.open()),
@@ -139,7 +142,7 @@ fn the_last_sequences_are_held_out() {
     );
     let seen: Vec<_> = (0..40).flat_map(|step| all(&dataset, &dataset.step_plan(3, step * 5, 5, 2).unwrap())).collect();
     assert!(seen.iter().flat_map(|batch| &batch.targets).all(|&target| target != i64::from(EOS)));
-    // A fraction that rounds to nothing still holds out one sequence.
+    // A fraction that rounds to no sequence still holds out one.
     volume.config.held_out = HeldOut::LastSequences(0.001);
     assert_eq!(volume.open().evaluation_sequences(), 1);
     volume.config.held_out = HeldOut::Nothing;
@@ -152,7 +155,7 @@ fn unigram_entropy_of_the_held_out_targets() {
     volume.config.sequence_length = 7;
     volume.config.held_out = HeldOut::LastSequences(0.5);
     // The corpus has 16 tokens in two sequences. The targets of the second sequence are [begin of 2], a, a, b, EOS,
-    // [begin of 3], a: 3 a, 1 b, 1 EOS.
+    // [begin of 3], a. The begins do not count, so 3 a, 1 b and 1 EOS remain.
     let by_hand = -(0.6 * 0.6f64.ln() + 2.0 * 0.2 * 0.2f64.ln());
     assert!((volume.open().evaluation_unigram_entropy() - by_hand).abs() < 1e-12);
     volume.config.packing = false;
@@ -163,8 +166,8 @@ fn unigram_entropy_of_the_held_out_targets() {
     assert_eq!(volume.open().evaluation_unigram_entropy(), 0.0);
 }
 
-/// Returns a corpus with documents of the given lengths, in tokens of text, and its ids. The ids count up from 4, so
-/// that every position has a different id.
+/// Returns a corpus and its ids. `lengths` has the length of each document in tokens, without the begin and end tokens.
+/// The ids of the text count up from 4, so that every token of the text has a different id.
 fn counted(lengths: &[usize], sequence_length: usize, packing: bool, fraction: f64) -> (TestVolume, Vec<u32>) {
     let mut next = 4..;
     let documents: Vec<Vec<u32>> =
@@ -183,8 +186,8 @@ fn counted(lengths: &[usize], sequence_length: usize, packing: bool, fraction: f
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The targets are the tokens of the stream up to the last whole sequence, except the first token and the tokens
-    /// that begin a document.
+    /// The targets are the tokens of the corpus up to the end of the last whole sequence, except the first token and
+    /// the tokens that begin a document.
     #[test]
     fn packed_every_token_is_a_target_once_an_epoch(
         lengths in prop::collection::vec(1usize..20, 1..30), length in 1usize..12, microbatches in 1usize..5, batch in 1usize..9,
@@ -220,7 +223,8 @@ proptest! {
         prop_assert_eq!(seen, expected);
     }
 
-    /// In training and the held-out part together, every token is a target except the tokens that begin documents.
+    /// In the training part and the held-out part together, every token is a target except the tokens that begin
+    /// documents.
     #[test]
     fn unpacked_every_token_is_a_target_once(
         lengths in prop::collection::vec(1usize..20, 2..30), length in 1usize..12, fraction in 0.0..0.5f64,

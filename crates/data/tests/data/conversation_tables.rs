@@ -1,4 +1,4 @@
-//! Tests conversations in Parquet files: the requests for a file, and texts that are not UTF-8.
+//! Tests conversations in Parquet files: the number of requests to a hub for a file, and texts that are not UTF-8.
 
 use serde_json::{Value, json};
 use stagecoach_data::{DocumentFormat, OnBadRecord};
@@ -7,7 +7,8 @@ use stagecoach_test_hub::{File, Hub, Port};
 use crate::conversations::{conversation, nested_in_groups, volume};
 use crate::hub::{REPO, remote};
 
-/// Returns the number of ranges of bytes of a table that a job requests from a hub.
+/// Returns the number of requests, each for a range of bytes, with which a job reads the Parquet file `table` from a
+/// hub.
 fn ranges(table: &[u8]) -> usize {
     let local = volume(DocumentFormat::Chat, &[("t.parquet", table)]);
     let hub = Hub::start();
@@ -23,7 +24,8 @@ fn ranges(table: &[u8]) -> usize {
     ranges
 }
 
-/// One request reads a row group whose columns are close together. Metadata beyond the footer need a few more requests.
+/// One request reads a row group whose columns are close together. The metadata outside the footer needs a few more
+/// requests.
 #[test]
 fn small_row_groups_are_read_in_one_request_each() {
     let records: Vec<Value> = (0..400).map(|number| conversation(number, 1, 0)).collect();
@@ -31,7 +33,8 @@ fn small_row_groups_are_read_in_one_request_each() {
     assert!(ranges <= 206, "{ranges} requests for 200 row groups");
 }
 
-/// The iterator over rows alternates between the pages of columns. Each column has a separate window.
+/// The iterator over rows alternates between the pages of the columns. With one buffer for all columns, each change of
+/// the column would need a request, so the reader has a separate buffer for each column.
 #[test]
 fn a_large_row_group_is_read_in_few_requests() {
     let named = |number| {

@@ -19,7 +19,7 @@ use stagecoach_data::{
 
 use crate::common::*;
 
-/// A template without generation blocks: `g` begins a user's turn, and `h` an assistant's.
+/// A template without generation blocks: `g` begins a user's turn, and `h` begins an assistant's turn.
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'oops' %}{{ raise_exception('no oops') }}{% endif %}\
     [BOT] {{ 'h' if m.role == 'assistant' else 'g' }} {{ m.content }} [EOT] {% endfor %}\
     {% if add_generation_prompt %}[BOT] h {% endif %}";
@@ -102,8 +102,8 @@ fn all_rows(dataset: &Dataset, seed: u64, sequences: u64) -> Vec<Vec<(Vec<i64>, 
     (0..sequences).map(row).collect()
 }
 
-/// Counts each conversation of `rows`. Every conversation must have the tokens and the mask of `Chat::tokens`. The last
-/// conversation of a row may lack tokens after its last target.
+/// Returns how often `rows` contain each conversation of `expected`. Every conversation in `rows` must have the tokens
+/// and the mask of `Chat::tokens`. The last conversation of a row may lack tokens after its last target.
 fn count(rows: &[Vec<(Vec<i64>, Vec<i64>)>], expected: &[(Vec<i64>, Vec<i64>)]) -> Vec<usize> {
     let mut counts = vec![0; expected.len()];
     for row in rows {
@@ -126,7 +126,8 @@ fn stream(config: &mut DataConfig, window_sequences: u64) {
 }
 
 fn sizes() -> impl Strategy<Value = Vec<(usize, usize)>> {
-    // a question with its answer has 8 tokens, and the tokens of its number and of its length
+    // a question with its answer has 8 tokens, plus one for each digit of the number, and one for each letter of the
+    // length
     prop::collection::vec(prop_oneof![(Just(1usize), 0usize..14), (Just(2usize), 0usize..1)], 2..30)
 }
 
@@ -134,8 +135,8 @@ fn records(sizes: &[(usize, usize)]) -> Vec<Value> {
     sizes.iter().enumerate().map(|(number, &(turns, length))| conversation(number, turns, length)).collect()
 }
 
-/// Returns a Parquet file of lists of structs, with two rows in a row group. If `is_declared` is false, the texts are
-/// plain bytes.
+/// Returns a Parquet file of lists of structs, with two rows in a row group. If `is_declared` is false, the schema does
+/// not declare the texts as UTF-8.
 fn nested(conversations: &[Value], is_declared: bool) -> Vec<u8> {
     nested_in_groups(conversations, is_declared, 2)
 }

@@ -9,7 +9,7 @@ use stagecoach_data::{
     part_texts,
 };
 
-/// Returns the parts of one epoch, in the order of the corpus, and their origins.
+/// Returns the parts of documents in the rows of one epoch, in the order of the corpus, and the origin of each part.
 fn epoch(volume: &TestVolume) -> Vec<(DocumentPart, PartText)> {
     let dataset = volume.open();
     let count = dataset.training_sequences().unwrap() as usize;
@@ -67,7 +67,7 @@ fn documents_of_every_format_are_found_by_their_names_again() {
         for (part, text) in &parts {
             names.insert(part.document, text.name.to_string());
             let whole = texts.entry(text.name.to_string()).or_default();
-            // a part begins with the last word of the part before it
+            // each further part of a document begins with the last word of the previous part
             let is_first = whole.is_empty();
             *whole += text.text.get(usize::from(!is_first)..).unwrap_or_default();
         }
@@ -196,7 +196,8 @@ proptest! {
     }
 }
 
-/// The first version wrote a cache with this name. With another name, each job would tokenise its corpus again.
+/// The first version of Stagecoach wrote a cache with this name. With another name, each job would tokenise its corpus
+/// again.
 #[test]
 fn a_cache_keeps_its_name() {
     let volume = TestVolume::of_format("txt", &["the cat sat on the mat"]).train(300);

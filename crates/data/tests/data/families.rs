@@ -1,6 +1,6 @@
 //! Imitations of the tokenizers of eight families, with their added tokens and configurations. The ids and special
-//! tokens equal those of Hugging Face's transformers. `make transformers` runs these tests with the Python that they
-//! need.
+//! tokens equal those of Hugging Face's transformers. `make transformers` runs these tests with a Python that has
+//! transformers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|value| id(value).unwrap()).collect()
 }
 
-/// Returns the ids of all documents of the texts, as the cache must hold them.
+/// Returns the ids that the token cache must have if each text is a document. `key` selects the encoding of the texts.
 fn framed(expected: &Value, key: &str) -> Vec<u32> {
     let (bos, eos) = (id(&expected["bos"]), id(&expected["eos"]).unwrap());
     let mut all = Vec::new();
@@ -35,7 +35,7 @@ fn framed(expected: &Value, key: &str) -> Vec<u32> {
     all
 }
 
-/// Returns the ids that end a text according to all configurations.
+/// Returns the ids of all tokens that end a text according to the configuration files.
 fn ends(expected: &Value) -> Vec<u32> {
     ids(&expected["ends"])
 }
@@ -63,7 +63,7 @@ fn ids_and_special_tokens_are_those_of_transformers() {
             assert_eq!(as_text.encode(text).unwrap(), ids(&case["asText"]), "{family}: {text:?}");
             assert_eq!(parsing.encode(text).unwrap(), ids(&case["parsed"]), "{family}: {text:?}");
         }
-        // the corpus has the same texts, and long texts are read in pieces
+        // the texts are also encoded as a corpus, whose long texts are read in pieces
         let lines = |case: &Value| format!("{}\n", json!({"text": case["text"]}));
         let lines: String = expected["cases"].as_array().unwrap().iter().map(lines).collect();
         let mut volume = TestVolume::new(&[("x.jsonl", lines.as_bytes())]);

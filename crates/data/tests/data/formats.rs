@@ -100,8 +100,8 @@ fn empty_files_and_folders_that_a_pattern_matches_are_reported() {
 #[test]
 fn token_files_are_split_where_documents_end_or_begin() {
     for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
-        // The files have, in this order: the form of the cache, an end first (as in GPT-2's corpora), no ends, and no
-        // begins. The second file of the corpus is empty.
+        // The first file has begin and end tokens, like the token cache. The second file begins with an end token, like
+        // GPT-2's corpora. The third file has no end tokens, and the fourth file has no begin tokens.
         let files =
             [&[BOS, A, B, EOS, BOS, C, EOS][..], &[EOS, A, B, EOS, C], &[BOS, A, B, BOS, C], &[A, B, EOS, C, EOS, EOS]];
         for file in files {

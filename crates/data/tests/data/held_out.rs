@@ -54,7 +54,8 @@ fn targets(dataset: &Dataset, set: &HeldOutSet) -> Vec<i64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// These documents are enough for a draw of whole documents.
+    /// The corpora have so many documents that whole documents are drawn. With few documents, only the end of the last
+    /// drawn document would be held out.
     #[test]
     fn neither_names_nor_copies_decide_which_documents_are_held_out(
         texts in prop::collection::btree_set("[a-h]( [a-h]){1,6}", 40..60), copies in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
@@ -135,7 +136,7 @@ fn named_sets_have_plans_of_their_own() {
     let names = |volume: &TestVolume| -> Vec<(String, bool)> {
         volume.open().evaluation_sets(1).into_iter().map(|set| (set.name, set.counts)).collect()
     };
-    // without another held-out part, the first set counts
+    // if there is no other held-out part, the loss of the first set is the job's held-out loss
     assert_eq!(names(&volume), [("bees".to_owned(), true), ("seas".to_owned(), false)]);
     let dataset = volume.open();
     let sets = dataset.evaluation_sets(1);

@@ -1,4 +1,4 @@
-//! Tests that a corpus on a hub has the ids of the same files on the volume, even if the hub has faults.
+//! Tests that a corpus on a hub has the same token ids as its files on the volume, even if the hub has faults.
 
 use std::sync::{Arc, Mutex};
 

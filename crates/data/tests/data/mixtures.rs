@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use crate::common::*;
 use stagecoach_data::{CorpusSource, Dataset, HeldOut, HeldOutSet, IGNORE_INDEX};
 
-/// Returns a volume with the sources `x`, `y` and `z`. The documents of `x` consist of the letter `a`, those of `y` of
-/// `b`, and those of `z` of `c`. `documents` are the sources' numbers of documents. A document has one to five letters.
+/// Returns a volume with the sources `x`, `y` and `z`. The documents of `x` consist of the letter `a`, the documents of
+/// `y` of `b`, and the documents of `z` of `c`. `documents` is the number of documents of each source. A document has
+/// one to five letters.
 fn volume(documents: [usize; 3], weights: [u64; 3]) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
     volume.config.sources = Vec::new();

@@ -5,8 +5,8 @@ use stagecoach_data::{NamedTokens, Tokenizer};
 
 use crate::common::*;
 
-/// Returns a volume whose tokenizer has the special tokens `<s>`, `</s>`, `<end>` and `<fill>`. Files name the first
-/// two tokens.
+/// Returns a volume whose tokenizer has the special tokens `<s>`, `</s>`, `<end>` and `<fill>`. The configuration files
+/// name `<s>` and `</s>`.
 fn several_special() -> TestVolume {
     let volume = TestVolume::new(&[("x.txt", b"a"), ("y.txt", b"b c")]);
     let mut tokenizer = letters();

@@ -1,4 +1,4 @@
-//! Tests that a corpus in a bucket has the ids of the same files on the volume, even if the store has faults.
+//! Tests that a corpus in a bucket has the same token ids as its files on the volume, even if the store has faults.
 
 use std::sync::{Arc, Mutex};
 

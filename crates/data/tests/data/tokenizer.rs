@@ -118,7 +118,7 @@ fn configurations_name_the_special_tokens() {
         || json!([special_token("<|endoftext|>", 4), special_token("<|im_start|>", 5), special_token("<|im_end|>", 6)]);
     let of_base = config(json!({"bos_token": null, "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}));
     assert_eq!(named(qwen(), &[of_base]), (None, vec![4], Some(4)));
-    // Qwen's config.json names a begin of text that its tokenizer does not have
+    // Qwen's config.json names a begin-of-text token, but its tokenizer_config.json says that there is none
     let of_chat =
         || config(json!({"bos_token": null, "eos_token": {"content": "<|im_end|>"}, "pad_token": "<|endoftext|>"}));
     let of_model = || model(json!({"bos_token_id": 4, "eos_token_id": 6}));
@@ -133,7 +133,7 @@ fn configurations_name_the_special_tokens() {
     assert_eq!(named(phi_3(), &[none]), (None, vec![4], None));
     let added = config(json!({"bos_token": "<s>", "eos_token": "<|endoftext|>"}));
     assert_eq!(named(phi_3(), &[added]), (Some(1), vec![4], None));
-    // a configuration with the default ids of its class names ordinary words
+    // the default ids of a model's configuration class are ids of ordinary words here, and are ignored
     assert_eq!(named(qwen(), &[model(json!({"bos_token_id": 1, "eos_token_id": 2}))]), (None, vec![4], None));
     let deepseek = json!([special_token("<｜begin▁of▁sentence｜>", 4), special_token("<｜end▁of▁sentence｜>", 5)]);
     assert_eq!(named(deepseek, &[model(json!({"bos_token_id": 4, "eos_token_id": 5}))]), (Some(4), vec![5], None));
@@ -171,7 +171,7 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
         "the tokenizer VOLUME/letters/tokenizer.json: its model.dropout is 0.1, so that a text has other tokens in \
          each run: set it to null"
     );
-    // another file replaces the file with which the corpus was tokenised
+    // another tokenizer replaces the tokenizer with which the corpus was tokenised
     volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
     let prepared = volume.prepare().unwrap();
     volume.write("letters/tokenizer.json", format!("{} ", letters()).as_bytes());
@@ -180,8 +180,8 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
     assert!(error.to_string().contains("it differs from the tokenizer with which the corpus was tokenised"), "{error}");
 }
 
-/// Returns a BPE without an unknown token and without bytes. It has the letters a to c, and special tokens that texts
-/// may spell.
+/// Returns a BPE tokenizer without an unknown token and without byte tokens. The vocabulary has the letters a to c, the
+/// characters of `</s>`, and the special tokens `special`.
 fn letters_alone(special: &[(&str, usize)]) -> Value {
     let mut tokenizer = letters();
     tokenizer["added_tokens"] = special.iter().map(|(name, id)| special_token(name, *id)).collect();
@@ -283,7 +283,8 @@ fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
     let [plain, padded] = identities(&first, &other);
     assert_eq!(plain, padded);
 
-    // if only a configuration makes a padding token special, the token stays text only in jobs with this configuration
+    // the configuration of `other` makes `<x>` the padding token, which is special: in `other`, `<x>` in a text stays
+    // text, and in `first`, `<x>` in a text becomes the token
     let mut volume = TestVolume::new(&[("x.txt", b"a<x>b")]);
     let mut tokenizer = letters_alone(&[("[BOT]", 0), ("[EOT]", 1)]);
     let mut added = special_token("<x>", 7);
@@ -299,7 +300,7 @@ fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
     assert_eq!(padded.as_ref().map(|tokens| &tokens["pad"]), Some(&json!(7)));
     assert_ne!(plain, padded);
 
-    // in files of token ids, each token of the list ends a document
+    // in files of token ids, each token of the list eos_token_id ends a document
     let mut volume = TestVolume::new(&[("x.tokens", &little_endian(&[A, EOS, B, D, C], 4))]);
     let mut tokenizer = letters();
     tokenizer["added_tokens"].as_array_mut().unwrap().push(special_token("d", D as usize));

@@ -46,7 +46,7 @@ fn tokenizer() -> Value {
     })
 }
 
-/// Returns the configuration files with only the tokens that begin, end and pad.
+/// Returns configuration files that name only the tokens that begin, end and pad documents.
 fn configs() -> [(&'static str, Value); 2] {
     [
         ("tokenizer_config.json", json!({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"})),
@@ -92,7 +92,7 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
         ("truncation", truncation, Kept),
         ("padding", padding, Kept),
         ("added_tokens/2/content", json!("<b>"), Used),
-        // the library numbers the tokens itself, after the vocabulary
+        // the tokenizers library numbers the tokens itself, after the vocabulary
         ("added_tokens/2/id", json!(304), Kept),
         ("added_tokens/2/special", json!(true), Used),
         ("added_tokens/2/lstrip", json!(true), Kept),

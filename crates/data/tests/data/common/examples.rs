@@ -1,5 +1,5 @@
 //! An example of every format, for the tests that iterate over the formats.
-#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, dead_code)] // each crate of tests uses a part
+#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, dead_code)] // each crate that includes this file uses a part of it
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use parquet::file::writer::SerializedFileWriter;
 /// An example of a format.
 pub struct Example {
     extension: &'static str,
-    /// The name in the corpus hashes of checkpoints. It never changes.
+    /// The name of the format in the hash of a corpus. Checkpoints contain this hash, so the name never changes.
     pub hashed_name: &'static str,
     /// Returns the contents of files with the given texts as their documents, in the field `text` if the format has
     /// fields.

@@ -90,7 +90,7 @@ fn parts_of_conversations_are_found_again() {
     }
 }
 
-/// Returns the documents with their names, ids, and texts of the tokens that are trained on.
+/// Returns the name, the ids and the trained text of each document, from document number `first` on.
 fn shown(config: &DataConfig, first: u64) -> Vec<(String, Vec<u32>, String)> {
     let mut all = Vec::new();
     stagecoach_data::show_documents(config, first, &mut |document| {
@@ -122,7 +122,7 @@ fn documents_are_shown_as_training_reads_them() {
     }
     assert_eq!(documents[2].2, "d a a a [EOT]");
     assert_eq!(shown(&volume.config, 3), documents[2..]);
-    // a corpus of texts, and of ids from another tool
+    // a corpus of texts, and of token ids that another tool wrote
     let ids = little_endian(&[BOS, A, EOS, B, C, EOS], 4);
     let texts =
         TestVolume::new(&[("a.txt", b"a b"), ("b.jsonl", b"{\"text\": \" \"}\n{\"text\": \"c\"}"), ("c.tokens", &ids)]);

@@ -34,12 +34,12 @@ fn long_conversations_are_refused_cut_or_left_out() {
     assert!(short.error_message().contains("3 are left out, most of them longer than data.sequenceLength"));
 }
 
-/// The encoder counts the tokens before it proves the mask, because a proof is expensive for conversations with many
-/// turns.
+/// The encoder counts a conversation's tokens before it proves which of them the assistant writes, because the proof is
+/// expensive for conversations with many turns.
 #[test]
 fn a_long_conversation_that_is_left_out_needs_no_proof() {
     let mut volume = long(OnLongConversation::Skip);
-    // this template has no header for add_generation_prompt, so no mask can be proven
+    // this template has no header for add_generation_prompt, so no mask of trained tokens can be proven
     let unproven = "{% for m in messages %}[BOT] {{ m.role[:1] }} {{ m.content }} [EOT] {% endfor %}";
     volume.write("letters/chat_template.jinja", unproven.as_bytes());
     volume.config.on_bad_record = OnBadRecord::Skip;
@@ -50,7 +50,7 @@ fn a_long_conversation_that_is_left_out_needs_no_proof() {
     assert!(nothing.contains("3 are left out, most of them longer than data.sequenceLength"), "{nothing}");
 }
 
-/// Losses of characters in conversations are noted, except in the part that is cut off.
+/// A note reports the characters of conversations that the tokenizer lacks, except in the part that is cut off.
 #[test]
 fn losses_of_a_conversation_are_counted() {
     let of = |contents: [&str; 4]| {
@@ -136,7 +136,7 @@ fn bad_input_is_refused_in_a_sentence() {
     assert!(trained.starts_with("data.tokenizer is trained on the corpus"), "{trained}");
 }
 
-/// A fault of the job is refused even if bad records are left out.
+/// A faulty chat template ends the job even if the job leaves out bad records.
 #[test]
 fn a_template_that_no_conversation_can_use_is_a_fault_of_the_job() {
     let mut volume = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&[conversation(0, 1, 0)]))]);

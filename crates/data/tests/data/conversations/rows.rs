@@ -38,7 +38,7 @@ proptest! {
         let undisturbed = open_stream(&volume.config, &[]);
         let rows = all_rows(&undisturbed, seed, 20 * window);
         let counts = count(&rows, &expected);
-        // epochs follow each other, so the counts differ by at most one
+        // a stream reads one epoch after the other, so the counts differ by at most one
         let read: Vec<usize> = counts.iter().copied().filter(|&count| count > 0).collect();
         prop_assert!(read.iter().max().unwrap() - read.iter().min().unwrap() <= 1, "{counts:?}");
         prop_assert!(held_out || read.len() == counts.len() || read.iter().all(|&count| count == 1), "{counts:?}");

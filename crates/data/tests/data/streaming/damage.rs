@@ -25,7 +25,7 @@ fn job(contents: &[u8]) -> (Hub, TestVolume) {
     (hub, volume)
 }
 
-/// Returns the configuration of the job on a volume without windows.
+/// Returns the configuration of the job, with a folder that has no windows of the stream yet.
 fn without_windows(volume: &TestVolume) -> DataConfig {
     let mut config = volume.config.clone();
     config.streaming.as_mut().unwrap().folder = volume.folder.path().join("other-windows");
@@ -57,7 +57,7 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
     let other = without_windows(&volume);
     assert_eq!(train(&open_stream(&other, positions), 0, 5..9), steps[5..]);
 
-    // the fifth step ends in a window of four sequences, of which it reads three
+    // the fifth step reads three of the four sequences of window 3
     let prepared = volume.prepare().unwrap();
     let texts = part_texts(&volume.config, &prepared, &steps[4].2, &mut |_| {}).unwrap();
     let differs = |at: usize| {
@@ -77,7 +77,7 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
     let damaged: Vec<usize> = letters.filter(|&at| differs(at)).collect();
     assert!(damaged.len() >= 2);
 
-    // the windows of a damaged attempt are made again
+    // the windows of an attempt that read damaged bytes are made again
     let mut keeping = without_windows(&volume);
     keeping.streaming.as_mut().unwrap().max_bytes = 1 << 30;
     hub.faults(|faults| faults.flipped_byte = Some(damaged[0] as u64));

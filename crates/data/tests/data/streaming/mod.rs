@@ -1,4 +1,5 @@
-//! Tests streamed corpora: the batches do not depend on where reading began, or on the windows that the volume keeps.
+//! Tests streamed corpora. Training reads a stream in windows of a fixed number of sequences. The batches do not depend
+//! on where reading began, or on the windows that the volume keeps.
 
 mod damage;
 mod volume;
@@ -16,7 +17,7 @@ use crate::common::{A, EOS, TestVolume, little_endian, open_stream, parquet};
 
 const BATCH: usize = 3;
 
-/// Returns the document that consists of `number`, in digits of base 8 as letters.
+/// Returns the document of `number`: the digits of the number in base 8, written as letters.
 fn document(number: usize) -> String {
     format!("{number:o}").bytes().map(|digit| format!("{} ", char::from(b'a' + digit - b'0'))).collect()
 }
@@ -133,7 +134,7 @@ fn an_epoch_has_every_document_once_in_an_order_of_its_own() {
     }
 }
 
-/// The file and the record identify the document of a part, wherever reading began.
+/// The file's name and the record's number identify the document of a part, wherever reading began.
 #[test]
 fn the_documents_of_a_step_are_known_by_name() {
     let mut volume = volume(20);
@@ -286,7 +287,7 @@ fn all_documents_are_counted_over_resumes() {
     };
     let dataset = open_stream(&volume.config, &[]);
     let undisturbed: Vec<_> = (0..30).map(|step| read(&dataset, step)).collect();
-    // the dropped maker does not remove the windows of the next makers
+    // the thread of a dropped dataset does not remove the windows of later datasets
     drop(dataset);
     let mut positions = Vec::new();
     for (step, expected) in (0..).zip(&undisturbed) {

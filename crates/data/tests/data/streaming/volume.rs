@@ -127,7 +127,7 @@ fn threads() -> Vec<String> {
 #[test]
 fn an_unneeded_maker_ends_within_its_window() {
     let mut volume = TestVolume::new(&[]);
-    // no other test has so many sources
+    // no other test has so many sources, so only this test has a thread data-23
     volume.config.sources = (0..24)
         .map(|source| {
             volume.write(&format!("corpus/{source}.jsonl"), &json_lines(&documents(source * 8..source * 8 + 8)));

@@ -8,7 +8,7 @@ const SIGNAL_BASE: i32 = 128;
 /// The largest number of shown log lines.
 const LOG_TAIL_LINES: usize = 8;
 
-/// Describes the end of the stage: the reason, the exit code, and the message if the message adds information.
+/// Describes why a stage failed: the reason, the exit code, and the message if the message adds information.
 pub fn describe_failure(failure: &AttemptFailure) -> String {
     let mut text = failure.label();
     let message = visible(failure.message.trim_end());

@@ -19,7 +19,7 @@ pub struct FailureSummary<'a> {
     pub finished_step: Option<u64>,
     /// The end of the failed stage's log, or the reason why there is no log.
     pub log: Result<LogTail<'a>, &'a str>,
-    /// The successor of the failed stage.
+    /// The successor of the failed stage; `None` if no successor has started.
     pub successor: Option<Successor>,
     /// `restart.maxRestarts`.
     pub max_restarts: u32,
@@ -125,7 +125,7 @@ impl FailureSummary<'_> {
         }
     }
 
-    /// Whether the failed stage is still to be created again.
+    /// Whether the failed stage has not been created again yet.
     fn is_starting(&self, state: &JobState, failure: &AttemptFailure) -> bool {
         self.successor.is_none() && failure.rank.is_some_and(|rank| state.ranks_to_create.contains(&rank))
     }

@@ -1,4 +1,4 @@
-//! The hash of a model's weights, independent of how they are distributed over stages.
+//! The hash of a model's weights. The hash does not depend on the distribution of the weights over stages.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Defines the names of temporary files, and keys: a key names the folder for files that are derived from contents with
-//! a certain hash.
+//! Defines the names of temporary files, and keys. A key is the name of a folder for files that are derived from some
+//! contents. The key consists of the first digits of the contents' hash.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

@@ -143,7 +143,7 @@ impl StepProbe for WorkRecorder {
 }
 
 impl Stage {
-    /// Returns the context that layers need besides the activations of a microbatch.
+    /// Returns the context of a microbatch, which layers need besides the microbatch's activations.
     pub(super) fn forward_context(&self, layout: &MicrobatchLayout) -> ForwardContext {
         ForwardContext {
             length: layout.length as i64,

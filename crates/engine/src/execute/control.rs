@@ -24,8 +24,8 @@ pub trait StepControl {
         StopRequest::None
     }
 
-    /// Completes the work that other stages may rely on once this rank has voted. The step calls this method before it
-    /// votes.
+    /// Completes the work that other stages may rely on once this rank has voted, that is, has sent its norms and
+    /// losses to the group. The step calls this method before it votes.
     ///
     /// # Errors
     /// If a link fails.
@@ -33,8 +33,8 @@ pub trait StepControl {
         Ok(())
     }
 
-    /// Returns the index in the program of the action before which the step calls `when_idle`. It is an action before
-    /// which the rank probably waits for other ranks.
+    /// Returns the index of the action before which the step calls `when_idle`; `None` for no call. The best choice is
+    /// an action before which the rank waits long for other ranks.
     fn idle_before(&self) -> Option<usize> {
         None
     }
@@ -54,24 +54,26 @@ pub struct Uncontrolled;
 
 impl StepControl for Uncontrolled {}
 
-/// An observer of a step's computations. Layers may reuse the memory of a tensor after the call that receives it. The
-/// default methods do nothing.
+/// An observer of a step's computations. A probe must copy the tensors that it needs later, because layers may reuse
+/// their memory after the call. The default methods do nothing.
 pub trait StepProbe {
-    /// The forward pass of `item` begins. The targets are given if the stage has the head.
+    /// Called before the forward pass of `item`. The targets are given if the stage has the head.
     fn forward_begins(&mut self, _stage: &Stage, _item: WorkItem, _input: &Tensor, _targets: Option<&Tensor>) {}
 
-    /// The forward pass of `item` has ended.
+    /// Called after the forward pass of `item`.
     fn forward_ends(&mut self, _stage: &Stage, _item: WorkItem, _output: &ChunkOutput) {}
 
-    /// The backward pass of `item` begins. The gradient of its output is given unless the chunk has the head.
+    /// Called before the backward pass of `item`. The gradient of the chunk's output is given unless the chunk has the
+    /// head.
     fn backward_begins(&mut self, _stage: &Stage, _item: WorkItem, _dy: Option<&Tensor>) {}
 
-    /// The backward pass of `item` has ended. The gradient of its input is given unless the chunk has the embedding.
+    /// Called after the backward pass of `item`. The gradient of the chunk's input is given unless the chunk has the
+    /// embedding.
     fn backward_ends(&mut self, _stage: &Stage, _item: WorkItem, _dx: Option<&Tensor>) {}
 
-    /// The stage is about to add the weight gradients of `item` to their accumulators.
+    /// Called before the stage adds the weight gradients of `item` to their accumulators.
     fn accumulation_begins(&mut self, _stage: &Stage, _item: WorkItem) {}
 
-    /// The stage has added the weight gradients of `item` to their accumulators.
+    /// Called after the stage has added the weight gradients of `item` to their accumulators.
     fn accumulation_ends(&mut self, _stage: &Stage, _item: WorkItem) {}
 }

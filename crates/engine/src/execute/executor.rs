@@ -49,7 +49,8 @@ pub(super) struct StepState {
     pub(super) gradients: HashMap<WorkItem, Tensor>,
     /// The sums of the losses by block, `f64[]`, on the stage's device.
     pub(super) losses: Vec<Tensor>,
-    /// The losses of the tokens of each microbatch, if [`StepInputs::rows`] asks for the losses of sources.
+    /// The losses of the tokens of each microbatch, if the step measures the loss of each source
+    /// ([`StepInputs::rows`]).
     pub(super) token_losses: Vec<(usize, Vec<Tensor>)>,
     verdict: Option<Verdict>,
     decided_at: Option<Instant>,
@@ -187,7 +188,7 @@ impl Executor<'_, '_> {
                     self.begin_gather(chunk)?;
                 }
             }
-            // A marker without work: after it, the caller may copy the weights for a checkpoint.
+            // SNAPSHOT does no work. After this action, the caller may copy the weights for a checkpoint.
             Action::Snapshot => {}
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {

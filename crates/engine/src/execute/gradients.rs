@@ -1,7 +1,8 @@
 //! The weight gradients of a step. A schedule with split backward passes (zero bubble) defers the weight gradients to
-//! the W actions. The stage adds up all gradients over the blocks of the step. A block consists of consecutive
-//! microbatches, whose gradients are added in their order. The sums of blocks are added pairwise as a binary tree,
-//! whose nodes are `Subtree`s. The result therefore does not depend on the number of replicas.
+//! the W actions (backward for the weights). The stage adds up all gradients over the blocks of the step. A block
+//! consists of consecutive microbatches, whose gradients are added in their order. The sums of blocks are added
+//! pairwise as a binary tree, whose nodes are `Subtree`s. The result therefore does not depend on the number of
+//! replicas.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -50,9 +51,10 @@ impl WeightGradStore {
 /// The accumulators to which one action adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum AccumulatorGroup {
-    /// The accumulators of a chunk except the head's, to which B or W adds.
+    /// The accumulators of a chunk except the head's. The full backward pass (B) or the action W adds to them.
     Chunk(usize),
-    /// The accumulator of the head, to which F adds.
+    /// The accumulator of the head. The forward pass (F) adds to it, because the head computes its gradient with the
+    /// loss.
     Head,
 }
 

@@ -69,7 +69,7 @@ pub struct Stage {
     pub(super) activations: ActivationConfig,
     /// The device of parameters and activations.
     pub(crate) device: Device,
-    /// The GPU whose memory holds the stage's tensors; `Some` once the stage's links are open.
+    /// The GPU whose memory holds the stage's tensors; `None` on a CPU, and until the stage's links are open.
     pub gpu: Option<StageGpu>,
 }
 

@@ -60,7 +60,7 @@ impl StageGpu {
     }
 
     /// Starts to copy tensors of the stage into pinned tensors of the host, after the work that libtorch has queued so
-    /// far. The GPU continues to compute until the next update.
+    /// far. The GPU continues to compute, and only the next update waits for the copies.
     pub(crate) fn copy_to_host<'t>(
         &self,
         mut pairs: impl Iterator<Item = (&'t Tensor, &'t Tensor)>,

@@ -57,7 +57,8 @@ pub struct StepInputs<'a> {
     /// The gradient blocks, which define the order in which the microbatches' losses and gradients are added. An
     /// evaluation has one block.
     pub blocks: &'a ReplicaBlocks,
-    /// The initial sum of the cross-entropies: the sum over the finished windows of an evaluation, otherwise 0.
+    /// The initial sum of the cross-entropies: in an evaluation, the sum over the finished windows, otherwise 0. A
+    /// window is the microbatches of an evaluation that one program computes.
     pub loss_so_far: f64,
     /// The number of the step, counted from 1; `None` for a window of an evaluation.
     pub step: Option<u64>,

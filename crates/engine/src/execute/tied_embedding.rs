@@ -11,8 +11,8 @@ use super::{Executor, StepError};
 /// one stage.
 #[derive(Debug)]
 pub struct TiedEmbedding {
-    /// The index of the weight in this stage's parameters. The weight's accumulator takes the embedding's gradient if
-    /// this rank holds the embedding, otherwise the head's gradient.
+    /// The index of the weight in this stage's parameters. The weight's accumulator receives the embedding's gradient
+    /// if this rank holds the embedding, otherwise the head's gradient.
     pub parameter: usize,
     /// The gradient of the other end of the pipeline: the head's local accumulator if both ends are on this rank,
     /// otherwise the gradient that the peer has sent.

@@ -179,7 +179,7 @@ impl TextGenerator {
         Ok(ids)
     }
 
-    /// Continues `prompt`. `on_text` gets the text of the continuation as it grows.
+    /// Continues `prompt`, a list of token ids. `on_text` receives each new part of the continuation's text.
     ///
     /// # Errors
     /// If the tokenizer can't decode the text, or `on_text` fails.

@@ -10,7 +10,7 @@ pub struct Sampling {
     /// The number of most likely tokens to sample from.
     pub top_k: usize,
     /// The probability, in (0, 1], that the set of tokens to sample from must reach. The set is the smallest set of
-    /// most likely tokens that reaches it.
+    /// most likely tokens that reaches this probability.
     pub top_p: f64,
 }
 

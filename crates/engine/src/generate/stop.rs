@@ -70,8 +70,8 @@ mod tests {
         output.grow(text, &mut |piece| add(pieces, piece)).unwrap()
     }
 
-    /// Returns the pieces that `on_text` receives while `text` grows by single characters, and the end at a stop
-    /// string.
+    /// Returns the pieces that `on_text` receives while `text` grows by single characters. If a stop string ends the
+    /// text, also returns the length of the text before this string.
     fn grown(text: &str, stop: &[String]) -> (Vec<String>, Option<usize>) {
         let mut output = TextOutput::new(stop);
         let mut pieces = Vec::new();

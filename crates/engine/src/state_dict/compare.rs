@@ -7,7 +7,8 @@ use stagecoach_model::ParameterSpec;
 
 use super::tensors::{FIRST_MOMENT, SECOND_MOMENT};
 
-/// Describes the first tensor, by name, whose presence, shape or dtype differs between the model and the checkpoint.
+/// Describes the first tensor, by name, whose presence, shape or dtype differs between the model and the checkpoint;
+/// `None` if no tensor differs.
 pub fn first_difference(model: &[ParameterSpec], manifest: &Manifest) -> Option<String> {
     let mut tensors: BTreeMap<String, [Option<String>; 2]> = BTreeMap::new();
     for spec in model {

@@ -1,5 +1,5 @@
 //! The weights of step 0 from files: another job's checkpoint, verified by its hashes, or a Hugging Face model
-//! directory. A checkpoint records the hash and the directory of its job's frozen weights, but does not contain them.
+//! directory. A checkpoint does not contain the frozen weights of its job, but records their hash and their directory.
 
 use std::path::{Path, PathBuf};
 
@@ -73,8 +73,8 @@ impl InitialWeights {
     /// compares these two tensors.
     ///
     /// # Errors
-    /// If a parameter differs; the error names the first one, with both shapes. If a head differs from its tied
-    /// embedding.
+    /// If a weight is missing, superfluous, or of another shape. The error names the first such weight. If a head
+    /// differs from its tied embedding.
     pub fn check(&self, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
         check_model(&self.files, architecture)?;
         check_tied_head(&self.files, architecture)
@@ -89,8 +89,8 @@ impl InitialWeights {
     /// `on_read` receives the number of bytes in memory of each loaded weight.
     ///
     /// # Errors
-    /// If a weight differs; the error names the first one, with both shapes. If a tensor is damaged, can't be read, or
-    /// is not finite.
+    /// If a weight is missing, superfluous, or of another shape. The error names the first such weight. If a tensor is
+    /// damaged, can't be read, or is not finite.
     pub fn load(
         &self,
         architecture: &dyn Architecture,

@@ -33,7 +33,7 @@ pub struct MergedWeights {
     hashes: RefCell<BTreeMap<String, TensorHash>>,
 }
 
-/// The fields of a job's `training` that decide the roles of weights.
+/// The fields of a job's `training` that decide which weights are frozen, trained, or adapted by LoRA.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct FineTuning {
@@ -97,7 +97,7 @@ impl MergedWeights {
         &self.checkpoint
     }
 
-    /// Loads the weights into `stage`, which must hold the whole model without frozen weights.
+    /// Loads the weights into `stage`, which must hold the whole model, with all weights as trained parameters.
     ///
     /// # Errors
     /// If a weight can't be read, or if the frozen weights are not the weights of the job.
@@ -122,7 +122,7 @@ impl MergedWeights {
         Ok(tensor)
     }
 
-    /// Adds the adapter of the weight `name`, if it has one, to `weight` in place.
+    /// Adds the adapter of the weight `name`, if the weight has one, to the tensor `weight` in place.
     fn add_adapter(&self, name: &str, weight: &Tensor) -> Result<(), CheckpointError> {
         let [a, b] = adapter_names(name);
         let Some(WeightRole::Adapter { scale }) = self.specs.get(&b).map(|spec| spec.role) else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! The current activity of a stage, such as `F 5`, the forward pass of microbatch 5. The trainer sets the activity at
 //! each action of its program, heartbeats report the activity to the coordinator, and the trainer's thread has the
 //! activity as its name (`top -H`). With a device, the trainer queues work ahead of the device, and an activity becomes
-//! current only when the device reaches it.
+//! current only when the device reaches the activity's work.
 
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -66,7 +66,8 @@ impl ActivityState {
     }
 }
 
-/// Starts the thread that waits for a device; `None` if the system has no more threads.
+/// Starts the thread that waits for a device. Returns the sender of the thread's queue; `None` if the system can't
+/// start a thread.
 fn start(state: Weak<Mutex<ActivityState>>) -> Option<mpsc::Sender<Ahead>> {
     let (waiting, queue) = mpsc::channel();
     spawn("activity", move || wait_for_each(queue, &state)).ok().map(|_| waiting)

@@ -27,7 +27,7 @@ pub enum GroupError {
     Unreachable {
         /// The name of the stage.
         name: String,
-        /// The time limit.
+        /// The time that the stage has waited.
         waited: Duration,
         /// The reason why the last attempt failed.
         reason: String,
@@ -65,12 +65,12 @@ pub enum GroupError {
     StartupTimedOut {
         /// The stage that waited.
         name: String,
-        /// The time limit.
+        /// The time that the stage has waited.
         waited: Duration,
         /// The leader's last progress report.
         progress: String,
     },
-    /// The leader's process ended before it released the group, and this stage leads the next group.
+    /// The leader's process ended while this stage joined or waited, and this stage leads the next group.
     #[error("{name} leads the next group: the leader's process has ended ({reason})")]
     LeaderEnded {
         /// The stage that leads the next group.
@@ -80,7 +80,7 @@ pub enum GroupError {
         /// Whether this stage was to be a member of that group. A stage that only waited outside the group has outdated
         /// information about other stages.
         is_member: bool,
-        /// The last sign that the leader's process has ended, for example a refused connection.
+        /// The evidence that the leader's process has ended, for example a refused connection.
         reason: String,
     },
     /// The group trained to the end without this stage.

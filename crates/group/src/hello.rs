@@ -35,10 +35,10 @@ impl Rendezvous {
 pub enum NotFound {
     /// The group may still appear. The text is the reason why it has not appeared yet.
     NotReady(String),
-    /// A newer group has begun. The text names it.
+    /// A newer group has begun. The text names the newer group.
     Superseded(String),
-    /// The holder of this group's fence has not published its address for a long time, so its process has ended. This
-    /// stage leads instead.
+    /// The process that acquired the fence (the right to lead the group) has not published its address for a long time,
+    /// so the process has ended. This stage leads instead. The value is the fence's number.
     Leaderless(u64),
 }
 
@@ -67,7 +67,7 @@ pub struct Hello {
     pub config: BTreeMap<String, String>,
     /// The address at which this stage accepts the links of other stages, `host:port`.
     pub data_address: String,
-    /// The machine's name, for messages only.
+    /// The machine's name, which only messages use.
     pub host: String,
 }
 
@@ -101,7 +101,7 @@ impl Roster {
 /// Timeouts of a group. All stages should use the same values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupTimeouts {
-    /// The time without progress after which joining the group, or later forming it, fails.
+    /// The time without progress after which joining or forming the group fails.
     pub startup_timeout: Duration,
     /// The interval at which each side sends a heartbeat.
     pub heartbeat_interval: Duration,

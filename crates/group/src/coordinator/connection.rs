@@ -22,7 +22,7 @@ pub(crate) struct Connection {
     queue: Option<SyncSender<Arc<[u8]>>>,
 }
 
-/// The send queue of a peer is full, because the peer does not read.
+/// The error of a full send queue: the peer does not read.
 #[derive(Debug)]
 pub(crate) struct QueueFull;
 

@@ -34,9 +34,10 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts to accept, on `listener`, members that have `secret`. The coordinator compares each hello with
-    /// `expected`, the leader's hello. `quorum` decides which members are enough for a group. The coordinator calls
-    /// `on_rejected` for every connection that it closes because the peer did not prove that it has the secret.
+    /// Starts to accept, on `listener`, members that have `secret`. The coordinator compares each stage's hello (its
+    /// first message) with `expected`, the leader's hello. `quorum` decides which members are enough for a group. The
+    /// coordinator calls `on_rejected` for every connection that it closes because the peer did not prove that it has
+    /// the secret.
     ///
     /// # Errors
     /// Returns an error if the listener has no address, or no thread can be started.

@@ -47,8 +47,8 @@ impl Inbox {
     /// Stores a message.
     ///
     /// # Errors
-    /// Returns an error if the stored broadcasts exceed the size limit of a frame, because the trainer does not receive
-    /// them.
+    /// Returns an error if the stored broadcasts together exceed the size limit of a frame, which means that the
+    /// trainer does not consume the broadcasts.
     pub(crate) fn deliver(&self, message: CoordinatorMessage) -> Result<(), String> {
         let mut state = lock(&self.state);
         match message {

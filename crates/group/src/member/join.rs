@@ -69,7 +69,8 @@ impl JoinError {
     }
 }
 
-/// The state of joining: the time since the leader's last progress, and the last observations of the leader.
+/// The state of joining: the time of the leader's last progress, and the last observations of the leader. An epoch is
+/// the number of a group.
 struct JoinProgress {
     last_progress_at: Instant,
     last_report: Option<String>,

@@ -16,7 +16,8 @@ pub enum SpareOutcome {
     Promoted {
         /// The stage's global rank.
         rank: usize,
-        /// The incarnation that the spare has as this stage.
+        /// The spare's incarnation as this stage. Each process of a stage has a higher incarnation than its
+        /// predecessors.
         incarnation: u32,
     },
     /// All stages have left, so the job does not need the spare.

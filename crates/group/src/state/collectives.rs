@@ -13,7 +13,7 @@ pub(crate) struct Collectives {
     gathers: BTreeMap<u32, Vec<Option<Vec<u8>>>>,
 }
 
-/// A member contributed twice to one collective.
+/// The error of a member that contributes twice to one collective.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DuplicateContribution;
 

@@ -94,7 +94,7 @@ impl GroupState {
 
     /// Notifies the stages that wait outside the group, and names the missing stages in the notice. Each notice
     /// restarts the start-up timeout of the waiting stages. If the group has only one replica, every waiting stage 0
-    /// may succeed the leader, and the first of them to acquire the fence does.
+    /// may succeed the leader. The first one to acquire the fence (the right to lead) does.
     pub(crate) fn notify_waiting(&mut self) {
         let missing = self.ranks(|slot| slot.conn.is_none());
         let progress = match missing.as_slice() {
@@ -194,8 +194,8 @@ mod tests {
         assert_eq!(prepared(None, &[(1, None)]).members, None);
         assert_eq!(prepared(None, &[(1, Some(vec![0]))]).members, None);
         assert_eq!(prepared(None, &[(1, Some(vec![0, 2, 3]))]).members, Some(vec![0, 1]));
-        // the leader was in an earlier group, so only its list counts: other members also report a stage as lost if it
-        // waits outside the group
+        // the leader was in an earlier group, so only its list counts: the lists of other members also contain stages
+        // that wait outside the group
         assert_eq!(prepared(Some(vec![]), &[(1, Some(vec![2, 3]))]).members, None);
         assert_eq!(prepared(Some(vec![3]), &[(1, Some(vec![2, 3])), (2, None)]).members, Some(vec![0, 1]));
     }

@@ -31,7 +31,7 @@ use crate::wire::connection::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage};
 use crate::{GroupFailure, GroupTimeouts, Hello, Quorum, StepRules};
 
-/// Identifies a control connection; an identifier is never reused.
+/// The identifier of a control connection, which is never reused.
 pub(crate) type ConnectionId = u64;
 
 /// Inputs of the state machine.

@@ -43,7 +43,7 @@ fn events() -> impl Strategy<Value = GroupEvent> {
         Just(Disconnect::Malformed("noise".to_owned()))
     ];
     prop_oneof![
-        // the number of a connection determines its rank, so that all slots are filled soon
+        // the number of a connection determines the rank of its hello, so that all slots are filled soon
         8 => (conn(), 2..5u64, 0..12u8).prop_map(|(conn, attempt, pod)| {
             let attempt = if attempt == 4 { 3 } else { attempt };
             GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, [1, 2, 3].get(usize::from(pod)).copied().unwrap_or(0)))

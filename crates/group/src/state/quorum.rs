@@ -18,8 +18,8 @@ pub struct Quorum {
     /// The time for which the stages of additional replicas must be connected before a group uses them. `None` for a
     /// job that is not elastic: its first group waits for all replicas, and a group adds a returned replica at once.
     pub(crate) stabilization_window: Option<Duration>,
-    /// The lost ranks. The group does not wait for a lost rank if the other ranks are enough. For a missing rank of
-    /// unknown state, the group waits until the start-up timeout has passed.
+    /// The lost ranks. The group does not wait for a lost rank if the other ranks are enough. For any other missing
+    /// rank, the group waits until the start-up timeout has passed.
     pub(crate) lost: BTreeSet<usize>,
 }
 

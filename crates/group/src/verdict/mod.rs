@@ -23,14 +23,14 @@ pub struct StepVote {
     pub stop_requested: bool,
     /// Whether a checkpoint is due at this step boundary.
     pub save_due: bool,
-    /// Whether this rank is still writing the previous checkpoint. If so, a due checkpoint waits, and the next step
-    /// boundary votes on it again.
+    /// Whether this rank is still writing the previous checkpoint. If so, a due checkpoint waits, and the ranks vote on
+    /// it again at the next step boundary.
     pub save_in_progress: bool,
     /// The number of consecutive skipped steps just before this one; the same on all ranks.
     pub consecutive_skips: u32,
     /// Whether all values that this rank observed in the step were finite.
     pub all_finite: bool,
-    /// Opaque measurements (seconds busy, bytes sent), passed to the leader.
+    /// Measurements such as the bytes sent, as numbers that only the leader interprets.
     pub measurements: Vec<f64>,
     /// Whether this rank abandoned the step. A rank abandons a step if it was asked to stop and has no time to finish,
     /// or if it lost a link. A rank also loses a link when the peer abandons the step. The vote on an abandoned step

@@ -103,8 +103,8 @@ proptest! {
         prop_assert_eq!(decide(&|block| owners[block]), expected.to_bits());
     }
 
-    /// A clip factor is in (0, 1], brings the norm below the bound, and is exactly 1 if the norm is below the bound
-    /// already.
+    /// A clip factor is in (0, 1], and the clipped norm is at most the bound. The factor is exactly 1 if the norm is
+    /// already below the bound.
     #[test]
     fn the_clip_factor_bounds_the_norm(exponent in -8.0..8f64, most in 1e-3..1e3f64) {
         let square = 10f64.powf(exponent);

@@ -1,4 +1,4 @@
-//! Noise over a stream: both sides prove that they hold the group's key, and all later data is encrypted.
+//! The Noise protocol over a stream: both sides prove that they hold the group's key, and all later data is encrypted.
 //!
 //! The handshake is `NNpsk0` of the [Noise protocol framework](https://noiseprotocol.org/noise.html), with one message
 //! in each direction. A replayed message gets an answer, but its sender can't continue, because the answer contains a
@@ -27,7 +27,7 @@ const KEY_BYTES: usize = 32;
 /// The secret that the stages of one group share. A process that has the secret may join.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GroupSecret {
-    /// The number of the group's fence.
+    /// The number of the group. A later group of the job has a higher number.
     epoch: u64,
     key: [u8; KEY_BYTES],
 }
@@ -49,7 +49,7 @@ impl GroupSecret {
         Ok(GroupSecret { epoch, key })
     }
 
-    /// Returns the number of the group's fence.
+    /// Returns the number of the group. A later group of the job has a higher number.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

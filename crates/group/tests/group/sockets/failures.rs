@@ -1,5 +1,5 @@
-//! Any stage's death ends the whole group, and each survivor gets one report. Hang detection: all stages are alive, but
-//! none makes progress.
+//! Tests the failures of a group. The death of any stage ends the whole group, and each survivor gets one report. In a
+//! hang, all stages are alive, but none makes progress.
 
 use stagecoach_group::{GroupTimeouts, StepRules, StepVote};
 
@@ -32,7 +32,7 @@ fn a_member_that_dies_takes_the_group_with_it() {
 #[test]
 fn stage_zero_that_dies_takes_the_group_with_it() {
     let (coordinator, mut stages) = formed_group(4, timeouts(), StepRules::default());
-    // a killed process loses its coordinator and its member at once; in this test the coordinator ends first
+    // if a process is killed, its coordinator and its member end at once; in this test the coordinator ends first
     drop(coordinator);
     drop(stages.remove(0));
     assert_all_report(stages, 0, "stage 0");

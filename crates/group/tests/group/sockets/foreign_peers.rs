@@ -1,5 +1,5 @@
-//! Foreign programs and attackers on either end of a control connection. Their only effect on the group is that it
-//! counts the rejected connections.
+//! Tests foreign programs and attackers on either end of a control connection. Their only effect on the group is that
+//! the group counts the rejected connections.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -166,7 +166,8 @@ fn a_flood_of_half_open_connections_keeps_no_stage_out() {
     let (group, flood) = CountingGroup::form(timeouts(), |address| {
         (0..600).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>()
     });
-    // the coordinator has closed the oldest connections to make room, and rejects each remaining one when it ends
+    // the coordinator has closed the oldest connections to make room, and rejects each remaining connection when the
+    // client closes it
     drop(flood);
     group.assert_rejected(600);
 }

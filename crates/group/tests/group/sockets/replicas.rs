@@ -1,4 +1,5 @@
-//! A group of two replicas of two stages that continues training without one replica, and takes the replica back.
+//! Tests a group of two replicas, each with two stages. The group continues to train without one replica, and readmits
+//! the replica.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -46,7 +46,7 @@ fn number(number: usize) -> Hello {
     Hello { pod_uid: format!("spare-{number}"), ..hello(number, 3) }
 }
 
-/// A formed group of three stages, with stage 1 in its second incarnation, and two spares that stand by.
+/// Returns a formed group of three stages, and two spares that have received the group's plan.
 fn group() -> (Coordinator, Vec<TestStage>, [Spare; 2]) {
     let (coordinator, address) = coordinator(3, timeouts());
     coordinator.release(b"the plan".to_vec(), StepRules::default());

@@ -21,7 +21,8 @@ const WEIGHTS_FILE: &str = "model.safetensors";
 const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// The files of a model without its weights. The reader of a tokenizer needs the settings in the tokenizer's folder,
-/// because they name its special tokens. The reader of a model needs `adapter_config.json` to refuse an adapter.
+/// because the settings name the special tokens. The reader of a model needs `adapter_config.json` to refuse an
+/// adapter.
 const SETTINGS: [&str; 7] = [
     CONFIG_FILE,
     "generation_config.json",

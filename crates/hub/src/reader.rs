@@ -31,7 +31,7 @@ impl HubReader {
         HubReader { hub, source, range, place: ReadPlace::Unknown }
     }
 
-    /// Returns the file or the host from which the bytes come.
+    /// Returns the cached file or the host from which the bytes come; empty before the first read.
     pub(crate) fn place(&self) -> String {
         match &self.place {
             ReadPlace::Unknown => String::new(),

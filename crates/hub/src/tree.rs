@@ -16,7 +16,7 @@ const NAMED_ENTRIES: usize = 3;
 
 /// The files that match a pattern, and the entries of the listed folder.
 pub(crate) struct Found {
-    /// The listed folder. The root folder is empty.
+    /// The path of the listed folder; empty for the root folder.
     pub(crate) folder: String,
     /// The paths of the folder's entries.
     pub(crate) paths: Vec<String>,

@@ -43,7 +43,7 @@ impl FromStr for HubUri {
             }
             _ => (RepoKind::Model, rest),
         };
-        // an @ after the repository's name belongs to the path
+        // an @ after the second slash belongs to the path
         let at = location.find('@').filter(|&at| location[..at].matches('/').count() <= 1);
         let (id, revision, path) = match at {
             Some(at) => {

@@ -41,7 +41,7 @@ fn fetch(
     (fetched, copy, progress)
 }
 
-/// Returns the names of the files in a folder that are not hidden.
+/// Returns the sorted names of the files in a folder, without hidden files.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

@@ -117,7 +117,7 @@ fn hub_with(bytes: &[u8]) -> Hub {
     hub
 }
 
-/// Returns the ranges of the requests for files, in the order of the requests.
+/// Returns the byte ranges of the wanted requests, in the order of the requests.
 fn ranges(requests: &[Request], is_wanted: impl Fn(&Request) -> bool) -> Vec<&str> {
     let wanted = requests.iter().filter(|request| is_wanted(request));
     wanted.filter_map(|request| request.range.as_deref()).collect()

@@ -1,5 +1,5 @@
-//! Compares this client with Hugging Face's Python clients on the same hub. `make datasets` runs these tests with the
-//! Python that they need.
+//! Compares this client with Hugging Face's Python clients on the same hub. `make datasets` runs these tests with a
+//! Python that has Hugging Face's datasets.
 
 use std::collections::BTreeMap;
 use std::fs;

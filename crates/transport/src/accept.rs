@@ -1,6 +1,6 @@
 //! Accepts the links that end at this stage. The stage reads from all connections concurrently, so that a silent peer
-//! does not delay the other links. The stage closes a connection without an answer if the peer is not the sender of a
-//! link that is still missing.
+//! does not delay the other links. If the peer is not the sender of a link that is still missing, the stage closes the
+//! connection and sends no answer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,14 +20,14 @@ use super::nccl::{NewCommunicator, UniqueId};
 use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
 
-/// The receiver's answer to a greeting: the stream, the ring in shared memory, or the NCCL communicator carries
-/// payloads.
+/// The receiver's answers to a greeting. Each answer names the carrier of the link's payloads: the connection's stream,
+/// a ring (a buffer in shared memory), or an NCCL communicator.
 pub(super) const INLINE: u8 = 0;
 pub(super) const SHARED: u8 = 1;
 pub(super) const COMMUNICATOR: u8 = 2;
 
-/// The maximum number of connections with a pending greeting. Beyond this number, the stage closes the oldest such
-/// connection: a sender greets at once, but a foreign peer may never send a greeting.
+/// The maximum number of connections with an incomplete greeting. Beyond this number, the stage closes the oldest such
+/// connection. A sender of the group greets at once, so that the oldest connection probably comes from a foreign peer.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 
 /// The links that end at this stage.
@@ -94,7 +94,7 @@ pub(super) fn accept(
             match connection.read_greeting(config.security()) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(config, has_nccl, &greeting, &accepted) {
-                    // a sender that has disconnected is ignored here, because the control plane reports its loss
+                    // a failed answer is ignored, because the control plane reports the loss of the sender
                     Ok(carrier) => {
                         start(config, context, greeting.link, connection, carrier, &mut accepted).or_else(unless_own)?
                     }
@@ -117,7 +117,7 @@ pub(super) fn accept(
 /// Checks a greeting, and opens the carrier of its link's payloads.
 ///
 /// # Errors
-/// If the peer is not the sender of a link that is still missing. The text of the error is the reason.
+/// Returns the reason as text if the peer is not the sender of a link that is still missing.
 fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
     let Greeting { link, ring, communicator } = greeting;
     if !config.link_ids.contains(link) || link.to != config.rank {
@@ -160,7 +160,8 @@ fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &A
     }
 }
 
-/// Answers the greeting and starts to receive.
+/// Answers the greeting. A link over a stream or a ring then starts to receive. A communicator is added to `accepted`,
+/// and is connected later.
 ///
 /// # Errors
 /// If the sender has disconnected, or this process can't open more files.

@@ -1,4 +1,4 @@
-//! Tensors that have arrived over a link. The program may request the tensors in another order than that of their
+//! Tensors that have arrived over a link. The stage may request tensors in an order that differs from the order of
 //! arrival.
 
 use std::sync::mpsc;
@@ -18,7 +18,8 @@ pub(crate) struct ArrivedTensor {
 }
 
 impl ArrivedTensor {
-    /// Returns the tensor, and the time at which it is filled. Later computations of libtorch run after that time.
+    /// Makes later computations of libtorch wait until the tensor is filled. Returns the tensor and the time at which
+    /// it is filled.
     fn into_parts(self) -> Result<(Tensor, Timestamp), LinkError> {
         if let Timestamp::Device(filled) = &self.at {
             filled.make_default_stream_wait()?;

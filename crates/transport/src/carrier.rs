@@ -1,4 +1,4 @@
-//! The carriers of a payload: the stream, or shared memory announced on the stream.
+//! The carriers of payloads: the link's TCP stream, or shared memory. The stream carries the headers in both cases.
 
 use std::io::{self, Read, Write};
 

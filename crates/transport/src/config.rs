@@ -21,8 +21,8 @@ pub struct LinksConfig<'a> {
     pub group: String,
     /// The group's secret. The stage refuses peers that do not have the secret.
     pub secret: &'a GroupSecret,
-    /// The callback for every connection that the stage closes because the peer is not the sender of a link that is
-    /// still missing.
+    /// The function that the stage calls for each connection that it closes because the peer is not the sender of a
+    /// link that is still missing.
     pub on_rejected: &'a (dyn Fn() + Sync),
     /// The listener at `addresses[rank]`.
     pub listener: TcpListener,
@@ -30,7 +30,7 @@ pub struct LinksConfig<'a> {
     pub addresses: &'a [String],
     /// All links of the plan.
     pub link_ids: &'a [LinkId],
-    /// The carrier of payloads.
+    /// The setting `spec.pipeline.transport`, which limits the carriers of payloads.
     pub transport: Transport,
     /// The device on which the stage computes.
     pub device: Device,
@@ -51,7 +51,7 @@ impl LinksConfig<'_> {
         LinkSecurity { secret: self.secret, encryption: self.encryption }
     }
 
-    /// Returns the GPU whose memory holds the stage's tensors; `None` if the tensors are in host memory.
+    /// Returns the GPU in whose memory the stage's tensors are; `None` if the tensors are in host memory.
     ///
     /// # Errors
     /// If the driver does not find the GPU, or if the transport is Nccl and the stage can't use NCCL.
@@ -67,8 +67,8 @@ impl LinksConfig<'_> {
         Ok(Some(LinksGpu { context, endpoint, without_nccl }))
     }
 
-    /// Returns the endpoint for links over NCCL, if the stage can use NCCL. Otherwise, with the transport Auto and a
-    /// GPU, returns the reason why the stage can't use NCCL.
+    /// Opens NCCL if this stage has links that may use NCCL. Returns the endpoint. If the transport is Auto and NCCL
+    /// can't be opened, returns the reason instead.
     ///
     /// # Errors
     /// If the transport is Nccl and the stage can't use NCCL.
@@ -94,18 +94,19 @@ impl LinksConfig<'_> {
     }
 }
 
-/// The GPU whose memory holds the stage's tensors, as the stage's links use it.
+/// The GPU in whose memory the stage's tensors are, and the stage's resources for NCCL.
 #[derive(Clone, Debug)]
 pub(super) struct LinksGpu {
     pub(super) context: CudaContext,
     /// The stage's endpoint for NCCL; `None` if the links do not use NCCL.
     pub(super) endpoint: Option<Endpoint>,
-    /// With the transport Auto, the reason why the links do not use NCCL.
+    /// With the transport Auto, the reason why NCCL could not be opened.
     pub(super) without_nccl: Option<String>,
 }
 
-/// The number of boundary tensors, or parts of other tensors, that fit into a ring, which is the shared memory of a
-/// link. With this number, a sender rarely waits for its receiver.
+/// The number of payloads that fit into a ring, the shared memory of a link. A payload is a boundary tensor (an
+/// activation or gradient between two chunks) or a part of another tensor. With this number, a sender rarely waits for
+/// its receiver.
 const PAYLOADS_IN_RING: usize = 4;
 
 /// Returns the size of a link's ring in bytes, a multiple of the page size. Both ends compute the same size.
@@ -123,9 +124,9 @@ fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
     bytes.next_multiple_of(4096)
 }
 
-/// Returns the number of bytes that each end of a link holds: the ring, if the transport uses one, and one tensor that
-/// waits to be sent or has been received. The gradient of a tied weight is not counted, because it exists only at the
-/// end of a step.
+/// Returns the number of bytes that a link occupies at each of its ends: the ring, if the transport uses one, and one
+/// boundary tensor that waits to be sent or has been received. The gradient of a tied weight is not counted, because it
+/// exists only at the end of a step.
 pub fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_bytes: u64) -> u64 {
     let ring = match transport {
         Transport::Tcp => 0,

@@ -22,7 +22,8 @@ use super::{Interrupt, LinkError, LinkId, Sender};
 /// default heartbeat timeout, so that the heartbeats detect a lost node first.
 const REACH_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The number of rings that this process has created so far, so that no two rings have the same name.
+/// The number of rings (links' buffers in shared memory) that this process has created so far. Each ring's name
+/// contains this number, so that no two rings have the same name.
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Connects the links that leave this stage.
@@ -30,7 +31,7 @@ pub(super) struct Dialer<'a> {
     pub(super) config: &'a LinksConfig<'a>,
     pub(super) deadline: Instant,
     pub(super) gpu: Option<&'a LinksGpu>,
-    /// The identifiers of this stage's communicators, by the receiving rank.
+    /// The NCCL identifiers of this stage's communicators, by the receiving rank.
     pub(super) ids: BTreeMap<usize, UniqueId>,
     /// The open links.
     pub(super) links: Links,
@@ -134,9 +135,10 @@ fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> io::Result
     stream.set_nodelay(true).map(|()| stream)
 }
 
-/// Calls `attempt` until it succeeds or the deadline is near. Any network error leads to another attempt: while a route
-/// or a firewall rule for the pod is missing, the host may be unreachable, refuse the connection or not answer. A
-/// shortage in this process ends the attempts at once, because the shortage persists.
+/// Calls `attempt` until it succeeds, the deadline is near, or the interrupt is triggered. A network error leads to
+/// another attempt, because a stage may be unreachable until the network has a route or a firewall rule for its pod. A
+/// shortage of file descriptors or memory in this process ends the attempts at once, because the shortage would
+/// persist.
 fn retry<T>(deadline: Instant, interrupt: &Interrupt, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match attempt() {

@@ -30,8 +30,8 @@ pub(super) struct Greeting {
     pub(super) communicator: Option<Vec<u8>>,
 }
 
-/// A ring that the sender announces. The greeting contains neither the ring's name nor its path, because both ends
-/// derive them.
+/// A ring (a buffer in shared memory) that the sender announces. The greeting contains neither the ring's name nor its
+/// path, because each end derives both.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AnnouncedRing {
     /// A text that distinguishes the ring from all other rings of this link.
@@ -65,8 +65,8 @@ pub(super) struct LinkSecurity<'a> {
 }
 
 impl LinkSecurity<'_> {
-    /// Returns the purpose that distinguishes these handshakes from the handshakes of control connections, and of links
-    /// with another encryption setting.
+    /// Returns the purpose of the handshake. A handshake succeeds only if both ends have the same purpose. The purpose
+    /// of a link differs from the purpose of a control connection, and depends on the encryption setting.
     fn purpose(self) -> &'static str {
         match self.encryption {
             Encryption::None => "stagecoach link",

@@ -1,5 +1,5 @@
-//! An interrupt ends all waiting on the links of a group, from any thread. The thread that detects the failure of the
-//! group must not wait for a thread that waits for a tensor of a lost stage.
+//! Ends all waiting on the links of a group, from any thread. The thread that detects a lost stage uses the interrupt,
+//! because another thread may be waiting for a tensor of that stage.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +32,7 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Shuts all sockets down, and each socket that is added later. Every wait on such a socket fails.
+    /// Shuts down all sockets, including sockets that are added later. Every wait on these sockets fails.
     pub fn trigger(&self) {
         let mut sockets = self.sockets();
         sockets.is_triggered = true;

@@ -1,8 +1,10 @@
-//! Tensors between stages: one link per direction between two neighbouring chunks on different stages. A thread per
-//! link writes, so that a send blocks the computation only while too many earlier tensors have not left the stage. A
-//! stage posts its receives in advance, and a thread per link reads into memory that is already allocated. A payload
-//! travels in the TCP stream, in memory that both processes map (`shm`), or from GPU to GPU (`nccl`). Links accept and
-//! return tensors on the stage's device. If a carrier needs host memory, the link copies the tensors.
+//! Transfers tensors between stages. Each link carries one kind of tensor from one stage to another, for example the
+//! activations between two neighbouring chunks (parts of the model).
+//!
+//! A background thread writes, so that a send blocks the computation only while too many earlier tensors wait to be
+//! sent. A stage posts its receives in advance, and a background thread reads into memory that is already allocated. A
+//! payload travels in the TCP stream, in memory that both processes map (`shm`), or from GPU to GPU (`nccl`). Links
+//! accept and return tensors on the stage's device. If a carrier needs host memory, the link copies the tensors.
 
 mod accept;
 mod arrivals;

@@ -5,7 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{Edge, Placement, Replica};
 
-/// The kind of tensors that a link carries. A boundary between two chunks has the number of the earlier chunk.
+/// The kind of tensors that a link carries. A boundary between two chunks (parts of the model) has the number of the
+/// earlier chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LinkPayload {
     /// Activations from chunk `boundary` to `boundary + 1`.
@@ -18,16 +19,16 @@ pub enum LinkPayload {
         /// The receiving chunk.
         boundary: usize,
     },
-    /// A tied weight's two gradients, between the ranks of the first and the last chunk.
+    /// The gradients of a tied embedding, exchanged between the ranks of the first and the last chunk.
     Tied,
     /// Tensors between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from the
     /// owner.
     Replicas,
-    /// Copies of the sender's state, which the receiver holds.
+    /// Copies of the sender's training state, which the receiver keeps in memory.
     PeerCopy,
-    /// The sender's copy of the receiver's state, returned to the receiver.
+    /// The copy of the receiver's training state that the sender keeps, returned to the receiver.
     HeldCopy,
-    /// The inputs of a work item of the sender, which the receiver recomputes for an audit.
+    /// The inputs of one forward or backward pass of the sender. The receiver computes the pass again for an audit.
     Audit,
 }
 
@@ -59,7 +60,7 @@ impl LinkPayload {
 /// The number of f32 elements in one part of a tensor: 2 MiB.
 pub(super) const STATE_PART_ELEMENTS: i64 = 1 << 19;
 
-/// The identifier of one directed link between two ranks.
+/// The identifier of a directed link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LinkId {
     /// The rank that sends.
@@ -71,7 +72,7 @@ pub struct LinkId {
 }
 
 impl LinkId {
-    /// Returns the link of a pipeline edge; `None` if a chunk does not exist.
+    /// Returns the link of a pipeline edge; `None` if the placement does not contain both chunks of the edge.
     pub fn of(placement: &Placement, edge: Edge) -> Option<LinkId> {
         let (from, to) = (placement.get_rank(edge.from)?, placement.get_rank(edge.to)?);
         let payload = if edge.from < edge.to {
@@ -92,7 +93,8 @@ impl LinkId {
         LinkId { from: ring.holder(rank), to: rank, payload: LinkPayload::HeldCopy }
     }
 
-    /// Returns the link on which a rank sends the work that the next of `ranks` ranks audits.
+    /// Returns the link on which a rank sends its work to the next rank for an audit. The last of the `ranks` ranks
+    /// sends to rank 0.
     pub fn audit(rank: usize, ranks: usize) -> LinkId {
         LinkId { from: rank, to: (rank + 1) % ranks, payload: LinkPayload::Audit }
     }
@@ -133,7 +135,8 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// Returns all links of a placement, in a fixed order. Chunks on one rank need no link.
+/// Returns all links of a placement, in a fixed order. Chunks on one rank need no link. `tied` adds the links for the
+/// gradients of a tied embedding.
 pub fn link_ids(placement: &Placement, tied: bool) -> Vec<LinkId> {
     let chunks = placement.chunks();
     let edges =
@@ -161,9 +164,9 @@ pub fn replicated_link_ids(placement: &Placement, tied: bool, replicas: usize) -
     within.chain(among).collect()
 }
 
-/// The assignment of a holder to each rank's state copies. The holder is the same stage of the next replica, so that
-/// the copies survive the loss of a whole replica. With a single replica, the holder is the next stage. The first
-/// replica or stage holds the copies of the last one.
+/// The assignment of a holder to each rank. The holder keeps copies of the rank's state in memory. The holder is the
+/// same stage of the next replica, so that the copies survive the loss of a whole replica. With a single replica, the
+/// holder is the next stage. The first replica or stage holds the copies of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRing {
     /// The number of stages of a replica.

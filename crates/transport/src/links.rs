@@ -17,7 +17,7 @@ pub struct Links {
     pub without_ring: BTreeMap<LinkId, String>,
     /// With the transport Auto, the reason why a stage with a GPU has no links over NCCL.
     pub without_nccl: Option<String>,
-    /// The GPU in whose memory the stage's tensors are.
+    /// The GPU in whose memory the stage's tensors are; `None` if they are in host memory.
     pub gpu: Option<CudaContext>,
 }
 
@@ -38,7 +38,7 @@ impl Links {
         self.receivers.get_mut(&link).ok_or_else(|| no_link(link))
     }
 
-    /// Returns the number of payload bytes that have left this stage so far.
+    /// Returns the number of payload bytes that this stage has sent so far.
     pub fn bytes_sent(&self) -> u64 {
         self.senders.values().map(Sender::bytes).sum()
     }
@@ -63,16 +63,16 @@ impl Links {
         sender_failures.chain(self.receivers.values().filter_map(Receiver::failure))
     }
 
-    /// Closes all links, so that every wait at the peers fails. A background thread first sends the queued tensors,
-    /// which may take until their receivers notice the end of the group. After this call, no stream fills a posted
-    /// tensor, so that the next group may use the tensor's memory.
+    /// Closes all links, so that every wait at the peers fails. A background thread sends the tensors that are still
+    /// queued. This thread may block until the receivers notice the end of the group. After this call, no stream fills
+    /// a posted tensor, so that the next group may use the tensor's memory.
     pub fn close(&mut self) {
         let (streams, receivers) =
             std::mem::take(&mut self.receivers).into_iter().partition(|(_, receiver)| receiver.is_stream());
         let mut closed = std::mem::take(self);
         closed.receivers = receivers;
-        // the links over NCCL begin to close first, because their receives may block the GPU, and with it the copies of
-        // the links over streams
+        // the links over NCCL begin to close first: their receives may block the GPU, which then does not run the
+        // copies of the links over streams
         std::thread::spawn(move || drop(closed));
         drop::<BTreeMap<_, _>>(streams);
     }
@@ -82,7 +82,8 @@ fn no_link(link: LinkId) -> LinkError {
     LinkError::Broken(format!("no link for {link}"))
 }
 
-/// Drops all ends concurrently, because NCCL frees a communicator only when both ends free it.
+/// Drops all links concurrently. NCCL frees a communicator only when both of its stages free it, so that two stages
+/// that drop their links one by one could wait for each other.
 impl Drop for Links {
     fn drop(&mut self) {
         let (receivers, senders) = (std::mem::take(&mut self.receivers), std::mem::take(&mut self.senders));
@@ -113,7 +114,7 @@ mod tests {
         Sender::start(link, socket, stream, Outgoing::Stream, gpu)
     }
 
-    /// The stand-in for the driver (`tests/nccl`) treats all memory as GPU memory. If the GPU of a stage fails, the
+    /// The stand-in for the GPU driver (`tests/nccl`) treats all memory as GPU memory. If the GPU of a stage fails, the
     /// stage's peers break their links.
     #[test]
     fn a_failure_of_the_own_gpu_is_reported_before_broken_links() {

@@ -1,6 +1,6 @@
-//! A ring of bytes in memory that two processes on one host map. The writer copies a payload in and announces it on the
-//! stream. The reader copies the payload out and returns the space on the same stream. Neither process polls: both
-//! block in `read`.
+//! A ring buffer in memory that two processes on one host map. The writer copies a payload into the ring and announces
+//! it on the stream. The reader copies the payload out of the ring and returns the space on the same stream. Neither
+//! process polls: both block in `read`.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -39,7 +39,9 @@ impl Mapping {
         self.0.len()
     }
 
-    /// Returns the offsets and lengths of the two segments that hold `length` bytes from ring position `at`.
+    /// Returns the offsets and lengths of the two segments that hold `length` bytes from position `at`. Positions count
+    /// all bytes since the creation of the ring. The second segment is not empty if the bytes continue at the start of
+    /// the ring.
     fn segments(&self, at: u64, length: usize) -> [(usize, usize); 2] {
         let offset = (at % self.bytes() as u64) as usize;
         let first = length.min(self.bytes() - offset);
@@ -47,8 +49,8 @@ impl Mapping {
     }
 }
 
-/// The identity of a ring. Both ends derive the ring's file name and mark from the identity, so that no greeting can
-/// name another file and no other ring can be mistaken for this one.
+/// The identity of a ring. Both ends derive the ring's file name and mark (a hash in the file) from the identity, so
+/// that no greeting can name another file and no other ring can be mistaken for this one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingIdentity<'a> {
     pub(super) group: &'a str,
@@ -90,8 +92,7 @@ impl Drop for RingName {
     }
 }
 
-/// Removes the rings of this user's processes that were killed while their rings had a name. No process holds the lock
-/// of such a ring.
+/// Removes the ring files of killed processes of this user. No process holds the lock of such a file.
 pub(super) fn remove_abandoned() -> io::Result<()> {
     for entry in std::fs::read_dir(FOLDER)? {
         let path = entry?.path();
@@ -109,7 +110,8 @@ pub(super) fn remove_abandoned() -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a ring by its name. The call does not block and does not follow a link, whatever the type of the file.
+/// Opens a ring by its name. The call does not block and does not follow a symbolic link, whatever the type of the
+/// file.
 fn open_existing(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
@@ -145,8 +147,8 @@ impl NamedRing {
         Ok(NamedRing { mapping: Mapping::new(&file, ring.bytes)?, name, _file: file })
     }
 
-    /// Removes the name. Only the two mappings hold the memory after this call, so that a killed process leaves no
-    /// file.
+    /// Removes the name. After this call, the memory exists only as long as the two mappings, so that a killed process
+    /// leaves no file.
     pub(super) fn into_writer(self) -> RingWriter {
         drop(self.name);
         RingWriter { ring: self.mapping, written: 0, released: 0 }
@@ -240,7 +242,7 @@ impl RingReader {
     }
 }
 
-/// Returns the reason why `file` is not `ring`, if there is one.
+/// Returns the reason why `file` is not `ring`; `None` if it is.
 fn difference(file: &File, ring: &RingIdentity) -> io::Result<Option<String>> {
     let found = file.metadata()?;
     let own = geteuid().as_raw();

@@ -27,7 +27,7 @@ fn ring<'a>(group: &'a str, nonce: &'a str) -> RingIdentity<'a> {
     RingIdentity { group, link: LINK, nonce, bytes: BYTES }
 }
 
-/// Sends a greeting. Returns the answer; empty if the stage closes the connection without an answer.
+/// Sends a greeting. Returns the answer, or an empty vector if the stage closes the connection without an answer.
 fn greet(address: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -72,8 +72,8 @@ fn config<'a>(
     }
 }
 
-/// Calls `others`, which opens other connections, while stage 1 of two stages waits for the link from stage 0. Stage 0
-/// connects afterwards.
+/// Calls `others` with the address of stage 1, while stage 1 of two stages waits for the link from stage 0. Stage 0
+/// connects afterwards, and both stages must open their links.
 fn listening(transport: Transport, group: &str, others: impl FnOnce(&str)) {
     let link_ids = link_ids(&Placement::linear(2), false);
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -89,7 +89,7 @@ fn listening(transport: Transport, group: &str, others: impl FnOnce(&str)) {
     });
 }
 
-/// The name of a modification of a ring's file, and the function that makes it in the file at a path.
+/// The name of a modification of a ring's file, and the function that modifies the file at a path.
 type Tampering = (&'static str, fn(&Path));
 
 fn aside(path: &Path) -> std::path::PathBuf {

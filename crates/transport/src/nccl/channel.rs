@@ -1,5 +1,5 @@
 //! One end of the channel that carries all messages from one rank to another. A thread passes the messages of all links
-//! in this direction to the communicator, one at a time, in the order in which the program enqueued them.
+//! in this direction to the communicator, one at a time, in the order in which the stage enqueued them.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -38,7 +38,7 @@ pub(crate) struct Message {
     pub(crate) link: LinkId,
     pub(crate) tag: usize,
     pub(crate) tensor: Tensor,
-    /// The queue to which the channel passes a filled tensor, if any.
+    /// The queue to which the channel passes the tensor after a receive; `None` if no link waits for the tensor.
     pub(crate) arrivals: Option<mpsc::Sender<Result<ArrivedTensor, LinkError>>>,
 }
 
@@ -95,6 +95,9 @@ impl Channel {
     }
 
     /// Enqueues a message. Its transfer runs after the work that libtorch has queued so far.
+    ///
+    /// # Errors
+    /// If an earlier message failed.
     pub(crate) fn enqueue(&self, message: Message) -> Result<(), LinkError> {
         let ready = self.context.record_default_stream()?;
         let link = message.link;
@@ -103,8 +106,7 @@ impl Channel {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// Returns the reason why an earlier message failed. After a failure, tensors that were received earlier may be
-    /// wrong.
+    /// Returns the reason why an earlier message failed, if any. After a failure, all received tensors may be wrong.
     pub(crate) fn failure(&self) -> Option<LinkError> {
         self.failure.get().cloned()
     }

@@ -95,13 +95,15 @@ impl Communicator {
         self.begun("NCCL", state).map(|()| state == SUCCESS)
     }
 
-    /// Whether NCCL rejects the communicator as invalid usage, for example two ends on one GPU of one host.
+    /// Whether NCCL rejects the communicator as invalid usage, for example because both ends use the same GPU of one
+    /// host.
     pub(super) fn has_invalid_usage(&self) -> bool {
         let (result, state) = self.async_error();
         [result, state].contains(&INVALID_USAGE)
     }
 
-    /// Returns the result of `ncclCommGetAsyncError`, and the communicator's state that it reports.
+    /// Returns two values: the result of the call `ncclCommGetAsyncError`, and the state of the communicator that this
+    /// call reports.
     fn async_error(&self) -> (c_int, c_int) {
         let mut state = SUCCESS;
         // SAFETY: the call writes one integer.
@@ -140,8 +142,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Frees the communicator once the network has sent all its messages. The network may finish later than the stream.
-    /// At the deadline, aborts the communicator.
+    /// Frees the communicator once the network has sent all its messages, which may be later than the end of the
+    /// stream's work. At the deadline, aborts the communicator.
     pub(super) fn finish(mut self, deadline: Instant) {
         // SAFETY: the communicator is valid.
         let result = unsafe { (self.nccl.functions.finalize)(self.raw) };

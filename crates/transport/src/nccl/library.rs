@@ -52,7 +52,7 @@ pub(super) struct Config {
 const MAX_CTAS: c_int = 4;
 
 impl Config {
-    /// Returns a configuration with which NCCL's calls return before they are complete.
+    /// Returns a configuration with which NCCL's calls do not block.
     pub(super) fn non_blocking() -> Config {
         Config {
             size: size_of::<Config>(),

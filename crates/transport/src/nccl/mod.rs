@@ -3,9 +3,9 @@
 //! same order. The ranks' programs define this order, and `stagecoach_pipeline` verifies the programs for each pair of
 //! ranks.
 //!
-//! A thread passes each message to NCCL once both ends are ready ([`turn`]). A send never makes the program wait. The
-//! program waits for a received tensor until both ends have passed it to NCCL, and the computations that use the tensor
-//! run after an event of the receive.
+//! A thread passes each message to NCCL once both ends are ready ([`turn`]). A send never blocks the thread that
+//! computes. A wait for a received tensor blocks this thread until both ends have passed the message to NCCL. The GPU
+//! computations that use the tensor run after an event that completes after the receive.
 
 mod channel;
 mod communicator;

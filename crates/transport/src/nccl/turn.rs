@@ -114,8 +114,8 @@ mod tests {
         is_taken: Vec<bool>,
     }
 
-    /// Returns all worlds that one step of one end leads to. Without `is_ordered`, each end takes its slot as soon as
-    /// both ends are ready.
+    /// Returns all worlds to which a single step of a single end leads. Without `is_ordered`, each end takes its slot
+    /// as soon as both ends are ready.
     fn next(world: &World, pairs: &[[usize; 2]], is_ordered: bool) -> Vec<World> {
         let mut all = Vec::new();
         for (message, ranks) in pairs.iter().enumerate() {

@@ -88,8 +88,9 @@ impl Receiver {
         matches!(self.backend, ReceiverBackend::Stream(_))
     }
 
-    /// Returns the reason why an earlier receive failed, if a failure is known. After a failure, returned tensors may
-    /// be wrong.
+    /// Returns the reason why an earlier receive over NCCL failed, if a failure is known. After such a failure,
+    /// returned tensors may be wrong. A failed receive from a stream returns no wrong tensor: its error is the result
+    /// of `wait`.
     pub(super) fn failure(&self) -> Option<LinkError> {
         match &self.backend {
             ReceiverBackend::Stream(_) => None,

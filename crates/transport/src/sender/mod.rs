@@ -15,7 +15,7 @@ use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 use stream::StreamSender;
 
-/// The sender of one link, which sends tensors in order.
+/// The sending end of a link. The link sends tensors in the order of the calls.
 #[derive(Debug)]
 pub struct Sender {
     link: LinkId,
@@ -50,10 +50,10 @@ impl Sender {
 
     /// Sends a contiguous tensor. The link keeps the tensor alive until it is sent.
     ///
-    /// A send to a stream blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier tensors have
-    /// not left this stage. A tensor can't leave while TCP's buffers or the shared memory are full, or while a GPU has
-    /// not computed the tensor. A send between replicas never blocks, because the queue of such a link is unbounded. A
-    /// send from GPU to GPU never blocks, because it runs on the device after the computation of the tensor.
+    /// A send to a stream blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier tensors are
+    /// not sent yet. A tensor can't be sent while TCP's buffers or the shared memory are full, or while a GPU has not
+    /// computed the tensor. A send between replicas never blocks, because the queue of such a link is unbounded. A send
+    /// from GPU to GPU never blocks, because it runs on the device after the computation of the tensor.
     ///
     /// # Errors
     /// If an earlier send failed.

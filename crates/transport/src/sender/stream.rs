@@ -30,9 +30,9 @@ pub(super) struct StreamSender {
 struct Outbound {
     tag: u32,
     tensor: Tensor,
-    /// The GPU whose memory holds the tensor; `None` if the tensor is in host memory.
+    /// The GPU in whose memory the tensor is; `None` if the tensor is in host memory.
     gpu: Option<CudaContext>,
-    /// The event at which the tensor is complete.
+    /// The event at which the tensor is complete; `None` if the tensor is complete already.
     complete: Option<Arc<CudaEvent>>,
 }
 
@@ -51,7 +51,7 @@ impl TensorQueue {
                 (TensorQueue::Unbounded(sender), jobs)
             }
             _ => {
-                // the thread itself holds one more tensor, so that `SENDS_IN_FLIGHT` tensors are in flight
+                // the thread itself has one more tensor, so that `SENDS_IN_FLIGHT` tensors are in flight
                 let (sender, jobs) = mpsc::sync_channel(SENDS_IN_FLIGHT - 1);
                 (TensorQueue::Bounded(sender), jobs)
             }
@@ -153,7 +153,7 @@ impl StreamSender {
         }
     }
 
-    /// Returns the error that ended the thread early.
+    /// Returns the error that ended the thread early, if any.
     pub(super) fn failure(&self) -> Option<LinkError> {
         self.failure.get().cloned()
     }

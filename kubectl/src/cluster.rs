@@ -29,7 +29,7 @@ pub(crate) enum PodRole {
         replica: Option<u32>,
         stage: u32,
     },
-    /// The spare with this number. A spare may have replaced a lost stage.
+    /// The spare pod with this number. A spare may have replaced a lost stage.
     Spare(u32),
 }
 
@@ -109,7 +109,7 @@ impl Event {
     }
 }
 
-/// Returns the job of this name.
+/// Returns the job with this name.
 ///
 /// # Errors
 /// Returns the error of kubectl.

@@ -1,5 +1,5 @@
-//! A PipelineJob as the API server stores it. The plugin parses only the fields that it shows, so a field of another
-//! version causes no error.
+//! A PipelineJob as the API server stores it. The plugin parses only the fields that it shows, so a field that this
+//! version of the plugin does not know causes no error.
 
 use anyhow::Context;
 use serde::Deserialize;
@@ -52,7 +52,7 @@ impl StoredJob {
         Ok(self.read("status", status)?.unwrap_or_default())
     }
 
-    /// Returns the operator's record of the job; `None` before the job's first attempt.
+    /// Returns the state of the job that the operator stores in `status.record`; `None` before the job's first attempt.
     ///
     /// # Errors
     /// Returns the same errors as [`StoredJob::status`].

@@ -83,8 +83,9 @@ impl PageCommand {
 }
 
 /// Returns the pods that may serve the page, in the order in which to try them: the pods of stage 0 by replica, with
-/// the newest pod of each replica first, and then the spares. The leader of the group serves the page. Stage 0 of
-/// another replica may be the leader if the first replica was missing, and a spare may have replaced stage 0.
+/// the newest pod of each replica first, and then the spares. The page is normally served by stage 0 of the first
+/// replica. If the first replica was missing, stage 0 of another replica serves the page. A spare may have replaced
+/// stage 0.
 fn serving(pods: Vec<JobPod>) -> Vec<JobPod> {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or_default();
     let may_serve = |pod: &JobPod| {

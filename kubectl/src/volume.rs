@@ -41,7 +41,7 @@ impl TimelineCommand {
     }
 }
 
-/// Runs `stagecoach COMMAND FOLDER OPTIONS` in one of the job's pods.
+/// Runs `stagecoach COMMAND FOLDER OPTIONS` in one of the job's running pods, and writes its output to `out`.
 fn in_a_pod(
     kubectl: &Kubectl,
     name: &str,

@@ -1,6 +1,6 @@
 //! `kubectl stagecoach replay`, `audit` and `blame`. Each command runs `stagecoach` on a job's folder in the cluster,
-//! because the job's volume is there. The plugin creates a small job of one pod from the template of that job, shows
-//! the log of the pod, and deletes the small job at the end.
+//! because the job's volume is there. The plugin creates a small job of one pod from the template of the original job,
+//! shows the log of the pod, and deletes the small job at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

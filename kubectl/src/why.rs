@@ -154,8 +154,8 @@ fn status_text(job: &StoredJob, status: &PipelineJobStatus, state: Option<&JobSt
     }
 }
 
-/// Whether the condition needs the user's attention, according to docs/OPERATIONS.md. The condition `Failed` does not,
-/// because the report already describes the failure.
+/// Whether the condition needs the user's attention, according to docs/OPERATIONS.md. The result is false for the
+/// condition `Failed`, because the report already describes the failure.
 fn wants_attention(condition: &Condition) -> bool {
     let is_false = condition.status == "False";
     match condition.kind.as_str() {

@@ -89,8 +89,8 @@ impl LogsCommand {
     }
 }
 
-/// Returns the lines of a log, made [`visible`], each with the time that kubectl writes before the line. A line without
-/// a time gets the time of the line before.
+/// Returns the lines of a log, each made [`visible`] and with the time that kubectl writes before the line. A line
+/// without a time gets the time of the previous line.
 fn lines(log: &str) -> Vec<(Timestamp, String)> {
     let mut last = Timestamp::MIN;
     let read =
@@ -134,7 +134,7 @@ fn merged(logs: Vec<PodLog>, timestamps: bool) -> String {
         log.lines.into_iter().map(move |(at, line)| (at, role.clone(), line)).collect::<Vec<_>>()
     };
     let mut all: Vec<(Timestamp, String, String)> = logs.into_iter().zip(&roles).flat_map(labelled_lines).collect();
-    // the sort is stable: lines of one log stay in their order
+    // the sort is stable, so that the lines of a log keep their order
     all.sort_by_key(|(at, _, _)| *at);
     let line = |(at, role, line): (Timestamp, String, String)| match timestamps {
         true => format!("{role:width$} | {at} {line}\n"),

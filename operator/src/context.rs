@@ -61,8 +61,8 @@ pub(crate) struct ReconcileCache {
     pub rejections: Rejections,
     /// The rejection of the last write to a Workload of the job.
     pub queue_rejection: Option<Rejection>,
-    /// The result of the last test whether Workload slices are turned off in Kueue, with the id of the admission for
-    /// which the operator made the test. The operator makes it when an elastic job asks for counts that differ from the
+    /// The id of the admission for which the operator last tested whether Workload slices are turned off in Kueue, and
+    /// the result of the test. The operator runs the test when an elastic job asks for counts that differ from the
     /// admission.
     pub slices_are_off: Option<(u64, bool)>,
     /// The repairs of the job's objects.

@@ -1,7 +1,7 @@
 //! The folders on PersistentVolumeClaims, and the job that holds each folder. Two jobs in one folder would take the
 //! fence, the right to commit checkpoints, from each other forever. Therefore only one job holds a folder: the job that
-//! the operator has accepted with this folder, or else the oldest job. The watch of PipelineJobs updates this state,
-//! and not the reconcile of each job, because the operator may reconcile a waiting job before the job that holds the
+//! the operator has accepted with this folder, or else the oldest job. The watch of PipelineJobs, and not a reconcile,
+//! updates the folders, because the operator may reconcile a waiting job before it reconciles the job that holds the
 //! folder.
 
 use std::collections::{HashMap, HashSet};

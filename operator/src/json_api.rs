@@ -9,8 +9,8 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Implements `kube::Resource` for a type that holds a namespaced object or a part of one. The arguments are the type,
-/// its `apiVersion`, its kind and its plural.
+/// Implements `kube::Resource` for a type that represents a namespaced object or a part of it. The arguments are the
+/// type, its `apiVersion`, its kind and its plural.
 macro_rules! namespaced_resource {
     ($type:ty, $api_version:expr, $kind:expr, $plural:expr) => {
         impl kube::Resource for $type {

@@ -1,8 +1,8 @@
-//! The operator's modules in the order of the data flow: `observe` (current pods), `lifecycle::decide` (desired next
-//! state), `status` (next status and events, which `status_writer` writes), `apply` (writes of other objects, which
-//! `build` constructs). `kueue` reads the answer of the job's queue before `decide`, and writes the Workloads after
-//! `apply`. `reconcile` calls these modules in this order, `controller` triggers reconciles, and `leader` holds the
-//! Lease.
+//! A reconcile passes through the operator's modules in this order: `observe` reads the pods, `lifecycle::decide`
+//! decides the next state of the job, `status` computes the status and the events, `status_writer` writes them, and
+//! `apply` writes the other objects, which `build` constructs. For a job with a queue, `kueue` reads the queue's answer
+//! before `decide`, and writes the Workloads after `apply`. `reconcile` calls these modules, `controller` triggers
+//! reconciles, and `leader` holds the Lease.
 #![forbid(unsafe_code)]
 
 mod apply;

@@ -67,7 +67,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     }
 }
 
-/// Returns the job, or an error if another job holds its folder.
+/// Claims the job's folder. Returns the job, or an error if another job holds the folder.
 fn with_folder(job: ParsedJob, context: &Context) -> Result<ParsedJob, InvalidJob> {
     let has_pods = |uid: &str| context.pod_cache.has_living(uid);
     context.folders.claim(&job.reference.uid, job.runs, has_pods).map_err(InvalidJob::Folder)?;

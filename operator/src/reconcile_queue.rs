@@ -265,7 +265,7 @@ pub(crate) async fn write(
         }
     }
     let (is_new, retry) = context.with_cache(&job.uid, |cache| {
-        // without a write, the last rejection stays
+        // without a write, keep the last rejection
         if actions.is_empty() {
             return (false, retry_delay(cache, now));
         }

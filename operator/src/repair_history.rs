@@ -1,6 +1,6 @@
-//! The history of repairs that do not last: the number of repairs of each object, the time of its next repair, and the
-//! client that changes the object. Without pauses, two clients that undo each other's changes would write as fast as
-//! the API server answers.
+//! The history of repairs that other clients undo: the number of repairs of each object, the time of its next repair,
+//! and the client that changes the object. Without pauses, two clients that undo each other's changes would write as
+//! fast as the API server answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

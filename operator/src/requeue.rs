@@ -8,7 +8,8 @@ use crate::observe::ObservedPods;
 
 /// The interval between two reconciles of an unfinished job without any event.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
-/// The delay of the reconcile that writes a new rejection, or a repair that does not last, to the status.
+/// The delay until the reconcile that reports a new rejection, or an object that another client repeatedly changes, in
+/// the status.
 pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
 /// The retry delay while a pod that was created as a spare has not reported whether it is a stage.
 pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200);

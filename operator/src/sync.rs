@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// Locks a mutex, even if a panic left it poisoned. A panic must stay the error of one job, and no update leaves
-/// invalid data.
+/// Locks a mutex, even if a panic has poisoned it. A panic must stay the error of one job, and the data behind the
+/// mutex is valid even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

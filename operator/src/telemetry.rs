@@ -1,4 +1,4 @@
-//! Prometheus metrics. Labels have few possible values.
+//! Prometheus metrics. Labels have few possible values, because each combination of values is a separate time series.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -124,7 +124,7 @@ fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, 
 }
 
 impl Telemetry {
-    /// Adds the store that holds the jobs of a watch.
+    /// Adds the store with the jobs of a watch.
     pub(crate) fn add_store(&self, store: Store<RawPipelineJob>) {
         lock(&self.stores).push(store);
     }

@@ -60,7 +60,7 @@ pub(super) async fn get_or_create<T: DeserializeOwned>(
     }
 }
 
-/// Returns the object of this name; `None` if no object has the name.
+/// Returns the object with this name; `None` if no object has the name.
 ///
 /// # Errors
 /// Returns `Rejected` if the job does not own the object.

@@ -31,7 +31,7 @@ pub(crate) enum ApplyError {
     /// operator tries again.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// The API server rejected an object, or the object's name is taken. A user must change something.
+    /// The API server rejected an object, or another object has the same name. A user must change something.
     #[error("{}: {}", .0.reason, .0.message)]
     Rejected(BlockingReason),
 }
@@ -160,7 +160,7 @@ fn with_grace_period(seconds: u64) -> DeleteParams {
 }
 
 /// Deletes the pods of a finished job in which a sidecar still runs after the trainer has exited, so that the sidecar
-/// holds no resources. A pod whose containers have all ended stays, so that users can read its log.
+/// releases its resources. A pod whose containers have all ended is kept, so that users can read its log.
 pub(crate) async fn delete_lingering_pods(context: &ApplyContext<'_>) -> kube::Result<()> {
     let lingering = context.pods.all.iter().filter(|pod| pod.has_exited() && !pod.ends_by_itself);
     delete_pods(context, lingering, DeleteParams::default()).await

@@ -1,4 +1,5 @@
-//! Discovers which PodGroup APIs the cluster serves. The discovery runs when an attempt starts, at most once a minute.
+//! Discovers which PodGroup APIs, for the gang scheduling of pods, the cluster serves. The discovery runs when an
+//! attempt starts, at most once a minute.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
 pub(crate) struct PodGroupDiscovery(Mutex<Option<(Instant, Vec<PodGroupApi>)>>);
 
 impl PodGroupDiscovery {
-    /// Returns the API of an attempt's PodGroup; `None` for pods that are scheduled one by one.
+    /// Returns the API with which to create an attempt's PodGroup; `None` for pods that are scheduled one by one.
     ///
     /// # Errors
     /// Returns `Rejected` if the cluster does not serve the API that the job names.

@@ -1,4 +1,4 @@
-//! The template from which the pods of an attempt are built, and the ConfigMap that stores it.
+//! The template from which the pods of an attempt are built, and the ConfigMap that stores the template.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,8 +27,8 @@ pub(crate) struct AttemptTemplate {
     pub(crate) number: u64,
     /// The attempt's stages and replicas.
     pub(crate) mesh: Mesh,
-    /// The number of pods that a gang scheduler starts together. For an elastic job, this is the number of pods of its
-    /// smallest number of replicas.
+    /// The number of pods that a gang scheduler starts together. For an elastic job, this is the number of pods of the
+    /// minimum number of replicas.
     pub(crate) gang_size: u32,
     /// The revision of the spec that the attempt runs; `None` if an older operator stored the template.
     pub(crate) revision: Option<u64>,
@@ -85,9 +85,9 @@ impl AttemptTemplate {
         })
     }
 
-    /// Returns this template with the job file of `earlier`, an attempt whose image this attempt keeps: the image can
-    /// read that job file. The fields that may differ between two attempts keep their values in this template. If the
-    /// revisions of the two attempts differ, the template keeps its own job file.
+    /// Returns this template with the job file of `earlier`, the template of an attempt with the same image. The image
+    /// can certainly read that job file. The fields that may differ between two attempts keep their values from this
+    /// template. If the revisions of the two attempts differ, the template keeps its own job file.
     pub(crate) fn with_job_file_of(self, earlier: &AttemptTemplate) -> AttemptTemplate {
         let same = self.revision.is_some() && self.revision == earlier.revision;
         let kept = same.then(|| job_file::carried_over(&earlier.job_file, &self.job_file)).flatten();

@@ -51,8 +51,8 @@ pub(super) fn trainer_container(
     container.into()
 }
 
-/// Whether the pod may have to read the corpus, which the leader of a group reads. Stage 0 of any replica may become
-/// the leader, and a spare may become such a stage 0.
+/// Whether the trainer in the pod may have to read the corpus. Only the leader of a group, which is stage 0 of some
+/// replica, reads the corpus. A spare may replace such a stage 0.
 fn reads_corpus(attempt: &AttemptTemplate, role: PodRole) -> bool {
     match role {
         PodRole::Stage(InstanceId { rank, .. }) => attempt.mesh.stage(rank) == 0,

@@ -139,7 +139,7 @@ fn volumes(job: &JobReference, attempt: &AttemptTemplate) -> Vec<Volume> {
     volumes
 }
 
-/// Sets the trainer's image in the template to `image`, unless the template names one.
+/// Sets the trainer's image in the template to `image`, unless the template names an image.
 pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     let mut spec = object(template.get("spec"));
     let mut all = containers(&spec);
@@ -148,8 +148,8 @@ pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     template.insert("spec".into(), spec.into());
 }
 
-/// Returns the problem of a job that is valid on one machine, where a folder suffices, but has no volume that its pods
-/// can share in a cluster.
+/// Returns the problem of a job that has no volume that its pods can share in a cluster. Such a job is valid on one
+/// machine, where a folder suffices.
 pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
     is_missing.then(|| {

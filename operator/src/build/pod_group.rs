@@ -38,7 +38,7 @@ pub(crate) enum PodGroupSpec {
     MinMember {
         /// The number of pods that are scheduled together.
         min_member: u32,
-        /// The queue, for Volcano only. Volcano has a default queue.
+        /// The queue, for Volcano only; `None` means Volcano's default queue.
         #[serde(skip_serializing_if = "Option::is_none")]
         queue: Option<String>,
         /// The priority class of the group, for Volcano only.

@@ -51,11 +51,11 @@ pub(crate) struct ParsedJob {
 pub(crate) struct Grant {
     /// Whether the job may run.
     pub admission: Admission,
-    /// The stages and replicas with which the job may run; `None` for those of the spec.
+    /// The stages and replicas with which the job may run; `None` means the numbers of the spec.
     pub mesh: Option<Mesh>,
     /// The number of replicas that an elastic job may run; `None` for the replicas of `mesh`.
     pub replicas: Option<u32>,
-    /// The number of spares that the job may have; `None` for that of the spec.
+    /// The number of spares that the job may have; `None` means the number of the spec.
     pub spares: Option<u32>,
 }
 
@@ -202,7 +202,8 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, runs, demand, grant, revision })
 }
 
-/// An attempt of which the operator has observed all pods, and the incarnations of its stages.
+/// An attempt whose pods the operator has all observed. `incarnations` maps each rank to the number of the rank's
+/// newest pod in the attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreatedAttempt {
     attempt: u64,

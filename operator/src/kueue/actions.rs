@@ -16,14 +16,14 @@ use crate::build::kueue::{Demand, Workload, condition_type, next_workload_number
 /// A write to a Workload of the job.
 #[derive(Clone, Debug)]
 pub(crate) enum WorkloadAction {
-    /// Creates the Workload with this number. If it replaces a Workload, the new Workload is a Workload slice with
-    /// other counts.
+    /// Creates the Workload with this number. With `replaced`, the new Workload is a Workload slice that replaces this
+    /// Workload and has other counts.
     Create { number: u64, replaced: Option<Arc<Workload>> },
     /// Makes the job the owner of a Workload that another controller has created for the job.
     Adopt(Arc<Workload>),
-    /// Sets the Workload's pod counts to those of the demand.
+    /// Sets the Workload's pod counts to the counts of the demand.
     SetCounts(Arc<Workload>),
-    /// Sets the Workload's priority class to that of the demand.
+    /// Sets the Workload's priority class to the class of the demand.
     SetPriority(Arc<Workload>),
     /// Deletes a Workload that the job does not need.
     Delete(Arc<Workload>),
@@ -234,7 +234,8 @@ fn of_prebuilt(
     if workload.is_admitted() { reports(workload, situation) } else { Vec::new() }
 }
 
-/// Returns the writes that report to Kueue whether the pods of an admitted job are ready, and its boost.
+/// Returns the writes that report to Kueue whether the pods of an admitted job are ready, and that update the priority
+/// boost of its Workload.
 fn reports(holder: &Arc<Workload>, situation: &QueueInputs) -> Vec<WorkloadAction> {
     let mut actions: Vec<WorkloadAction> = pods_ready(holder, situation.is_running).into_iter().collect();
     if situation.is_running {

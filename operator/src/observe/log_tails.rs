@@ -17,7 +17,8 @@ use crate::triggers::Triggers;
 const LOG_TAIL_LINES: i64 = 20;
 const LOG_TAIL_BYTES: usize = 2048;
 /// The limits of the request for the log tail: the bytes, counted from the start of the last `LOG_TAIL_LINES` lines,
-/// and the duration. Only the deletion of the failed pod waits for the request, so the limit leaves time to a busy node.
+/// and the duration. Only the deletion of the failed pod waits for the request, so the duration can be long enough for
+/// a busy node.
 const REQUEST_BYTES: i64 = 1 << 20;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -102,7 +102,7 @@ pub(crate) struct KnownObject {
     /// admission webhook may have changed the object.
     written: Option<(u64, u64)>,
     version: u64,
-    /// Whether the object was deleted. The entry stays, so that an older version that arrives later does not restore
+    /// Whether the object was deleted. The entry is kept, so that an older version that arrives later does not restore
     /// the object.
     deleted: bool,
 }

@@ -40,9 +40,9 @@ impl PolledStatus {
         self.status.phase == StagePhase::Training
     }
 
-    /// Whether a change of only the progress or the message, which is no news, triggers a reconcile. `last` is the
-    /// status that triggered the last reconcile. The first progress triggers a reconcile at once. Other changes trigger
-    /// one reconcile per interval.
+    /// Whether a status that differs from `last` only in the progress or the message triggers a reconcile. `last` is
+    /// the status that triggered the last reconcile. The first progress triggers a reconcile at once. Other changes
+    /// trigger one reconcile per interval.
     pub(super) fn is_due(&self, last: &PolledStatus) -> bool {
         let has_progress = |polled: &PolledStatus| polled.status.progress != ProgressStatus::default();
         let is_interval_over = last.polled_at.plus_seconds(PROGRESS_INTERVAL_SECONDS) <= self.polled_at;

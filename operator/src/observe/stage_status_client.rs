@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 
 use crate::sync::AbortOnDrop;
 
-/// The limits of one request: the time beyond the timeout of the query, and the size of the body in bytes.
+/// The limits of one request: the time that the response may take in addition to the timeout of the query, and the size
+/// of the body in bytes.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_BODY_BYTES: usize = 1 << 16;
 

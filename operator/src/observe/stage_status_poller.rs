@@ -93,7 +93,7 @@ impl StageStatusPoller {
         self.jobs.retain(is_live);
     }
 
-    /// Polls `pod` until it is removed or the task is aborted.
+    /// Polls `pod` until the entry of the pod is removed or the task is aborted.
     async fn keep_polling(self, job: JobReference, pod: ObservedPod, address: IpAddr) {
         let mut client = StageStatusClient::new(address);
         let mut revision = None;

@@ -225,8 +225,9 @@ impl Demand {
         }
     }
 
-    /// Returns the Workload of this demand. `priority` is the value of its priority class. `replaced` is the Workload
-    /// slice that the new Workload replaces.
+    /// Returns the Workload with this number for this demand. `priority` is the value of the job's priority class.
+    /// `replaced` is the Workload slice that the new Workload replaces. `image` is the trainer's image if the template
+    /// names no image.
     pub(crate) fn workload(
         &self,
         job: &JobReference,

@@ -17,7 +17,7 @@ pub(crate) const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
 pub(crate) const SLICE_REPLACEMENT_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 /// The annotation with the name of the first Workload of a chain of slices.
 pub(crate) const SLICE_NAME_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
-/// The annotation of a Workload that holds a number, which Kueue adds to the priority of the Workload.
+/// The annotation of a Workload with a number that Kueue adds to the priority of the Workload.
 pub(crate) const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boost";
 /// The label of a Workload with the UID of its job.
 pub(crate) const KUEUE_JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
@@ -29,7 +29,7 @@ pub(crate) const LOCAL_QUEUE_LABEL: &str = "kueue.x-k8s.io/local-queue-name";
 pub(crate) const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
 /// The annotation of a pod that names the pod's Workload.
 pub(crate) const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
-/// The scheduling gate that Kueue removes from a pod after Kueue has chosen the pod's place in the topology.
+/// The scheduling gate that Kueue removes from a pod after Kueue has chosen the pod's topology domain.
 pub(crate) const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
 
 /// The annotations of a pod template with which users ask Kueue to place pods by the topology of the cluster.

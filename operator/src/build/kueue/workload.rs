@@ -170,10 +170,11 @@ impl Workload {
         self.is_unfinished() && self.has_reservation() && is_admitted && !self.is_evicted()
     }
 
-    /// Returns the id of this Workload's admission, which is below 2^53 and not 0. All slices of a chain with the same
-    /// placement share one id, because an attempt continues when one slice replaces another. An admission after an
-    /// eviction may repeat the id. No attempt can mix the two admissions, because an evicted Workload keeps its
-    /// reservation until the job has stopped.
+    /// Returns the id of this Workload's admission, which is below 2^53 and not 0. An elastic job has a chain of
+    /// Workload slices, each of which replaces the previous slice. The slices of a chain that have the same placement
+    /// share one id, because an attempt continues when one slice replaces another. An admission after an eviction may
+    /// repeat the id. No attempt can mix the two admissions, because an evicted Workload keeps its reservation until
+    /// the job has stopped.
     pub(crate) fn admission_id(&self) -> u64 {
         let chain = self.annotations().get(SLICE_NAME_ANNOTATION).cloned().or(self.uid()).unwrap_or_default();
         let admission = self.status.admission.as_ref();

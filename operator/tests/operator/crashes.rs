@@ -120,7 +120,7 @@ fn run(site: &ScenarioCluster, scenario: &Scenario, namespace: String, crash: Op
     let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
     let run = ScenarioRun { site, cluster, proxy: &proxy, namespace, operator: Mutex::default() };
     run.start_operator();
-    // a scenario's spec that contains `metadata` is merged into the whole object, any other into the object's spec
+    // a scenario's spec that contains `metadata` is merged into the whole object, any other spec into the object's spec
     let mut object = job(&run.job(), json!({}));
     match scenario.spec.get("metadata") {
         Some(_) => merge(&mut object, scenario.spec.clone()),

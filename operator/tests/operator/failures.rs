@@ -95,7 +95,7 @@ fn a_deleted_pod_restarts_the_group() {
     cluster.create("deleted", json!({}));
     cluster.wait_running("deleted", 1);
     cluster.plane.client().delete("/api/v1/namespaces/default/pods/deleted-1-1");
-    // the trainers agree on a boundary, save, and exit
+    // the trainers agree on the step after which they save and exit
     cluster.kubelet.pod("deleted-0-1").exit(143, "");
     let job = cluster.wait_running("deleted", 2);
     assert_eq!(last_failure(&job)["reason"], "Drained");
@@ -139,7 +139,7 @@ fn a_failed_init_container_is_reported_and_not_the_sidecar_that_ends_for_it() {
 fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
     // no other job's pods may be on the lost node
     let cluster = exclusive();
-    // the job runs on two nodes, and one of them is lost
+    // the job runs on two nodes, and one node is lost
     let spread = json!({"spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"stagecoach.dev/job": "orphaned"}}}]}}}});
     cluster.create("orphaned", json!({"template": spread, "restart": {"terminationTimeoutSeconds": 5}}));

@@ -41,7 +41,7 @@ impl ProxiedOperator {
     }
 }
 
-/// Returns a rule that holds back the creation of the second pod and every later write, until another rule is set.
+/// Returns a rule that delays the creation of the second pod and every later write, until another rule is set.
 fn after_one_pod() -> impl FnMut(&Seen) -> Fate + Send {
     let mut pods = 0;
     move |seen: &Seen| {

@@ -21,7 +21,7 @@ fn a_second_job_of_a_folder_waits_until_the_first_is_over() {
     let message = refused("second-there");
     assert!(message.starts_with("the job first-there has the folder \"one-folder\" of claim training"), "{message}");
     assert!(cluster.pods("second-there").is_empty());
-    // the pods of a running job stay when the operator rejects the job's new folder
+    // the pods of a running job are kept when the operator rejects the job's new folder
     cluster.create("moved-there", json!({}));
     cluster.wait_running("moved-there", 1);
     cluster.edit("moved-there", in_folder("one-folder"));

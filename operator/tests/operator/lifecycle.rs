@@ -85,7 +85,7 @@ fn a_stage_that_was_still_starting_holds_up_no_restart() {
     cluster.kubelet.pod("starting-1-1").set_ready(false);
     cluster.wait("starting", "with a stage that is not ready", |job| job["status"]["readyStages"] == 2);
     cluster.kubelet.pod("starting-0-1").exit(1, "");
-    // only the ready pod gets its full grace period
+    // after the failure, a pod that is not ready gets one second, and a ready pod gets 10 seconds of its grace period
     for (name, grace_seconds) in [("starting-1-1", 1), ("starting-2-1", 10)] {
         let pod = cluster.kubelet.pod(name);
         assert_eq!(until("its end to be asked for", || pod.grace_seconds()), grace_seconds, "{name}");

@@ -46,7 +46,7 @@ fn a_drain_that_takes_the_operator_too_is_a_drain() {
     let second = operator();
     let drained = cluster.wait_running(job, 2);
     assert_eq!(drained["status"]["lastFailure"]["reason"], "Drained");
-    // delete one of the pods, by force
+    // delete one of the pods without a grace period
     drop(second);
     cluster.plane.client().delete("/api/v1/namespaces/drained/pods/job-1-2?gracePeriodSeconds=0");
     until("the pod to go", || (cluster.pods(job).len() == 1).then_some(()));

@@ -68,7 +68,7 @@ fn the_policy_follows_its_mode_while_the_job_runs() {
     cluster.edit("opened", json!({"networkPolicy": {"mode": "Restricted"}}));
     until("the policy to come back", || is_there(true));
     assert_eq!(cluster.job("opened").unwrap()["status"]["attempt"]["number"], 1, "no attempt was started for it");
-    // a policy with the job's name that belongs to another client stays
+    // a policy with the job's name that belongs to another client is not deleted
     cluster.create("theirs", json!({"networkPolicy": {"mode": "None"}}));
     let foreign = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "theirs",
         "labels": {"stagecoach.dev/job": "theirs", "stagecoach.dev/job-uid": cluster.job("theirs").unwrap()["metadata"]["uid"]}},
@@ -126,7 +126,7 @@ fn a_job_that_is_over_or_suspended_holds_no_address() {
     cluster.kubelet.pod("lost-0-1").exit(1, "");
     cluster.wait_phase("lost", "Failed");
     gone("lost");
-    // an object that another client creates with the name of a finished job is left alone
+    // an object that another client creates with the name of a finished job is not deleted
     let foreign =
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lost"}, "spec": {"ports": [{"port": 1}]}});
     cluster.plane.client().create("/api/v1/namespaces/default/services", &foreign).unwrap();

@@ -9,7 +9,8 @@ use crate::support::{condition_of, has_condition};
 
 const HOST: &str = "kubernetes.io/hostname";
 
-/// Creates a queue of four pods with an admission check of the same name, whose controller is the test.
+/// Creates a queue with a quota of four pods and with an admission check of the same name. The test acts as the
+/// controller of the check.
 fn checked_queue(queues: &QueuedCluster, name: &str, flavor: Value) {
     let client = queues.cluster.plane.client();
     let check = json!({"apiVersion": API, "kind": "AdmissionCheck", "metadata": {"name": name}, "spec": {"controllerName": "test.example.com/check"}});

@@ -14,7 +14,7 @@ fn in_queue(elastic: bool, changes: Value) -> Value {
     json!({"metadata": metadata, "spec": changes})
 }
 
-/// Creates a queue of four pods in the namespace of a run.
+/// Creates a queue with a quota of four pods in the namespace of a run.
 fn with_queue(run: &ScenarioRun) {
     let mut queue = kueue::local_queue("team", &run.namespace);
     queue["metadata"]["namespace"] = run.namespace.as_str().into();
@@ -64,7 +64,7 @@ fn trains(number: u64, stages: usize, workloads: Value) -> Value {
     end
 }
 
-/// Returns the final state of a job without pods.
+/// Returns the final state of a job of which no stage runs.
 fn end_without_pods(phase: &str, conditions: &[&str], workloads: Value) -> Value {
     let mut end = training(1, 2, json!({"workloads": workloads}));
     let changes = json!({"phase": phase, "conditions": conditions, "stages": [0, 0], "services": []});

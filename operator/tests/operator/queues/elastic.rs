@@ -38,7 +38,7 @@ fn an_elastic_job_grows_and_begins_with_its_fewest_replicas_after_an_eviction() 
     });
     assert_eq!(job["status"]["phase"], "Running");
 
-    // the quota grows, and the pods of the first replicas stay
+    // the quota grows, and the pods of the first replica are kept
     let path = format!("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{queue}");
     let mut quota = cluster.plane.get(&path).unwrap();
     quota["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = json!("9");
@@ -48,7 +48,7 @@ fn an_elastic_job_grows_and_begins_with_its_fewest_replicas_after_an_eviction() 
     assert_eq!(job["status"]["restarts"]["total"], 0);
     assert_eq!(queues.workload("growing").unwrap()["spec"]["podSets"][0]["count"], 8);
 
-    // a job of higher priority takes the quota of all replicas except one
+    // a job of higher priority needs the quota of all replicas except one
     let urgent = json!({"spec": {"stages": 6, "scheduling": {"kueue": {"priorityClassName": "high"}}}});
     queues.create("pressing", &queue, urgent);
     cluster.wait_running("pressing", 1);

@@ -1,4 +1,5 @@
-//! Implements `training.kernels: Portable`: one instruction set on every x86-64 processor that supports it.
+//! Implements `training.kernels: Portable`: libtorch computes with AVX2 on every x86-64 processor, so that the results
+//! do not depend on the processor's model.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -6,7 +7,7 @@ use std::process::Command;
 
 /// The environment variables that select the CPU instructions for libtorch's libraries, with their values under
 /// `Portable`. A variable with `None` must not be set. MKL_CBWR selects the code branch of MKL. COMPATIBLE is the only
-/// branch that also supports processors of other makers than Intel.
+/// branch that MKL also runs on processors that are not from Intel.
 const PINNED: [(&str, Option<&str>); 9] = [
     ("ATEN_CPU_CAPABILITY", Some("avx2")),
     ("MKL_CBWR", Some("COMPATIBLE")),

@@ -56,7 +56,7 @@ struct Queue {
     /// The number of flushes that callers have requested. The first `flushed` flushes are done.
     requested: u64,
     flushed: u64,
-    /// Whether the last request failed and may succeed later.
+    /// Whether the last export failed with an error that may be temporary.
     is_failing: bool,
 }
 
@@ -92,8 +92,8 @@ impl Exporter {
         }
     }
 
-    /// Sends the queued spans and all metrics, and waits for at most `timeout`. Returns at once if the last request
-    /// failed and may succeed later.
+    /// Asks the thread to send the queued spans and all metrics, and waits for at most `timeout`. Returns at once if
+    /// the last export failed with an error that may be temporary.
     pub fn flush(&self, timeout: Duration) {
         let mut queue = self.0.lock();
         if queue.is_failing {
@@ -146,7 +146,8 @@ impl<P: MetricProducer> Worker<P> {
         }
     }
 
-    /// Logs an error once, and logs once that the error has ended.
+    /// Logs an error once, and logs once that the error has ended. `was_all` is true if the thread sent both spans and
+    /// metrics.
     fn log_change(&self, error: Option<&ExportError>, was_all: bool, logged: &mut Option<String>) {
         match error.map(ToString::to_string) {
             Some(error) if logged.as_ref() != Some(&error) => {

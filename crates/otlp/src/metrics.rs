@@ -14,7 +14,7 @@ pub(crate) struct Interval {
     pub(crate) now: u64,
 }
 
-/// All samples of the metric with one name.
+/// A metric with its metadata and its samples.
 #[derive(Debug, Default)]
 struct MetricFamily<'t> {
     name: &'t str,
@@ -115,7 +115,8 @@ impl MetricFamily<'_> {
             }),
             _ => return None,
         };
-        // A ratio gets no unit, because Prometheus would append `_ratio` to its name, which already ends in `_ratios`.
+        // A ratio gets no unit, because Prometheus would append `_ratio` to the metric's name, which already ends in
+        // `_ratios`.
         let unit = match self.unit {
             "seconds" => "s",
             "bytes" => "By",
@@ -136,8 +137,8 @@ impl MetricFamily<'_> {
         self.samples.iter().filter(|sample| sample.suffix == suffix).map(point).collect()
     }
 
-    /// Returns one data point for each set of labels. A bucket of the text counts all values up to its bound. A bucket
-    /// of OTLP counts only the values between the previous bound and its bound.
+    /// Returns one data point for each set of labels. A bucket in the text counts all values up to its bound. A bucket
+    /// in OTLP counts only the values between the previous bucket's bound and its bound.
     fn histograms(&self, interval: Interval) -> Vec<HistogramDataPoint> {
         let mut points: Vec<(Labels, HistogramDataPoint)> = Vec::new();
         for sample in &self.samples {

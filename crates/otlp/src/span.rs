@@ -1,4 +1,4 @@
-//! Spans are timed operations. A span may be a part of another span.
+//! Defines spans, which are timed operations. A span may be a part of another span.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ pub struct Span {
     pub trace: TraceId,
     /// The identifier of the span in the trace.
     pub id: SpanId,
-    /// The span of which this span is a part.
+    /// The span of which this span is a part; `None` for the root of the trace.
     pub parent: Option<SpanId>,
     /// The name of the operation, from a small set of names.
     pub name: String,
@@ -36,7 +36,7 @@ pub struct Span {
 pub enum SpanValue {
     /// A whole number.
     Int(i64),
-    /// A number.
+    /// A floating-point number.
     Float(f64),
     /// A text.
     Text(String),

@@ -11,7 +11,7 @@ use crate::costs::{ChunkCosts, Costs};
 use crate::placement::Placement;
 use crate::work_item::WorkItem;
 
-/// The activations that a work item or a rank holds, as counts or as bytes.
+/// The activations that a work item (one microbatch in one chunk) or a rank holds, in work items or in bytes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct HeldActivations {
     /// The activations, which are held from F to B or I.

@@ -16,22 +16,23 @@ pub struct Advice {
     pub rank: usize,
     /// The computation time of the rank divided by the mean of all ranks.
     pub imbalance: f64,
-    /// The share of the step, 0 to 1, that would be saved if the rank took the mean time.
+    /// The share of the step, 0 to 1, that would be saved if the rank computed for the mean time of all ranks.
     pub saving: f64,
     /// The partition that was measured.
     pub partition: Partition,
-    /// A partition with a shorter step, and the share of the step, 0 to 1, that it saves.
+    /// A partition with a shorter step, and the share of the step, 0 to 1, that it saves. `None` if no partition saves
+    /// 1 %.
     pub better: Option<(Partition, f64)>,
 }
 
 /// The minimal saving that justifies a change. A smaller saving is within the noise of a measurement.
 const MIN_SAVING: f64 = 0.01;
 
-/// Simulates two steps with the measured times: a step in which the slowest rank takes no more than the mean, and a
-/// step with the best partition. Returns `None` without measured steps or computations.
+/// Simulates two steps with the measured times: a step in which the slowest rank computes for the mean time of all
+/// ranks, and a step with the best partition. Returns `None` if no step was measured or no rank computed anything.
 ///
-/// `model` gives the modules' work in any unit. The seconds of a rank per unit of work are its measured time divided by
-/// the work of its modules. Ranks on unequal machines therefore differ in these seconds.
+/// `model` gives the modules' work in any unit. The function divides each rank's measured seconds by the work of the
+/// rank's modules. The quotients differ between unequal machines, and convert the work of other partitions to seconds.
 pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, partition: &Partition) -> Option<Advice> {
     let placement = &programs.placement;
     let costs = Costs::measured(measured, placement);

@@ -36,15 +36,15 @@ impl ChunkCosts {
 pub struct Costs {
     /// The costs of each chunk. Chunks beyond the list cost nothing.
     pub chunks: Vec<ChunkCosts>,
-    /// The seconds of transfer per message. A transfer starts when both sides are ready and earlier messages of the
-    /// edge have arrived.
+    /// The seconds of transfer per message. A transfer starts when both sides are ready and all earlier messages
+    /// between the two chunks have arrived.
     pub link_seconds: f64,
-    /// The seconds of EXCHANGE after the last rank has reached it.
+    /// The seconds of EXCHANGE, a barrier of all ranks, after the last rank has reached the barrier.
     pub exchange_seconds: f64,
     /// The seconds of UPDATE.
     pub update_seconds: f64,
-    /// The seconds to reduce the gradients of each chunk. Chunks beyond the list take 0 seconds. A rank runs one
-    /// reduction after another.
+    /// The seconds in which the replicas of the pipeline reduce the gradients of each chunk. Chunks beyond the list
+    /// take 0 seconds. A rank runs one reduction after another.
     pub reduce_seconds: Vec<f64>,
     /// The seconds to gather the weights of each chunk, with the same rules as `reduce_seconds`.
     pub gather_seconds: Vec<f64>,
@@ -54,8 +54,8 @@ pub struct Costs {
 
 impl Costs {
     /// Returns uniform costs. In every chunk, the forward pass takes one second. The backward pass takes half a second
-    /// for the input and half a second for the weights. Everything else takes no time. The activations are one byte,
-    /// and so are the inputs of W, so that peak bytes count work items.
+    /// for the input and half a second for the weights. Everything else takes no time. The activations of a microbatch
+    /// take one byte, and so do the inputs of W, so that peak bytes count work items.
     pub fn uniform(chunks: usize) -> Self {
         let chunk = ChunkCosts {
             forward_seconds: 1.0,

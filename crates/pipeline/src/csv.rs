@@ -9,7 +9,7 @@ use crate::verify::Violation;
 use std::collections::BTreeMap;
 
 /// An error that occurs while a schedule is parsed. Lines and columns count from 1. The column of a missing action is
-/// the one after the line's last cell.
+/// the column after the line's last cell.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvError {
@@ -60,7 +60,7 @@ pub enum CsvError {
         /// The violation. Its rank and position count from 0 and ignore empty cells.
         violation: Violation,
     },
-    /// A violation has no place in the file.
+    /// The violation does not belong to a cell of the file.
     #[error("no schedule is possible for this pipeline: {0}")]
     Pipeline(Violation),
 }
@@ -75,8 +75,8 @@ pub fn to_csv(schedule: &Schedule) -> String {
 /// with `OVERLAP_F_B` at the same time. This function reads them as two consecutive actions.
 ///
 /// # Errors
-/// Returns an error if the text is not a valid schedule. If the error has a place in the text, it names the line, the
-/// column and the action.
+/// Returns an error if the text is not a valid schedule. If the error belongs to a cell, it names the line, the column
+/// and the action.
 pub fn from_csv(text: &str, ranks: usize) -> Result<Schedule, CsvError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end();
     let rows =

@@ -1,6 +1,7 @@
 //! Defines the order in which the gradients of a step's microbatches are added. Within a block of consecutive
-//! microbatches, the gradients are added one after the other. The sums of the blocks are added as a binary tree by
-//! index. The order, and so the bits of the sum, do not depend on the replica that computes each block.
+//! microbatches, the gradients are added one after the other. The sums of the blocks are added in a binary tree over
+//! the indices of the blocks. The order, and so the bits of the sum, do not depend on the replica that computes each
+//! block.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ impl GradientBlocks {
         fits.then(|| GradientBlocks { count, block_size: microbatches / count })
     }
 
-    /// Returns one block of all microbatches, whose gradients are added in microbatch order.
+    /// Returns a single block with all microbatches. Their gradients are added in microbatch order.
     pub fn one(microbatches: usize) -> GradientBlocks {
         GradientBlocks { count: 1, block_size: microbatches }
     }
@@ -31,8 +32,8 @@ impl GradientBlocks {
         self.count
     }
 
-    /// Returns the consecutive blocks that the replica with index `replica` computes, one of `replicas` replicas. If
-    /// the blocks can't be divided evenly, the first replicas have one more block than the others.
+    /// Returns the consecutive blocks that the replica with index `replica` computes if there are `replicas` replicas.
+    /// If the blocks can't be divided evenly, the first replicas have one more block than the others.
     ///
     /// # Panics
     /// Panics if `replicas` is 0.

@@ -64,12 +64,12 @@ pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Prog
     Programs { placement: placement.clone(), microbatches, ranks }
 }
 
-/// Visits all ranks in ticks of one action each. For each message, adds the send and the receive in the tick that
-/// produces the message. The send directly follows the producing action. The receive precedes the receiver's action of
-/// the same tick, so that the transfer overlaps the computation. In this order every receive comes before its send, so
-/// that one message in flight per edge is enough.
+/// Executes the schedule in ticks. In each tick, every rank that is not blocked executes one action. For each message,
+/// adds the send and the receive in the tick that produces the message. The send directly follows the producing action.
+/// The receive precedes the receiver's action of the same tick, so that the transfer overlaps the computation. Every
+/// receive therefore comes before its send, and one message in flight per edge is enough.
 ///
-/// Also returns the blocked actions. This list is empty if every rank finishes.
+/// Also returns the action at which each unfinished rank waits. This list is empty if every rank finishes.
 fn add_send_recv(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Action>>, Vec<ActionLocation>) {
     let mut lowered: Vec<Vec<Action>> = vec![Vec::new(); ranks.len()];
     let mut next = vec![0; ranks.len()];

@@ -20,7 +20,7 @@ pub struct RankBreakdown {
     /// The seconds of the bubble in which the next computation's input was ready on another rank and had not arrived.
     /// No computation hid this communication.
     pub exposed_communication_seconds: f64,
-    /// The seconds of REDUCE and GATHER.
+    /// The seconds of REDUCE and GATHER, in which the replicas of the pipeline exchange gradients and weights.
     pub data_parallel_seconds: f64,
     /// The part of `data_parallel_seconds` in which the rank computed.
     pub hidden_data_parallel_seconds: f64,
@@ -85,7 +85,8 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
     ranks
 }
 
-/// Returns the seconds of REDUCE and GATHER, which follow one another, and the part of them in which the rank computed.
+/// Returns the seconds of REDUCE and GATHER, which never overlap each other, and the part of these seconds in which the
+/// rank computed.
 fn data_parallel_seconds(spans: &[ActionSpan]) -> (f64, f64) {
     let (mut all, mut hidden) = (0.0, 0.0);
     for exchange in spans.iter().filter(|span| span.action.is_between_replicas()) {
@@ -96,7 +97,7 @@ fn data_parallel_seconds(spans: &[ActionSpan]) -> (f64, f64) {
     (all, hidden)
 }
 
-/// Returns the seconds of F, B, I and W.
+/// Returns the seconds of all computations.
 pub(crate) fn compute_seconds(spans: &[ActionSpan]) -> f64 {
     spans.iter().filter(|span| span.action.is_compute()).map(|span| span.end - span.start).sum()
 }
@@ -106,8 +107,8 @@ impl Costs {
     /// cost of a link is the median time from the end of a computation to the start of a computation that waited for
     /// its result. All bytes and the seconds of UPDATE are 0.
     ///
-    /// If a chunk ran B instead of I and W, each of I and W gets half of B's time. A simulation of the same schedule
-    /// uses only their sum.
+    /// If a chunk ran full backward passes (B), each part of a split backward pass (I and W) gets half of B's time. A
+    /// simulation of the same schedule uses only the sum of the two parts.
     pub fn measured(timelines: &[Timeline], placement: &Placement) -> Costs {
         let mut sums: HashMap<(Option<usize>, &str), (f64, usize)> = HashMap::new();
         for span in timelines.iter().flat_map(|timeline| timeline.spans.iter().flatten()) {

@@ -30,7 +30,7 @@ impl Placement {
     /// Creates the placement whose chunk `i` is on rank `rank_of[i]`.
     ///
     /// # Errors
-    /// Returns an error if the list is empty or leaves a rank without a chunk.
+    /// Returns an error if the list is empty, or if it skips a rank.
     pub fn new(rank_of: Vec<usize>) -> Result<Self, PlacementError> {
         let highest = *rank_of.iter().max().ok_or(PlacementError::Empty)?;
         let mut used: Vec<usize> = rank_of.clone();
@@ -107,7 +107,7 @@ impl Placement {
         self.rank_of.iter().enumerate().filter(move |&(_, &owner)| owner == rank).map(|(chunk, _)| chunk)
     }
 
-    /// Returns the rank of every chunk, in the form that [`new`](Self::new) takes.
+    /// Returns the rank of every chunk, in the form that [`new`](Self::new) accepts.
     pub fn as_slice(&self) -> &[usize] {
         &self.rank_of
     }

@@ -87,10 +87,11 @@ impl Programs {
         self.ranks.iter().flatten().any(|action| action.is_between_replicas())
     }
 
-    /// Converts the programs to those of a pipeline that is one of several replicas. The `REDUCE` of a chunk follows as
-    /// soon as its gradients are complete, and its `GATHER` follows the update. All replicas send in the same order,
-    /// whatever their numbers of microbatches are. The last chunk is reduced first, because its gradients are complete
-    /// first. The first chunk is gathered first, because the next step reads its weights first.
+    /// Adds the actions with which the replicas of a pipeline exchange data. The `REDUCE` of a chunk, which adds up the
+    /// replicas' gradients, follows the chunk's last gradient. Its `GATHER`, which distributes the updated weights,
+    /// follows the update. All replicas send in the same order, whatever their numbers of microbatches are. The last
+    /// chunk is reduced first, because its gradients are complete first. The first chunk is gathered first, because the
+    /// next step reads its weights first.
     #[must_use]
     pub fn replicate(mut self) -> Programs {
         for (rank, actions) in self.ranks.iter_mut().enumerate() {

@@ -13,7 +13,7 @@ impl Replica {
     /// The only replica of a pipeline.
     pub const ONLY: Replica = Replica { index: 0, count: 1 };
 
-    /// Returns the rank of `stage` of this replica, which has `stages` stages.
+    /// Returns the rank of `stage` in this replica. Each replica has `stages` stages.
     pub fn rank(self, stage: usize, stages: usize) -> usize {
         self.index * stages + stage
     }
@@ -38,8 +38,8 @@ pub struct ReplicaLinks {
 
 impl ReplicaLinks {
     /// Returns the seconds of a reduce-scatter or an all-gather of `bytes` bytes over the replicas of a stage. Each
-    /// replica sends a share of the bytes to every other replica and receives as many bytes. Each replica has `stages`
-    /// stages.
+    /// replica has `stages` stages. The rank of each replica sends `bytes / replicas` bytes to every other replica and
+    /// receives as many.
     pub fn seconds(&self, stages: usize, replicas: usize, bytes: f64) -> f64 {
         let replicas = replicas.max(1);
         let on_node = (self.ranks_per_node / stages.max(1)).clamp(1, replicas);

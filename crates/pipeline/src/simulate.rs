@@ -13,9 +13,9 @@ use crate::program::{ActionLocation, Programs};
 use crate::timeline::{ActionSpan, Timeline};
 use crate::work_item::WorkItem;
 
-/// Simulates one step of the programs by discrete events. The step is one of many equal steps. The GATHERs that its
-/// forwards wait for belong to the previous step and are in progress when the step begins. The programs should pass
-/// [`verify`](crate::verify()). Other programs are simulated until no rank can proceed.
+/// Simulates one step of the programs by discrete events. The step is one of many equal steps: the GATHERs of the
+/// previous step are in progress when the step begins, and the first forward of a chunk waits for the chunk's GATHER.
+/// The programs should pass [`verify`](crate::verify()). Other programs are simulated until no rank can proceed.
 pub fn simulate(programs: &Programs, costs: &Costs) -> Timeline {
     let peak_bytes = activation_memory::peak_bytes(&programs.placement, &programs.ranks, costs);
     Timeline::new(run(programs, costs).spans, peak_bytes)

@@ -7,8 +7,8 @@ use crate::measured::compute_seconds;
 use crate::placement::Placement;
 use crate::timeline::Timeline;
 
-/// The measured speed, relative to the fastest rank, from which a rank counts as equally fast. Smaller differences are
-/// noise, because the modules' costs are estimates and other programs take time on the same machines.
+/// The least measured speed, relative to the fastest rank, at which a rank counts as equally fast. Smaller differences
+/// are noise, because the modules' costs are estimates and other programs take time on the same machines.
 const EQUAL_SPEED_RATIO: f64 = 0.8;
 
 /// The speed of the fastest rank. Other speeds are in whole thousandths of this speed, because only their ratios
@@ -51,8 +51,8 @@ impl RankSpeeds {
     }
 
     /// Returns the speeds of ranks in measured steps: the median of each rank's work per second. `work` has the work of
-    /// each rank in a step. A speed that differs from the fastest by no more than noise counts as equal to it. Returns
-    /// `None` without measured steps, or if a rank has no work.
+    /// each rank in a step. A speed that differs from the fastest speed by no more than noise counts as the fastest
+    /// speed. Returns `None` if no step was measured, or if a rank has no work.
     pub fn measured(timelines: &[Timeline], work: &[f64]) -> Option<RankSpeeds> {
         let median = |(rank, work): (usize, &f64)| {
             let speed = |timeline: &Timeline| timeline.spans.get(rank).map(|spans| work / compute_seconds(spans));

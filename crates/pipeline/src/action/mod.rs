@@ -1,5 +1,5 @@
-//! Defines the actions of a step, which are those of torch's `_Action` (torch.distributed.pipelining), and their text
-//! form.
+//! Defines the actions of a step and their text form. Computations, sends and receives have the text form of torch's
+//! `_Action` (torch.distributed.pipelining).
 
 mod text;
 
@@ -7,7 +7,8 @@ use crate::placement::Placement;
 use crate::work_item::WorkItem;
 pub use text::ActionError;
 
-/// One action of a rank (torch's `_Action`). The program of a rank is the list of its actions for one step, in order.
+/// One action of a rank (torch's `_Action`). The program of a rank is the list of its actions for one step, in order. A
+/// chunk is a group of consecutive layers on one rank (torch's `stage_index`).
 ///
 /// A send or receive names the chunk of the rank that executes it, not the chunk at the other end of the edge:
 /// `0SEND_F3` on chunk 0 pairs with `1RECV_F3` on chunk 1, and `1SEND_B3` pairs with `0RECV_B3`.
@@ -38,7 +39,8 @@ pub enum Action {
     Reduce(usize),
     /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
     ReduceTied,
-    /// `EXCHANGE`: a barrier of all ranks, which gathers norms and votes, and returns the clip factor and flags.
+    /// `EXCHANGE`: a barrier of all ranks. Each rank sends its gradient norms and its requests, such as a request to
+    /// stop. Each rank receives the clip factor and the decision on the requests.
     Exchange,
     /// `UPDATE`: runs the optimizer.
     Update,
@@ -111,7 +113,8 @@ impl Action {
     }
 
     /// Whether the rank records the action's time. A rank records computations, REDUCE, GATHER, REDUCE_TIED and
-    /// EXCHANGE. Other threads send and receive messages, and UPDATE comes after the vote that carries the times.
+    /// EXCHANGE. Other threads send and receive messages. UPDATE comes after EXCHANGE, in which the rank reports its
+    /// times.
     pub fn is_timed(self) -> bool {
         self.is_compute() || self.is_between_replicas() || matches!(self, Action::ReduceTied | Action::Exchange)
     }

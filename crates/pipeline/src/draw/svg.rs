@@ -15,8 +15,8 @@ const HEADING_PX: f64 = 26.0;
 /// comes first.
 const LABEL_SIZES: [(&str, f64, f64); 2] = [("number", 6.4, 5.0), ("number small", 4.9, 2.0)];
 
-/// The CSS class, label and colour of each kind of action. White text has a contrast of at least 4.5 on each colour.
-/// Each colour stands out on a light and on a dark page.
+/// The CSS class, label and colour of each kind of action. White text has a contrast ratio of at least 4.5 on each
+/// colour. Each colour stands out on a light and on a dark page.
 const ACTION_STYLES: [(&str, &str, &str); 12] = [
     ("F", "forward", "#2a6fbb"),
     ("B", "backward", "#16805a"),
@@ -38,9 +38,10 @@ const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe U
 .middle{text-anchor:middle}@media(prefers-color-scheme:dark){text{fill:#e6e9ed}.paper{fill:#14181d}.idle{fill:#232a32}\
 .tick{stroke:#39424c}.faint{fill:#a3adb8}.number{fill:#fff}}";
 
-/// Returns the timelines as a self-contained SVG with a time axis. Each rank has a lane with microbatch numbers in its
-/// bars, and its bubble at the right. A strip below the lane shows the messages. Another strip shows the exchange
-/// between replicas. The colours follow the light or dark mode of the browser. Tooltips show times.
+/// Returns the timelines as a self-contained SVG with a time axis. Each rank has a lane. The bars of a lane show
+/// microbatch numbers, and the text at the right end shows the rank's bubble. A strip below the lane shows the
+/// messages. Another strip shows the exchange between replicas. The colours follow the light or dark mode of the
+/// browser. Tooltips show times.
 pub fn timeline_svg(panels: &[Panel], title: &str) -> String {
     draw(panels, title, &format!("<style>{}</style>\n", timeline_css()))
 }

@@ -5,10 +5,11 @@ use crate::timeline::ActionSpan;
 /// Returns the timelines for a terminal of `width` columns. Each rank has one row with time from left to right and the
 /// rank's bubble at the end.
 ///
-/// `F3` begins the forward pass of microbatch 3, dashes continue an action, and dots are idle time. If such a name does
-/// not fit into its bar, each column of a computation shows the last digit of its microbatch, and a line below explains
-/// the symbols. Messages are not shown. The replicas' reduction (`R`) and gather (`G`) are shown only where no
-/// computation runs. `T` is the tied reduction, `X` the exchange, `U` the update and `S` the snapshot.
+/// `F3` begins the forward pass of microbatch 3, dashes continue an action, and dots are idle time. If any name does
+/// not fit into its bar, no names are shown. Each column of a computation then shows the last digit of the microbatch,
+/// and a line below explains the symbols. Messages are not shown. The replicas' reduction (`R`) and gather (`G`) are
+/// shown only where no computation runs. `T` is the reduction of the tied embedding, `X` the exchange, `U` the update
+/// and `S` the snapshot.
 pub fn timeline_text(panels: &[Panel], width: usize) -> String {
     let ranks = panels.iter().map(|panel| panel.timeline.spans.len()).max().unwrap_or(0);
     let name = format!("stage {}", ranks.saturating_sub(1)).len();

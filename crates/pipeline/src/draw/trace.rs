@@ -3,9 +3,9 @@ use crate::action::Action;
 
 use std::collections::BTreeMap;
 
-/// Returns the timelines as trace-event JSON, for ui.perfetto.dev and chrome://tracing. A stage is a process. One of
-/// its threads shows the computations, and one thread for each chunk and kind of message shows the messages. Times are
-/// in microseconds, as the format requires.
+/// Returns the timelines as trace-event JSON, for ui.perfetto.dev and chrome://tracing. Each stage is a process of the
+/// trace. Its first thread shows the computations. A further thread for each chunk and kind of message shows the
+/// messages. Times are in microseconds, as the format requires.
 pub fn timeline_trace(panels: &[Panel]) -> String {
     let mut events = Vec::new();
     let ranks =

@@ -3,10 +3,10 @@
 //! Each rank holds one chunk. All microbatches cost the same. Some optimal schedule therefore runs the forward passes
 //! (F) of each rank in microbatch order, and likewise both parts of its backward passes: the gradients of the inputs
 //! (I) and the gradients of the weights (W). The search decides how each rank interleaves F, I and W. The branches are
-//! those of Giffler and Thompson (1960). They start from the action that ends first among all possible next actions. On
-//! the rank of that action, the search tries only the actions that can begin before that end, because any other action
-//! could follow that action without delay. If memory is short, an action that takes memory may have to wait for other
-//! actions. A further branch therefore does not run that action next.
+//! those of Giffler and Thompson (1960). Let A be the possible next action that ends first, over all ranks. The search
+//! branches only on the actions of A's rank that can begin before A ends. Any other action of this rank can run after A
+//! without delay. If A takes memory that other actions need first, the best schedule may run A later. A further branch
+//! therefore excludes A from being next.
 
 mod search;
 mod state;
@@ -29,7 +29,8 @@ pub struct OptimalSchedule {
     pub schedule: Schedule,
     /// The seconds until the schedule's last computation ends, if every message takes exactly the link's time.
     pub seconds: f64,
-    /// A lower bound of the seconds of every schedule. The bound equals `seconds` if the search finished.
+    /// A lower bound of the seconds of every schedule that fits into the memory. The bound equals `seconds` if the
+    /// search finished.
     pub lower_bound: f64,
     /// The number of visited states.
     pub states: u64,

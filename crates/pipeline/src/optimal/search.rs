@@ -7,8 +7,8 @@ use super::{Found, TOLERANCE};
 
 /// The beam width: the number of states that the beam search keeps after each action.
 const BEAM_WIDTH: usize = 500;
-/// The maximal numbers of remembered states: with the same executed actions, and in total. More states would cost more
-/// time or memory than they save.
+/// The maximal numbers of remembered states, first with the same executed actions and then in total. More states would
+/// cost more time or memory than they save.
 const MAX_SAME_ACTIONS: usize = 8;
 const MAX_REMEMBERED: usize = 2_000_000;
 
@@ -19,6 +19,7 @@ pub(super) struct Search<'a> {
     max_states: u64,
     /// The times of searched states, by the executed actions of the states.
     remembered: HashMap<Vec<[u8; 4]>, Vec<Vec<f64>>>,
+    /// The number of states in `remembered`.
     kept: usize,
 }
 
@@ -111,8 +112,9 @@ impl<'a> Search<'a> {
         f64::INFINITY
     }
 
-    /// Whether a state that was searched before has the same executed actions, and none of its times is later than the
-    /// corresponding time of this state. If there is no such state, remembers this state.
+    /// Whether a remembered state dominates this state. The remembered state then has the same executed actions, and
+    /// none of its times is later than this state's. If no state dominates this state, remembers it and forgets the
+    /// states that it dominates.
     fn is_dominated(&mut self, state: &PartialSchedule) -> bool {
         let times = state.times();
         let full = self.kept >= MAX_REMEMBERED;

@@ -5,7 +5,7 @@ use crate::action::Action;
 use crate::costs::ChunkCosts;
 use crate::work_item::WorkItem;
 
-/// The problem for which a schedule is searched.
+/// The problem for which a schedule is searched. Rank `i` runs chunk `i` and may hold `limits[i]` bytes.
 pub(super) struct SearchProblem<'a> {
     pub(super) chunks: &'a [ChunkCosts],
     pub(super) link_seconds: f64,
@@ -23,7 +23,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Returns the index in [`Rank::is_postponed`] of an action that may take memory, or `None` for other actions.
+    /// Returns the index of this kind in [`Rank::is_postponed`], or `None` for a kind that never takes memory.
     fn postponed_index(self) -> Option<usize> {
         match self {
             Kind::Forward => Some(0),
@@ -89,8 +89,8 @@ impl PartialSchedule {
         PartialSchedule { ranks: vec![rank; problem.chunks.len()] }
     }
 
-    /// Returns the time at which the rank's next forward has its input. Returns `None` if no forward is left, or if the
-    /// input is not computed yet.
+    /// Returns the time at which the rank's next forward has its input. Returns `None` if all forwards have run, or if
+    /// the input is not computed yet.
     fn forward_ready(&self, problem: &SearchProblem, rank: usize) -> Option<f64> {
         let next = self.ranks[rank].forward_ends.len();
         match rank.checked_sub(1) {
@@ -100,8 +100,8 @@ impl PartialSchedule {
         }
     }
 
-    /// Returns the time at which the rank's next backward has its input. Returns `None` if no backward is left, or if
-    /// the input is not computed yet.
+    /// Returns the time at which the rank's next backward has its input. Returns `None` if all backwards have run, or
+    /// if the input is not computed yet.
     fn backward_ready(&self, problem: &SearchProblem, rank: usize) -> Option<f64> {
         let next = self.ranks[rank].backward_ends.len();
         let own = *self.ranks[rank].forward_ends.get(next)?;
@@ -216,7 +216,7 @@ impl PartialSchedule {
         bounds
     }
 
-    /// Returns a lower bound of the end of every continuation.
+    /// Returns a lower bound of the end time of all complete schedules that continue this state.
     pub(super) fn lower_bound(&self, problem: &SearchProblem) -> f64 {
         let count = self.ranks.len();
         let left = |done: usize| (problem.microbatches - done) as f64;

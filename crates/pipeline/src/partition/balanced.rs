@@ -7,20 +7,20 @@ use crate::activation_memory::microbatches_held;
 use crate::schedule::Schedule;
 use crate::speeds::{FASTEST, RankSpeeds};
 
-/// Divides the layers so that the slowest chunk (F, I and W together) is as fast as possible, and every rank holds at
-/// most `bytes_per_rank` under `schedule`. A chunk's time is its work divided by its rank's speed. Among several such
-/// partitions, the result has the smallest sum of squared chunk times. Among those with the smallest sum, the result is
-/// the lexicographically smallest.
+/// Divides the layers so that the slowest chunk is as fast as possible, and every rank holds at most `bytes_per_rank`
+/// bytes under `schedule`. A chunk's time is its work divided by its rank's speed. Among several such partitions, the
+/// result has the smallest sum of squared chunk times. Among those with the smallest sum, the result is the
+/// lexicographically smallest.
 ///
 /// With one chunk per rank and no copies of parameters, or without a limit, the result is exact. Otherwise, several
-/// chunks share a rank's memory, or the rank holds copies of the previous rank's parameters. A heuristic then shrinks
-/// the chunk whose layers hold most bytes on each overfull rank, until all ranks fit. The result may be slower than the
-/// fastest partition. The heuristic may also miss a partition that fits.
+/// chunks share a rank's memory, or the rank holds copies of the previous rank's parameters (in-memory checkpoints). On
+/// each rank that exceeds the limit, a heuristic then shrinks the chunk whose layers hold most bytes, until all ranks
+/// fit. The result may be slower than the fastest partition. The heuristic may also miss a partition that fits.
 ///
 /// # Errors
 /// Returns an error if there is no chunk, if a cost is negative or not finite, or if no partition that fits was found.
-/// The last error describes the partition whose largest chunk is smallest. It names the rank that exceeds the limit,
-/// and the excess.
+/// If none was found, the error describes the partition whose largest chunk has the fewest bytes, and names the rank
+/// that exceeds the limit most.
 pub fn balanced_partition(
     model: &ModelCost,
     schedule: &Schedule,
@@ -54,15 +54,16 @@ pub fn balanced_partition(
 
 /// Sums over intervals of layers, as differences of prefix sums.
 ///
-/// Work is stored in fixed point, because equal sums must compare equal, and floating-point sums of the same layers
-/// differ in their last bits with the order of addition. The unit is a power of two that makes the time of the whole
-/// model on the slowest rank less than 2^61. Squares therefore fit 128 bits. On equal ranks, whole numbers stay exact
-/// (up to 2^53 per module with 254 layers).
+/// Work is stored in fixed point, because equal sums must compare equal. Floating-point sums of the same layers differ
+/// in their last bits if the order of addition differs. The unit is a power of two that makes the time of the whole
+/// model on the slowest rank less than 2^61. Squares therefore fit 128 bits. If all ranks are equally fast, whole
+/// numbers of work stay exact (up to 2^53 per module with 254 layers).
 struct CostTable<'a> {
     work: Vec<u128>,
     parameters: Vec<u128>,
     activations: Vec<u128>,
     weight_gradients: Vec<u128>,
+    /// The embedding and the head, with their work in fixed point. They are pinned to the first and the last chunk.
     pinned_costs: [(u128, &'a ModuleCost); 2],
     /// The largest `temporary_bytes` of all layers.
     layer_temporaries: u64,
@@ -91,7 +92,7 @@ impl<'a> CostTable<'a> {
         let speed_of = |chunk| rank_of(chunk).map_or(FASTEST, |rank| speeds.thousandths_of(rank));
         let thousandths: Vec<u16> = (0..placement.chunks()).map(speed_of).collect();
         let slowest = f64::from(thousandths.iter().copied().min().unwrap_or(FASTEST)) / f64::from(FASTEST);
-        // All logarithms are rounded up. Scaling in two steps cannot overflow.
+        // All logarithms are rounded up. The scale is applied in two steps, because 2^bits may be too large for an f64.
         let bits = [largest, model.layers.len() as f64 + 2.0, 1.0 / slowest];
         let bits = bits.iter().fold(61, |left, factor| left - factor.log2().ceil().max(-1022.0) as i32);
         let (half, rest) = (bits / 2, bits - bits / 2);
@@ -157,7 +158,7 @@ impl<'a> CostTable<'a> {
         work * u128::from(FASTEST) / u128::from(self.thousandths[chunk])
     }
 
-    /// Returns the maximal number of bytes that the chunk holds, independently of the other chunks on its rank.
+    /// Returns the peak number of bytes that the chunk's rank would hold without its other chunks.
     fn bytes(&self, chunk: usize, range: Range<usize>) -> u128 {
         let sum = |sums: &[u128]| sums[range.end] - sums[range.start];
         let mut parameters = sum(&self.parameters);
@@ -193,7 +194,7 @@ fn prefix_sums(layers: &[ModuleCost], of: impl Fn(&ModuleCost) -> u128) -> Vec<u
 /// Divides a sequence into consecutive intervals, one per chunk, with the minimal total. The dynamic program over
 /// (chunk, items used) takes O(chunks x items^2).
 ///
-/// Returns the least total and the lengths that reach it, or `None` if no division is allowed. Of several solutions,
+/// Returns the least total and the lengths that reach it, or `None` if no division is allowed. Among several solutions,
 /// the result has the lexicographically smallest lengths.
 ///
 /// `value(chunk, range)` is the value of the chunk alone, or `None` if the range is not allowed. `combine` computes a

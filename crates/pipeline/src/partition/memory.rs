@@ -13,7 +13,7 @@ use crate::schedule::Schedule;
 pub struct RankMemory {
     /// The bytes of parameters that no module's cost contains, such as a weight that two modules share.
     pub parameter_bytes: u64,
-    /// The bytes that copies of the parameters in `parameter_bytes` take on the next rank.
+    /// The bytes on the next rank that hold copies of the parameters in `parameter_bytes`, for in-memory checkpoints.
     pub copied_bytes: u64,
     /// The bytes of the buffers of the rank's links, and of the tensors in the buffers.
     pub link_bytes: u64,
@@ -28,13 +28,12 @@ pub struct RankMemory {
 pub struct StageMemory {
     /// The bytes of weights, accumulators and moments, with all their copies.
     pub parameters: u64,
-    /// The bytes of the copies of the previous rank's parameters.
+    /// The bytes of the copies of the previous rank's parameters, for in-memory checkpoints.
     pub copies: u64,
     /// The bytes of activations, which are kept from the forward pass to the full backward pass, or to the first part
-    /// (I) of a split one.
+    /// (I) of a split backward pass.
     pub activations: u64,
-    /// The bytes of the inputs of the weight gradients, which are kept from I to the second part (W) of a split
-    /// backward pass.
+    /// The bytes of the inputs of the weight gradients, which are kept from I to the second part (W).
     pub weight_gradient_inputs: u64,
     /// The temporary bytes that are held while one action runs.
     pub temporaries: u64,

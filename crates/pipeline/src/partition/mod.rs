@@ -1,6 +1,6 @@
-//! Assigns layers to chunks. A partition is either given by the user or computed: of the partitions that fit into the
-//! ranks' memory, the one with the shortest time. The embedding is pinned to the first chunk, and the final norm and
-//! the head to the last chunk. A chunk may have no layers.
+//! Assigns layers to chunks. The user gives a partition, or [`balanced_partition`] computes the fastest partition that
+//! fits into the ranks' memory. The embedding is pinned to the first chunk, and the final norm and the head to the last
+//! chunk. A chunk may have no layers.
 
 mod balanced;
 mod costs;
@@ -29,10 +29,10 @@ pub struct ModuleCost {
     pub backward_weight: f64,
     /// The bytes of weights, accumulators and moments, with all their copies.
     pub parameter_bytes: u64,
-    /// The bytes of the copies of the module's parameters on the next rank.
+    /// The bytes on the next rank that hold copies of the module's parameters, for in-memory checkpoints.
     pub copied_bytes: u64,
-    /// The bytes that are kept from F to B or I for each microbatch in flight. The module's input is included. Its
-    /// output is not, because the output counts as the input of the next module.
+    /// The bytes that are kept from F to I (or to a full backward pass, B) for each microbatch in flight. The module's
+    /// input is included. Its output is not, because the output counts as the input of the next module.
     pub activation_bytes: u64,
     /// The bytes that are kept from I to W for each microbatch: the inputs of the module's weight gradients.
     pub weight_gradient_bytes: u64,
@@ -97,8 +97,8 @@ impl Partition {
         first.into_iter().chain(model.layers.get(self.range(chunk)).unwrap_or_default()).chain(last)
     }
 
-    /// Returns the maximal number of bytes that actions of `chunk` hold in addition to the kept bytes. This is the sum
-    /// of the temporary bytes of the chunk's largest layer, its embedding and its head.
+    /// Returns the maximal number of temporary bytes that an action of `chunk` holds while it runs: the sum of the
+    /// temporary bytes of the chunk's largest layer, its embedding and its head.
     pub(crate) fn temporary_bytes(&self, model: &ModelCost, chunk: usize) -> u64 {
         let layers = model.layers.get(self.range(chunk)).unwrap_or_default();
         let layer = layers.iter().map(|layer| layer.temporary_bytes).max().unwrap_or(0);

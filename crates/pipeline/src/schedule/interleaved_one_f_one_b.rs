@@ -12,9 +12,9 @@ pub const INTERLEAVED_ONE_F_ONE_B: ScheduleType = ScheduleType {
 };
 
 /// Builds 1F1B with `v` chunks per rank (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; torch's
-/// `ScheduleInterleaved1F1B`). The bubble is the bubble of 1F1B divided by `v`. Rank `r` of `p` runs `(v - 1) * p + 2 *
-/// (p - 1 - r)` forwards ahead. The rank therefore holds the activations of one more work item than that number. Each
-/// work item covers a `v`-th of the rank's layers.
+/// `ScheduleInterleaved1F1B`). The bubble is the bubble of 1F1B divided by `v`. Before its first pair of a forward and
+/// a backward, rank `r` of `p` runs `(v - 1) * p + 2 * (p - 1 - r)` forwards. The rank therefore holds the activations
+/// of one more work item than that number. Each work item covers a `v`-th of the rank's layers.
 ///
 /// Any number of microbatches is possible. The bubble has the size above only with at least `p` microbatches.
 pub fn interleaved_one_f_one_b(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {

@@ -13,9 +13,9 @@ pub(super) const INTERLEAVED_ZERO_BUBBLE: ScheduleType = ScheduleType {
 
 /// Builds interleaved 1F1B with backwards that are split into the gradient of the input (I) and the gradients of the
 /// weights (W), so that W fills the wait for gradients. With one chunk per rank, the schedule is ZB-H1 (Qi et al. 2024,
-/// arXiv:2401.10241; torch's `ScheduleInterleavedZeroBubble`). Rank `r` of `p` runs `p - 1 - r` fewer forwards ahead
-/// than in interleaved 1F1B, and delays each W until the I of `r` later work items have run. With one chunk per rank,
-/// every rank therefore holds the activations, or the inputs of W, of `min(p, m)` of `m` microbatches.
+/// arXiv:2401.10241; torch's `ScheduleInterleavedZeroBubble`). In its warm-up, rank `r` of `p` runs `p - 1 - r` fewer
+/// forwards than in interleaved 1F1B. The rank delays each W until the I of `r` later work items have run. With one
+/// chunk per rank, every rank therefore holds the activations, or the inputs of W, of `min(p, m)` of `m` microbatches.
 ///
 /// Any number of microbatches is possible.
 pub fn interleaved_zero_bubble(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {

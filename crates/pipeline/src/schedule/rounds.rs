@@ -1,5 +1,6 @@
-//! Defines the order in which a rank of an interleaved pipeline visits its chunks. The rank visits its chunks in rounds
-//! of microbatches, so that a microbatch returns to the rank just when it has passed all other ranks.
+//! Defines the order in which a rank of an interleaved pipeline visits its chunks. A round is a group of consecutive
+//! microbatches. In a round, the rank runs the group through its chunks, one chunk after another. With rounds of this
+//! form, a microbatch returns to the rank just when it has passed all other ranks.
 
 use std::ops::Range;
 

@@ -2,10 +2,10 @@
 //! and the memory.
 //!
 //! The verifier assumes these rules of the executor. A RECV posts without blocking, and the action that needs the
-//! message waits. A SEND waits only while `sends_in_flight` earlier messages of its edge have not left. A message
-//! leaves at the latest when its receive is posted. EXCHANGE waits for all ranks, and REDUCE_TIED waits for the other
-//! rank that holds the tied embedding. The result does not depend on the order in which ranks run. If one simulated
-//! execution completes, all executions therefore complete.
+//! message waits. A SEND waits only while `sends_in_flight` earlier messages wait in the queue of its edge. A message
+//! leaves the queue at the latest when its receive is posted. EXCHANGE waits for all ranks, and REDUCE_TIED waits for
+//! the other rank that holds the tied embedding. The result does not depend on the order in which ranks run. If one
+//! simulated execution completes, all executions therefore complete.
 //!
 //! REDUCE and GATHER also send and post without blocking. REDUCE_TIED and EXCHANGE wait for the REDUCE of every chunk
 //! of their rank. A chunk's first F waits for the GATHER of the previous step. A replica therefore sends data to other

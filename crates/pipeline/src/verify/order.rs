@@ -11,7 +11,8 @@ use crate::work_item::WorkItem;
 /// The kind of list that is checked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramKind {
-    /// A schedule: F, B, I and W alone. Lowering adds the inputs from other ranks.
+    /// A schedule, which has only forwards (F), full backwards (B) and the two parts of split backwards (I and W).
+    /// Inputs from other ranks are not checked, because lowering adds their messages later.
     Schedule,
     /// A lowered training step.
     Training,
@@ -55,7 +56,8 @@ pub(crate) fn check_ranks(
     Ok(())
 }
 
-/// The actions of a rank that the check has seen.
+/// The check of one rank's list, action by action. `seen` maps each checked action to its position. `losses` and
+/// `gradients` count the checked losses and, for each chunk, the checked weight gradients.
 struct RankChecker<'a> {
     placement: &'a Placement,
     microbatches: usize,
@@ -149,8 +151,8 @@ impl RankChecker<'_> {
                 self.first_incomplete_gradient_of(chunk).or_else(|| later.map(Action::Reduce).find_map(missing))
             }
             Action::ReduceTied => self.first_incomplete_gradient().or_else(|| self.missing_of_chunks(Action::Reduce)),
-            // No check of the gradients is needed here: no action that completes a gradient may follow EXCHANGE, and
-            // none may be missing.
+            // No check of the gradients is needed here: other checks reject a gradient after EXCHANGE and a missing
+            // gradient.
             Action::Exchange => {
                 let reduces = self.tied && self.placement.first_and_last_ranks().contains(&self.rank);
                 let reduced = self.missing_of_chunks(Action::Reduce);
@@ -162,7 +164,7 @@ impl RankChecker<'_> {
                 missing(Action::Update).or_else(|| earlier.map(Action::Gather).find_map(missing))
             }
             // A chunk's first F of the next step waits for the GATHER. Only the presence of the GATHER needs a check,
-            // because no F may follow it in this step.
+            // because no F may follow EXCHANGE in this step.
             Action::Snapshot => missing(Action::Update).or_else(|| self.missing_of_chunks(Action::Gather)),
         }
     }

@@ -137,7 +137,7 @@ pub enum Violation {
     MessageOrderMismatch {
         /// The sender's action.
         send: ActionLocation,
-        /// The receiver's action at the same place in the order.
+        /// The receiver's action at the same position in the order of the messages.
         recv: ActionLocation,
     },
     /// The ranks wait for each other.

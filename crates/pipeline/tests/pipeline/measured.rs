@@ -1,4 +1,5 @@
-//! Tests the analysis of measured timelines. Simulated timelines replace measured ones, because their costs are known.
+//! Tests the analysis of measured timelines. The tests use simulated timelines in place of measured ones, because the
+//! costs of a simulated step are known.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{

@@ -1,5 +1,5 @@
-//! Tests the search for the best schedule. Its result is compared with all schedules if they can be enumerated, and
-//! otherwise with 1F1B, GPipe and ZB-H1.
+//! Tests the search for the best schedule. For small pipelines, the tests compare the result with all possible
+//! schedules. For larger pipelines, they compare it with 1F1B, GPipe and ZB-H1.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{

@@ -204,8 +204,8 @@ fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let interleaved = interleaved_one_f_one_b(2, 2, 4);
     assert_eq!(interleaved.in_flight(), [5, 3]);
     assert_eq!(even.peak_bytes(&model, &interleaved), [200 + 5 * 8, 200 + 3 * 8]);
-    // With one chunk per rank, W runs at once on rank 0, while the rank holds all data of another microbatch. On rank
-    // 1, W runs one microbatch later, so that the rank holds the inputs of two W.
+    // With one chunk per rank, rank 0 runs each W directly after its I. The rank then holds the inputs of one W and the
+    // activations of one other microbatch. Rank 1 runs each W one microbatch later, and so holds the inputs of two W.
     let two = Partition { layers: vec![2, 2] };
     assert_eq!(two.peak_bytes(&model, &interleaved_zero_bubble(2, 1, 4)), [200 + 16 + 40, 200 + 2 * 40]);
     let zbv = even.peak_bytes(&model, &zbv_zero_bubble(2, 4));

@@ -1,5 +1,5 @@
-//! Compares each partition that is found with every other partition, and checks that it fits into the memory of the
-//! ranks, for generated models, schedules and speeds.
+//! Compares each result of `balanced_partition` with all other partitions, and checks that the result fits into the
+//! memory of the ranks. The models, schedules and speeds are generated.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{

@@ -223,7 +223,7 @@ impl ReferenceExecutor<'_> {
         let (got, wanted) = (sent.pop_front(), posted.pop_front());
         let name = format!("{from}{}{}", if from < to { "F" } else { "I" }, wanted.unwrap());
         let rank = self.programs.placement.rank_of(to);
-        // a rank gets a chunk's value of this name only by a message, so that a name identifies one value
+        // the receiving rank does not compute this value, so a value that is already present was delivered before
         if got != wanted || !self.values[rank].insert(name) {
             return Err("the wrong message".to_owned());
         }

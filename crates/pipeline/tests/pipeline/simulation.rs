@@ -136,7 +136,8 @@ fn costs_of_a_partitioned_model() {
     assert_eq!(costs.link_seconds, 0.5);
     let timeline = simulate(&lower(&one_f_one_b(3, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes, [500 + 3 * 5 + 21, 200 + 2 * 2 + 14, 300 + 3 + 21]);
-    // I frees the activations, and the rank keeps only the inputs of W: the last rank keeps those of three microbatches
+    // I frees the activations, and the rank keeps only the inputs of W: the last rank keeps the inputs of W of three
+    // microbatches
     let timeline = simulate(&lower(&interleaved_zero_bubble(3, 1, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes[2], 300 + 3 * 6 + 21);
 }
@@ -173,8 +174,8 @@ fn what_replicas_exchange_is_hidden_behind_other_chunks() {
     assert_eq!(run(&exchange([0.5, 1.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 4.0), (4.0, 4.5)], none));
     // the reduction of chunk 1 delays the reduction of chunk 0, because a rank runs one reduction after the other
     assert_eq!(run(&exchange([0.5, 3.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 6.0), (6.0, 6.5)], none));
-    // the weights of chunk 1 arrive during chunk 0's forward if their GATHER takes 0.5 s, and after it if the GATHER
-    // takes 2 s
+    // the weights of chunk 1 arrive during chunk 0's forward if their GATHER takes 0.5 s, and after this forward if the
+    // GATHER takes 2 s
     let gathered = [(0.0, 0.25), (0.25, 0.75)];
     assert_eq!(run(&exchange([0.0; 2], [0.25, 0.5])), spans([0.25, 1.25], [(3.25, 3.25), (4.25, 4.25)], gathered));
     let gathered = [(0.0, 0.25), (0.25, 2.25)];

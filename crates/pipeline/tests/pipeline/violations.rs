@@ -90,7 +90,7 @@ fn an_exchange_between_replicas_at_the_wrong_time_is_refused() {
     let again = REPLICA[0].replace("3GATHER", "3GATHER 3F0");
     let printed = verify(&replica([&again, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
     assert!(printed.contains("3F0 (rank 0, position 14)"), "{printed}");
-    // one rank can't run without replicas if the other ranks have them
+    // every rank must have REDUCE and GATHER if another rank has them
     let without = REPLICA[1].replace("2REDUCE ", "").replace("1REDUCE ", "").replace("1GATHER 2GATHER ", "");
     let printed = verify(&replica([REPLICA[0], &without]), &Limits::default()).unwrap_err().to_string();
     assert!(printed.contains("EXCHANGE (rank 1, position 8): the action needs 1REDUCE earlier"), "{printed}");

@@ -1,5 +1,5 @@
-//! Reads the hub's cache, which `huggingface_hub` writes as `datasets--OWNER--NAME/{refs/REVISION,
-//! snapshots/COMMIT/PATH}`.
+//! Reads the cache that `huggingface_hub` fills. A repository has a folder `datasets--OWNER--NAME` or
+//! `models--OWNER--NAME` with the files `refs/REVISION` and `snapshots/COMMIT/PATH`.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};

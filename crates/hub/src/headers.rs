@@ -38,8 +38,8 @@ pub(crate) fn etag(value: &str) -> &str {
     value.trim().trim_start_matches("W/").trim_matches('"')
 }
 
-/// Returns the time to wait after `RateLimit: "api";r=0;t=55`. If several limits are exhausted, this is the longest of
-/// their times.
+/// Returns the time to wait after `RateLimit: "api";r=0;t=55`. If several limits are exhausted, returns the longest of
+/// their times; `None` if no limit is exhausted.
 pub(crate) fn rate_limit(value: &str) -> Option<Duration> {
     let wait = |limit: &str| {
         let parameter = |name: &str| {

@@ -34,7 +34,7 @@ fn rows(texts: &[String]) -> Vec<u8> {
     parquet("text", &texts.iter().map(|text| Some(text.as_str())).collect::<Vec<_>>())
 }
 
-/// Returns a volume with documents in files of several formats, one of which is divided into blocks.
+/// Returns a volume with documents in files of several formats. Only the Parquet file is divided into several blocks.
 fn volume(documents_per_file: usize) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
     let of_file = |file: usize| documents(file * documents_per_file..(file + 1) * documents_per_file);

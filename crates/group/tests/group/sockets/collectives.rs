@@ -1,4 +1,4 @@
-//! Votes, broadcasts and all-gathers through the coordinator, in order.
+//! Tests votes, broadcasts and all-gathers through the coordinator, and their order.
 
 use stagecoach_group::{AbortKind, GroupError, StepOutcome, StepRules, StepVote};
 

@@ -27,7 +27,7 @@ pub(super) struct PlannedSchedule {
 }
 
 /// Returns the candidate schedules of a job over `stages` stages, at least one. A replica has `microbatches`
-/// microbatches. If two candidates have the same time, the plan takes the first.
+/// microbatches. If two candidates have the same time, the plan uses the first of them.
 ///
 /// # Errors
 /// Returns an error if the schedule's CSV is invalid, or does not match the job's microbatches, stages or chunks.

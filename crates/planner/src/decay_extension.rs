@@ -9,10 +9,10 @@ use super::trainer_state::{DecayExtension, TrainerState};
 const FIELD: &str = "spec.training.learningRate.decaySteps";
 
 impl TrainerState {
-    /// Fixes the step at which the decay ends, for a job of `steps` steps in total that resumes from this state.
-    /// `asked` is the job's `decaySteps`, and `rate` has the job's other settings of the learning rate. The old steps
-    /// keep their decay even if training has not reached them, so the result does not depend on when the user adds
-    /// steps. If the job has added steps, returns a description of their learning rate.
+    /// Determines and stores the step at which the decay ends, for a job of `steps` steps in total that resumes from
+    /// this state. `asked` is the job's `decaySteps`, and `rate` has the job's other settings of the learning rate. The
+    /// old steps keep their decay even if training has not reached them, so the result does not depend on when the user
+    /// adds steps. If the job has added steps, returns a description of their learning rate.
     ///
     /// # Errors
     /// Returns an error if the job changes its decay without adding steps, or if the learning rate of added steps would

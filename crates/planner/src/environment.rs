@@ -78,8 +78,8 @@ pub fn environment(config: &JobConfig, device: tch::Device) -> Value {
     })
 }
 
-/// Returns the instruction set of the kernels. A portable job has the same instruction set on the processors of every
-/// vendor.
+/// Returns the instruction set of the kernels. For a portable job, the text does not contain the processor's vendor,
+/// because the results do not depend on the vendor.
 fn instruction_set(of: Kernels) -> String {
     let capability = kernels::cpu_capability();
     match (of, capability.split_once(' ')) {

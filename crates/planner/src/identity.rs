@@ -1,6 +1,6 @@
-//! The identity of a job, which checkpoints record, and the fields on which all stages must agree. The identity and the
-//! agreed fields are selections of the spec's fields, by the effect that a change of a field has (the table `CHANGES`
-//! of `api`).
+//! The identity of a job, which checkpoints record, and the fields on which all stages must agree. The table `CHANGES`
+//! of the crate `api` has the effect of a change of each field of the spec. By these effects, this module selects the
+//! fields of the identity and the fields on which stages must agree.
 
 use std::collections::BTreeMap;
 
@@ -68,8 +68,8 @@ impl JobConfig {
             if let Some(max) = evaluation.max_sequences {
                 identity["data"]["evaluation"]["maxSequences"] = max.into();
             }
-            // an identity without this field belongs to a job that holds out the last sequences instead of drawn
-            // documents
+            // an identity without this field belongs to a job that holds out the last sequences instead of randomly
+            // drawn documents
             if evaluation.held_out_fraction() > 0.0 && !self.holds_out_last_sequences {
                 identity["data"]["evaluation"]["heldOut"] = "Documents".into();
             }
@@ -139,7 +139,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// The sample job with the changes `set`.
+    /// Returns the configuration of the sample job with the changes `set`.
     pub(crate) fn config(set: &[(&str, &str)]) -> JobConfig {
         let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
         let sample = include_str!("../../../manifests/samples/shakespeare.yaml");

@@ -8,9 +8,9 @@ use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 use super::job_config::JobConfig;
 
 /// The measured resident bytes of a stage that do not depend on its model and data. A process with a minimal model has
-/// 145 MiB: one half is pages of the files of libtorch and of this program, and the other half is the data of both,
-/// compiled matrix products, stacks, and nine checkpoint buffers of 1 MiB. The remaining 12 MiB are memory that malloc
-/// holds between the blocks of a real model; this amount differs by some MiB between runs.
+/// 145 MiB. One half is mapped pages of the files of libtorch and of this program. The other half is static data,
+/// compiled matrix products, stacks, and nine checkpoint buffers of 1 MiB. The remaining 12 MiB are the gaps that
+/// malloc leaves between the allocations of a real model. Their size varies by some MiB between runs.
 const PROCESS_BYTES: u64 = 157 << 20;
 
 /// Bytes of a GPU that a stage uses beyond the peak of libtorch's tensors, as measured on an H200: 0.95 and 0.97 GiB
@@ -65,7 +65,8 @@ impl JobConfig {
     }
 }
 
-/// Returns the memory that each rank holds independently of its layers. A boundary tensor has `boundary_bytes` bytes.
+/// Returns the memory that each rank holds independently of its layers. A boundary tensor, the tensor that one chunk
+/// sends to the next for a microbatch, has `boundary_bytes` bytes.
 pub(super) fn rank_costs(
     config: &JobConfig,
     architecture: &dyn Architecture,

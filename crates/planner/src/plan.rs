@@ -22,14 +22,15 @@ pub struct Plan {
     pub prepared: PreparedCorpus,
     /// The number of rows of embedding and head.
     pub vocab_size: usize,
-    /// The number of steps, including those already trained.
+    /// The number of steps, including the steps that are already trained.
     pub steps: u64,
-    /// The identity: everything that determines the numerical results. Checkpoints contain it, and a resume must match
-    /// it.
+    /// The identity: everything that determines the numerical results. Checkpoints contain the identity, and the job
+    /// resumes only from a checkpoint with the same identity.
     pub identity: serde_json::Value,
     /// The right to commit checkpoints. It ends when a newer group acquires the next fence.
     pub fence: Fence,
-    /// The state from which the group resumes: the state in the checkpoint of its step, or the initial state at step 0.
+    /// The state from which the group starts: the state in the checkpoint from which it resumes, or the initial state
+    /// at step 0.
     #[serde(rename = "progress")]
     pub trainer_state: TrainerState,
     /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0. `None` if the
@@ -59,8 +60,9 @@ pub struct Plan {
     /// The programs of a training step, in the text form of [`Programs`]. The first entry is for the replicas with the
     /// most microbatches. The second entry exists if some replicas have fewer microbatches, and is for those replicas.
     pub programs: Vec<String>,
-    /// The programs of an evaluation's windows, one for each number of microbatches, the largest first; empty without
-    /// held-out sequences.
+    /// The programs of an evaluation's windows. A window is the group of microbatches that an evaluation runs with one
+    /// program. The list has one program for each size of a window, the largest first; it is empty without held-out
+    /// sequences.
     pub evaluation: Vec<String>,
     /// The held-out sets.
     pub evaluation_sets: Vec<PlannedSet>,

@@ -19,7 +19,7 @@ use super::JobConfig;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModuleSeconds {
-    /// The forward pass, F. For the head, it includes the gradient of the loss.
+    /// The forward pass, F. For the head, this time includes the gradient of the loss.
     pub forward: f64,
     /// The gradient of the input, I.
     pub backward_input: f64,

@@ -70,8 +70,8 @@ pub fn measure_profile(config: &JobConfig, architecture: &dyn Architecture) -> R
     })
 }
 
-/// Measures the seconds of one F, one I and one W. Each row is one document, because attention takes longest for such
-/// rows.
+/// Measures the seconds of one forward pass, of the input gradient, and of the weight gradients. Each row is one
+/// document, because attention takes longest for such rows.
 fn run_module(
     chunk: &Chunk,
     input: &Tensor,

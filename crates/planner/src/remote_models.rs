@@ -213,8 +213,8 @@ impl RemoteModels {
         Ok(self)
     }
 
-    /// Returns `Ok` if the volume has all models and tokenizers of `job`, as far as `extent` requires. Otherwise
-    /// returns the number of bytes that the volume has so far; this number grows during a fetch.
+    /// Checks whether the volume has all models and tokenizers of `job`, as far as `extent` requires. If not, the inner
+    /// error is the number of bytes that the volume has so far. This number grows during a fetch.
     ///
     /// # Errors
     /// Returns an error if a URI is invalid.
@@ -260,7 +260,7 @@ impl RemoteModels {
         }
     }
 
-    /// Returns a path of the job, in which the commit replaces the revision of a repository.
+    /// Replaces the revision in a URI by the recorded commit. Returns any other path unchanged.
     pub(crate) fn at_commit(&self, path: &str) -> String {
         let pinned = parse(path).and_then(|uri| {
             let revision = Some(self.commits.get(&revision_key(&uri))?.clone());
@@ -296,7 +296,8 @@ fn parse(path: &str) -> Option<HubUri> {
     path.starts_with(SCHEME).then(|| path.parse().ok())?
 }
 
-/// Returns the URI of the repository at its revision. All paths of a job with this URI have the same commit.
+/// Returns the key of a URI in `commits`: the URI of the repository at its revision, without a path inside the
+/// repository.
 fn revision_key(uri: &HubUri) -> String {
     HubUri { path: String::new(), ..uri.clone() }.to_string()
 }

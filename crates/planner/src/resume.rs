@@ -7,8 +7,8 @@ use stagecoach_engine::StageError;
 use super::job_config::JobConfig;
 
 impl JobConfig {
-    /// Returns this job with the settings that have been fixed since it began. `recorded` is the identity in the job's
-    /// checkpoints.
+    /// Returns this job with the settings that stay as they were when the job began. `recorded` is the identity in the
+    /// job's checkpoints, which contains these settings.
     ///
     /// # Errors
     /// Returns an error if the job has more replicas than gradient blocks, or a length in epochs for a streamed corpus.

@@ -42,9 +42,9 @@ pub struct TrainerState {
     /// runs it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_due: bool,
-    /// The step at which the learning rate's decay ends, as fixed by the first attempt.
+    /// The step at which the learning rate's decay ends, as the job's first attempt determined it.
     pub decay_steps: u64,
-    /// The job's number of steps when its last decay was fixed; 0 in checkpoints that did not record it.
+    /// The job's number of steps when its last decay was determined; 0 in checkpoints that did not record it.
     #[serde(default)]
     pub length: u64,
     /// The decays of added steps, in order.
@@ -54,12 +54,12 @@ pub struct TrainerState {
     /// is loaded.
     #[serde(default, skip_serializing_if = "Receipt::is_missing")]
     pub receipt: Receipt,
-    /// The distinct differences between the environments of this run. After a difference, the run's numbers may differ
-    /// from those of a run in one environment.
+    /// The distinct differences between the environments (libraries, processors, threads) of this run. After a
+    /// difference, the run's results may differ from the results of a run in one environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment_differences: Vec<String>,
-    /// The last differences that audits found. After the first difference, the weights may differ from the job's
-    /// correct result.
+    /// The last differences that audits found. In an audit, another stage recomputes a microbatch of a stage. After the
+    /// first difference, the weights may differ from the job's correct result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audit_differences: Vec<String>,
     /// The position in each source of a streamed corpus at which the next step continues to read.

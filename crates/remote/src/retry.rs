@@ -30,7 +30,7 @@ impl fmt::Debug for Waiter {
 pub struct RetryPolicy {
     /// The longest wait after the first failure. Each further failure doubles the wait.
     pub first_wait: Duration,
-    /// The limit of the doubled wait after a failure.
+    /// The longest wait after any failure, at which the doubling ends.
     pub longest_wait: Duration,
     /// The longest sum of consecutive waits without a received byte, including waits for rate limits. After this time,
     /// a request fails.

@@ -21,7 +21,7 @@ use stagecoach_engine::StageError;
 pub struct Facts {
     /// The job's `metadata.name`.
     pub name: String,
-    /// The number of stages that the user requested.
+    /// The number of stages that the user requested; `None` if the rules choose it.
     pub stages: Option<u32>,
     /// The number of usable GPUs.
     pub gpus: usize,

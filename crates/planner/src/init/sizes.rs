@@ -40,7 +40,7 @@ const GPU_FLOPS: f64 = 1e13;
 const STEP_SECONDS: f64 = 0.03;
 /// The largest number of processors for one stage. The operations of a small model do not scale to more processors.
 const MOST_THREADS: usize = 4;
-/// The number of steps after which a model shows what it has learned.
+/// The number of steps that must fit into the duration of a first run. After fewer steps, a model has learned little.
 const LEAST_STEPS: f64 = 200.0;
 const MOST_STEPS: f64 = 2000.0;
 /// The largest number of passes over a small corpus. With more passes, the model would memorise the corpus.

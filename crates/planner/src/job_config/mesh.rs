@@ -1,5 +1,5 @@
-//! The mesh of a job: its replicas, the gradient blocks of a step (groups of microbatches whose gradients are added in
-//! a fixed order), and the microbatches of each replica.
+//! The mesh of a job (its numbers of stages and replicas), its gradient blocks, and the microbatches of each replica. A
+//! gradient block is a group of microbatches whose gradients are added in a fixed order.
 
 use stagecoach_api::contract::Mesh;
 use stagecoach_engine::StageError;

@@ -45,8 +45,8 @@ pub struct JobConfig {
     /// The number of gradient blocks of a step: fixed groups of microbatches whose gradients are added in a fixed
     /// order. After a resume, stage 0 sets the number with which the job began.
     pub gradient_blocks: usize,
-    /// Whether the job holds out the last sequences of each source instead of drawn documents. This is so for a job
-    /// that an older version began.
+    /// Whether the job holds out the last sequences of each source instead of randomly drawn documents. This is true
+    /// only for a job that began under an older version.
     pub holds_out_last_sequences: bool,
     /// Whether the job ignores the records of earlier runs in its folder.
     pub starts_over: bool,

@@ -1,4 +1,4 @@
-//! Plans the pipeline. `select` takes the candidate with the shortest simulated step, and `evaluate` partitions the
+//! Plans the pipeline. `select` chooses the candidate with the shortest simulated step, and `evaluate` partitions the
 //! model and simulates a step for a candidate.
 
 mod evaluate;

@@ -27,7 +27,7 @@ pub fn plan_pipeline(
     plan_pipeline_on(config, architecture, stages, &Machines { speeds: speeds.clone(), ..Machines::default() })
 }
 
-/// Like [`plan_pipeline`], with the assumptions `machines`.
+/// Like [`plan_pipeline`], with the assumptions about speeds and links in `machines`.
 ///
 /// # Errors
 /// Returns the errors of [`plan_pipeline`].

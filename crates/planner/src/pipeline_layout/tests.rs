@@ -5,12 +5,12 @@ use stagecoach_pipeline::{RankSpeeds, SCHEDULES};
 use super::*;
 use crate::identity::tests::config;
 
-/// The plan of the sample job over three stages, with twelve layers and the changes `set`.
+/// Returns the plan of the sample job over three stages, with twelve layers and the changes `set`.
 fn plan(set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
     plan_at(&[1.0; 3], set)
 }
 
-/// The plan of the same job over stages with the relative speeds `speeds`.
+/// Returns the plan of the same job over stages with the relative speeds `speeds`.
 fn plan_at(speeds: &[f64], set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
     let config = config(&[&[("model.llama.numHiddenLayers", "12")][..], set].concat());
     plan_pipeline(

@@ -5,7 +5,7 @@ use crate::JobConfig;
 
 const MODEL: &str = "models/org/tiny";
 
-/// The sample job whose model and tokenizer are at these paths.
+/// Returns the sample job, with its model and its tokenizer at these paths.
 fn job(model: &str, tokenizer: &str) -> PipelineJob {
     let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
     let set = [
@@ -20,7 +20,7 @@ fn known(commits: &[(&str, &str)]) -> RemoteModels {
     RemoteModels { commits: commits.iter().map(|(uri, commit)| ((*uri).to_owned(), (*commit).to_owned())).collect() }
 }
 
-/// The files of a model on the hub. No trainer could load this model.
+/// Returns the files of a model on the hub. No trainer could load this model.
 fn files(config: &str) -> Vec<(&'static str, File)> {
     let names = ["config.json", "tokenizer.json", "model.safetensors"];
     names.into_iter().map(|name| (name, File::large(config))).collect()

@@ -47,7 +47,7 @@ fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<Stri
     };
     let [r, h] = [recorded, replayed];
     let evaluated = r.evaluation_loss.is_some() && h.evaluation_loss.is_some();
-    // formats the loss as `f32`, because it would have more digits as `f64`
+    // the loss is formatted as `f32`, because the text of an `f64` would have more digits
     let loss = || {
         let [in_record, in_replay] =
             [r, h].map(|record| record.loss.map_or_else(|| "none".into(), |loss| loss.to_string()));

@@ -58,8 +58,8 @@ fn moment(name: &str) -> (u8, i64, String) {
     (phase.0, phase.1, name.to_owned())
 }
 
-/// Describes the difference between two tensors: their types and shapes, or the number of different values and the
-/// first of them. Returns `None` if the tensors are equal.
+/// Describes the difference between two tensors: their types and shapes, or the number of values that differ and the
+/// first pair of such values. Returns `None` if the tensors are equal.
 fn difference(one: &Tensor, other: &Tensor) -> Option<String> {
     if one.size() != other.size() || one.kind() != other.kind() {
         return Some(format!("{:?}{:?} and {:?}{:?}", one.kind(), one.size(), other.kind(), other.size()));

@@ -38,7 +38,8 @@ pub struct RunRecord {
     pub steps: Vec<StepRecord>,
     /// The result, if the run is finished.
     pub result: Option<RunSummary>,
-    /// The job of the newest checkpoint, or the resolved job if there is no checkpoint.
+    /// The job of the newest checkpoint. Without a checkpoint, this is the job that the launcher resolved for its
+    /// stages.
     pub job: PipelineJob,
 }
 

@@ -251,8 +251,8 @@ fn other_identity(
     .map_err(StageError::from)?;
     let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
     let here: Value = config.identity(&prepared, &dataset);
-    // the identity is compared with two checkpoints: the newest one, whose job is replayed, and the one from which the
-    // replay starts
+    // the identity is compared with two checkpoints: the newest checkpoint, whose job is replayed, and the checkpoint
+    // from which the replay starts
     let found = [Some(recorded), base.map(|base| &base.manifest)].into_iter().flatten().find_map(|manifest| {
         let different = differences(&here, &manifest.metadata.identity);
         let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension))?;

@@ -47,8 +47,8 @@ impl Scratch {
         Ok(Scratch { folder, path, parent, _lock: lock })
     }
 
-    /// Copies the records of the job's remote files and models, and of its initial model, if they exist, so that the
-    /// replay reads the same files.
+    /// Copies the records of the job's remote files, remote models and initial model, if they exist. With these
+    /// records, the replay reads the same files as the run.
     ///
     /// # Errors
     /// If a record can't be copied.

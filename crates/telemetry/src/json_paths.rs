@@ -1,4 +1,4 @@
-//! Flattens JSON values to their leaves, by path.
+//! Flattens JSON objects to their leaves, by paths such as `training.steps`. A list is a single leaf.
 
 use std::collections::BTreeMap;
 

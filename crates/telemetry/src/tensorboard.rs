@@ -110,8 +110,8 @@ fn frame(message: &[u8]) -> Vec<u8> {
     [&length[..], &checksum(&length), message, &checksum(message)].concat()
 }
 
-/// Returns the checksum of TFRecords. This is CRC-32C, rotated and shifted, because a plain CRC of data that contains
-/// CRCs is weak.
+/// Returns the checksum of TFRecords. This is CRC-32C, rotated and added to a constant, because a plain CRC of data
+/// that contains CRCs is weak.
 fn masked_crc(bytes: &[u8]) -> u32 {
     CRC32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -1,5 +1,6 @@
-//! The loss and the gradient of each document of a step. A document attends only to itself, so this module computes
-//! each gradient alone, at the document's positions in the row, with the weights from before the step.
+//! The loss and the gradient of each document of a step. The tokens of a document attend only to tokens of the same
+//! document. This module therefore computes the gradient of each document separately, at the document's positions in
+//! the row, with the weights from before the step.
 
 use std::collections::BTreeMap;
 

@@ -84,7 +84,7 @@ pub struct PartBlame {
 
 impl StepBlame {
     /// Ranks the documents of a step. `parts` are the parts of documents in the step. `texts` has the text of each part
-    /// and its place in its document.
+    /// and the position of the part in its document.
     pub fn new(
         (step, loss, gradient_norm): (u64, Option<f32>, Option<f64>),
         gradients: &StepGradients,

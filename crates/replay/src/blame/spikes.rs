@@ -48,7 +48,8 @@ impl Spike {
 /// Returns the spikes among `steps`, ascending. A step is a spike if its loss or gradient norm is not finite, or above
 /// `median + deviations * D` of the `window` steps before it. D is 1.4826 times the median of the absolute deviations
 /// of these steps from their median, and at least 1 % of that median. Only steps with finite values count among the
-/// preceding steps. At least eight of them are required, or `window` if it is less than eight.
+/// preceding steps. If there are fewer than `min(8, window)` such steps, only a step with a value that is not finite is
+/// a spike.
 pub fn find_spikes(steps: &[StepRecord], rule: SpikeRule) -> Vec<Spike> {
     let losses: Vec<Option<f64>> = steps.iter().map(|step| step.loss.map(f64::from)).collect();
     let norms: Vec<Option<f64>> = steps.iter().map(|step| step.gradient_norm).collect();

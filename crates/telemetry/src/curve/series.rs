@@ -5,7 +5,7 @@ use crate::StepRecord;
 /// A point of the curve: a step, and a loss in nats per token.
 pub(super) type CurvePoint = (f64, f64);
 
-/// The losses of a run. A loss that is not finite leaves a gap.
+/// The losses of a run. A loss that is not finite is a gap in the curve.
 #[derive(Debug, Default)]
 pub(super) struct LossSeries {
     /// The name of the training losses.

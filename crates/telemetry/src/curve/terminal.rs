@@ -92,7 +92,8 @@ impl BrailleGrid {
     }
 
     fn dot(&mut self, x: usize, y: usize) {
-        // Unicode numbers the dots down the left column, then the right one, with the bottom row last
+        // Unicode numbers the upper three dots of the left column, then the upper three of the right column, and then
+        // the bottom row
         const BITS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
         let cell = &mut self.cells[y / 4][x / 2];
         let dots = if let GridCell::Dots(dots) = cell { *dots } else { 0 };

@@ -45,7 +45,7 @@ pub enum TrainingEvent {
     StageLost {
         /// The lost stage.
         stage: u32,
-        /// The incarnation of the lost stage.
+        /// The incarnation of the lost stage: the number of the stage's process in the attempt.
         incarnation: u32,
         /// Whether the stage's process has certainly ended.
         #[serde(default)]
@@ -53,7 +53,7 @@ pub enum TrainingEvent {
         /// A description of how the stage was lost.
         message: String,
     },
-    /// A spare is connected to the group and ready to replace a lost stage.
+    /// A spare, a process that waits beside the stages, is connected to the group and ready to replace a lost stage.
     StandingBy {
         /// The spare's number.
         spare: u32,

@@ -39,7 +39,7 @@ pub struct StepRecord {
     pub tokens_per_second: f64,
     /// Wall seconds of the step.
     pub seconds: f64,
-    /// Wall seconds that stage 0 waited for the step's data. Only a job that streams its corpus measures them.
+    /// Wall seconds that stage 0 waited for the step's data. Only a job that streams its corpus measures this wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_wait_seconds: Option<f64>,
     /// Model FLOPs utilization, 0 to 1; `None` unless the peak of all GPUs is known.

@@ -14,7 +14,7 @@ pub struct GroupRecovery {
     pub lost_at: u64,
     /// A sentence that describes how the loss was observed.
     pub cause: String,
-    /// The group that formed after the loss. All its fields are zero until that group has joined.
+    /// The group that formed after the loss. All fields of the group are zero until its stages are connected.
     pub group: GroupStatus,
 }
 

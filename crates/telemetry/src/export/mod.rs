@@ -67,12 +67,14 @@ impl StageTelemetry {
         });
     }
 
-    /// Records that this stage leads the group that is about to form with this fence.
+    /// Records that this stage leads the group that is about to form. `fence` is the number of the group's fence, its
+    /// right to commit checkpoints.
     pub fn set_leader(&self, fence: u64) {
         self.update(|status| status.leader_fence = fence);
     }
 
-    /// Records that the group with this fence has joined. `incarnations` has the incarnation of each stage.
+    /// Records that the stages of the group with this fence are connected. `incarnations` has the incarnation of each
+    /// stage.
     pub fn group_joined(&self, fence: u64, incarnations: Vec<Option<u32>>) {
         let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };
         self.update(|status| status.group = Some(joined));
@@ -87,7 +89,7 @@ impl StageTelemetry {
         });
     }
 
-    /// Records that the group has finished a step. The step took the time `took` on this stage.
+    /// Records that the group has finished a step. `took` is the duration of the step on this stage.
     pub fn group_finished_step(&self, step: u64, took: Duration) {
         self.0.traces.step(&self.snapshot(), step, took);
         self.update(|status| {

@@ -11,7 +11,7 @@ use stagecoach_otlp::{Exporter, Span, SpanId, SpanValue, TraceId};
 use super::super::{SaveRecord, StepRecord, TimelineRecord, TrainingEvent};
 use super::GroupRecovery;
 
-/// The number of steps whose end is kept. The record of a step may be written one step later.
+/// The number of steps whose ends are remembered. The record of a step may be written after the end of the next step.
 const MAX_REMEMBERED_STEPS: usize = 2;
 
 /// The source of a stage's spans. It sends spans only after an exporter is set.
@@ -46,7 +46,7 @@ impl Traces {
         self.exporter.get()
     }
 
-    /// Records that the stage has finished a step. The step took the time `took`.
+    /// Records that the stage has finished a step. `took` is the duration of the step.
     pub(super) fn step(&self, status: &StageStatus, step: u64, took: Duration) {
         let Some(exporter) = self.exporter() else { return };
         let (trace, end) = (self.trace(status, "step", step), SystemTime::now());

@@ -101,7 +101,7 @@ pub fn arm(records: &Path) {
 /// Waits until the stage is blocked.
 ///
 /// # Panics
-/// If the stage is not blocked in time, or if `is_there` returns false.
+/// If the stage is not blocked in time, or if `is_there` returns false, which means that the group has ended.
 pub fn held(records: &Path, mut is_there: impl FnMut() -> bool) {
     until("the stage to be blocked", || {
         assert!(is_there(), "the group ended before the stage was blocked");

@@ -45,7 +45,7 @@ pub struct Case<'a> {
     pub restarts: u32,
 }
 
-/// The results of a run. Dropping them removes the job's folder.
+/// The results of a run. Dropping this value removes the job's folder.
 #[derive(Debug)]
 pub struct Ran {
     /// The output and the exit status.
@@ -188,7 +188,7 @@ impl Ran {
         traced(&self.notes)
     }
 
-    /// Returns the call at which the fault occurred.
+    /// Returns the call at which the fault occurred, or `None` if it has not occurred.
     pub fn fired(&self) -> Option<StageCall> {
         fired(&self.notes)
     }
@@ -251,7 +251,7 @@ impl Drop for Ran {
     }
 }
 
-/// Returns the seed of random choices. STAGECOACH_SEED sets it.
+/// Returns the seed of random choices: the value of STAGECOACH_SEED, or 1.
 pub fn seed() -> u64 {
     std::env::var("STAGECOACH_SEED").map_or(1, |seed| seed.parse().expect("STAGECOACH_SEED is a whole number"))
 }

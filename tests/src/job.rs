@@ -91,7 +91,8 @@ impl TestJob {
     /// Returns this job without an end: even a fast machine does not finish it before the test disturbs it.
     ///
     /// # Panics
-    /// If its learning rate depends on the number of steps, since then no other job could resume from its checkpoints.
+    /// If the job's learning rate depends on the number of steps, since then no other job could resume from its
+    /// checkpoints.
     pub fn endless(&self) -> TestJob {
         assert!(self.decay_steps.is_some(), "decay_steps is None");
         TestJob { steps: ENDLESS, ..self.clone() }

@@ -78,7 +78,7 @@ fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
     });
 }
 
-/// The number of pods stays the same, but the pods are different stages.
+/// The number of pods stays the same, but the pods run other stages.
 #[test]
 fn replicas_that_become_stages_are_another_attempt() {
     let cluster = shared();
@@ -129,8 +129,8 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert_eq!(job["status"]["phase"], "Starting");
 }
 
-/// The operator uses the report with the highest `leader_fence`, which each new leader of the group increases. It
-/// ignores the report of a former leader whose pod still runs.
+/// The operator uses the report with the highest `leader_fence`, the number of the fence that a stage acquired when it
+/// became the leader. It ignores the report of a former leader whose pod still runs.
 #[test]
 fn the_stage_that_took_the_newest_fence_is_believed() {
     let cluster = shared();

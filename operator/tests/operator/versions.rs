@@ -32,7 +32,8 @@ fn a_newer_crd_stops_no_older_operator() {
     client.patch(crd, &json!([{"op": "add", "path": at, "value": newer}])).unwrap();
     let is_newer = |job: &Value| job["spec"]["pipeline"]["ofANewerVersion"] == 7;
     until("the newer CRD to be served", || cluster.job("before").filter(is_newer));
-    // the operator handles a failure of an earlier job, and a change that needs no new attempt starts none
+    // the operator handles a failure of a job from before the change; a change of the spec that needs no new attempt
+    // starts no attempt
     cluster.kubelet.pod("before-1-1").exit(1, "");
     cluster.wait_running("before", 2);
     cluster.edit("before", json!({"restart": {"maxRestarts": 7}}));
@@ -85,8 +86,8 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     let file = job_file(cluster, job, 3);
     assert_eq!((&file["spec"]["stages"], &file["spec"]["pipeline"]["ofAnotherVersion"]), (&json!(3), &json!(7)));
     assert_eq!(file["spec"]["restart"]["stallTimeoutSeconds"], 77);
-    // unlike the changes above, this change makes the operator use its own trainer image, and the job file of this
-    // version
+    // unlike the changes above, this change makes the operator use its own trainer image, and write the job file in the
+    // form of this version
     cluster.edit(job, json!({"checkpoint": {"everySteps": 7}}));
     cluster.wait_running(job, 4);
     let file = job_file(cluster, job, 4);

@@ -73,7 +73,7 @@ impl<'p> E2eJob<'p> {
         format!("/apis/stagecoach.dev/v1alpha1/namespaces/{NAMESPACE}/pipelinejobs/{}", self.name)
     }
 
-    /// Waits until the object satisfies `wanted`, and returns it.
+    /// Waits until the job's object satisfies `wanted`. Returns the object.
     #[track_caller]
     pub fn wait(&self, what: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         let what = format!("{} to be {what}", self.name);

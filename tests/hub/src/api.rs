@@ -118,7 +118,7 @@ fn directory(path: &str) -> Value {
 fn entry(path: &str, file: &File) -> Value {
     let File { size, digest, is_large, .. } = file;
     match is_large {
-        // the oid is the hash of the LFS pointer in git, which no client reads
+        // no client reads the oid, which is the hash of the LFS pointer in git
         true => json!({
             "type": "file", "oid": "1".repeat(40), "size": size, "path": path,
             "lfs": {"oid": digest, "size": size, "pointerSize": 130},

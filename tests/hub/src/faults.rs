@@ -5,11 +5,11 @@ use crate::port::Port;
 /// The faults of a hub. A new hub has no faults. A test may change them at any time.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// The number of requests that the CDN answers for each signed URL. It refuses further requests with 403.
+    /// The number of requests that the CDN answers for each signed URL. The CDN refuses further requests with 403.
     pub requests_per_signature: u32,
     /// Whether a body starts at the file's first byte even if the request has a range.
     pub ignores_ranges: bool,
-    /// The number of bytes of a file's body after which the connection breaks.
+    /// The number of bytes of a file's body after which the connection breaks. `None` means that it never breaks.
     pub truncate_at: Option<u64>,
     /// The number of bodies that are truncated.
     pub truncations: u32,
@@ -20,6 +20,7 @@ pub struct Faults {
     /// The number of entries on a page of a listing.
     pub page_size: usize,
     /// The number of bytes of a file's body after which the hub sends no more bytes and keeps the connection open.
+    /// `None` means that no body stalls.
     pub stall_at: Option<u64>,
     /// The number of bodies that stall.
     pub stalls: u32,

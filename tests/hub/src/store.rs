@@ -93,7 +93,8 @@ impl HubContents {
         signature
     }
 
-    /// Counts a request for a signed URL. Returns the URL's file, or `None` after `requests` requests.
+    /// Counts a request for a signed URL. Returns the URL's file, or `None` if the signature is unknown or the URL has
+    /// had more than `requests` requests.
     pub(crate) fn signed(&mut self, signature: u64, requests: u32) -> Option<File> {
         let signed = self.signed.get_mut(&signature)?;
         signed.requests = signed.requests.saturating_add(1);

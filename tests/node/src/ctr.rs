@@ -11,7 +11,7 @@ use stagecoach_cluster::tools;
 /// Runs `ctr`. Returns its output.
 ///
 /// # Errors
-/// If `ctr` fails. The error contains its message.
+/// If `ctr` fails. The error contains the standard error of `ctr`.
 pub(crate) fn call(place: &NodeFolder, arguments: &[&str]) -> Result<String> {
     let (program, socket) = (tools::find("ctr")?.display().to_string(), place.text("containerd.sock"));
     let all = [&["--address", &socket, "--namespace", "k8s.io"], arguments].concat();

@@ -114,7 +114,7 @@ pub(crate) fn remove_rules() -> Result<()> {
 /// Runs a program and waits for its exit. Returns its output.
 ///
 /// # Errors
-/// If the program fails. The error contains its message.
+/// If the program fails. The error contains the program's standard error.
 pub(crate) fn call(program: &str, arguments: &[&str], input: &str) -> Result<String> {
     // a user's PATH may lack the folders of administrators' programs
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());

@@ -64,8 +64,8 @@ impl NodeFolder {
         self.at(name).display().to_string()
     }
 
-    /// Returns the file that marks the folder as a node's. It contains the kernel settings before the start of the
-    /// node.
+    /// Returns the file that marks the folder as a node's. The file contains the kernel settings before the start of
+    /// the node.
     pub(crate) fn marker(&self) -> PathBuf {
         self.at("node.json")
     }

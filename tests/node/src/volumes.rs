@@ -71,7 +71,7 @@ impl TestNode {
     /// `None`, any claim without a storage class can bind the volume. Nothing enforces the volume's size.
     ///
     /// # Panics
-    /// If the API server refuses it.
+    /// If the API server refuses the volume.
     #[track_caller]
     pub fn volume(&self, name: &str, folder: &Path, claim: Option<(&str, &str)>) {
         let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [NAME]});

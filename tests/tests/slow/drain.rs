@@ -1,5 +1,5 @@
 //! SIGTERM: the group stops at the end of the current step, or aborts the step if the grace period is too short. In
-//! both cases it saves a checkpoint, and the results are those of an undisturbed run.
+//! both cases the group saves a checkpoint, and the results are those of an undisturbed run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! Tests of Kueue's choice among the jobs that it may preempt.
+//! Tests of Kueue's choice among the jobs that it may preempt. The operator gives each job a priority boost that grows
+//! with the time since the job's last checkpoint.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};

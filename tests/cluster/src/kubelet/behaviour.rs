@@ -24,7 +24,7 @@ pub enum Behaviour {
         /// The termination message.
         message: String,
     },
-    /// Runs, but `/readyz` answers that it is not ready.
+    /// Runs, but `/readyz` answers 503.
     NeverReady,
     /// Runs and is ready, but ignores SIGTERM.
     IgnoreSigterm,

@@ -62,7 +62,7 @@ impl FakeContainer {
         FakeContainer::Script { end: None, drain: Some(Duration::ZERO) }
     }
 
-    /// Waits for the container's exit, and returns it.
+    /// Waits until the container ends. Returns its exit.
     pub(super) async fn ended(&mut self) -> ContainerExit {
         match self {
             FakeContainer::Script { end: Some((at, exit)), .. } => {

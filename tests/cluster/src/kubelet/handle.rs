@@ -70,7 +70,7 @@ impl PodHandle {
     /// Returns the pod's attributes at its start.
     ///
     /// # Panics
-    /// If no such pod starts within 30 s. Every method of this type panics in that case.
+    /// If no such pod starts before the deadline of tests. Every method of this type panics in that case.
     #[track_caller]
     pub fn view(&self) -> PodView {
         self.started().view.clone()

@@ -37,8 +37,8 @@ fn the_api_server_takes_and_refuses_what_the_tables_say() {
     reading(&plane);
 }
 
-/// The operator and a user can still change an object that an older CRD, without the present rules and bounds,
-/// accepted.
+/// An older CRD, without the present rules and bounds, accepts an object that breaks them. After the CRD is updated,
+/// the operator and a user can still change this object.
 #[test]
 fn an_object_that_breaks_every_rule_can_be_reported_on() {
     let plane = ControlPlane::start();
@@ -131,7 +131,8 @@ fn transitions(client: &Client) -> Vec<String> {
         }
         let mut changed = client.get(&path).unwrap();
         transition.set.iter().for_each(|(path, value)| rows::put(&mut changed, path, Some(value.clone())));
-        // a status in a request for the spec does not bypass the rules that exempt writes of the status
+        // some rules do not apply to a write of the status; a status in a request for the spec does not bypass these
+        // rules
         changed["status"] = json!({"phase": "Failed"});
         let answer = client.replace(&path, &changed);
         let wrong = difference(&format!("{:?}", transition.set), transition.refused.as_ref(), &answer);

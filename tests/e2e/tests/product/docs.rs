@@ -33,7 +33,7 @@ fn the_first_job_is_as_its_page_says() {
     let path = [TOOLS, "PATH"].map(|name| std::env::var(name).unwrap()).join(":");
     let mut reader = Command::new("timeout");
     reader.args(["--verbose", SECONDS, "bash", "page.sh"]).current_dir(&folder);
-    // the page's last command compares the result with that of the same job, undisturbed, on this machine
+    // the page's last command compares the result with that of an undisturbed run of the same job on this machine
     let output = reader
         .env("KUBECONFIG", folder.join("kubeconfig"))
         .env("KUBECACHEDIR", folder.join("kubectl"))

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
-/// The number of bytes that a trainer can still allocate after the test has lowered its memory limit.
+/// The number of bytes that a trainer can still allocate after the test has lowered the trainer's memory limit.
 const SPARE: u64 = 1 << 20;
 
 /// The ways in which a job loses a stage.

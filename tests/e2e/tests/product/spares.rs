@@ -37,7 +37,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     });
 }
 
-/// Waits until the job has `replaced` replacements, and prints the duration of the last one if the status has it.
+/// Waits until the job has `replaced` replacements, and prints the last recovery if it is in the status already.
 fn reported_of(job: &E2eJob, replaced: u64) {
     let reported =
         job.wait("reported as replaced", |job| job["status"]["restarts"]["replaced"].as_u64() == Some(replaced));

@@ -1,5 +1,5 @@
-//! Fuzzes all readers of bytes from outside the process. Each reader must return, and must not allocate more memory
-//! than its bound, whatever lengths the changed bytes announce.
+//! Fuzzes all functions that read bytes from outside the process. Each function must return, and must not allocate more
+//! memory than its bound, whatever lengths the changed bytes announce.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod data;

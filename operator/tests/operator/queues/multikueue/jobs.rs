@@ -43,7 +43,7 @@ fn a_job_that_is_deleted_at_the_manager_leaves_the_worker() {
     until("its Workload to go", || clusters.manager.workloads("recalled").is_empty().then_some(()));
 }
 
-/// The copy must not delete itself, because MultiKueue would send the job again.
+/// The operator of the worker cluster must not delete the copy of the job, because MultiKueue would send the job again.
 #[test]
 fn a_time_to_live_counts_at_the_manager() {
     let clusters = clusters();

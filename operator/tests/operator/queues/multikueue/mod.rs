@@ -89,7 +89,7 @@ fn sent(changes: Value) -> Value {
 }
 
 impl Clusters {
-    /// Gives the manager a kubeconfig of the worker cluster, under this name.
+    /// Creates the Secret `NAME-kubeconfig` in the manager cluster, with a kubeconfig of the worker cluster.
     fn add_kubeconfig(&self, name: &str) {
         let content = json!({"kubeconfig": kubeconfig(&self.worker)});
         let secret = json!({"metadata": {"name": format!("{name}-kubeconfig")}, "data": content});
@@ -108,8 +108,8 @@ impl Clusters {
     }
 
     /// Creates a LocalQueue of the same name in both clusters, each with its own ClusterQueue. `milli_cpus` has the
-    /// quotas of the manager and the worker. `of_worker` is merged into the worker's ClusterQueue. The admission check
-    /// `check` sends the jobs of the manager's queue to a worker cluster.
+    /// quotas of the manager and of the worker, in thousandths of a CPU. `of_worker` is merged into the worker's
+    /// ClusterQueue. The admission check `check` sends the jobs of the manager's queue to a worker cluster.
     fn add_queues(&self, namespace: &str, name: &str, check: &str, milli_cpus: [u32; 2], of_worker: Value) {
         let sent = json!({"admissionChecksStrategy": {"admissionChecks": [{"name": check}]}});
         for ((queues, spec), milli_cpus) in

@@ -45,7 +45,7 @@ fn assert_is_file(path: &str, text: &str) {
     );
 }
 
-/// Returns every option of the chart, with a value that differs from its default.
+/// Returns values that set every option of the chart to something other than its default.
 fn everything() -> Value {
     let peer = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}});
     json!({

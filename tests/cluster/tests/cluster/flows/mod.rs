@@ -40,8 +40,8 @@ fn pod(namespace: &str, number: u8, labels: Labels) -> End {
     End::Pod(Pod { namespace: namespace.into(), labels, address: [10, 244, 0, number].into(), ports: BTreeMap::new() })
 }
 
-/// Returns a cluster with five jobs in the namespace `team` or `other` (the job `a` exists in both), the operator as
-/// the chart with `values` runs it, and unrelated pods. The tables of this file name its pods and external addresses.
+/// Returns the cluster of the tables: the jobs `a`, `b`, `open` and `reaching` in the namespace `team`, a job `a` in
+/// the namespace `other`, the operator as the chart with `values` runs it, and unrelated pods.
 fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
     let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];

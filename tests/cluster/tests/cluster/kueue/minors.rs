@@ -25,8 +25,8 @@ use Answer::{Accepted, Refused, RefusedBy};
 /// The end of a range without a last version.
 const NEWEST: u32 = u32::MAX;
 
-/// Returns the Workloads that the operator creates for different jobs. The operator's tests compare them with this
-/// file. Every version must accept all of them.
+/// Returns the Workloads that the operator creates for different jobs, from a file with which the operator's tests
+/// compare them. Every version must accept all of them.
 fn of_the_operator() -> Vec<(String, Value, Answer)> {
     let golden = include_str!("../../../../../operator/src/kueue/tests/workloads.json");
     let all: Map<String, Value> = serde_json::from_str(golden).unwrap();

@@ -15,15 +15,15 @@ use crate::volume::FileSystemVolume;
 pub struct CheckpointLocation {
     /// The absolute path of the job's folder.
     pub job_folder: PathBuf,
-    /// The step of the checkpoint, or `None` for the newest one.
+    /// The step of the checkpoint, or `None` for the job's newest checkpoint.
     pub step: Option<u64>,
     /// Whether the checkpoint is a copy outside a job's folder. If so, `job_folder` is the folder of the copy itself.
     pub is_copy: bool,
 }
 
 impl CheckpointLocation {
-    /// Resolves `path` to a checkpoint if it is `.../checkpoints/step-<N>` or contains a manifest, and to a job's
-    /// folder otherwise. Follows symbolic links.
+    /// Resolves `path` to a checkpoint if `path` has the form `.../checkpoints/step-<N>` or contains a manifest, and to
+    /// a job's folder otherwise. Follows symbolic links.
     ///
     /// # Errors
     /// Returns an error if `path` is not a folder, or if it is a copied checkpoint whose manifest can't be used.

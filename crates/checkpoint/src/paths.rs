@@ -13,7 +13,7 @@
 pub const CHECKPOINTS_DIR: &str = "checkpoints";
 /// The folder of damaged checkpoints.
 pub const DAMAGED_DIR: &str = "damaged";
-/// The folder of all fences: the held one, and the older ones that newer groups have fenced off.
+/// The folder of all fences: the held fence, and the older fences that newer groups have fenced off.
 pub const FENCES_DIR: &str = "fences";
 /// The file that describes a checkpoint.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -26,7 +26,7 @@ pub(crate) const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
 pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
 /// PEFT's file of an adapter's weights.
 pub(crate) const ADAPTER_WEIGHTS_FILE: &str = "adapter_model.safetensors";
-/// The file with the reason why a checkpoint was set aside.
+/// The file with the reason why a checkpoint was moved to `damaged/`.
 pub const REASON_FILE: &str = "reason.txt";
 
 /// The prefix of the folder names that [`probe_path`] returns.

@@ -25,7 +25,7 @@ pub fn quarantine(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Resu
     for (step, damage) in steps {
         let from = paths::checkpoint_path(step);
         let entry = format!("{}/{}", fence.work_dir(), damaged_entry_name(step));
-        // The reason is written in the work directory and moved into the checkpoint's folder. A file that is opened in
+        // The reason is written in the fence's folder and moved into the checkpoint's folder. A file that is opened in
         // the checkpoint's folder would stay writable after the loss of the fence. Errors of the write are ignored,
         // because a full disk must not prevent the move of the checkpoint.
         let reason = format!("{}/{}.{REASON_FILE}", fence.work_dir(), paths::step_dir_name(step));

@@ -73,7 +73,7 @@ pub(crate) fn open_file(
 /// file stays readable after its removal.
 const REMOVED_WHILE_OPEN: &str = "was removed while it was open";
 
-/// Converts the error of a missing file to `Damaged`, and other errors to `Io`.
+/// Converts an error that shows a missing, removed or replaced file to `Damaged`, and any other error to `Io`.
 fn missing_as_damage(volume: &dyn Volume, step: u64, path: &str, error: io::Error) -> CheckpointError {
     let reason = match error.kind() {
         ErrorKind::NotFound => "is missing",

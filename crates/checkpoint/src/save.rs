@@ -1,4 +1,5 @@
-//! Saves checkpoints: every stage writes into the fence's folder, and stage 0 commits the checkpoint by one rename.
+//! Saves checkpoints: every stage writes into the folder of the group's [`Fence`], and stage 0 commits the checkpoint
+//! by one rename.
 //!
 //! 1. Stage 0 calls [`PendingCheckpoint::begin`] and broadcasts the result to all stages.
 //! 2. Every stage calls [`PendingCheckpoint::write_stage`] and sends its [`StageFiles`] to stage 0.

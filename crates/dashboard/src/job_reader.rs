@@ -34,7 +34,7 @@ pub enum StatusSource {
     Stage(StageTelemetry, Box<PipelineJob>),
 }
 
-/// A job's folder, and the state read from it.
+/// A job's folder, and the state that was read from the folder.
 #[derive(Debug)]
 pub(super) struct JobReader {
     folder: JobFolder,

@@ -23,7 +23,7 @@ pub(super) struct PageModel {
     pub(super) metrics: Arc<Metrics>,
     /// Unigram entropy of the held-out tokens, in nats per token; `None` before the run is finished.
     pub(super) unigram_entropy: Option<f64>,
-    /// The timeline of the last step that has one.
+    /// The timeline of the last step that has a timeline.
     pub(super) timeline: Option<Arc<StepTimeline>>,
     /// `pipeline.memoryLimit`, in bytes.
     pub(super) memory_limit: Option<u64>,

@@ -45,8 +45,8 @@ pub struct DataConfig {
     /// If true, a link may lead to a file outside of the volume. The trainer sets this field outside of a cluster,
     /// where the user owns the volume and the file.
     pub follow_links_out: bool,
-    /// The file that records the job's remote files, listed when the job begins. If `None`, each call lists the sources
-    /// again.
+    /// The file that records which remote files the job's patterns matched when the job began. If `None`, each call
+    /// lists the remote sources again.
     pub remote_files: Option<PathBuf>,
     /// The environment variables with which users configure the clients of remote sources, such as `HF_TOKEN`.
     pub variables: EnvironmentVariables,

@@ -144,8 +144,8 @@ impl ConversationEncoder {
             _ if count <= self.max_tokens => RequestedTokens::Mask,
             OnLongConversation::Skip => RequestedTokens::Nothing,
             OnLongConversation::Truncate => RequestedTokens::MaskAndEnds,
-            // the mask decides whether the conversation is refused or left out: a conversation is left out if it has no
-            // token to train on, or if the encoder can't prove which tokens these are
+            // a long conversation is not refused if the mask shows that it is left out anyway: it has no token to train
+            // on, or the encoder can't prove which tokens these are
             OnLongConversation::Fail => RequestedTokens::Mask,
         }
     }

@@ -19,7 +19,7 @@ pub(crate) struct DocumentTokens<'a> {
     eos_token_id: u32,
     /// Whether a document has begun and not ended.
     inside: bool,
-    /// Whether a piece of the current document has had text.
+    /// Whether a piece of the current document had characters other than white space.
     has_text: bool,
     /// The ids with their marks, see [`crate::loss_mask`].
     pub(crate) ids: Vec<u32>,

@@ -396,10 +396,10 @@ pub enum DataError {
         /// The name of the document.
         name: String,
     },
-    /// A setting is out of range.
+    /// The settings or the data are invalid for a reason that has no variant of its own.
     #[error("{problem}")]
     Invalid {
-        /// The setting, and the value to use instead.
+        /// The problem, and the remedy.
         problem: String,
     },
     /// A corpus file was written to while it was read.

@@ -95,7 +95,8 @@ impl DocumentOffsets {
         self.first_from(token + 1) - 1
     }
 
-    /// Returns the first document that starts at `token` or later, or `count()` if there is none.
+    /// Returns the index of the first document that starts at `token` or later, or `count()` if there is no such
+    /// document.
     fn first_from(&self, token: u64) -> u64 {
         let (mut low, mut high) = (0, self.count());
         while low < high {

@@ -3,10 +3,10 @@
 //! across changes of the weights.
 //!
 //! The target of a source is the integral of its share over the positions. A source with n sequences may get its next
-//! sequence only if the target exceeds n, and must get it by its deadline: the position at which the target is n + 1.
-//! Each position goes to the source with the earliest deadline among the sources that may get the position. This
-//! schedule misses no deadline, because the shares add up to one (proportionate fairness; Baruah, Cohen, Plaxton and
-//! Varvel, 1996). All arithmetic is exact on integers, except for a rounding by 2^-32 where weights change.
+//! sequence only if the target exceeds n, and must get it by its deadline, at which the target reaches n + 1. Each
+//! position goes to the source with the earliest deadline among the sources that may get the position. This schedule
+//! misses no deadline, because the shares add up to one (proportionate fairness; Baruah, Cohen, Plaxton and Varvel,
+//! 1996). All arithmetic is exact on integers, except for a rounding by 2^-32 where weights change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -42,7 +42,7 @@ struct PhaseTargets {
     unit: u128,
     /// The targets at `from`, each as whole sequences and units of a further sequence.
     bases: Vec<(u64, u128)>,
-    /// The number of units by which each target grows with a position.
+    /// The number of units by which each target grows per position.
     growth: Vec<u128>,
     /// The number of positions after which the targets have grown by whole sequences.
     period: u64,

@@ -99,8 +99,8 @@ impl PreparedCorpus {
     /// Reads the tokenizer of the corpus.
     ///
     /// # Errors
-    /// Fails if the tokenizer's file can't be read. Also fails if the tokenizer or the chat template differs from the
-    /// one with which the corpus was tokenised.
+    /// Fails if the tokenizer's file can't be read. Also fails if the corpus was tokenised with another tokenizer or
+    /// chat template.
     pub(crate) fn tokenizer(&self, config: &DataConfig) -> Result<Tokenizer, DataError> {
         let path = match &config.tokenizer {
             TokenizerSource::File { path } => config.volume_root.join(path),

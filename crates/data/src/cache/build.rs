@@ -40,8 +40,9 @@ pub(super) enum ResolvedTokenizer {
 
 impl ResolvedTokenizer {
     /// Returns the tokenizer, and writes its file to `folder`. If the tokenizer is to be trained, the function reads
-    /// the file that an earlier run wrote to `folder`. If there is no such file, the function trains the tokenizer on
-    /// the texts that `read` passes to its callback.
+    /// the file that an earlier run wrote to `folder`. If this file is missing or damaged, the function trains the
+    /// tokenizer on the texts that `read` passes to its callback.
+    ///
     /// # Errors
     /// Fails if `read` fails, if the tokenizers library reports an error, or if the volume can't be written.
     pub(super) fn prepare(

@@ -25,7 +25,7 @@ pub(super) struct Meta {
     pub(super) sources: Vec<FileHash>,
 }
 
-/// The hash of a corpus file. A later start reuses the hash if the file has the same path and stamp.
+/// The hash of a corpus file. A later start reuses the hash if the file has the same path and [`FileStamp`].
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FileHash {

@@ -1,8 +1,8 @@
 //! Finds the file and text of a document by its index in the token cache, and the index of a document by its name. The
-//! cache records no names of documents, so this module reads the corpus again, file by file, up to the last requested
-//! document. The windows of a stream record the file and the record of each document. For a stream, this module reads
-//! only the row groups of the requested records from a Parquet file, and all records up to the last requested record
-//! from any other file. It tokenises only the requested documents.
+//! cache stores no names of documents, so this module reads the corpus again, file by file, up to the last requested
+//! document. The windows of a stream store the file and the record number of each document. For a stream, this module
+//! reads only the row groups of the requested records from a Parquet file, and all records up to the last requested
+//! record from any other file. It tokenises only the requested documents.
 
 mod walk;
 

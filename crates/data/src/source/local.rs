@@ -1,4 +1,4 @@
-//! Files on the job's volume that a glob pattern matches.
+//! Files on the job's volume. Glob patterns select the files.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};

@@ -42,8 +42,8 @@ pub(crate) trait Source: Debug + Send + Sync {
     /// Opens the range `bytes` of a file for reading. The reader ends earlier if the file is shorter.
     ///
     /// # Errors
-    /// Fails if the source has no such file or can't be read. The reader fails if the source detects that the bytes are
-    /// not those of the listed file.
+    /// Fails if the source has no such file or can't be read. The reader fails if the source detects that the bytes
+    /// differ from the bytes of the listed file.
     fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
 
     /// Whether the source compares the bytes of a file with the file's digest. The comparison needs all bytes, so the

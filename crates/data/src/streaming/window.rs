@@ -161,7 +161,7 @@ impl WindowStore {
     }
 
     /// Removes windows until at most `max_bytes` remain: first the windows before `in_use`, from the oldest on, then
-    /// the windows after `in_use`, from the last one back. The windows in use stay.
+    /// the windows after `in_use`, from the last window back. The windows in use stay.
     ///
     /// # Errors
     /// Fails if the volume can't be read or written.

@@ -1,4 +1,4 @@
-//! Reads rows as conversations. Columns of lists and structs become JSON.
+//! Reads the rows of a Parquet file as conversations. Columns of lists and structs become JSON.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::catch_panic::catch_panic;
 use crate::corpus::CorpusFile;
 use crate::error::DataError;
 
-/// The number of bytes at the end of a file that one request reads. They hold the metadata of most files.
+/// The number of bytes that one request reads at the end of a file. They hold the metadata of most files.
 const FOOTER_BYTES: u64 = 64 << 10;
 
 /// The memory budget, in bytes, for the windows of all column chunks together.
@@ -44,7 +44,7 @@ struct State {
     failure: Option<io::Error>,
 }
 
-/// The bytes of a part of the file that are in memory.
+/// A range of the file's bytes in memory.
 #[derive(Default)]
 struct ByteWindow {
     /// The part of the file that the window moves over. A window ends with its part, unless a read of the library ends

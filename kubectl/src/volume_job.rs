@@ -202,7 +202,7 @@ fn refusal(status: &PipelineJobStatus) -> Option<&str> {
     Some(&unmet(status, condition_type::ACCEPTED)?.message)
 }
 
-/// Returns the operator's message about a job whose pods are not scheduled.
+/// Returns the operator's reason why the job's pods are not scheduled; `None` if the operator reports no reason.
 fn why_it_waits(status: &PipelineJobStatus) -> Option<String> {
     let waiting = unmet(status, condition_type::SCHEDULED)?;
     Some(format!("{}: {}", waiting.reason, waiting.message))

@@ -118,7 +118,7 @@ fn phases(recovery: &RecoveryStatus) -> String {
     known.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the replicas of a job that has several replicas.
+/// Returns the replicas of a job; `None` for a job with a single replica.
 fn replicas(status: &PipelineJobStatus) -> Option<Replicas> {
     Replicas::of(status.attempt.as_ref()?.mesh(), status.training_replicas.unwrap_or_default())
 }

@@ -59,7 +59,8 @@ pub(crate) fn contested_objects(job: &ParsedJob, now: UnixMillis, context: &Cont
     })
 }
 
-/// Caches the completed repairs. Returns the delay until the reconcile that the repairs need; `None` if they need none.
+/// Caches the completed repairs. Returns the delay until the reconcile that the repairs need; `None` if the repairs
+/// need no reconcile.
 pub(crate) fn cache_repairs(
     job: &ParsedJob,
     repaired: &[Repair],
@@ -77,7 +78,7 @@ pub(crate) fn cache_repairs(
 }
 
 /// Updates the cached rejections with the results `created`. Returns the delay until the reconcile that the rejections
-/// need; `None` if they need none.
+/// need; `None` if the rejections need no reconcile.
 pub(crate) fn cache_rejections(
     job: &ParsedJob,
     decision: &Decision,

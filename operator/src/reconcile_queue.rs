@@ -238,7 +238,8 @@ pub(crate) fn waits_for_retry(job: &JobReference, now: UnixMillis, context: &Con
     context.with_cache(&job.uid, |cache| retry_delay(cache, now)).is_some()
 }
 
-/// Makes the writes to the Workloads. Returns when to reconcile the job again because of a rejection.
+/// Makes the writes to the Workloads. Returns the delay until the reconcile that retries a rejected write or makes the
+/// next write; `None` if no such reconcile is needed.
 ///
 /// # Errors
 /// Returns an error of the API server, except a rejection.

@@ -38,7 +38,7 @@ impl WriteCache {
         written.filter(|written| resource_version(written) > resource_version(&watched)).unwrap_or(watched)
     }
 
-    /// Returns the time since this operator wrote the job; `None` if it has not written the job.
+    /// Returns the time since this operator wrote the job; `None` if this operator has not written the job.
     pub(crate) fn age(&self, uid: &str) -> Option<Duration> {
         self.0.lock().get(uid).map(|written| written.at.elapsed())
     }

@@ -62,11 +62,12 @@ pub(crate) struct ApplyContext<'a> {
     /// The placement of the pods that the job's queue has admitted, or the reason why no placement is possible. `None`
     /// for a job without a queue, and for actions that create no pod.
     pub placement: Option<&'a Result<PodSetPlacements, BlockingReason>>,
-    /// The peers in the jobs' NetworkPolicies.
+    /// The peers outside the job with which its NetworkPolicy allows traffic.
     pub peers: PolicyPeers<'a>,
     /// The trainer's image if the pod template names no image and `kept_image` is `None`.
     pub default_image: &'a str,
-    /// The image that the job keeps because training has progressed with this image.
+    /// The image of the attempt, if its pods have an image already. For a new attempt, the image of the previous
+    /// attempt, if training has progressed with that image.
     pub kept_image: Option<&'a str>,
     /// The nodes on which the job's pods must not run.
     pub excluded_nodes: &'a BTreeSet<String>,

@@ -53,7 +53,7 @@ pub(crate) struct Grant {
     pub admission: Admission,
     /// The stages and replicas with which the job may run; `None` means the numbers of the spec.
     pub mesh: Option<Mesh>,
-    /// The number of replicas that an elastic job may run; `None` for the replicas of `mesh`.
+    /// The number of replicas that an elastic job may run; `None` means the replicas of `mesh`.
     pub replicas: Option<u32>,
     /// The number of spares that the job may have; `None` means the number of the spec.
     pub spares: Option<u32>,

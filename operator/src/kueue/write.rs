@@ -20,7 +20,7 @@ pub(crate) struct WriteContext<'a> {
     pub(crate) job: &'a JobReference,
     pub(crate) demand: Option<&'a Demand>,
     pub(crate) clients: &'a Clients,
-    /// The trainer's image if the pod template names none.
+    /// The trainer's image if the pod template names no image.
     pub(crate) image: &'a str,
 }
 
@@ -131,7 +131,7 @@ enum Part {
     Status,
 }
 
-/// Changes a part of a Workload, unless another Workload has taken the name. Returns the stored Workload; `None` if
+/// Changes a part of a Workload, unless another Workload has the name now. Returns the stored Workload; `None` if
 /// nothing was changed.
 async fn update(
     clients: &Clients,

@@ -46,7 +46,7 @@ pub(crate) struct StatusInputs<'a> {
     pub other_operators: Vec<String>,
     /// This operator's field manager.
     pub field_manager: &'a str,
-    /// The time since this operator wrote the job's status; `None` if it has not written the status.
+    /// The time since this operator wrote the job's status; `None` if this operator has not written the status.
     pub since_last_write: Option<Duration>,
 }
 

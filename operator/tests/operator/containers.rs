@@ -32,7 +32,7 @@ fn a_sidecar_keeps_no_pod_of_a_finished_job() {
     cluster.wait_phase("meshed", "Complete");
     until("the pods to go", || cluster.pods("meshed").is_empty().then_some(()));
     assert_eq!(cluster.job("meshed").unwrap()["status"]["phase"], "Complete");
-    // the pods also go after a final failure
+    // the pods are also deleted after a final failure
     cluster.create("broken", json!({"template": {"spec": sidecar}, "restart": {"maxRestarts": 0}}));
     cluster.wait_running("broken", 1);
     cluster.kubelet.pod("broken-0-1").log("the last words");

@@ -120,7 +120,7 @@ fn a_job_that_is_over_or_suspended_holds_no_address() {
     cluster.wait_phase("released", "Complete");
     gone("released");
     assert_eq!(cluster.pods("released").len(), 2, "its pods stay, for their logs");
-    // the Service also goes after a final failure
+    // the Service is also deleted after a final failure
     cluster.create("lost", json!({"restart": {"maxRestarts": 0}}));
     cluster.wait_running("lost", 1);
     cluster.kubelet.pod("lost-0-1").exit(1, "");

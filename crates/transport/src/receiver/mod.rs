@@ -83,7 +83,7 @@ impl Receiver {
         }
     }
 
-    /// Whether a thread of this process fills the posted tensors.
+    /// Whether a thread of this process, and not NCCL, fills the posted tensors.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self.backend, ReceiverBackend::Stream(_))
     }

@@ -82,8 +82,8 @@ impl Writer {
         for part in parts(&outbound.tensor, self.link.payload) {
             let header = Header::of(outbound.tag, &part);
             let part = self.on_host(outbound, part)?;
-            // SAFETY: the program never writes a boundary tensor again once it has sent the tensor. The program writes
-            // to a copy of a stage's state, or to a tensor between replicas, only after the receiver has received it.
+            // SAFETY: the stage never writes to a boundary tensor after it has sent the tensor. The stage writes to
+            // copies of state and to tensors between replicas only after the receiver has received them.
             let written = self.carrier.put(&mut self.stream, &header.encode(), unsafe { &*bytes_of(&part) });
             let link = self.link;
             written.map_err(|error| LinkError::from_io(format_args!("could not send {header}, {link}"), &error))?;

@@ -68,7 +68,7 @@ impl PodSet {
         self.template.get(parent)?.get(map)?.get(key)?.as_str()
     }
 
-    /// Whether the set consists of stages. A set of spares has none.
+    /// Whether the set consists of stages and not of spares.
     pub(crate) fn has_stages(&self) -> bool {
         self.stages.is_some()
     }

@@ -29,7 +29,8 @@ const TIMED_STEPS: usize = 60;
 /// The stack size of a member's thread, in bytes. The thread computes nothing.
 const STACK_BYTES: usize = 1 << 20;
 
-/// The measurements for one number of members. A member is a stage of a replica that has joined the coordinator.
+/// The measurements for one number of members. A member is one stage of one replica, and is connected to the
+/// coordinator.
 struct Agreements {
     join_seconds: f64,
     /// The seconds until the last verdict, for each timed step: `from_last` counts from the last vote of the step, and

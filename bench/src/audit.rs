@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use crate::job::BenchJob;
 use crate::stats::line;
 
-/// The number of rounds. In a round, each of the compared jobs runs once.
+/// The number of rounds. In a round, a job without audits and a job with audits run once each.
 const ROUNDS: u64 = 4;
 /// The number of steps of a job, among them several audited steps. The first `WARM_UP` steps are not counted, because
 /// they fill the caches.
 const STEPS: u64 = 64;
 const WARM_UP: usize = 4;
-/// Two stages compute four microbatches each per step, so audits cover about one microbatch in a hundred.
+/// In 12 steps, the two stages compute 96 microbatches, and the audit repeats one of them: about one in a hundred.
 const AUDIT_SPEC: &str = "{everySteps: 12}";
 
 pub(crate) fn measure(folder: &Path) -> Value {

@@ -21,7 +21,8 @@ pub(crate) fn describe() -> Value {
 }
 
 /// Returns the measured commit: the value of `STAGECOACH_COMMIT`, or the output of `git describe` if the variable is
-/// not set. Git appends `-dirty` if files differ from the commit. The text is empty without the variable and git.
+/// not set. Git appends `-dirty` if files differ from the commit. The text is empty if the variable is not set and git
+/// fails.
 pub(crate) fn commit() -> String {
     if let Ok(packed) = std::env::var("STAGECOACH_COMMIT") {
         return packed;

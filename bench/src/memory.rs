@@ -1,5 +1,5 @@
 //! Measures the cost per step of memory checkpoints. In such a checkpoint, a stage sends a copy of its state to another
-//! stage. The stages save at every step, or at the interval that `Auto` chooses.
+//! stage. The measured jobs have such a checkpoint at every step, or at the interval that `Auto` chooses.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::job::BenchJob;
 use crate::stats::{line, median};
 
-/// The number of rounds. In a round, each of the compared jobs runs once.
+/// The number of rounds. In a round, a job of each kind runs once.
 const ROUNDS: u64 = 3;
 /// The number of steps of a job. The first `WARM_UP` steps are not counted, because connections, caches and the
 /// interval that `Auto` chooses need these steps to settle.

@@ -1,5 +1,5 @@
-//! Measures saves of checkpoints: the stall, for which training waits; the time by which slower steps delay training
-//! until the save is committed; the speed of the writes; and the extra memory.
+//! Measures saves of checkpoints: the stall (the time for which training waits), the delay by slower steps until the
+//! save is committed, the speed of the writes, and the extra memory.
 
 use std::path::Path;
 
@@ -125,7 +125,7 @@ impl Save {
     }
 }
 
-/// Returns the saves, and the seconds of each step. The first three steps, which warm up, are left out.
+/// Returns the saves, and the seconds of each step without the first three steps, which warm up.
 fn records(metrics: &[Value]) -> (Vec<Save>, Vec<(u64, f64)>) {
     let number = |value: &Value, field: &str| value[field].as_f64().unwrap();
     let save = |line: &Value| {

@@ -1,7 +1,7 @@
 //! Medians, extremes and lines of a table.
 
-/// Returns the median. Returns the upper of the two middle values if their number is even, and NaN if there is no
-/// value.
+/// Returns the median. Returns the larger of the two middle values if the number of values is even, and NaN if there
+/// are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

@@ -58,7 +58,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     all.into()
 }
 
-/// Kills each of the two stages once. The launcher replaces the killed stage while the other stage stays.
+/// Kills each of the two stages once. The launcher replaces the killed stage while the other stage keeps running.
 fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let job = job(run, transport, "backoff: {initialSeconds: 0}");
     let mut launched = run.launch(own, &job.endless());
@@ -101,6 +101,8 @@ fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
             "codesOfNextAttempt": codes(&ended) })
 }
 
+/// Compares the bits of the job with the bits of an undisturbed run. Records an error if they differ.
+///
 /// # Panics
 /// If the job has no result.
 fn compare(run: &GpuRun, what: &str, job: &TestJob, own: &Path) {

@@ -29,7 +29,7 @@ impl GpuInfo {
     }
 }
 
-/// Whether the driver shows this process a GPU.
+/// Whether `nvidia-smi` reports a GPU.
 pub(super) fn has_gpu() -> bool {
     GpuInfo::find().is_some()
 }
@@ -128,7 +128,7 @@ impl GpuRun<'_> {
         report["wrong"] = json!(*lock(&self.wrong));
     }
 
-    /// Makes a separate workspace for small jobs.
+    /// Creates a separate workspace for small jobs.
     pub(super) fn workspace(&self, name: &str) -> PathBuf {
         let own = self.folder.join(name);
         std::fs::create_dir_all(&own).unwrap();
@@ -168,7 +168,7 @@ impl GpuRun<'_> {
         Group::start_program(&stagecoach(), &environment, workspace, job, "gpu", attempt)
     }
 
-    /// Runs `work`. If `work` panics, keeps the content of `files`.
+    /// Runs `work`. If `work` panics, appends the content of `files` to the file of failures, and continues the panic.
     pub(super) fn or_keep_output<T>(&self, what: &str, files: &[PathBuf], work: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             self.keep_output(what, &read_all(files));

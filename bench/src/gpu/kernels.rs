@@ -1,5 +1,5 @@
-//! Runs the tests and the timings of the crate `kernels` on a GPU. In a rehearsal (a run without a GPU), it only lists
-//! the tests.
+//! Runs the tests and the timings of the crate `kernels` on a GPU. In a rehearsal (a run without a GPU), this module
+//! only lists the tests.
 
 use std::process::Command;
 
@@ -81,6 +81,8 @@ fn run_tests(run: &GpuRun, prefix: &str) -> Option<(bool, String)> {
     Some((passed, stdout + &stderr))
 }
 
+/// Lists the tests whose names begin with `prefix`, and records them as not measured.
+///
 /// # Panics
 /// If no test's name begins with `prefix`.
 fn list(run: &GpuRun, prefix: &str) -> Value {

@@ -65,7 +65,7 @@ impl Cluster {
         self.plane.client().create("/api/v1/nodes", &node).unwrap_or_else(|refusal| panic!("node-{n}: {refusal}"));
     }
 
-    /// Starts the operator, or a new one after the operator was killed.
+    /// Starts the operator. A killed operator can be started again.
     pub(super) fn start_operator(&mut self) {
         self.operator = self.system.start.map(|start| start(&self.plane));
     }

@@ -56,7 +56,8 @@ fn start(plane: &ControlPlane) -> Process {
     process
 }
 
-/// Registers JobSet's webhooks, which default and check JobSets and their pods, as JobSet's manifests do.
+/// Registers JobSet's webhooks as JobSet's manifests do. The webhooks set defaults in JobSets and their pods, and check
+/// them.
 fn register(plane: &ControlPlane, port: u16) {
     let authority = ByteString(std::fs::read(plane.folder().join("ca.crt")).unwrap());
     let hook = |name: &str, path: &str, operations: &[&str], group: &str, version: &str, resource: &str| {

@@ -1,6 +1,6 @@
-//! Supports `{% generation %}` blocks, which minijinja lacks. This module rewrites each block to a filter, which puts
-//! marks around the text that the block writes. As in transformers, variables that the block sets are not visible after
-//! the block. The white-space control signs (`-` and `+`) in the block's tags keep their effect.
+//! Supports `{% generation %}` blocks, which minijinja lacks. This module rewrites each block as a `{% filter %}`
+//! block, whose filter puts marks around the text. As in transformers, variables that the block sets are not visible
+//! after the block. The white-space control signs (`-` and `+`) in the block's tags keep their effect.
 
 use std::borrow::Cow;
 

@@ -111,8 +111,8 @@ fn write_text(out: &mut String, text: &str) {
 /// Whether Python writes the character without an escape. A mark counts as printable, because an escaped mark could not
 /// be found in the rendered text.
 fn is_printable(character: char) -> bool {
-    // `escape_debug` has Python's rule, except that it escapes a combining character at the start of a text. The text
-    // therefore begins with another character
+    // `escape_debug` has Python's rule, except that it escapes a combining character at the start of a text, so the
+    // text begins with another character
     let mut text = String::from("a");
     text.push(character);
     matches!(character, '\'' | '"' | '\\') || marks::is_mark(character) || text.escape_debug().count() == 2

@@ -1,6 +1,6 @@
 //! Lists and removes the folders that groups create in a job's folder. A group is a set of stages that train together.
-//! It has a fence, which is the right to change the checkpoints and a folder in `fences/`. The module recognises these
-//! folders by their names and ignores all other entries.
+//! Its fence is the right to change the checkpoints, and has a folder in `fences/`. The module recognises these folders
+//! by their names and ignores all other entries.
 
 use std::io::ErrorKind;
 

@@ -15,7 +15,7 @@ pub(super) struct SpotJob {
     system: System,
     /// The label with a pod's index. A pod's stage is the index modulo the number of stages.
     pub(super) index: &'static str,
-    /// How the trainer uses the pods.
+    /// The rules by which the trainer uses the pods.
     pub(super) policy: ReplicaPolicy,
 }
 

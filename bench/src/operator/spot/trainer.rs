@@ -32,7 +32,7 @@ pub(super) struct ReadyPod {
     pub(super) stage: u32,
 }
 
-/// How the trainer uses the pods.
+/// The rules by which the trainer uses the pods.
 #[derive(Clone, Copy)]
 pub(super) struct ReplicaPolicy {
     pub(super) min_replicas: u32,

@@ -97,7 +97,7 @@ pub struct StageEnv {
     pub job: String,
     /// The job's UID.
     pub job_uid: String,
-    /// The attempt, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u64,
     /// The incarnation: the number of the pod or process of this stage in this attempt. Each replacement has a higher
     /// number than its predecessors.
@@ -120,7 +120,7 @@ pub struct StageEnv {
 }
 
 impl StageEnv {
-    /// Reads the variables of the contract, and ignores all other variables. The port, the job file and the workspace
+    /// Reads the variables of [`env`], and ignores all other variables. The port, the job file and the workspace
     /// default to their values in a pod.
     ///
     /// # Errors

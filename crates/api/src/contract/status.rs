@@ -90,7 +90,7 @@ pub struct GroupStatus {
 pub struct StageStatus {
     /// The job's UID.
     pub job_uid: String,
-    /// The attempt.
+    /// The number of the attempt.
     #[serde(deserialize_with = "count")]
     pub attempt: u64,
     /// The pod's UID.

@@ -89,8 +89,8 @@ impl LlamaSpec {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
     }
 
-    /// Returns the width of one head, or its default if the field is absent. 0 if the default has no heads to divide
-    /// by.
+    /// Returns the width of one head, or its default if the field is absent. Returns 0 if the field is absent and there
+    /// are no heads.
     pub fn head_dim(&self) -> u32 {
         self.head_dim.or_else(|| self.hidden_size.checked_div(self.num_attention_heads)).unwrap_or(0)
     }

@@ -43,7 +43,7 @@ pub struct PipelineSpec {
 }
 
 impl PipelineSpec {
-    /// Returns the number of chunks of each stage, with its default.
+    /// Returns the number of chunks of each stage, or the schedule's default if the field is absent.
     pub fn virtual_stages(&self) -> u32 {
         self.virtual_stages.or(self.schedule.fixed_chunks().map(|fixed| fixed.chunks)).unwrap_or(1)
     }

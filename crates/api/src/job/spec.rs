@@ -224,8 +224,8 @@ impl PipelineJobSpec {
         self.training.as_ref()?.audit.filter(|_| self.mesh().ranks() > 1)
     }
 
-    /// Returns the model, data and training of a job with the built-in trainer. `None` if one of them is missing, which
-    /// `validate` reports.
+    /// Returns the model, data and training of a job with the built-in trainer. Returns `None` for a custom trainer,
+    /// and if one of them is missing, which `validate` reports.
     pub fn built_in(&self) -> Option<BuiltIn<'_>> {
         match self.trainer.kind {
             TrainerType::BuiltIn => Some(BuiltIn {

@@ -176,8 +176,8 @@ fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Resu
     list(f, names)
 }
 
-/// Returns the name that the user most likely meant. Without regard to case, at most a third of the name's letters may
-/// differ from `found`.
+/// Returns the name that the user most likely meant. Returns `None` if more than a third of that name's letters differ
+/// from `found`, without regard to case.
 pub(crate) fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
     let found = found.trim_matches('`').to_lowercase();
     let (distance, name) = names

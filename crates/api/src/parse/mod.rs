@@ -37,8 +37,8 @@ pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> R
     Ok(PipelineJob { spec: job.spec.with_elastic_replicas(), ..job })
 }
 
-/// Checks whether the file is a PipelineJob. Without this check, an object of another kind would fail with an unknown
-/// field.
+/// Checks whether the file is a PipelineJob. Without this check, the refusal of an object of another kind would name an
+/// unknown field instead of the kind.
 fn check_kind(root: &YamlNode) -> Result<(), LocatedError> {
     if !matches!(root.value, Value::Map(_)) {
         let expected = "a PipelineJob (apiVersion, kind, metadata, spec)".into();

@@ -3,9 +3,9 @@
 use super::ValidationRule;
 use crate::job::{ChangeEffect, paths_with};
 
-/// Returns the rule, by which the fields that determine the results can't change once an attempt exists. The values of
-/// these fields are the job's identity, and a job resumes only from a checkpoint with the same identity. A job that was
-/// suspended from the start has no attempt, so these fields can still change.
+/// Returns the rule that refuses a change of the fields that determine the results once an attempt exists. The values
+/// of these fields are the job's identity, and a job resumes only from a checkpoint with the same identity. A job that
+/// was suspended from the start has no attempt, so these fields can still change.
 ///
 /// All these fields share one rule, because the API server evaluates every rule at the root on every write of the
 /// status, and most of the cost of a rule is reading the object. A write that changes the status can't change the spec,

@@ -1,4 +1,4 @@
-//! Tests that the API server fills in the same defaults as Rust.
+//! Tests that the CRD has the same defaults as the Rust types.
 
 use serde_json::{Value, json};
 use stagecoach_api::parse;

@@ -1,5 +1,5 @@
-//! Measures how fast a job restarts that fails repeatedly: alone, beside many jobs whose pods answer `/status`, and
-//! beside many jobs whose pods do not answer.
+//! Measures how fast a repeatedly failing job restarts: alone, beside many jobs whose pods answer `/status`, and beside
+//! many jobs whose pods do not answer.
 
 use std::time::Duration;
 

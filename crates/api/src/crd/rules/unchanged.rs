@@ -3,7 +3,7 @@
 use super::ValidationRule;
 use crate::job::{ChangeEffect, paths_with};
 
-/// Returns the rule that refuses a change of the fields that determine the results once an attempt exists. The values
+/// Returns the rule that, once an attempt exists, refuses a change of the fields that determine the results. The values
 /// of these fields are the job's identity, and a job resumes only from a checkpoint with the same identity. A job that
 /// was suspended from the start has no attempt, so these fields can still change.
 ///

@@ -53,7 +53,7 @@ const SHAPES: [JobShape; 15] = [
     JobShape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
 ];
 
-/// Returns the shape with which the test runs a model type related to Llama, in addition to [`SHAPES`].
+/// Returns the shape of the job for a model type related to Llama, which the test runs in addition to [`SHAPES`].
 #[rustfmt::skip]
 const fn relative(model_type: ModelType) -> JobShape {
     JobShape { model_type, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false }
@@ -64,7 +64,7 @@ fn family(model_type: ModelType) -> String {
     format!("modelType: {model_type}{}", if model_type == LLAMA { "" } else { ", headDim: 64" })
 }
 
-/// Returns a job of four steps with two evaluations, which saves a checkpoint during training after each step.
+/// Returns a job of four steps, with two evaluations and a checkpoint after each step.
 fn yaml(shape: &JobShape) -> String {
     let JobShape { model_type, stages, pipeline, model, tied, precision, batch, copies, lora } = shape;
     let (lora, from) = match lora {

@@ -175,7 +175,8 @@ fn a_timeline_is_that_of_the_device() {
         let (theirs, own): (Vec<_>, Vec<_>) = actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
         let own: Vec<f64> = own.into_iter().flat_map(|(_, (begin, end))| [*begin, *end]).collect();
         assert!(own.is_sorted(), "{stage}");
-        // an action between replicas takes time, except a GATHER, which may have ended before the step started
+        // an action between replicas takes time, except a GATHER of weights, which may have ended before the step
+        // started
         let takes_time = |(name, (begin, end)): &(&&str, &(f64, f64))| begin < end || name.contains("GATHER");
         assert!(theirs.len() >= 2 && theirs.iter().all(takes_time), "{stage}");
     }

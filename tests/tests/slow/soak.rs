@@ -9,11 +9,11 @@ use stagecoach_tests::phases::Phase;
 use stagecoach_tests::soak::{ENOUGH, Soak};
 use stagecoach_tests::{TestJob, corpus, undisturbed};
 
-/// The pairs of a number of stages and a number of replicas between which a job changes.
+/// The (stages, replicas) pairs between which a test changes its job.
 const PIPELINES: [(usize, usize); 5] = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)];
 const REPLICATED: [(usize, usize); 5] = [(1, 2), (2, 2), (1, 4), (2, 3), (3, 1)];
 
-/// The smallest number of steps between two kills.
+/// The number of steps from one planned kill to the next.
 const STEPS_A_KILL: u64 = 24;
 
 fn number(variable: &str, otherwise: u64) -> u64 {

@@ -118,8 +118,8 @@ fn attempt(fixture: &Fixture, case: &Case, traced: u32, log: &Path, point: Optio
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).signal()
 }
 
-/// Runs `point.process` under strace, in a copy of the folder with leftovers. Returns whether strace killed the
-/// process.
+/// Runs `point.process` under strace, in a copy of the job's folder that has the leftovers of an older group. Returns
+/// whether strace killed the process.
 fn kill(fixture: &Fixture, case: &Case, point: &Point) -> bool {
     let log = fixture.path("strace.log");
     fixture.with_leftovers(case.name);

@@ -13,7 +13,7 @@ use stagecoach_tests::{
 
 const REPO: &str = "datasets/org/plays";
 
-/// The pairs of a number of stages and a number of replicas with which the job continues.
+/// The (stages, replicas) pairs with which the job continues after an interruption.
 const MESHES: [(usize, usize); 5] = [(3, 1), (2, 1), (1, 1), (2, 2), (1, 4)];
 
 /// Returns files of several formats. The Parquet file has several blocks, and is too large to be read together with its
@@ -169,8 +169,8 @@ fn files_that_were_downloaded_have_the_windows_of_the_hub() {
     job.corpus = job.corpus.replace("hf://datasets/org/plays/", "plays/").replace("s3://bucket/plays/", "objects/");
     job.corpus = job.corpus.replace("maxBytes: 1", "maxBytes: 100000000");
     let found = finished(Launched::start(workspace.path(), &job, &[]), workspace.path());
-    // the receipts differ: a receipt starts with the identity, which contains the digests of the hub and the ETags of
-    // the store
+    // the receipts (hash chains over the steps) differ, because they start with the job's identity, which contains the
+    // digests of the hub and the ETags of the store
     assert_eq!(Hashes { receipt: String::new(), ..found }, Hashes { receipt: String::new(), ..expected });
 }
 

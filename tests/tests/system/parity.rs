@@ -12,8 +12,8 @@ use stagecoach_tests::{Hashes, Launched, TestJob, combinations, corpus, each, un
 const LAYERS: usize = 4;
 const STAGES: [usize; 5] = [1, 2, 3, 4, 6];
 
-/// Returns every schedule with its number of chunks a stage, or with two such numbers if the schedule has no fixed
-/// number.
+/// Returns every schedule with its number of chunks (virtual stages) a stage, or with two such numbers if the schedule
+/// has no fixed number.
 fn schedules() -> Vec<(&'static str, usize)> {
     let chunks = |schedule: &ScheduleType| match schedule.chunks.fixed() {
         Some(fixed) => vec![fixed],
@@ -36,7 +36,7 @@ fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
 }
 
 /// Returns the number of replicas: 1, 2 or 3, but at most one per gradient block, and at most eight stages over all
-/// replicas.
+/// replicas. The number of gradient blocks is 2 to the power of `blocks`.
 fn replicas(stages: usize, blocks: usize, more: usize) -> usize {
     (1 + more).min(1 << blocks).min(8 / stages)
 }

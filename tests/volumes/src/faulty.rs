@@ -47,7 +47,7 @@ pub trait FaultInjector: Send + Sync {
     /// Returns the fault of the next call, or `None` if it has no fault.
     ///
     /// # Errors
-    /// The error is the result of the call, and the call has no effect.
+    /// The error becomes the result of the call, and the call then has no effect.
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>>;
 
     /// Crashes the process. If this function returns, the error is the result of the call.

@@ -30,9 +30,9 @@ impl MemoryVolume {
     }
 
     /// Returns the same volume through a new client of a network file system, which guarantees only close-to-open
-    /// consistency. The client caches every name that it has looked up until it lists the name's folder and the folder
-    /// has changed. Its operations use the handles of folders, even after a rename. Other clients see its writes after
-    /// it has synced or closed the file.
+    /// consistency. The client caches the result of every lookup of a name. It discards the names of a folder when it
+    /// lists this folder and finds the folder changed. Operations use the handles of folders, even after a rename.
+    /// Other clients see written data after the writing client has synced or closed the file.
     pub fn nfs_client(&self) -> MemoryVolume {
         MemoryVolume { table: self.table.clone(), cache: Some(Arc::default()) }
     }

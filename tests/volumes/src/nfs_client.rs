@@ -1,13 +1,14 @@
-//! The cache of names in a client of a network file system. The guarantees are the weakest of NFS: no entry expires.
+//! The cache of names in a client of a network file system. The guarantees are the weakest that NFS allows: no entry
+//! expires.
 
 use std::collections::HashMap;
 use std::io;
 
 use crate::inodes::InodeTable;
 
-/// The cache of a client. A name that the client has looked up keeps its inode, or stays missing, until the client
-/// changes the name, or lists the folder and finds it changed. In the second case, the client discards all names of the
-/// folder.
+/// The cache of a client. The result of a lookup, an inode or a missing name, stays in the cache until the client
+/// changes the name, or lists the folder and finds the folder changed. In the second case, the client discards all
+/// names of the folder.
 #[derive(Debug, Default)]
 pub(crate) struct LookupCache {
     names: HashMap<(usize, String), Option<usize>>,

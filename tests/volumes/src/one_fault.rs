@@ -84,7 +84,7 @@ impl FaultyVolume<OneFault> {
     }
 
     /// Returns a volume that runs `other` before call `at`. `other` simulates another process that uses the volume
-    /// while this one is suspended.
+    /// while this process is suspended.
     pub fn interrupted(inner: Arc<dyn Volume>, at: usize, other: impl FnOnce() + Send + 'static) -> Self {
         FaultyVolume::planned(inner, at, PlannedFault::Interruption(Box::new(other)))
     }

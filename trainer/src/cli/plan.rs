@@ -224,7 +224,8 @@ fn profile_table(profile: &Profile) -> String {
     table(Some(&["a microbatch", "F", "I", "W"]), &[1, 2, 3], rows)
 }
 
-/// Returns a table of the alternatives of `Auto`: the fastest first, and the alternatives that do not fit last.
+/// Returns a table of the alternatives that the schedule type `Auto` has compared. The fastest one is first, and those
+/// that do not fit into memory are at the end.
 fn alternatives_table(layout: &PipelineLayout) -> String {
     let row = |alternative: &&Alternative| {
         let Alternative { schedule, chunks_per_stage, recompute, step } = alternative;

@@ -11,7 +11,7 @@ use stagecoach_launcher::FolderError;
 use stagecoach_telemetry::MetricsError;
 use stagecoach_transport::LinkError;
 
-/// The reason why a stage leaves its group before the end of training, or does not join one.
+/// The reason why a stage leaves its group before the end of training, or joins no group.
 #[derive(Clone, Debug)]
 pub(in crate::train) enum LeaveReason {
     /// The group has lost another stage, and this stage may join the next group.
@@ -23,7 +23,7 @@ pub(in crate::train) enum LeaveReason {
 }
 
 impl LeaveReason {
-    /// Returns the failure kind. It determines the exit code, which reports the cause to the other stages.
+    /// Returns the failure kind. The kind determines the exit code, which reports the cause to the other stages.
     pub(in crate::train) fn kind(&self) -> FailureKind {
         match self {
             LeaveReason::GroupLost(error) | LeaveReason::Failed(error) => error.kind,
@@ -74,7 +74,7 @@ impl From<GroupError> for LeaveReason {
 impl From<CheckpointError> for LeaveReason {
     fn from(error: CheckpointError) -> LeaveReason {
         match error {
-            // a newer group of the job holds the fence
+            // a newer group of the job holds the fence, which is the right to commit checkpoints
             CheckpointError::FencedOff { by: None, .. } => LeaveReason::GroupLost(error.into()),
             _ => LeaveReason::Failed(error.into()),
         }

@@ -1,4 +1,5 @@
-//! Runs a stage: it joins a group, trains with it, and joins the next group when the group has lost another stage.
+//! Runs a stage: it joins a group, trains with it, and joins the next group when the group has lost another stage. A
+//! group consists of the stages that train together until one of them is lost.
 
 mod collective;
 mod context;
@@ -125,7 +126,6 @@ fn serve_page(context: &StageContext) -> Result<(), LeaveReason> {
         Ok(address) => format!("{PAGE_NOTE}, after `kubectl port-forward` of its port to this pod: {address}"),
         Err(error) => format!("the job has no page: {error}"),
     };
-    // only the log has the address, because the address contains the access token
     monitor.event_writer().emit(&TrainingEvent::Note { message });
     Ok(())
 }

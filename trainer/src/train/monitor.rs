@@ -1,5 +1,6 @@
-//! The state that the threads of a stage share: the stop request, the activity, events, and the exit of the process,
-//! which any thread may request after a lost group, a panic or a signal.
+//! The state that the threads of a stage share: the stop request, the activity (the current work, which heartbeats
+//! report), events, and the exit of the process. Any thread may request the exit after a lost group, a panic or a
+//! signal.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -179,7 +180,7 @@ impl StageMonitor {
             if matches!(kind, FailureKind::Done | FailureKind::Drained) {
                 flush(&self.0.telemetry);
             }
-            // not `exit`: it would run the destructors of libtorch while other threads are inside libtorch
+            // not `exit`, which would run the destructors of libtorch while other threads are inside libtorch
             // SAFETY: The call ends the process at once. All data that must persist has been written.
             unsafe { libc::_exit(kind.exit_code().code()) }
         }

@@ -270,9 +270,10 @@ fn the_gradient_sent_to_the_previous_chunk_is_the_derivative_of_the_loss() {
     assert!((derivative - quotient).abs() < 5e-3 * derivative.abs(), "{derivative}, by difference {quotient}");
 }
 
-/// Derives the tables from attention. The layer has one head. The value of token t is the t-th unit vector, so that the
-/// layer's output is the row of attention weights. A query has one rotated pair, and a key the same pair (or the other
-/// half of it), so that the scores are cosines (or sines) of (p - t) theta^(-2i/d), up to the softmax's constant.
+/// Derives the tables from the attention of a layer with one head. The value of token t is the t-th unit vector, so
+/// that the layer's output is the row of attention weights. A query has one element of the rotated pair i. A key has
+/// the same element, or the other element of this pair. The score of a query at position p and a key at position t is
+/// therefore the cosine, or the sine, of (p - t) theta^(-2i/d), up to the constant of the softmax.
 #[test]
 fn rotary_tables_are_those_of_the_formula() {
     let (length, theta) = (16usize, 50.0f64);
@@ -324,7 +325,7 @@ fn rotary_tables_are_those_of_the_formula() {
     }
 }
 
-/// Returns weights with norms of ones, and every other value from `value(projection, row, column)`.
+/// Returns weights in which norms are ones and every other value is `value(projection, row, column)`.
 fn attention_weights(stage: &Stage, value: impl Fn(&str, usize, usize) -> f32) -> Weights {
     let fill = |name: &str, shape: &[i64]| match shape {
         &[n] => vec![1.0; n as usize],

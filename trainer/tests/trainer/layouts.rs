@@ -85,8 +85,8 @@ fn recomputed_layers_give_the_same_bits() {
     }
 }
 
-/// The results equal those of one stage with the same number of gradient blocks. Their bits differ from the results of
-/// a single block, but only within rounding.
+/// The results equal those of one stage with the same number of gradient blocks. They differ from the results with a
+/// single block, but only within rounding.
 #[test]
 fn no_layout_changes_the_bits_of_blocks() {
     for (tied, precision) in [(false, Precision::Float32), (true, Precision::Float32), (true, Precision::BFloat16)] {

@@ -35,8 +35,8 @@ fn the_last_stages_peak_does_not_grow_with_vocabulary_times_tokens() {
     println!("  one copy of the logits would take {logits:.0} bytes a token");
 
     // At the peak, in the norm's backward pass, a token costs its input, its output, their gradients, a few temporaries
-    // and its target. Each of these except the target is as wide as the model and fp32. A block of logits has the same
-    // size for any number of tokens.
+    // and its target. Each of these, except the target, has the width of the model and is in fp32. A block of logits
+    // has the same size for any number of tokens.
     let hidden_states = (8 * HIDDEN * 4 + 16) as f64;
     assert!(hidden_states < logits / 8.0, "the bound would not detect full logits");
     assert!(growth < hidden_states, "{growth} bytes a token, at most {hidden_states} expected");

@@ -98,7 +98,7 @@ fn to_text(job: &JobCheckpoints, manifest: &Manifest) -> String {
     format!("{}\n\n{}", table(None, &[], rows), table(Some(&["FILE", "SIZE", "BLAKE3"]), &[1], files))
 }
 
-/// Appends a row with the path and the value of each leaf.
+/// Appends a row for each leaf of `value`, with the path and the value of the leaf.
 fn flatten(path: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| flatten(&format!("{path}.{key}"), value, rows)),

@@ -24,7 +24,7 @@ use crate::train::setup::resume::{acquire_fence, check_folder};
 pub(in crate::train) struct LeaderSession {
     /// The coordinator, which must outlive the members.
     pub(in crate::train) coordinator: Coordinator,
-    /// The rendezvous of the group.
+    /// The address and the key with which members join the group.
     pub(in crate::train) at: Rendezvous,
     /// The damaged checkpoints that planning found.
     pub(in crate::train) damage: Vec<Damage>,
@@ -141,7 +141,7 @@ pub(in crate::train) fn lead(
     timeouts: GroupTimeouts,
 ) -> Result<Option<LeaderSession>, LeaveReason> {
     match begin(context, carry_over, claim, hello, timeouts) {
-        // the members of this group, if there are any, lose the group and search for the newer one
+        // the members of this group, if there are any, lose the group and search for the newer group
         Err(LeaveReason::GroupLost(error)) if context.may_lack_replicas() => {
             tracing::warn!("{error}: another stage leads");
             Ok(None)

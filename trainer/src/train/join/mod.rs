@@ -36,7 +36,7 @@ pub(in crate::train) struct JoinedGroup {
     pub(in crate::train) notes: Vec<String>,
 }
 
-/// The plan, the roster, and the resources with which the stage carries out the plan.
+/// The plan, the roster (the members of the group), and the resources with which the stage carries out the plan.
 pub(in crate::train) struct Assignment {
     pub(in crate::train) roster: Roster,
     pub(in crate::train) plan: Plan,

@@ -36,7 +36,7 @@ pub(in crate::train) fn decision_rules(config: &JobConfig) -> StepRules {
     StepRules { clip_norm: config.training.gradient_clip_norm, ..StepRules::default() }
 }
 
-/// Tokenises the corpus, unless the token cache has it, and reports progress a few times a second.
+/// Tokenises the corpus, unless the token cache has the tokens, and reports progress a few times a second.
 fn prepare_corpus(
     context: &StageContext,
     data_config: &DataConfig,

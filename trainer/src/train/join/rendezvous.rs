@@ -30,9 +30,9 @@ fn job_hash(env: &StageEnv) -> String {
     blake3::hash(env.job_uid.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// Returns the owner of the newest fence if it is a job with another name than `own` and its leader answers. A job with
-/// the same name and another UID does not count: a user has deleted that job and created it again, so its group is
-/// about to end and loses the fence.
+/// Returns the owner of the newest fence if the owner is a job with another name than `own` and the leader of that job
+/// answers. A job with the same name and another UID does not count: a user has deleted that job and created it again,
+/// so the group of the deleted job is about to end, and loses the fence.
 ///
 /// # Errors
 /// If the volume fails.
@@ -96,8 +96,8 @@ impl<'a> RendezvousWatcher<'a> {
         }
     }
 
-    /// Returns the leader before the newest fence was acquired, if the volume still records it and it belongs to this
-    /// attempt.
+    /// Returns the rank of the leader before the newest fence was acquired, if the volume still records this leader and
+    /// the leader belongs to this attempt.
     pub(in crate::train) fn leader_before(&self) -> Option<u32> {
         let (epoch, name) = last_published(self.volume, PREFIX).ok().flatten()?;
         let Published { job, attempt, rank, .. } = Published::parse(epoch, &name)?;

@@ -1,4 +1,4 @@
-//! The checks by which stage 0 refuses a job before it trains, except the checks that read texts. The launcher runs
+//! The checks by which stage 0 refuses a job before training, except the checks that read texts. The launcher runs
 //! these checks before it removes anything. Stage 0 calls the same functions.
 
 use stagecoach_data::check_sources;
@@ -12,8 +12,9 @@ use crate::train::join::initial_model::resolve_initial_weights;
 /// The bytes of a parameter in a checkpoint: its weight and both moments of AdamW, each as F32.
 const BYTES_PER_PARAMETER: u64 = 12;
 
-/// Checks the paths of the corpus, the tokenizer and the initial weights, the plan, and that a checkpoint fits into the
-/// `available_bytes` of the volume. A tokenizer that is not trained yet counts as a vocabulary of one token.
+/// Checks the paths of the corpus, of the tokenizer and of the initial weights. Also checks the plan, and that a
+/// checkpoint fits into the `available_bytes` of the volume. A tokenizer that is not trained yet counts as a vocabulary
+/// of one token.
 ///
 /// # Errors
 /// The first reason for which stage 0 would refuse the job.

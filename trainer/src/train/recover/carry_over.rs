@@ -33,7 +33,7 @@ pub(in crate::train) struct LastGroup {
     /// The ranks that are lost and have not returned. The next group does not wait for them if it may train without a
     /// replica. `None` before the first group.
     pub(in crate::train) lost_ranks: Option<Vec<usize>>,
-    /// The rank of the group's leader, if this stage is to succeed it when the leader's process ends.
+    /// The rank of the group's leader, if this stage becomes the leader when the process of that leader ends.
     pub(in crate::train) leads_after: Option<u32>,
     /// The group whose leader's process has ended, if this stage succeeds that leader and leads the next group.
     pub(in crate::train) group_to_succeed: Option<u64>,

@@ -1,4 +1,5 @@
-//! A stage's reaction to the failure of its group: it returns to the rendezvous, or exits.
+//! A stage's reaction to the failure of its group: it returns to the rendezvous, where the stages form the next group,
+//! or it exits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -20,7 +21,8 @@ pub(in crate::train) struct FailureHandler {
     interrupt: Interrupt,
     /// The time for which the stages wait for the next group; `None` if the loss of one stage ends all stages.
     reform_timeout: Option<Duration>,
-    /// The incarnation of each rank; unset until the roster is known.
+    /// The incarnation of each rank, which is the number of its process in the attempt; unset until the roster is
+    /// known.
     incarnations: OnceLock<Vec<Option<u32>>>,
     /// The failure that ended the group.
     failure: OnceLock<GroupFailure>,
@@ -46,7 +48,7 @@ impl FailureHandler {
         (handler, in_group)
     }
 
-    /// Records the roster when the stage has joined the group.
+    /// Records the roster, the members of the group, when the stage has joined the group.
     pub(in crate::train) fn set_roster(&self, roster: &Roster) {
         let _ = self.incarnations.set(roster.incarnations());
     }

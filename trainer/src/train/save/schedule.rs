@@ -1,6 +1,6 @@
-//! The schedule of saves. A save starts at a step boundary. It runs on the checkpoint thread, or training waits for it.
-//! At most one save is in progress. A save that becomes due during another save is deferred to the first boundary at
-//! which no stage is writing.
+//! The schedule of saves. A save starts at a step boundary. Depending on `checkpoint.mode`, the save runs on the
+//! checkpoint thread, or training waits for it. At most one save is in progress. A save that becomes due during another
+//! save is deferred to the first boundary at which no stage is writing.
 
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ impl<'s> SaveSchedule<'s> {
         DrainEstimate { timeout: self.drain_timeout, step_started, step, save: self.last_save, is_saving }
     }
 
-    /// Takes the result of the last save.
+    /// Returns the result of the last save, if it has not been taken yet.
     pub(in crate::train) fn take_record(&mut self) -> Option<SaveRecord> {
         self.record.take()
     }

@@ -30,15 +30,15 @@ use crate::train::setup::initial_weights::{LoadProgress, load_initial_weights};
 #[derive(Debug)]
 pub(in crate::train) struct ResumePoint {
     pub(in crate::train) trainer_state: TrainerState,
-    /// The newer checkpoints that can't be used. Stage 0 sets them aside after the stages have loaded another
-    /// checkpoint.
+    /// The newer checkpoints that can't be used. Stage 0 sets them aside (moves them to `damaged/`) after the stages
+    /// have loaded another checkpoint.
     pub(in crate::train) damage: Vec<Damage>,
     /// The messages for the user.
     pub(in crate::train) notes: Vec<String>,
 }
 
 /// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the last group that this stage led.
-/// If there is a newer fence, another stage has replaced this one, and the call fails. If `after` is given, the call
+/// If there is a newer fence, another stage has replaced this stage, and the call fails. If `after` is given, the call
 /// also fails if there is a fence with a number greater than `after`.
 ///
 /// # Errors
@@ -227,7 +227,7 @@ pub(in crate::train) fn finish_in_memory(
 /// that are in `held`. Returns messages for the user.
 ///
 /// # Errors
-/// If no intact checkpoint is left, if the group fails, or if the volume fails.
+/// If no intact checkpoint remains, if the group fails, or if the volume fails.
 pub(in crate::train) fn load_weights(
     context: &StageContext,
     member: &Member,

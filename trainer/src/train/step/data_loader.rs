@@ -26,7 +26,7 @@ pub(in crate::train) struct DataLoader {
     device: Device,
 }
 
-/// The tensors of one step, or of one window of an evaluation.
+/// The tensors of one step, or of the microbatches that an evaluation computes at the same time.
 #[derive(Debug, Default)]
 pub(in crate::train) struct BatchTensors {
     pub(in crate::train) token_ids: Vec<Tensor>,

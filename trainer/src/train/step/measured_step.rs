@@ -6,8 +6,8 @@ use stagecoach_pipeline::{Action, ActionSpan, Programs, RankBreakdown, Timeline,
 
 /// A step as all stages measured it.
 pub(in crate::train) struct MeasuredStep {
-    /// The actions of each stage with their times. Time zero is the first computation, or the first gather for which a
-    /// computation waited.
+    /// The actions of each stage with their times. Time zero is the first computation, or the first gather of weights
+    /// for which a computation waited.
     pub(in crate::train) timeline: Timeline,
     /// The parts of each stage's time.
     pub(in crate::train) breakdown: Vec<RankBreakdown>,
@@ -58,8 +58,8 @@ impl MeasuredStep {
     }
 }
 
-/// Returns the mean loss of each source's targets. Adds the sums of the stages that have the head in the order of their
-/// ranks.
+/// Returns the mean loss of each source's targets. Adds the sums of all stages in the order of their ranks. Only stages
+/// with the head have sums.
 fn source_losses(stages: &[StepMeasurements]) -> Vec<Option<f64>> {
     let mut sums: Vec<(f64, f64)> = Vec::new();
     for stage in stages {
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn stages_are_put_on_one_clock_from_the_first_computation_on() {
         let programs = lower(&gpipe(2, 1), false).unwrap();
-        // F, B, EXCHANGE; stage 1 begins half a second after the message was sent
+        // the actions are F, B and EXCHANGE; stage 1 begins half a second after the message was sent
         let measured =
             [(10.0, vec![(3.0, 4.0), (9.0, 11.0), (11.0, 11.5)]), (5.0, vec![(4.5, 5.5), (5.5, 8.5), (8.5, 8.75)])];
         let vote = |(rank, (bytes_sent, spans)): (usize, (f64, Vec<(f64, f64)>))| StepVote {

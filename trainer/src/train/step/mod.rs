@@ -97,8 +97,9 @@ pub(in crate::train) fn train<'g>(
     })
 }
 
-/// Sets aside, on the leader, the checkpoints with the wrong result of `step`. All stages wait for the leader. Reports
-/// an error only as a message, so that the error does not hide the reason for which the stage ends.
+/// Sets aside, on the leader, the checkpoints with the wrong result of `step`: moves them to `damaged/`. All stages
+/// wait for the leader. Reports an error only as a message, so that the error does not hide the reason for which the
+/// stage ends.
 fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
     if running.context.is_leader() {
         let failed = |error| {

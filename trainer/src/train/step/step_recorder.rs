@@ -109,9 +109,9 @@ impl StepRecorder {
     }
 }
 
-/// Returns the peak FLOP/s of the group's GPUs and the FLOPs of a step, if each rank has a separate GPU. Returns `None`
-/// if a peak is unknown, as on CPUs. Also returns `None` if the rows of a batch differ in length, because they are not
-/// packed or hold whole conversations.
+/// Returns the peak FLOP/s of the group's GPUs and the FLOPs of a step. Assumes that each rank has a separate GPU.
+/// Returns `None` if a peak is unknown, as on CPUs. Also returns `None` if the rows of a batch differ in length,
+/// because they are not packed or hold whole conversations.
 fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
     let config = running.context.config;
     if !config.data.packing || config.data.has_conversations() {
@@ -123,8 +123,8 @@ fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Optio
     Some(FlopsUtilization { step_flops: f64::from(config.training.microbatches) * microbatch_flops, peak_flops })
 }
 
-/// Returns the number of steps from one recorded timeline to the next. The interval is ten steps. For large pipelines
-/// it is longer, so that on average at most a hundred actions are written per step.
+/// Returns the number of steps from one recorded timeline to the next. The number is ten, or more for large pipelines,
+/// so that on average at most a hundred actions are written per step.
 fn timeline_interval(programs: &Programs) -> u64 {
     let actions: usize = programs.ranks.iter().map(Vec::len).sum();
     (actions as u64 / 100).max(10)

@@ -141,8 +141,8 @@ fn a_sender_ends_with_its_peer_and_with_the_group() {
 }
 
 /// A copy of a state is in host memory for every transport, and goes over shared memory or the TCP stream. The stand-in
-/// treats all memory as the device's. The copy therefore passes through pinned memory at both ends, as boundary tensors
-/// do between GPUs without NCCL.
+/// treats all memory as the device's. The copy therefore passes through pinned memory at both ends, as the activations
+/// between GPUs without NCCL do.
 #[test]
 fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     if !is_here("links::nccl::what_does_not_go_over_nccl_passes_through_pinned_memory") {

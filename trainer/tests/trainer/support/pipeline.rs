@@ -138,7 +138,8 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
         let blocks = GradientBlocks::new(setup.gradient_blocks, step.microbatches.len()).unwrap();
         let programs = lower(&schedule, architecture.adds_tied_gradients()).unwrap();
         if index == 0 {
-            // UPDATE clips in place, so the first step also runs without UPDATE to read the gradients
+            // the action UPDATE clips gradients in place, so the first step also runs without UPDATE to read the
+            // gradients
             let no_update = without_update(&programs);
             run(&mut stage, &mut links, member, &no_update, (step, blocks), index);
             trained.gradients = values(&stage, |p| &p.gradient);

@@ -1,4 +1,4 @@
-//! The results of plain PyTorch, in `tests/reference/`.
+//! The results of plain PyTorch and of PEFT, in `tests/reference/`.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use tch::Device;
 
 use crate::support::pipeline::{MicrobatchData, StepData, Trained, Weights};
 
-/// The content of `reference.json`.
+/// The content of `reference.json` or `fine_tuning.json`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Reference {
     optimizer: ReferenceOptimizer,

@@ -1,4 +1,5 @@
-//! The choice of the memory checkpoint from which a group resumes: the newest one that is available for every stage.
+//! The choice of the memory checkpoint from which a group resumes: the newest one that is available for every stage. A
+//! memory checkpoint consists of the copies of all stages' state after one step.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_planner::TrainerState;
@@ -12,7 +13,7 @@ pub(super) struct HeldCopies {
     pub(super) group: Option<(usize, PeerRing)>,
     /// The trainer states, each with its step, for which the stage has a copy of its own tensors.
     pub(super) own: Vec<TrainerState>,
-    /// The steps for which the stage has a complete copy of the state of the previous rank in the ring.
+    /// The steps for which the stage has a complete copy of the state of the previous rank in the [`PeerRing`].
     pub(super) previous: Vec<u64>,
 }
 

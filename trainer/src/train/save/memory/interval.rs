@@ -21,12 +21,12 @@ pub(super) struct CheckpointInterval {
     configured: StepInterval,
     /// The last step with a checkpoint, among the steps for which `is_due` was called.
     last: u64,
-    /// The mean seconds of steps with a copy in transit, including the copying itself, and of steps without one.
+    /// The mean duration of steps with a copy in transit, including the copying itself, and of steps without one.
     busy: MeanSeconds,
     quiet: MeanSeconds,
 }
 
-/// A moving mean.
+/// A moving mean of durations, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct MeanSeconds {
     mean: f64,

@@ -1,9 +1,9 @@
-//! Audits: every few steps, one stage recomputes one microbatch of one chunk of another stage from the same weights and
-//! inputs, and the results must be equal bit for bit. The auditor is the stage with the next rank. A separate link
-//! carries the weights and inputs. The auditor computes during the next step, at the point of its program at which it
-//! waited longest in the step before. At the end of the next step, the stages compare the hashes of the two results. If
-//! the hashes differ, the two stages and a third one, if there is one, compute the item again. The results then show
-//! which stage computes wrong results.
+//! Audits: every few steps, one stage recomputes one microbatch of one chunk (contiguous layers) of another stage from
+//! the same weights and inputs, and the results must be equal bit for bit. The auditor is the stage with the next rank.
+//! A separate link carries the weights and inputs. The auditor computes during the next step, at the point of its
+//! program at which it waited longest in the step before. At the end of the next step, the stages compare the hashes of
+//! the two results. If the hashes differ, the two stages and a third one, if there is one, compute the item again. The
+//! results then show which stage computes wrong results.
 
 mod choice;
 mod compare;

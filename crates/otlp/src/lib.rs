@@ -1,8 +1,8 @@
 //! Exports metrics and spans to an OpenTelemetry collector by OTLP over HTTP, if the environment names a collector.
 //!
-//! The metrics are the same as those that a process serves for Prometheus. The exporter reads the OpenMetrics text of
-//! the process, and so each metric is registered only once. Spans wait in a queue of bounded length. A thread sends the
-//! queue, and so the code that adds a span never waits for the collector.
+//! The process serves the same metrics for Prometheus. The exporter reads the OpenMetrics text of the process, so each
+//! metric is registered only once. Spans wait in a queue of bounded length. A separate thread sends them, so the code
+//! that adds a span never waits for the collector.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,5 +1,5 @@
-//! The model directory with which a job begins. If the job names another job's folder, this directory is the newest
-//! checkpoint of that job at the time when this job begins. A record in this job's folder keeps the choice, because the
+//! The model directory with which a job begins. If the job names the folder of another job, this directory is the
+//! newest checkpoint of the other job when this job begins. A record in this job's folder keeps the choice, because the
 //! other job may have a newer checkpoint when this job restarts.
 
 use std::path::{Path, PathBuf};

@@ -125,8 +125,8 @@ impl TimelineRecord {
     }
 }
 
-/// The largest number of records on which advice is based, the newest ones. The advice averages over several steps
-/// because single steps are noisy.
+/// The largest number of records on which advice is based. The advice uses the newest records, and averages over
+/// several steps because single steps are noisy.
 const ADVICE_RECORDS: usize = 10;
 
 /// The fewest records from which the stages' speeds are computed.

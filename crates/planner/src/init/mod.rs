@@ -1,6 +1,6 @@
-//! The rules of `stagecoach init`, without input and output: proposes a job for a machine and a workspace. `sizes`
-//! chooses the numbers, and `file` writes the numbers with their reasons. `fine_tuning` proposes a job for a pretrained
-//! model.
+//! Implements the rules of `stagecoach init`, without input and output: proposes a job for a machine and a workspace.
+//! `sizes` chooses the numbers, and `file` writes the numbers with their reasons. `fine_tuning` proposes a job for a
+//! pretrained model.
 
 mod file;
 mod fine_tuning;

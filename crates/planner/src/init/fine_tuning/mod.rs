@@ -1,5 +1,5 @@
-//! The rules of `stagecoach init --from`, without input and output: proposes a job that continues to train a model.
-//! `sizes` chooses the numbers, and `file` writes the numbers with their reasons.
+//! Implements the rules of `stagecoach init --from`, without input and output: proposes a job that continues to train a
+//! model. `sizes` chooses the numbers, and `file` writes the numbers with their reasons.
 
 mod file;
 mod sizes;

@@ -53,7 +53,7 @@ impl JobConfig {
         let replicas = spec.data_parallel as usize;
         let blocks = self.blocks().map(|blocks| blocks.of_replica(0, replicas));
         let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);
-        // the sums that all other replicas send, on the replica that receives the most
+        // the number of sums that a replica receives from all other replicas; the maximum over the replicas
         let received_sums = blocks.as_ref().map_or(0, |blocks| {
             let sums = (0..replicas).map(|replica| blocks.all().of_replica(replica, replicas).subtrees().len());
             sums.clone().sum::<usize>() - sums.min().unwrap_or(0)

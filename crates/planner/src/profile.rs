@@ -37,7 +37,7 @@ pub struct Profile {
     pub layer: BTreeMap<String, ModuleSeconds>,
     /// The times of final norm, head and loss.
     pub head: ModuleSeconds,
-    /// The seconds that the transfer of one boundary tensor between two stages takes.
+    /// The seconds of one message between two stages: the activations, or their gradient, of a microbatch.
     pub link_seconds: f64,
 }
 

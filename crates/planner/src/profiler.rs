@@ -120,7 +120,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Returns the seconds that a boundary tensor takes between two stages: half of a round trip.
+/// Returns the seconds of a message between two stages, half of a round trip. `tensor` has the shape of the activations
+/// of a microbatch.
 fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -> Result<f64, StageError> {
     let listen =
         || TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?.to_string(), listener)));

@@ -62,7 +62,7 @@ struct AttemptSpeeds {
 /// later group measures the speeds again.
 ///
 /// # Errors
-/// Returns an error if this group no longer holds `fence`.
+/// Returns an error if a newer group has acquired the next fence, and with it the right to write into the job's folder.
 pub fn attempt_speeds(
     config: &JobConfig,
     env: &StageEnv,

@@ -65,7 +65,7 @@ pub struct TrainerState {
     /// The position in each source of a streamed corpus at which the next step continues to read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamPosition>,
-    /// The frozen weights; `None` if the job has none, or has not loaded them yet.
+    /// The frozen weights, which training does not update; `None` if the job has none, or has not loaded them yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_weights: Option<FrozenWeights>,
     /// The record of the last step, if the metrics may lack it. With memory checkpoints, the trainer adds a step to the

@@ -5,8 +5,8 @@ use crate::costs::{ChunkCosts, Costs};
 
 impl Costs {
     /// Returns the estimated costs of a partitioned model. `work_per_second` converts a module's work to seconds. Its
-    /// value is 1 if the work was measured in seconds. `link_bytes_per_second` converts the bytes of a boundary to
-    /// seconds.
+    /// value is 1 if the work was measured in seconds. `link_bytes_per_second` converts `model.boundary_bytes`, the
+    /// bytes of a message between two chunks, to seconds.
     pub fn estimate(
         model: &ModelCost,
         partition: &Partition,

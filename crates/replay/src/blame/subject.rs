@@ -25,7 +25,7 @@ pub struct BlamedJob {
     dataset: Dataset,
     /// The windows of a streamed job.
     windows: Option<Windows>,
-    /// The frozen weights with which the job began, if it has any.
+    /// The frozen weights, which training does not update; `None` if the job has none.
     pub(super) frozen: Option<FrozenWeights>,
 }
 

@@ -21,8 +21,8 @@ fn main() {
         return;
     };
     let include = lib.with_file_name("include");
-    // These files need no particular instruction set. They come first because, if several objects contain the same
-    // inline function, the linker keeps the first copy, and every CPU must be able to run that copy.
+    // If several objects contain the same inline function, the linker keeps the first copy, and every CPU must be able
+    // to run that copy. These files therefore come first: they need no particular instruction set.
     let sources = ["shim.cpp", "flash_attention.cpp", "allocator.cpp"].map(|name| format!("src/{name}"));
     compiler(&include).files(sources).compile("stagecoach_shim");
     let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");

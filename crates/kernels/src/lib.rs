@@ -28,7 +28,8 @@ pub fn version(device: Device) -> u32 {
     if device.is_cuda() { 3 } else { 1 }
 }
 
-/// The numbers of heads of one token, whose queries, keys and values are adjacent: `[(heads + 2 kv_heads) * head_dim]`.
+/// The numbers and the width of attention heads. The queries, keys and values of a token are adjacent in a row of
+/// `qkv`, so the row has the width `(heads + 2 kv_heads) * head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Heads {
@@ -40,8 +41,9 @@ pub struct Heads {
     pub head_dim: i64,
 }
 
-/// The bounds of sequences, `i64[sequences + 1]`: sequence i has the rows from bound i to bound i + 1. Kernels read the
-/// bounds on the device. Code that loops over sequences reads the bounds on the host, without a wait for the device.
+/// The bounds of sequences, `i64[sequences + 1]`: sequence i has the rows from bound i to bound i + 1, exclusive.
+/// Kernels read the bounds on the device. Code that loops over sequences reads the bounds on the host, without a wait
+/// for the device.
 #[derive(Debug)]
 pub struct CuSeqlens {
     on_host: Vec<i64>,
@@ -69,7 +71,7 @@ pub struct VarlenSequences<'a> {
     pub max_length: i64,
 }
 
-/// The rotation of queries and keys by their position, which is the row modulo `length`.
+/// The rotation of queries and keys by their position, which is the index of the row modulo `length`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation<'a> {
     /// `f32[length, head_dim / 2]`: cosines of the angles by position.
@@ -91,7 +93,7 @@ pub struct AdamWParameter<'a> {
     pub exp_avg: &'a Tensor,
     /// Running average of the squared gradient.
     pub exp_avg_sq: &'a Tensor,
-    /// The tensor that receives a copy of the weights in bf16.
+    /// The tensor that receives a copy of the weights in bf16; `None` if training computes with the fp32 weights.
     pub compute: Option<&'a Tensor>,
     /// Decoupled weight decay.
     pub weight_decay: f64,
@@ -238,8 +240,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> CrossEntropy {
     by_device!(cross_entropy(logits, targets, None, 1.0))
 }
 
-/// Returns the [`cross_entropy`], and the gradient of its sum times `scale`, of type `kind`. An fp32 gradient reuses
-/// the memory of `logits`.
+/// Returns the [`cross_entropy`], and the gradient of the logits: the derivative of the sum, times `scale`. The
+/// gradient has the type `kind`. An fp32 gradient reuses the memory of `logits`.
 pub fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64, kind: Kind) -> (CrossEntropy, Tensor) {
     let gradient = match kind {
         Kind::Float => logits.shallow_clone(),
@@ -267,7 +269,8 @@ pub fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy: &Tenso
     }
 }
 
-/// Copies a host tensor to `device`, after the work that the device has queued. The host does not wait for the copy.
+/// Copies a host tensor to `device`. On a GPU, the copy follows the work that is already queued there. The host does
+/// not wait for the copy.
 pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
     match device {
         // libtorch keeps the pinned memory until the copy is done
@@ -276,8 +279,9 @@ pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
     }
 }
 
-/// Returns the bytes that a thread keeps for the operands of matrix products with a weight `[outputs, inputs]` and its
-/// gradient: tiles of 64 columns of the weight, and 1,024 tokens of the input (`cpu/gemm.h`).
+/// Returns the number of bytes that each thread keeps for packed operands, in the matrix products of a linear layer
+/// with a weight `[outputs, inputs]`, forward and backward. A thread packs 64 columns of the weight, and 1,024 tokens
+/// of the input (`cpu/gemm.h`). `element` is the size of an element in bytes.
 pub fn packed_bytes(inputs: usize, outputs: usize, element: usize) -> usize {
     (64 * inputs.max(outputs) + 1024 * (inputs + 64)) * element
 }
@@ -301,7 +305,7 @@ pub fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
 }
 
 /// Computes `accumulator[out, in] += dy[rows, out]^T x[rows, in]` with sums in fp32; `dy` and `x` are fp32 or bf16.
-/// This function sums every gradient of a linear layer's weight.
+/// Training uses this function for every gradient of a linear layer's weight.
 pub fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
     match x.device() {
         Device::Cuda(_) => cuda::accumulate_linear(accumulator, dy, x),

@@ -27,7 +27,7 @@ pub enum LibraryError {
 /// Opens a library by the loader's rules.
 ///
 /// # Errors
-/// If the loader does not find the library.
+/// If the loader does not find the library or one of its dependencies.
 pub fn open(name: &str) -> Result<Library, LibraryError> {
     // SAFETY: this is a library of the driver or of NVIDIA, whose initialisers only set it up. A table of functions
     // (`c_functions`) keeps the library open.
@@ -58,7 +58,8 @@ pub(crate) fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Declares a table of functions with C's calling convention, and `open`, which finds them in a library by their names.
+/// Declares a table of functions with C's calling convention, and the method `open`, which finds the functions in a
+/// library by their names.
 #[macro_export]
 macro_rules! c_functions {
     ($(#[$meta:meta])* $table:ident { $($field:ident: $symbol:literal ($($argument:ty),*),)* } returns $result:ty) => {

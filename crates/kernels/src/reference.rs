@@ -1,5 +1,5 @@
-//! The operations, composed of libtorch's operations. They are the reference for the kernels' tests, and the
-//! implementation where no kernel exists.
+//! Implements the operations with libtorch's operations. The tests compare the kernels with this module. Training uses
+//! it where no kernel exists.
 
 use tch::{Device, Kind, Tensor};
 
@@ -127,7 +127,7 @@ pub(super) fn attention_backward(
     dqkv
 }
 
-/// Returns the gradients of queries and keys after their rotation, and of values.
+/// Returns the gradients of the rotated queries and keys, and of the values, side by side.
 pub(super) fn rotated_gradients(
     dout: &Tensor,
     qkv: &Tensor,

@@ -26,7 +26,7 @@ fn values(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     Tensor::from_slice(&values).reshape(shape).to_kind(kind)
 }
 
-/// Tables of a rotation. They contain arbitrary factors instead of cosines and sines.
+/// The tables of a rotation, with random values instead of cosines and sines.
 struct RotationTables {
     cos: Tensor,
     sin: Tensor,
@@ -47,8 +47,9 @@ fn list(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.to_kind(Kind::Double).reshape([-1])).unwrap()
 }
 
-/// Returns the accepted relative difference between a kernel and its reference. Near 1, the difference is one unit in
-/// the last place of bf16, and about 17 units of fp32, because a kernel and its reference sum in different orders.
+/// Returns the accepted relative difference between a kernel and its reference. A kernel and its reference differ
+/// because they sum in different orders. Near 1, the tolerance is one unit in the last place for bf16, and about 17
+/// units for fp32.
 fn tolerance(kind: Kind) -> f64 {
     match kind {
         Kind::BFloat16 => 1.0 / 128.0,
@@ -56,7 +57,7 @@ fn tolerance(kind: Kind) -> f64 {
     }
 }
 
-/// Asserts that values are equal up to rounding, and that non-finite values are in the same places. The tolerance is
+/// Asserts that values are equal up to rounding, and that non-finite values have the same positions. The tolerance is
 /// relative to the largest value, or to 1 if the largest value is below 1, because the few values of a small tensor can
 /// all result from cancellation.
 #[track_caller]

@@ -14,7 +14,7 @@ use crate::{ffi, upload};
 /// The number of blocks per multiprocessor. With 256 threads per block, these blocks hide the latency of memory.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
 
-/// The reason that a GPU has no kernels.
+/// The reason that the kernels can't be loaded on a GPU.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     #[error(transparent)]
@@ -30,7 +30,7 @@ pub(crate) struct Gpu {
     module: CudaModule,
     functions: HashMap<&'static str, CudaFunction>,
     max_blocks: u32,
-    /// The version of the compiler, which determines the bits of the results.
+    /// The version of NVRTC. Another version may produce kernels whose results have other bits.
     nvrtc_version: String,
     /// The compute capability: major and minor version.
     capability: (u32, u32),
@@ -63,10 +63,10 @@ pub fn compiler_version(index: usize) -> Option<&'static str> {
     find(index).map(|gpu| gpu.nvrtc_version.as_str())
 }
 
-/// Returns the GPU whose kernels [`load`] has loaded.
+/// Returns GPU `index`, on which [`load`] has loaded the kernels.
 ///
 /// # Panics
-/// If the kernels are not loaded: all code that chooses a device calls [`load`].
+/// If the kernels are not loaded. That is a defect, because all code that chooses a device calls [`load`].
 #[allow(clippy::expect_used, reason = "a defect of this program")]
 pub(crate) fn loaded(index: usize) -> &'static Gpu {
     find(index).expect("kernels are loaded before a GPU computes")

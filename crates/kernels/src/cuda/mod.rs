@@ -1,6 +1,7 @@
-//! The operations on GPUs, implemented by Stagecoach's own kernels. The binary contains the kernels' sources. A stage
-//! compiles the sources for its GPU when it starts ([`load`]). The tests run the same sources on the host. The same
-//! code chooses the blocks of a launch on a GPU and on the host ([`Launcher`]).
+//! The operations on GPUs. Stagecoach's own kernels implement most of them. The binary contains the kernels' sources. A
+//! stage compiles the sources for its GPU when it starts ([`load`]). The tests compile the same sources for the host.
+//! The operations launch kernels through the trait [`Launcher`], which has one implementation for a GPU and others for
+//! the host.
 
 mod gpu;
 mod library_calls;

@@ -1,5 +1,5 @@
-//! NVRTC, NVIDIA's compiler as a library. At the start of a stage, NVRTC compiles the kernels into a cubin for exactly
-//! the stage's GPU. NVRTC needs no driver.
+//! NVRTC, NVIDIA's compiler as a library. At the start of a stage, NVRTC compiles the kernels into a cubin for the
+//! architecture of the stage's GPU. NVRTC needs no driver.
 //!
 //! Source: the NVRTC user guide of CUDA 13.
 
@@ -16,7 +16,7 @@ use crate::library::{LibraryError, check_functions, open as open_library};
 const LIBRARY: &str = "libnvrtc.so.13";
 /// The library that NVRTC opens by this name during compilation.
 const BUILTINS: &str = "libnvrtc-builtins.so.13.0";
-/// The oldest supported major version.
+/// The oldest supported major version of NVRTC.
 const MIN_MAJOR: c_int = 13;
 
 /// The functions of NVRTC that this module calls.
@@ -83,8 +83,8 @@ pub(crate) struct Compiled {
 #[derive(Debug)]
 pub(crate) struct Nvrtc {
     version: String,
-    /// The library `BUILTINS`. NVRTC does not search the folder of this program's libraries, but finds a library that
-    /// is already open in any folder.
+    /// The open library `BUILTINS`; `None` if it can't be opened. NVRTC does not search the folder of this program's
+    /// libraries for it, but the loader finds a library that is already open.
     _builtins: Option<Library>,
 }
 

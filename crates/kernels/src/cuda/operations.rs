@@ -1,6 +1,6 @@
-//! The operations as launches of kernels. This module chooses the blocks of each launch. The pieces into which a sum is
-//! divided, and the number of threads of a block that sums, depend only on shapes. The bits of a sum therefore do not
-//! depend on the number of blocks.
+//! Implements the operations by launching kernels, and chooses the number of blocks of each launch. Sums are divided
+//! into pieces. The pieces, and the number of threads that sum a piece, depend only on shapes. The bits of a sum
+//! therefore do not depend on the number of blocks.
 
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
@@ -10,11 +10,11 @@ use tch::{Kind, Tensor};
 use super::{Grid, Launcher};
 use crate::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients, Rotation};
 
-/// The number of threads of a block in which each thread processes elements or columns.
+/// The number of threads of a block, for kernels in which a thread processes elements or columns.
 const THREADS: u32 = 256;
 /// The number of neighbouring elements that a thread reads at a time (`block.cuh`).
 const GROUP: i64 = 8;
-/// The number of sorted token positions in a piece of an embedding's gradient.
+/// The number of token positions, sorted by token id, in a piece of an embedding's gradient.
 const EMBEDDING_PIECE: i64 = 64;
 /// The smallest number of rows in a piece of a sum over rows.
 const MIN_ROWS_PER_PIECE: i64 = 32;
@@ -40,7 +40,7 @@ macro_rules! launch {
     };
 }
 
-/// Returns the address of a tensor for a kernel. The tensor must be contiguous, of this type, and on the launcher's
+/// Returns the address of a tensor for a kernel. The tensor must be contiguous, of type `kind`, and on the launcher's
 /// device.
 #[track_caller]
 fn data(on: &dyn Launcher, tensor: &Tensor, kind: Kind) -> *mut c_void {
@@ -195,8 +195,8 @@ pub(crate) fn rotate_back(on: &dyn Launcher, gradients: [&Tensor; 3], rotation: 
     dqkv
 }
 
-/// Rotates the queries and keys in `from` into `qkv`. Also copies the values, unless their address is null. `widths`
-/// are the distances between rows of queries, and between rows of keys and of values.
+/// Rotates the queries and keys at the addresses `from`, and writes them to `qkv`. Also copies the values, unless their
+/// address is null. `widths` are the distances between rows of queries, and between rows of keys and of values.
 fn launch_rotary(
     on: &dyn Launcher,
     from: [*mut c_void; 3],

@@ -14,8 +14,8 @@ use crate::library::{LibraryError, check_functions, open};
 /// The driver's library, which is installed with the driver, not with CUDA.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The functions of the driver that `cudarc` calls for this program. The stand-in for the driver (`tests/nccl`) has
-/// exactly these functions, and a test compares the two lists.
+/// The functions of the driver that `cudarc` calls for this program. The tests' stand-in for the driver (`tests/nccl`)
+/// has exactly these functions, and a test compares the two lists.
 const FUNCTIONS: [&str; 29] = [
     "cuInit",
     "cuCtxGetCurrent",
@@ -176,7 +176,7 @@ impl CudaContext {
         Ok(CudaContext(Box::leak(Box::new(context))))
     }
 
-    /// Returns the model of the device, by the driver's name.
+    /// Returns the driver's name for the model of the device.
     pub(crate) fn device_name(&self) -> Result<String, CudaError> {
         self.0.name().map_err(CudaError::of("cuDeviceGetName"))
     }
@@ -225,8 +225,8 @@ mod tests {
 
     /// If [`FUNCTIONS`] lacked a function that `cudarc` calls, the process would panic on an old driver instead of
     /// reporting an error. This test compares the list with the functions of the stand-in for the driver. Other tests
-    /// run over the stand-in and call all functions except those of kernels. They would panic in the same way if the
-    /// stand-in lacked a function.
+    /// run over the stand-in and call all functions except the functions that load and launch kernels. They would panic
+    /// in the same way if the stand-in lacked a function.
     #[test]
     fn the_functions_that_are_looked_for_are_those_of_the_stand_in() {
         let stand_in = [

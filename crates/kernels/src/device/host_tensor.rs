@@ -7,11 +7,11 @@ use tch::{Device, Kind, Tensor};
 
 use super::driver::{CudaContext, CudaError};
 
-/// The size of a page. The sizes of large pages are multiples of it.
+/// The size of a page of host memory, in bytes. The sizes of large pages are multiples of it.
 const PAGE_BYTES: usize = 4096;
 
 /// A tensor on the CPU, with pinned memory if it is for copies to or from a GPU. The operating system does not move
-/// pinned pages, so that copies run concurrently with the host.
+/// pinned pages, so copies can run concurrently with the host.
 #[derive(Debug)]
 pub struct HostTensor {
     tensor: Tensor,
@@ -19,8 +19,9 @@ pub struct HostTensor {
 }
 
 impl HostTensor {
-    /// Allocates a tensor of zeros. Writing the zeros avoids page faults in the first copy into the tensor. The tensor
-    /// begins at a page and shares no page with another pinned tensor, because the driver refuses to pin a page twice.
+    /// Allocates a tensor of zeros. Writing the zeros avoids page faults in the first copy into the tensor. If `gpu` is
+    /// set, the memory is pinned for copies to and from this GPU. A pinned tensor begins at a page boundary and shares
+    /// no page with another pinned tensor, because the driver refuses to pin a page twice.
     ///
     /// # Errors
     /// If the driver can't pin the tensor's memory.
@@ -35,7 +36,8 @@ impl HostTensor {
         let offset = (all.data_ptr() as usize).next_multiple_of(PAGE_BYTES) - all.data_ptr() as usize;
         let tensor = all.narrow(0, (offset / element_bytes) as i64, numel).view(size);
         context.current()?;
-        // SAFETY: these are whole pages of a tensor, which exists until they are unregistered.
+        // SAFETY: these are whole pages of the memory of `all`, which `tensor` shares and keeps until `drop`
+        // unregisters them.
         let result = unsafe { sys::cuMemHostRegister_v2(tensor.data_ptr(), pinned_bytes, 0) };
         result.result().map_err(CudaError::of("cuMemHostRegister")).map_err(|error| match error {
             CudaError::Failed { call, why } => {
@@ -67,8 +69,8 @@ impl Drop for HostTensor {
     fn drop(&mut self) {
         let Some(context) = self.pinned_for else { return };
         if context.current().is_ok() {
-            // SAFETY: the memory is registered at this address, and not unregistered before; the owner of a running
-            // copy keeps the tensor.
+            // SAFETY: `zeros` registered the memory at this address, and only this call unregisters it. The caller of a
+            // copy keeps the tensor until the copy is done.
             let _ = unsafe { sys::cuMemHostUnregister(self.tensor.data_ptr()) };
         }
     }

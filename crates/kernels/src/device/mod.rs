@@ -1,5 +1,5 @@
-//! Loads CUDA at run time, so that one binary serves CPU and GPU. libtorch finds CUDA only if its CUDA library is
-//! opened before the first query.
+//! Loads CUDA at run time, so that one binary serves CPU and GPU. libtorch finds CUDA only if its library
+//! `libtorch_cuda.so` is opened before the first query.
 
 mod clock;
 mod driver;
@@ -21,7 +21,8 @@ pub use stream::{CudaEvent, CudaStream};
 use crate::c_functions;
 use crate::library::loader_message;
 
-/// The oldest driver that libtorch's CUDA library supports, in the form of `cuDriverGetVersion`.
+/// The CUDA version of the oldest driver that libtorch's CUDA library supports, in the encoding of
+/// `cuDriverGetVersion`.
 const MIN_DRIVER_VERSION: i32 = 13_000;
 
 /// The reason that libtorch has no GPU.
@@ -58,7 +59,7 @@ pub enum NoGpu {
 /// Returns the number of usable GPUs, at least one.
 ///
 /// # Errors
-/// If there is no usable GPU. The error is the reason.
+/// If there is no usable GPU. The error gives the reason.
 pub fn cuda_devices() -> Result<usize, NoGpu> {
     static LIBRARY: OnceLock<Result<Library, NoGpu>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -94,7 +95,7 @@ fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     }
 }
 
-/// Returns the model of a GPU, by the driver's name; empty if the driver does not report it.
+/// Returns the driver's name for the model of a GPU; empty if the driver does not report it.
 pub fn gpu_model(index: usize) -> String {
     CudaContext::of_device(index).and_then(|context| context.device_name()).unwrap_or_default()
 }
@@ -112,8 +113,8 @@ c_functions! {
     } returns c_int
 }
 
-/// Returns the version of cuBLAS, such as `13.1.0`; empty without the library. The algorithms that cuBLAS chooses
-/// determine the bits of the results.
+/// Returns the version of cuBLAS, such as `13.1.0`; empty without the library. Versions may choose different
+/// algorithms, which change the bits of the results.
 pub fn cublas_version() -> String {
     let Ok(cublas) = CublasFunctions::open("libcublas.so.13") else { return String::new() };
     // the properties 0, 1 and 2 are the major, minor and patch versions

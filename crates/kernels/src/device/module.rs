@@ -36,9 +36,9 @@ impl CudaModule {
         Ok(CudaFunction(function))
     }
 
-    /// Queues a kernel on the default stream, after the work that libtorch has queued so far, without waiting for the
-    /// kernel. `blocks` has two dimensions. `arguments` are addresses, whose contents are copied before this method
-    /// returns.
+    /// Queues a kernel on the default stream, after the work that libtorch has queued so far. The method does not wait
+    /// for the kernel. `blocks` has two dimensions. `arguments` are addresses, whose contents are copied before this
+    /// method returns.
     ///
     /// # Safety
     /// The arguments are those of the kernel, in number and type. The device memory to which they point stays allocated

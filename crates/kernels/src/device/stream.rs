@@ -44,7 +44,7 @@ impl CudaStream {
         self.0.cu_stream().cast()
     }
 
-    /// Makes the stream wait for the event before it runs work that is queued later.
+    /// Makes all work that is queued on the stream after this call wait for the event.
     pub fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
         make_wait(&self.0, event)
     }
@@ -70,7 +70,7 @@ impl CudaStream {
             .map_err(CudaError::of("cuMemcpyDtoHAsync"))
     }
 
-    /// Like [`copy_to_host`](Self::copy_to_host), from host memory to GPU memory.
+    /// Copies a host tensor into a tensor in GPU memory, under the conditions of [`copy_to_host`](Self::copy_to_host).
     pub fn copy_to_device(&self, to: &Tensor, from: &Tensor) -> Result<(), CudaError> {
         let bytes = self.begin_copy(to, from)?;
         // SAFETY: both are contiguous and have `bytes` bytes; the caller keeps them.
@@ -95,7 +95,7 @@ impl CudaStream {
 pub struct CudaEvent(driver::CudaEvent);
 
 impl CudaEvent {
-    /// Makes libtorch wait for the event before it runs computations that are queued later.
+    /// Makes all computations that libtorch queues after this call wait for the event.
     pub fn make_default_stream_wait(&self) -> Result<(), CudaError> {
         make_wait(&self.0.context().default_stream(), self)
     }

@@ -18,7 +18,7 @@ pub(super) use operations::{
     squared_norms, swiglu, swiglu_backward,
 };
 
-/// A live tensor in the form that the shim takes.
+/// A pointer to a live tensor, as the functions of the shim expect it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct TensorRef<'a>(*mut C_tensor, PhantomData<&'a Tensor>);
@@ -29,7 +29,7 @@ impl<'a> From<&'a Tensor> for TensorRef<'a> {
     }
 }
 
-/// A live tensor, or null where the shim allows null.
+/// A pointer to a live tensor, or a null pointer where the shim allows it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct OptionalTensorRef<'a>(*mut C_tensor, PhantomData<&'a Tensor>);
@@ -187,8 +187,8 @@ fn check(rc: c_int) {
     }
 }
 
-/// Returns the instruction sets that products and kernels use, such as `AVX512 Intel AMX`. Results on another processor
-/// may differ in their last bits.
+/// Returns the instruction sets that matrix products and kernels use, such as `AVX512 Intel AMX`. Results on another
+/// processor may differ in their last bits.
 pub fn cpu_capability() -> String {
     text(sc_cpu_capability())
 }
@@ -220,7 +220,7 @@ pub(super) fn pin_gpu_products() {
     sc_pin_gpu_products();
 }
 
-/// Whether libtorch may use only deterministic algorithms.
+/// Whether libtorch is restricted to deterministic algorithms.
 pub fn is_deterministic() -> bool {
     sc_deterministic()
 }

@@ -1,4 +1,4 @@
-//! Compares each CPU kernel with its reference, for odd shapes, both types, and values that are not finite.
+//! Compares each CPU kernel with its reference, for unusual shapes, both types, and values that are not finite.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn widths() -> impl Strategy<Value = i64> {
     prop_oneof![1i64..70, Just(256), Just(1000)]
 }
 
-/// Writes non-finite values to some places of `x`.
+/// Overwrites up to three elements of `x` with non-finite values.
 fn poison(x: &Tensor, seed: u64) {
     let flat = x.view([-1]);
     for (number, value) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().enumerate() {
@@ -64,7 +64,7 @@ proptest! {
         let (kernel, reference) = (gate_up.copy(), gate_up.copy());
         let (out, expected_out) = (ffi::swiglu_backward(&dout, &kernel), reference::swiglu_backward(&dout, &reference));
         assert_close("out again", &out, &expected_out, tolerance(kind));
-        // the terms are products of three values, two of which are three times as large
+        // the terms are products of three values, two of which are scaled by 3
         assert_close_to_scale("dgate_up", &kernel, &reference, tolerance(kind), 10.0);
     }
 
@@ -137,7 +137,8 @@ proptest! {
             let [kernel, expected] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));
             match list(&logits.narrow(0, row, 1)).iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY) {
                 true => assert_close_to_scale("dlogits", &kernel, &expected, tolerance(kind), 0.25),
-                // the kernel's non-finite values may be in other places, but a row must have one if its target counts
+                // the kernel's non-finite values may be in other columns than in the reference, but a row whose target
+                // counts must have one
                 false => assert_eq!(list(&kernel).iter().all(|x| x.is_finite()), targets.int64_value(&[row]) < 0),
             }
         }

@@ -1,5 +1,5 @@
-//! Compares the GPU operations with the reference operations, on the host. The launch code is the code that a GPU uses,
-//! and `cuda/host.h` simulates a block's threads.
+//! Compares the GPU operations with the reference operations, without a GPU. The code that launches the kernels is the
+//! same as for a GPU, but the kernels are compiled for the host, and `cuda/host.h` simulates the threads of a block.
 
 use std::ffi::c_void;
 use std::ptr::from_ref;
@@ -221,8 +221,9 @@ fn the_gradient_of_an_embedding_is_as_the_reference() {
     }
 }
 
-/// The sorted rows of a frequent token are in several pieces. The rows of some tokens begin or end at the bound of a
-/// piece, and the rows of other tokens begin or end within a piece.
+/// The kernel sorts the rows by token id and divides them into pieces. The rows of a frequent token span several
+/// pieces. The rows of some tokens begin or end at the bound of a piece, and the rows of other tokens begin or end
+/// within a piece.
 #[test]
 fn frequent_tokens_add_to_an_embedding_by_pieces() {
     let counts: [usize; 8] = [64, 1, 63, 200, 20, 108, 0, 3];
@@ -255,7 +256,7 @@ fn an_access_outside_of_a_buffer_is_reported() {
     let address = |value: *const c_void| value.cast_mut();
     let arguments = [from_ref(&gate_up).cast(), from_ref(&out).cast(), from_ref(&rows).cast(), from_ref(&width).cast()];
     let grid = Grid { x: 1, y: 1, threads: 64 };
-    // SAFETY: the memory has one row too few; the access after it faults, and the launcher reports the fault.
+    // SAFETY: the memory has one row too few. An access after the memory faults, and the launcher reports the fault.
     let message =
         failure(|| unsafe { HostKernels::forwards().launch("swiglu_f32", grid, &mut arguments.map(address)) });
     let message = message.expect("the launch fails");
@@ -278,9 +279,9 @@ fn what_does_not_fit_is_not_launched() {
     );
 }
 
-/// Removes each barrier in turn, and asserts that the kernels then fail or that their results are wrong for one of two
-/// orders of threads. The test keeps the last barrier of `block.cuh`, because this barrier separates two consecutive
-/// maxima, which no kernel computes.
+/// Removes each barrier in turn, and asserts that the kernels then fail or that their results are wrong for at least
+/// one of the two orders of threads. The test keeps the last barrier of `block.cuh`, which separates two consecutive
+/// maxima, because no kernel computes two maxima.
 #[test]
 fn each_barrier_is_needed() {
     let (x, weight) = (values(&[11, 770], Kind::Float, 1), values(&[770], Kind::Float, 2));

@@ -12,7 +12,8 @@ fn quotient(f: impl Fn(&Tensor) -> Tensor, x: &Tensor, direction: &Tensor) -> f6
     (at(h) - at(-h)) / (2.0 * h)
 }
 
-/// Checks the gradient of `<f(x), dy>` with respect to `x` along a direction; `f` is a formula in f64.
+/// Checks the gradient of the inner product of `f(x)` and `dy` with respect to `x`, along one direction. `f` computes
+/// in f64.
 #[track_caller]
 fn assert_derivative(what: &str, f: impl Fn(&Tensor) -> Tensor, x: &Tensor, dy: &Tensor, gradient: &Tensor) {
     let direction = values(&x.size(), Kind::Double, 77);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::gpu::{GPU, begin};
 use super::*;
 
-/// The number of tokens, and the number of rows of the embedding.
+/// The number of tokens of each call.
 const TOKENS: i64 = 16_384;
 const VOCABULARY: i64 = 50_000;
 const ROUNDS: usize = 15;

@@ -144,7 +144,7 @@ fn products_are_summed_in_fp32() {
     }
 }
 
-/// Runs again in a child process whose loader finds another library under the name of the driver's library.
+/// The test runs itself in a child process whose loader finds the C library under the name of the driver's library.
 #[test]
 fn a_gpu_that_can_t_get_the_kernels_is_reported() {
     const IN_CHILD: &str = "STAGECOACH_WITHOUT_DRIVER";

@@ -49,8 +49,8 @@ impl HostKernels {
         let mut compiler = Command::new("c++");
         compiler.args(["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC"]);
         if counts {
-            // the compiled code calls a function of the sanitizer for each access, and the linker binds it to
-            // `host_traffic.cpp`
+            // the compiled code calls a function of the sanitizer for each access, and the linker binds this function
+            // to `host_traffic.cpp`
             let object = folder.path().join("kernels.o");
             let mut counted = Command::new("c++");
             counted.args(compiler.get_args()).args(["-fsanitize=thread", "-c"]).arg(&source).arg("-o").arg(&object);
@@ -122,7 +122,8 @@ impl Launcher for HostKernels {
 pub(super) fn guarded(tensor: &Tensor) -> Tensor {
     let (page, bytes) = (4096, tensor.numel() * tensor.kind().elt_size_in_bytes());
     let data = bytes.next_multiple_of(page);
-    // SAFETY: the mapping is new and stays; the tensor has the last `bytes` of the mapping's accessible part.
+    // SAFETY: the mapping is new and is never unmapped. The tensor has the last `bytes` of the mapping's accessible
+    // part.
     unsafe {
         let map =
             libc::mmap(null_mut(), data + 2 * page, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);

@@ -19,7 +19,7 @@ fn folder() -> PathBuf {
     })
 }
 
-/// The resources of a kernel, by the assembler's report.
+/// The resources of a kernel, as the assembler reports them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Resources {
     registers: u32,
@@ -59,7 +59,7 @@ fn the_report_of_the_assembler_is_understood() {
     assert_eq!(resources(log), BTreeMap::from([("one", Resources { registers: 40, spilled_bytes: 16 })]));
 }
 
-/// With 512 threads, a block has 128 registers for each thread.
+/// A block has at most 65,536 registers: 128 for each of 512 threads.
 #[test]
 fn every_kernel_is_compiled_for_every_architecture_without_spills() {
     let nvrtc = Nvrtc::open(Some(&folder())).unwrap();
@@ -84,7 +84,7 @@ fn rows_are_read_and_written_in_vectors() {
     let kernels: BTreeMap<&str, &str> =
         ptx.split(".entry ").skip(1).filter_map(|text| Some((text.split('(').next()?.trim(), text))).collect();
     assert!(kernels.keys().copied().eq(KERNELS));
-    // the other kernels read tables, compute in double precision, or were measured to be as fast as memory
+    // the excluded kernels read tables, compute in double precision, or were measured to be as fast as memory
     let in_vectors = |kernel: &str| !["adamw", "row_sums_f64", "squared_norms", "sum_pieces"].contains(&kernel);
     for (kernel, text) in kernels.into_iter().filter(|(kernel, _)| in_vectors(kernel)) {
         for access in ["ld.global", "st.global"] {
@@ -142,7 +142,7 @@ fn a_missing_part_of_nvrtc_is_reported() {
     run_in_child(test, [(IN_CHILD, alone.path()), (FOLDER, &folder())]);
 }
 
-/// The loader finds the library of an older toolkit by the name that `cudarc` tries first.
+/// Here, the loader finds the library of an older toolkit by the name that `cudarc` tries first.
 #[test]
 fn an_older_nvrtc_that_the_loader_finds_first_is_an_error() {
     const IN_CHILD: &str = "STAGECOACH_NVRTC_SHADOWED";

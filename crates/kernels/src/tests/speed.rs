@@ -1,7 +1,7 @@
-//! Measures every kind of operation of a training step on a GPU, at the shapes of one microbatch of the bench's model
-//! with 1.2 billion parameters. `make gpu` prints and reports the time and the rate of each operation. The rate counts
-//! the smallest number of bytes that the operation can move, or its floating-point operations. The test asserts
-//! nothing.
+//! Measures every kind of operation of a training step on a GPU, at the shapes of one microbatch of the benchmark model
+//! with 1.2 billion parameters. `make gpu` prints and reports the time and the rate of each operation. The rate is the
+//! smallest number of bytes that the operation can move, or its number of floating-point operations, per second. The
+//! test asserts nothing.
 
 use std::time::Instant;
 

@@ -24,7 +24,7 @@ pub enum LaunchError {
     /// The launcher's state can't be read or serialised.
     #[error("{} can't be read ({problem}): --fresh removes it together with the job's results", path.display())]
     State {
-        /// The path of the state.
+        /// The path of the state file.
         path: PathBuf,
         /// The error.
         problem: String,

@@ -16,7 +16,7 @@ use super::launcher_state::{EarlierFailure, LauncherState, Recovery};
 use super::stage_process::{SEPARATOR, place_line, start_line};
 use crate::folder::{FolderError, JobFolder};
 
-/// The number of bytes that this module reads from the end of a log or of the metrics.
+/// The maximum number of bytes that this module reads from the end of a log or of the metrics.
 const TAIL_BYTES: u64 = 16 << 20;
 
 /// A job's last failure, its consequences, and the job's current status. `Display` writes sentences for the user.
@@ -28,7 +28,7 @@ pub struct History {
     pub(super) state: Option<JobState>,
     /// The consequences of the last failure that a launcher has observed.
     pub(super) recovery: Option<Recovery>,
-    /// The number of training replicas.
+    /// The number of replicas of the pipeline that train now; 0 if no replica trains.
     pub(super) training_replicas: u32,
     /// The failures before the last one, the newest last.
     pub(super) earlier: Vec<EarlierFailure>,
@@ -82,7 +82,8 @@ impl History {
         Ok(History { log, successor, audit_difference, ..history })
     }
 
-    /// Reads the facts that need no stage's log, for a run whose last recorded step is `trained`.
+    /// Reads the facts that need no stage's log. `shown_as` is the folder's path as the user wrote it, and `trained` is
+    /// the last step in the metrics.
     ///
     /// # Errors
     /// Returns an error if the folder can't be read.
@@ -154,7 +155,8 @@ fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<ProcessLog> {
     })
 }
 
-/// Returns the process that replaced the failed process: the next incarnation that has a log.
+/// Returns the process that replaced the failed process: the next incarnation (process of the same stage and attempt)
+/// that has a log.
 fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successor> {
     let rank = failure.rank?;
     let later = |line: &str, prefix: &str| {

@@ -10,7 +10,8 @@ use crate::folder::JobFolder;
 
 /// The longest time for which a process that only checks the lock holds it.
 const CHECK_DURATION: Duration = Duration::from_millis(10);
-/// The number of times that a starting run tries again to acquire the lock, in case its holder only checks the lock.
+/// The number of times that a starting run tries again to acquire the lock, because the holder may be a process that
+/// only checks the lock.
 const MAX_CHECKS: u32 = 3;
 
 /// Whether a run holds the lock of a job's folder. The check writes nothing.
@@ -23,7 +24,7 @@ pub(super) fn is_locked(folder: &JobFolder) -> Result<bool, LaunchError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         opened => opened.map_err(LaunchError::storage("open the lock", &path))?,
     };
-    // A check holds the lock only during this call, and a starting run waits for the check.
+    // A successful check holds the lock until this function returns. A run that starts in the meantime tries again.
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
@@ -61,8 +62,8 @@ impl JobLock {
             }
             Err(TryLockError::Error(source)) => return Err(LaunchError::storage("lock", &path)(source)),
         }
-        // The process id appears in the error message above, and marks the folder as a job's folder. It is written
-        // before the old content is truncated, so that the file is never empty.
+        // The process id appears in the error message above, and marks the folder as a job's folder. The new content
+        // overwrites the old content before the file is truncated, so the file is never empty.
         let pid = format!("{}\n", std::process::id());
         let written = file.write_all(pid.as_bytes()).and_then(|()| file.set_len(pid.len() as u64));
         written.map_err(LaunchError::storage("write", &path))?;

@@ -12,8 +12,8 @@ use crate::folder::{JobFolder, write_file};
 /// The job's UID and the state of `lifecycle`: attempt, budget, last failure.
 ///
 /// If the volume can't be written, a launcher that dies leaves an older state, or none. The next run may then use an
-/// attempt's number twice, or give the job another UID. Both are harmless: the stages died with their launcher, and the
-/// fence alone decides which group may write checkpoints.
+/// attempt's number twice, or give the job another UID. Both are harmless: the stages died with their launcher, and
+/// only the stages that created the newest fence (a folder beside the checkpoints) may write checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LauncherState {
@@ -24,7 +24,7 @@ pub struct LauncherState {
     /// The recovery from the last failure in `state`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) recovery: Option<Recovery>,
-    /// The number of training replicas.
+    /// The number of replicas of the pipeline that train now.
     #[serde(default)]
     pub(crate) training_replicas: u32,
     /// The failures before the last one, the newest last: at most [`MAX_EARLIER`].
@@ -53,9 +53,9 @@ pub struct Recovery {
     pub(crate) failed_at: UnixMillis,
     /// The last step that was finished before the failure.
     pub(crate) finished_step: Option<u64>,
-    /// The first step that was trained afterwards; `None` until a group trains again.
+    /// The first step that was trained afterwards; `None` until training resumes.
     pub(crate) first_step: Option<u64>,
-    /// The time at which replacement processes started, or a spare replaced a stage.
+    /// The time at which replacement processes started, or at which a spare (a waiting process) replaced a stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
     /// The time at which all stages had joined the group and loaded their state.

@@ -3,7 +3,7 @@
 //! `stage_processes` is the list of all processes, and `supervisor` is the loop around `lifecycle::decide`. `nccl_host`
 //! supports stages that share a GPU. `report` has the launcher's messages, `launcher_state` the state between runs, and
 //! `previous_run` the results of an earlier run. `history` collects the facts about a run's last failure, `why`
-//! explains them, and `top` makes a job's line in the list of jobs.
+//! explains them, and `top` makes a job's line for `stagecoach top`.
 
 mod error;
 mod folder;

@@ -12,12 +12,12 @@ use crate::folder::JobFolder;
 pub enum PreviousRun {
     /// There is no run of this job.
     Nothing,
-    /// An unfinished run of this job. The length of the run may differ from this job's.
+    /// An unfinished run of this job. The job may have had another length then.
     Unfinished,
     /// The result of this job with the same settings.
     Finished(RunSummary),
-    /// The result of this job with another number of steps, or with another patience. The patience may end a job before
-    /// its last step.
+    /// The result of this job with another number of steps, or with another `data.evaluation.patience`, which may end a
+    /// job before its last step.
     OtherLength(RunSummary),
     /// The result of a job with other settings, and the field that differs.
     OtherJob(String),
@@ -54,8 +54,8 @@ fn patience(spec: &PipelineJobSpec) -> Option<u32> {
     spec.data.as_ref()?.evaluation.as_ref()?.patience
 }
 
-/// Returns the first differing field that changes the results of a job. A job of another length may have another decay
-/// of the learning rate. The checkpoint determines whether this decay is allowed.
+/// Returns a description of the first differing field that changes the results of a job. If the lengths of the jobs
+/// differ, the decay of the learning rate may differ too, and the checkpoint determines whether this is allowed.
 fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option<String> {
     let effects: &[ChangeEffect] =
         if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };

@@ -22,7 +22,7 @@ pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
     text
 }
 
-/// Describes the launcher's action after a failure. `is_in_memory` means that stages hold checkpoints in memory.
+/// Describes the launcher's action after a failure. If `is_in_memory` is set, the stages keep checkpoints in memory.
 pub(super) fn restarting_or_giving_up(
     decision: &Decision,
     policy: &FailurePolicy,
@@ -69,7 +69,8 @@ fn replacement(decision: &Decision, wait: u64) -> String {
     }
 }
 
-/// Returns a warning about the rules that only failures of pods can match; `None` if there are no such rules.
+/// Returns a warning about the rules of `restart.podFailurePolicy` that only failures of pods can match; `None` if
+/// there are no such rules.
 pub fn rules_for_pods(restart: &RestartSpec) -> Option<String> {
     let rules = restart.pod_failure_policy.iter().flat_map(|policy| &policy.rules).enumerate();
     let for_pods = rules.filter(|(_, rule)| !rule.on_pod_conditions.is_empty());
@@ -89,7 +90,7 @@ pub(super) fn state_not_saved(error: &LaunchError) -> String {
     format!("{error}; the job continues, and the launcher's state is kept in memory until it can be written")
 }
 
-/// Returns the message that the launcher's state was saved after earlier attempts to save it had failed.
+/// Returns the message that the launcher's state was saved after earlier saves had failed.
 pub(super) fn state_saved(path: &Path) -> String {
     format!("{} is written again", path.display())
 }

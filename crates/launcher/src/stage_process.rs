@@ -1,4 +1,5 @@
-//! The process of one stage or spare. The launcher starts, watches and terminates it.
+//! The process of one stage, or of one spare (a process that waits to replace a lost stage). The launcher starts,
+//! watches and terminates the process.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -146,7 +147,7 @@ impl StageProcess {
         (self.state, self.since) = (state, now);
     }
 
-    /// Sends SIGTERM to the stage. Returns false if the stage has already received it, or has exited.
+    /// Sends SIGTERM to the stage. Returns false if the stage has already received the signal, or has exited.
     pub(super) fn terminate(&mut self, now: UnixMillis) -> bool {
         let terminates = self.is_alive() && self.state != InstanceState::Terminating;
         if terminates {
@@ -165,8 +166,8 @@ impl StageProcess {
         }
     }
 
-    /// Records, here and in the spare's log, that the spare has become a stage. On a full volume the line in the log
-    /// may be missing.
+    /// Records in this value and in the spare's log that the spare has become a stage. On a full volume the line in the
+    /// log may be missing.
     pub(super) fn take_place(&mut self, instance: InstanceId) {
         let line = format!("{}\n", place_line(self.attempt, instance));
         let write = || -> io::Result<u64> {
@@ -272,7 +273,7 @@ fn kill_when_launcher_dies(command: &mut Command) {
     unsafe { command.pre_exec(set_death_signal) };
 }
 
-/// Waits until the process has exited, but does not reap the process, so that its pid is not reused before
+/// Waits until the process has exited, but does not reap the process. The pid is therefore not reused before
 /// [`StageProcess::reap`].
 fn wait_for_exit(pid: Pid) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;

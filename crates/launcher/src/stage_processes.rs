@@ -49,7 +49,8 @@ impl StageProcesses {
         waiting.filter_map(spare).collect()
     }
 
-    /// Returns the end of the log of a stage's last process, or an empty text if no process of the stage is known.
+    /// Returns the end of the log of a stage's last exited process, or of its last process if none has exited. Returns
+    /// an empty text if no process of the stage is known.
     pub(super) fn log_tail(&self, attempt: u64, rank: Option<u32>) -> String {
         let is_of_stage = |instance: InstanceId| Some(instance.rank) == rank;
         let stage_processes = self
@@ -57,7 +58,7 @@ impl StageProcesses {
             .iter()
             .rev()
             .filter(|process| process.attempt == attempt && process.instance.is_some_and(is_of_stage));
-        // the failed process stays in the list after a spare has replaced the stage
+        // the exited process takes precedence, because a spare may already have replaced the stage
         let process = stage_processes.clone().find(|process| !process.is_alive()).or(stage_processes.clone().next());
         process.map(StageProcess::log_tail).unwrap_or_default()
     }
@@ -106,7 +107,8 @@ impl StageProcesses {
         )
     }
 
-    /// Kills the spares with these numbers and removes them from the list. Returns whether the list had any of them.
+    /// Kills the spares with these numbers and removes them from the list. Returns whether the list had any of these
+    /// spares.
     pub(super) fn forget_spares(&mut self, attempt: u64, numbers: &BTreeSet<u32>) -> bool {
         let before = self.0.len();
         let is_removed = |process: &StageProcess| {
@@ -116,7 +118,7 @@ impl StageProcesses {
         self.0.len() < before
     }
 
-    /// Terminates the processes of an attempt. Returns whether any of them had not been asked to terminate before.
+    /// Terminates the processes of an attempt. Returns whether any process received its first request to terminate.
     pub(super) fn terminate(&mut self, attempt: u64, now: UnixMillis) -> bool {
         let attempt_processes = self.0.iter_mut().filter(|process| process.attempt == attempt);
         attempt_processes.filter_map(|process| process.terminate(now).then_some(())).count() > 0
@@ -142,8 +144,8 @@ impl StageProcesses {
         self.0.len() < before
     }
 
-    /// Removes the replaced processes of an attempt from the list, and kills those that still run. `kept` has the
-    /// current incarnation of each stage. Returns whether the list had any replaced process.
+    /// Removes the replaced processes of an attempt from the list, and kills the ones that still run. `kept` maps each
+    /// rank to its current incarnation. Returns whether the list had any replaced process.
     pub(super) fn forget_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
         let before = self.0.len();
         let is_replaced = |process: &StageProcess| {
@@ -166,8 +168,8 @@ impl StageProcesses {
         self.0.iter_mut().filter(exited).for_each(|process| process.reap(now));
     }
 
-    /// Marks the starting processes of an attempt as ready, except the processes that are not in the group. `group` has
-    /// the incarnation of each rank in the group, and `None` for a rank that the group lacks.
+    /// Marks the starting processes of an attempt as ready if they belong to the group, the stages that train together.
+    /// `group` has the incarnation of each rank, and `None` for a rank that the group lacks.
     pub(super) fn set_ready(&mut self, attempt: u64, group: &[Option<u32>], now: UnixMillis) {
         let is_member = |instance: InstanceId| {
             group.get(instance.rank as usize).is_none_or(|incarnation| *incarnation == Some(instance.incarnation))

@@ -1,5 +1,5 @@
-//! The files that earlier runs created in a job's folder. `JobFolder::remove` removes them by name, so that the user's
-//! files beside them stay.
+//! The files that earlier runs created in a job's folder. `JobFolder::remove` removes them by name, so that it never
+//! removes a file of the user.
 
 use std::fmt;
 use std::fs;
@@ -18,12 +18,12 @@ use super::{
 const FILES: [&str; 8] =
     [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS, REMOTE_FILES, REMOTE_MODELS, INITIAL_MODEL];
 
-/// Everything that runs of a job created, except the lock file, which this process holds.
+/// Everything that earlier runs of a job created, except the lock file, because this process holds the lock.
 #[derive(Debug)]
 pub struct RunArtifacts {
     /// The file names of each folder. The empty folder name denotes the job's folder.
     files: Vec<(&'static str, Vec<String>)>,
-    /// The names of the folders that hold windows of a streamed corpus.
+    /// The names of the folders with the windows (consecutive tokenised parts) of streamed corpora.
     windows: Vec<String>,
     contents: VolumeContents,
 }

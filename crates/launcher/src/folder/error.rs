@@ -38,7 +38,8 @@ pub enum FolderError {
         /// The error.
         source: io::Error,
     },
-    /// The volume failed in the folders of checkpoints and fences.
+    /// The volume failed in the folders of checkpoints and fences. A fence gives a group of stages the right to write
+    /// checkpoints.
     #[error(transparent)]
     Checkpoints(#[from] CheckpointError),
 }

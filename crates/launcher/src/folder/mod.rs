@@ -19,15 +19,16 @@ pub use error::FolderError;
 pub const METRICS: &str = "metrics.jsonl";
 /// The file with the [`RunSummary`] of a finished run.
 pub const RESULT: &str = "result.json";
-/// The file with the relative speeds of the stages for which the last attempt was planned.
+/// The file with the relative speeds of the stages. The last attempt was planned for these speeds.
 pub const SPEEDS: &str = "speeds.json";
-/// The list of the files that the remote patterns of `data.paths` matched when the job began.
+/// The file that lists the remote files that the patterns of `data.paths` matched when the job began.
 pub const REMOTE_FILES: &str = "remote-files.json";
-/// The commits of the repositories that the job's paths name.
+/// The file with the commits of the Hugging Face repositories that the job's paths name.
 pub const REMOTE_MODELS: &str = "remote-models.json";
-/// The record of the model directory from which the job starts, if the job names another job's folder.
+/// The file that records the model directory from which the job starts, if the job names another job's folder.
 pub const INITIAL_MODEL: &str = "initial-model.json";
-/// The folder for the windows of streamed corpora. It has a subfolder for each token cache.
+/// The folder for the windows (consecutive tokenised parts) of streamed corpora. It has a subfolder for each token
+/// cache.
 pub const WINDOWS: &str = "windows";
 const LOCK: &str = "lock";
 const LAUNCHER_STATE: &str = "state.json";
@@ -49,8 +50,8 @@ impl JobFolder {
     /// and `job_file`, the file from which the caller read the job.
     ///
     /// # Errors
-    /// Returns `Foreign` if the folder holds another entry, which this function does not change, or another error if
-    /// the volume fails.
+    /// Returns `Foreign` if the folder holds any other entry. The function then changes nothing. Returns another error
+    /// if the volume fails.
     pub fn open(root: &Path, job_file: Option<&Path>) -> Result<Self, FolderError> {
         let folder = Self { root: root.to_owned() };
         let foreign = match fs::read_dir(root) {
@@ -87,7 +88,7 @@ impl JobFolder {
             let is_job_file = job_file.is_some() && fs::canonicalize(&path).ok() == job_file;
             // a launcher that dies before it writes its process id leaves an empty lock
             let is_empty_lock = name == LOCK && fs::metadata(&path).is_ok_and(|found| found.len() == 0);
-            // stage 0 fetches the model before it takes a fence
+            // stage 0 fetches the model, and writes this record, before it creates a fence
             let is_record = target_of_temporary_file(&name).unwrap_or(&name) == REMOTE_MODELS;
             let is_allowed = is_empty_lock
                 || is_record
@@ -102,7 +103,7 @@ impl JobFolder {
     }
 
     /// Whether a job created the folder. A launcher first writes its process id into the lock file. In a cluster, stage
-    /// 0 first takes a fence.
+    /// 0 first creates a fence, a folder that gives the right to write checkpoints.
     fn belongs_to_job(&self) -> Result<bool, FolderError> {
         Ok(self.lock_holder().is_some() || is_used(&self.volume())?)
     }
@@ -137,8 +138,8 @@ impl JobFolder {
         Ok(())
     }
 
-    /// Reads the resolved job and the result of the last run, which the next run replaces. If the next run makes no
-    /// progress, it restores both files.
+    /// Reads the resolved job and the result of the last run. The next run replaces both files, and restores them if it
+    /// makes no progress.
     ///
     /// # Errors
     /// Returns an error if the volume fails.

@@ -1,4 +1,4 @@
-//! The supervisor's handling of the messages of stages and of signals.
+//! Handles the messages that stages and signals send to the supervisor.
 
 use stagecoach_lifecycle::{InstanceId, LostInstance, UnixMillis};
 use stagecoach_telemetry::TrainingEvent;
@@ -46,8 +46,7 @@ impl Supervisor<'_> {
                 self.processes.set_ready(attempt, &start.incarnations, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
-                // `has_ended` is false, because the launcher observes the end of its processes as early as the group
-                // does
+                // `has_ended` can stay false, because the launcher itself observes the exit of its processes
                 let lost = LostInstance { rank: stage, incarnation, since: now, has_ended: false };
                 self.observed_progress.lost.get_or_insert(lost);
             }

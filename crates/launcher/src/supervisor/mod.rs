@@ -1,6 +1,7 @@
 //! The launcher's loop. It builds an `Observed` from the stages' processes, passes it to `lifecycle`, the job's state
-//! machine, and carries out the decisions of `lifecycle`. The loop waits on one channel until the next time at which
-//! `lifecycle` must decide. One thread for each stage and one thread for signals send to the channel.
+//! machine, and carries out the decisions of `lifecycle`. The loop receives messages from one channel, and waits at
+//! most until the next time at which `lifecycle` must decide. One thread for each stage and one thread for signals send
+//! the messages.
 
 mod actions;
 mod clock;

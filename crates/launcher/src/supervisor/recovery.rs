@@ -39,7 +39,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Records the progress of the current recovery, if there is one.
+    /// Applies `note` to the current recovery, unless there is none or training has finished a step since the failure.
     pub(super) fn note_recovery(&mut self, note: impl FnOnce(&mut Recovery)) {
         let Some(recovery) = self.stored.recovery.as_mut().filter(|recovery| recovery.first_step_at.is_none()) else {
             return;

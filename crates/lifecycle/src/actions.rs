@@ -13,12 +13,12 @@ use crate::{peer_loss, spares};
 /// The shortest grace period of a deletion, in seconds. With a period of 0, the API server would delete the pod object
 /// before its containers have stopped.
 pub const MIN_GRACE_SECONDS: u64 = 1;
-/// The grace period, in seconds, of instances of an earlier attempt. They have nothing to save, and their group ends by
-/// itself.
+/// The grace period, in seconds, of instances of an earlier attempt. They have nothing to save, and exit by themselves
+/// after they lose their peers.
 const OLDER_ATTEMPT_GRACE_SECONDS: u64 = 10;
 /// The grace period, in seconds, of instances of an earlier attempt that were still starting. They have nothing to
 /// save. The first process of a container ignores SIGTERM until it installs a handler, so a longer period would only
-/// delay its end.
+/// delay its exit.
 const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 /// The grace period, in seconds, of drained instances that are not observed as ready. They have little to save, because
 /// they can have trained only since the last check of their readiness.
@@ -103,9 +103,9 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     }
 }
 
-/// Returns, for a complete job, the instances that have joined no group, because the job trained without their
-/// replicas. `RemoveReplaced` removes the incarnations below the listed one, so each rank is listed with the
-/// incarnation of its instance plus one.
+/// Returns, for a complete job, the instances that have not joined the group (the stages that train together), because
+/// the job trained without their replicas. Returns `None` if there are none. `RemoveReplaced` removes the incarnations
+/// below the listed one, so each rank is listed with the incarnation of its instance plus one.
 fn instances_left_without_group(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
@@ -145,8 +145,7 @@ fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> boo
 
 /// Whether an instance that matches `predicate` is alive. A terminating instance counts only for `grace_seconds` plus
 /// `terminationTimeoutSeconds` after its termination was requested. After that time, its node is considered dead. If
-/// its process still runs, the fence on the volume, which only the newest group holds, prevents it from committing
-/// checkpoints.
+/// its process still runs, it can't commit checkpoints, because only the newest group holds the fence on the volume.
 fn remain_within_timeout(
     observed: &Observed,
     predicate: &dyn Fn(&InstanceRef) -> bool,

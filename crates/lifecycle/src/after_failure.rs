@@ -14,11 +14,11 @@ use crate::{AttemptFailure, FailurePolicy, FailureReason, backoff_delay, jittere
 
 /// The remedy after a failure.
 pub(crate) enum Remedy<'a> {
-    /// A spare was promoted to the lost stage.
+    /// A spare (an instance that waits for this case) was promoted to the lost stage.
     Promotion(&'a StageInstance),
     /// The lost stages start again.
     Replacement(BTreeSet<u32>),
-    /// The whole group starts again.
+    /// All stages start again in the next attempt.
     NextAttempt,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn after_failure(
     let delay = restart_delay(&observed.policy, state, now);
     let not_before = now.plus(delay);
     match remedy {
-        // The other stages would exit before the replacement starts, so the whole group restarts.
+        // The other stages would exit before the replacement starts, so all stages restart.
         Remedy::Replacement(_) if !replacement::is_waited_for(observed, delay) => {
             with_next_attempt(&after, not_before, now)
         }

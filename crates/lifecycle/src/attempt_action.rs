@@ -20,7 +20,7 @@ pub enum AttemptAction {
     ReplaceStages {
         /// The number of the attempt.
         attempt: u64,
-        /// The incarnations, by rank.
+        /// The incarnation (the number of the stage's instance) to create, by rank.
         incarnations: BTreeMap<u32, u32>,
     },
     /// Remove an attempt's instances whose incarnation is lower than the one given for their rank. Such an instance may
@@ -32,7 +32,7 @@ pub enum AttemptAction {
         /// The lowest incarnations to keep, by rank. Ranks that are not listed keep all their instances.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Create every spare in `numbers` that does not exist.
+    /// Create every spare in `numbers` that does not exist. A spare waits to replace a lost stage.
     StartSpares {
         /// The number of the attempt.
         attempt: u64,

@@ -11,8 +11,7 @@ use crate::time::DeadlineClock;
 use crate::timeouts::{refusal_failure, timeout_failure};
 use crate::{UnixMillis, peer_loss};
 
-/// The time, in seconds, after the first exit of a stage that only lost a peer, within which the exit of the root cause
-/// must be observed.
+/// The number of seconds to wait for the exit of the root cause after the first exit of a stage that only lost a peer.
 const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 
 /// The message of a failure of a stage whose pod or process was deleted.
@@ -41,13 +40,13 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     }
 }
 
-/// The instances of an attempt that have ended, and those that should end.
+/// The instances of an attempt that have exited, and the instances that should exit.
 struct Exits<'a> {
     observed: &'a Observed,
     /// The most likely cause among the instances that exited before they were done.
     first: Option<(&'a StageInstance, &'a Exit)>,
-    /// The earliest time at which an instance began to terminate, or exited because it was drained. The other instances
-    /// then also save a checkpoint, so they may take the whole grace period to exit.
+    /// The earliest time at which an instance began to terminate, or exited after SIGTERM. The other instances then
+    /// also save a checkpoint, so they may take the whole grace period to exit.
     saving_since: Option<UnixMillis>,
     /// The rank of a stage that the cluster has not started.
     unstarted: Option<u32>,

@@ -54,7 +54,7 @@ pub struct Decision {
     /// The phase shown to the user.
     pub job_phase: JobPhase,
     /// The number of replicas that train: the smallest number of ready instances of any stage. 0 if these replicas are
-    /// too few for a group.
+    /// too few to train.
     pub training_replicas: u32,
     /// Whether an instance of any attempt may still use resources: it is alive, and the time that `decide` waits for
     /// its end has not passed. While this is true, the queue must keep the job's reservation.
@@ -89,8 +89,8 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     }
 }
 
-/// Whether an instance of any attempt may still use resources. `decide` schedules a wake-up for the end of the wait for
-/// these instances only if the job must return its admission.
+/// Whether an instance of any attempt may still use resources. `decide` stops waiting for these instances at a timeout.
+/// The timeout affects `Decision::wake_at` only if the job must then return its admission to the queue.
 fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let has_attempt = matches!(observed.state.attempt_phase, AttemptPhase::Running { .. } | AttemptPhase::Draining);
     match has_attempt || observed.desired.admission == Admission::NotRequired {
@@ -160,8 +160,8 @@ fn next_from_running(
     };
     let is_ahead = |instance: &StageInstance| is_newer(instance) && !spares::is_unrecorded_promotion(state, instance);
     if observed.all_instances().any(|instance| instance.attempt > number) || observed.instances.iter().any(is_ahead) {
-        // The stored state is older than the instances, because it was lost or restored. The next attempt must not
-        // reuse a number.
+        // The stored state is older than the instances, because it was lost or restored from an older copy. The next
+        // attempt must not reuse a number.
         return with_next_attempt(observed, not_before, clock.now);
     }
     let deadline =

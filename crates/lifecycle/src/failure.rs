@@ -23,14 +23,14 @@ pub struct AttemptFailure {
     pub incarnation: u32,
     /// The reason of the failure.
     pub reason: FailureReason,
-    /// The exit code. If a signal killed the process, 128 plus the number of the signal.
+    /// The exit code, or 128 plus the number of the signal that killed the process. `None` if no exit was observed.
     #[serde(rename = "code")]
     pub exit_code: Option<i32>,
-    /// The kind in the stage's termination message.
+    /// The kind of failure in the stage's termination message. `None` without a message.
     pub kind: Option<FailureKind>,
     /// The step in progress at the failure.
     pub step: Option<u64>,
-    /// The action in progress at the failure.
+    /// The action of the pipeline schedule in progress at the failure.
     pub action: Option<String>,
     /// A sentence about the failure for the user.
     pub message: String,

@@ -33,7 +33,7 @@ pub struct StageInstance {
     pub pod_conditions: Vec<(String, String)>,
 }
 
-/// A spare of an attempt: a process or a pod that has no stage.
+/// A spare of an attempt: a process or a pod without a stage, which waits to replace a lost stage.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SpareInstance {
     /// The number of the spare, unique within its attempt.

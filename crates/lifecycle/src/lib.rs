@@ -9,8 +9,8 @@
 //!    the state is unchanged, make sure that the stored state still equals it;
 //! 2. if storing fails, perform no action and observe again;
 //! 3. perform the actions, which are idempotent;
-//! 4. list instances live, after reading the state; a cached list may only be used to find that nothing has to be done,
-//!    or that all instances were created;
+//! 4. list the instances from their source and not from a cache, after reading the state; a cached list may only be
+//!    used to find that nothing has to be done, or that all instances were created;
 //! 5. decide again on any change, and at `Decision::wake_at` at the latest.
 
 #![forbid(unsafe_code)]

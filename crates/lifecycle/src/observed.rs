@@ -17,7 +17,7 @@ pub struct Observed {
     /// The stored state.
     pub state: JobState,
     /// Existing instances of all attempts. An instance that is not listed does not exist any more. The launcher lists
-    /// exited processes of the current attempt only.
+    /// exited processes only if they belong to the current attempt.
     pub instances: Vec<StageInstance>,
     /// Existing spares of all attempts, by the same rules as `instances`. A spare that was promoted to a stage is
     /// listed as an instance instead.
@@ -42,7 +42,8 @@ pub struct CreationRefusal {
 pub struct Desired {
     /// The desired stages and replicas.
     pub mesh: Mesh,
-    /// The hash of the spec fields that an attempt reads at its start. An attempt of another revision is drained.
+    /// The hash of the spec fields that an attempt reads at its start. An attempt of another revision is drained: its
+    /// stages save and exit.
     pub revision: u64,
     /// Whether the attempt must be drained and no further attempt may start: `spec.suspend`, or Ctrl-C.
     pub suspend: bool,
@@ -154,7 +155,7 @@ impl Observed {
     }
 
     /// Returns the number of replicas that train: the smallest number of ready instances of any stage. 0 if these
-    /// replicas are too few for a group.
+    /// replicas are too few to train.
     pub(crate) fn training_replicas(&self) -> u32 {
         let ready: BTreeSet<u32> = self
             .current_instances()
@@ -167,7 +168,7 @@ impl Observed {
     }
 
     /// Whether the job may lack replicas and enough complete replicas are ready. If so, an instance outside these
-    /// replicas can end without breaking a group.
+    /// replicas can exit without interrupting the training.
     pub(crate) fn enough_replicas_train(&self) -> bool {
         self.may_lack_replicas() && self.training_replicas() > 0
     }
@@ -193,7 +194,8 @@ impl Observed {
         })
     }
 
-    /// Returns the instance that the other stages have lost and that still seems to run, and the report of its loss.
+    /// Returns the instance that the other stages have lost although it still seems to run, with the report of the
+    /// loss.
     pub(crate) fn lost_instance(&self) -> Option<(&StageInstance, LostInstance)> {
         let lost = self.progress.lost.filter(|_| self.policy.replaces_stages)?;
         let is_lost = |instance: &&StageInstance| {

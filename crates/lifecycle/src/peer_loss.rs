@@ -11,7 +11,7 @@ use crate::{AttemptFailure, FailureReason, replacement};
 /// The time, in seconds, within which a stage that its peers have lost must exit or join the next group.
 const LOST_SETTLE_SECONDS: u64 = 2;
 
-/// The time, in seconds, for which an ended, replaced stage is kept so that its exit can be observed.
+/// The time, in seconds, for which a replaced stage whose process has ended is kept, so that its exit can be observed.
 const EXIT_TIMEOUT_SECONDS: u64 = 10;
 
 /// Returns the failure of a stage to which the other stages have lost their connection. That stage has ended, or has
@@ -70,8 +70,8 @@ fn may_act_before_exit(observed: &Observed) -> bool {
     !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
 }
 
-/// Adds the exit of the stage that failed last to the state, if the exit was observed after the decision. The exit may
-/// return the restart to the budget, or fail the job.
+/// Adds the exit of the stage that failed last to the state, if the exit was observed after the decision. As a result,
+/// the restart may no longer count against the budget, or the job may fail.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
     let observed_exit = || {

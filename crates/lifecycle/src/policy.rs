@@ -24,16 +24,16 @@ pub struct FailurePolicy {
     pub active_deadline_seconds: Option<u64>,
     /// The jitter of a back-off, in percent, so that jobs that failed together do not restart together.
     pub backoff_jitter_percent: u32,
-    /// Whether the other stages keep running while a lost stage is replaced. If false, the whole group restarts.
+    /// Whether the other stages keep running while a lost stage is replaced. If false, all stages restart.
     pub replaces_stages: bool,
-    /// The number of spares of a running attempt. It has no effect if lost stages are not replaced.
+    /// The number of spares of a running attempt. Without `replaces_stages`, this number has no effect.
     pub spares: u32,
     /// Whether a node can be lost before the exits of its pods are observed. If true, an instance that seems to run
     /// although its peers lost it fails as `NodeLost`. If false, it fails as `Stalled`.
     pub nodes_can_be_lost: bool,
     /// The smallest number of replicas with which a group continues to train.
     pub min_data_parallel: u32,
-    /// Whether the number of replicas follows the instances that the cluster can run.
+    /// Whether the job trains with as many replicas as the cluster can run at the moment (`spec.elastic`).
     pub is_elastic: bool,
 }
 
@@ -70,7 +70,8 @@ impl FailurePolicy {
     }
 
     /// Returns the consequence of a failure, before the budget is checked. The rules of `podFailurePolicy` come first,
-    /// and then the contract of exit codes. `enough_replicas_train` is true if the failure ended no group.
+    /// and then the contract of exit codes. If `enough_replicas_train` is set, enough replicas continue to train in
+    /// spite of the failure.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,

@@ -30,7 +30,7 @@ pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, 
                 lost.insert(instance.rank);
             }
             InstanceState::Exited(exit) if cause_order::failed_by_itself(exit) => drop(lost.insert(instance.rank)),
-            // enough replicas train without this instance: its end broke no group
+            // enough replicas train without this instance, so its exit interrupted no training
             InstanceState::Exited(_) | InstanceState::Terminating if trains && failure.rank == Some(instance.rank) => {
                 lost.insert(instance.rank);
             }

@@ -36,8 +36,8 @@ impl Observed {
     }
 }
 
-/// Whether `instance` is a promoted spare that is not recorded in the state yet. If an instance that is not a promoted
-/// spare is ahead of the state, the state is outdated.
+/// Whether `instance` is a promoted spare that is not recorded in the state yet. If an instance that was never a spare
+/// has a higher incarnation than the state, the state is outdated.
 pub(crate) fn is_unrecorded_promotion(state: &JobState, instance: &StageInstance) -> bool {
     instance.spare.is_some()
         && instance.attempt == state.attempt.number
@@ -99,8 +99,8 @@ pub(crate) fn group_continues(observed: &Observed, promoted: &StageInstance, fai
         && !lost.and_then(StageInstance::exit).is_some_and(cause_order::exited_gracefully)
 }
 
-/// Records that a spare became this incarnation of `rank`. The group was whole before, so only the stages that `decide`
-/// itself is replacing remain to be created.
+/// Records that a spare became this incarnation of `rank`. The group was complete before the loss, so only the stages
+/// that `decide` itself is replacing must still be created.
 pub(crate) fn with_promotion(mut state: JobState, rank: u32, incarnation: u32) -> JobState {
     state.incarnations.insert(rank, incarnation);
     state.ranks_to_create.remove(&rank);

@@ -25,8 +25,8 @@ pub struct JobState {
     /// or the queue has admitted more replicas to a running attempt.
     #[serde(default, rename = "starting", skip_serializing_if = "BTreeSet::is_empty")]
     pub ranks_to_create: BTreeSet<u32>,
-    /// The ranks of the stages that were replaced since a step beyond all earlier ones finished. If one of them fails
-    /// again, the whole group restarts.
+    /// The ranks of the stages that were replaced since a step beyond all earlier ones finished. If one of these stages
+    /// fails again, all stages restart.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced_without_progress: BTreeSet<u32>,
     /// The numbers of restarts so far.

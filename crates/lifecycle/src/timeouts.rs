@@ -10,8 +10,8 @@ use crate::time::DeadlineClock;
 /// only terminating instances fill a quota, the quota has room again within this time.
 const CREATION_REFUSED_GRACE_SECONDS: u64 = 10;
 
-/// Returns the failure for a refusal to create an instance while other instances of the attempt are alive. The live
-/// instances must not hold their resources until the refusal ends.
+/// Returns the failure for a refusal to create an instance while other instances of the attempt are alive. The attempt
+/// fails, because the live instances must not occupy resources until the refusal ends.
 pub(crate) fn refusal_failure(
     observed: &Observed,
     all_created: bool,
@@ -39,7 +39,7 @@ pub(crate) fn timeout_failure(
     let latest = |wanted: fn(&StageInstance) -> bool| {
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
-    // The queue determines how long the group waits. A new attempt would lose the group's place in the queue.
+    // The queue determines how long the job waits. A new attempt would lose the job's position in the queue.
     if !observed.enough_replicas_train()
         && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
     {

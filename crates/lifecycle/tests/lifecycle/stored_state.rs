@@ -10,7 +10,7 @@ use stagecoach_lifecycle::*;
 
 const MESH: Mesh = Mesh { stages: 3, data_parallel: 2 };
 
-/// A state in which no field of `JobState` has its default value, and the stored form of this state.
+/// Returns a state in which no field of `JobState` has its default value, and the stored form of this state.
 fn running() -> (JobState, Value) {
     let failure = AttemptFailure {
         attempt: 1,

@@ -31,10 +31,10 @@ pub(crate) struct ClusterState {
     pub(crate) replaces_stages: bool,
     /// The number of spares beside the stages.
     pub(crate) spares: u32,
-    /// The smallest number of replicas with which a group may train.
+    /// The smallest number of replicas with which a group may train; `u32::MAX` if no replica may be missing.
     pub(crate) min_data_parallel: u32,
-    /// The groups that have formed, in order. The list is kept only if there are spares or if replicas may be missing.
-    /// An older group stays in the list only while a process is still in it.
+    /// The groups (sets of instances that train together) that have formed, in order. The list is kept only if there
+    /// are spares or if replicas may be missing. An older group stays in the list only while a process is still in it.
     pub(crate) groups: Vec<ModelGroup>,
     /// The queue of the job.
     pub(crate) queue: ModelQueue,
@@ -45,7 +45,7 @@ pub(crate) struct ClusterState {
     pub(crate) history: PastFacts,
 }
 
-/// The job's place in a queue.
+/// The state of the job in its queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum ModelQueue {
     /// The job has no queue.
@@ -111,7 +111,7 @@ pub(crate) struct Name {
     pub(crate) incarnation: u32,
 }
 
-/// The shared volume.
+/// The shared volume. Its newest fence gives one stage 0 the right to commit checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelVolume {
     /// The stage 0 that took the newest fence. `None` after its process has ended.

@@ -2,12 +2,13 @@
 //! caller.
 //!
 //! The model contains the job object; pods with unique names, deleted by UID; nodes that start, kill and remove the
-//! pods; groups that form, commit, drain and lose peers; the volume's fence; and the operator. The operator reads the
-//! job (sometimes a stale version), lists the pods, decides with the real `decide`, and writes: first the record by
-//! compare-and-swap, then one pod at a time. The operator may crash between any two writes, or after a write whose
-//! response it never received. A node may be partitioned: the API then shows its pod unchanged for ever, while the
-//! process continues to run for any time. Time is an event: it advances only to the operator's wake-up, and only when
-//! no other transition is immediate. A terminating process may take any time below the termination timeout.
+//! pods; groups (the stages that train together) that form, commit, drain and lose peers; the volume's fence, which
+//! gives one group the right to commit checkpoints; and the operator. The operator reads the job (sometimes a stale
+//! version), lists the pods, decides with the real `decide`, and writes: first the record by compare-and-swap, then one
+//! pod at a time. The operator may crash between any two writes, or after a write whose response it never received. A
+//! node may be partitioned: the API then shows its pod unchanged for ever, while the process continues to run for any
+//! time. Time is an event: it advances only to the operator's wake-up, and only when no other transition is immediate.
+//! A terminating process may take any time below the termination timeout.
 //!
 //! The API guarantees, through the pods' names, that no stage of an attempt runs twice. The volume guarantees that only
 //! the fence's holder commits; the model only shows that the fence is necessary. An older attempt on partitioned nodes
@@ -20,22 +21,22 @@
 //!
 //! The other stages may report that a process has ended before the node of the process reports it.
 //!
-//! With spares, a group promotes a spare to a stage that has ended, or by mistake to a stage 0 that is alive. The
-//! promotion may happen at any time until another process of that stage has started, and the API may show it at any
-//! later time. A spare that is not ready counts as pending.
+//! With spares (processes that wait to replace a stage), a group promotes a spare to a stage that has ended, or by
+//! mistake to a stage 0 that is alive. The promotion may happen at any time until another process of that stage has
+//! started, and the API may show it at any later time. A spare that is not ready counts as pending.
 //!
 //! With missing replicas, a group forms with every replica that the present stages can form. The group may form earlier
-//! or later than in reality, and no time passes for the other processes. A process that waits beside a group never ends
-//! a member of the group. When the waiting processes can form another replica, the leader leaves its group for the next
-//! group, which includes these processes. The other members follow. When the leader's process ends, the next leader is
-//! stage 0 of the second replica, or the process that replaces the leader, which the volume names. An older group may
-//! train beside a newer group.
+//! or later than in reality, and no time passes for the other processes. A process that waits beside a group never
+//! makes a member of the group exit. When the waiting processes can form another replica, the leader leaves its group
+//! for the next group, which includes these processes. The other members follow. When the leader's process ends, the
+//! next leader is stage 0 of the second replica, or the process that replaces the leader, which the volume names. An
+//! older group may train beside a newer group.
 //!
 //! The model leaves out reports of lost stages that may be alive; a process's computations, reports and published
 //! progress (in the model, training is done after one checkpoint); a second operator beside the first; time between two
-//! writes of a plan, or while an operator starts; gangs, quotas and active deadlines; and pods that are removed by
-//! force while they run. Times are multiples of ten seconds, with timeouts as close together as possible. Exits within
-//! the same ten seconds are simultaneous.
+//! writes of a plan, or while an operator starts; gang scheduling, quotas and active deadlines; and pods that are
+//! removed by force while they run. Times are multiples of ten seconds, with timeouts as close together as possible.
+//! Exits within the same ten seconds are simultaneous.
 //!
 //! `make test-slow` also explores clusters with more faults. `STAGECOACH_MODEL=all` also explores larger clusters,
 //! which takes minutes and two gigabytes of memory.
@@ -63,7 +64,8 @@ use operator::Guard;
 use properties::*;
 use steps::ClusterModel;
 
-/// Explores all states, or stops once `invariant` is violated. Returns the violated invariants and the found examples.
+/// Explores all states, or stops once `invariant` is violated. Returns the violated invariants, and the examples
+/// (conditions in `REACHABLE`) that were found.
 fn explore(model: &ClusterModel, invariant: Option<&'static str>) -> (Vec<&'static str>, Vec<&'static str>) {
     let checker = match invariant {
         // a single thread finds a short path
@@ -247,7 +249,7 @@ fn assert_violated_without(guard: Guard, model: &ClusterModel, invariant: &'stat
     assert!(broken.contains(&invariant), "without {guard:?}: {broken:?}");
 }
 
-/// Without cycles, every run is finite, so that a property of every final state eventually holds.
+/// Without cycles, every run is finite. A property of all final states therefore holds at the end of every run.
 #[test]
 fn the_state_graph_has_no_cycle() {
     for model in [

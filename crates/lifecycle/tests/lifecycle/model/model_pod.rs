@@ -27,7 +27,7 @@ pub(crate) struct ModelPod {
     /// The state that the API shows permanently if the node is partitioned, while the process continues to run.
     pub(crate) partitioned: Option<ModelProcess>,
     /// The state that the API shows if the process has ended and the other stages report this, but the node has not
-    /// reported it.
+    /// reported it. `None` otherwise.
     pub(crate) unnoticed: Option<ModelProcess>,
 }
 

@@ -24,7 +24,7 @@ fn every_guard_is_needed() {
     let failures = two_stages(Faults { failures: 3, ..NONE });
     let lost_node = two_stages(Faults { partitions: 1, ..NONE });
     let lost_status = two_stages(Faults { status_losses: 1, ..NONE });
-    // with one stage, one partitioned node holds a whole group
+    // with one stage, one partitioned node runs a whole group
     let lost_group = ClusterModel { mesh: Mesh::pipeline(1), ..lost_node.clone() };
     assert_guard_is_needed(Guard::CompareAndSwap, &stale_read, ATTEMPT_NUMBERS_ARE_UNIQUE);
     assert_guard_is_needed(Guard::CompareAndSwap, &stale_read, TERMINAL);
@@ -50,7 +50,7 @@ fn every_guard_is_needed() {
     assert_violated_without(Guard::RemoveSpares, &spare, FINAL_STATES_ARE_VALID);
     assert_violated_without(Guard::PromotionCounts, &promotions, BUDGET);
     let undisturbed = one_of_two_replicas(NONE);
-    // a single replica is a whole group
+    // a single replica can form a group
     let lost_replica = one_of_two_replicas(Faults { failures: 1, partitions: 1, ..NONE });
     assert_violated_without(Guard::Fence, &lost_replica, ONE_COMMITS);
     assert_violated_without(Guard::OneReplicaCompletes, &undisturbed, NO_ATTEMPT_AFTER_COMPLETION);

@@ -6,7 +6,7 @@ use super::cluster_state::{ClusterState, Faults, HORIZON_SECONDS, JobObject, NOW
 use super::model_pod::{ModelPod, ModelProcess};
 
 impl ClusterState {
-    /// Replaces a state by the representative of all states that no decision distinguishes from it.
+    /// Replaces this state by one representative of all states that no decision distinguishes from it.
     pub(crate) fn canonicalise(&mut self) {
         let number = self.job.recorded.attempt.number;
         let oldest = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);

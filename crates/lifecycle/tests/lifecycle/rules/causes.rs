@@ -136,7 +136,7 @@ fn a_long_grace_period_is_honoured_to_its_end() {
     assert_eq!(at(4510).unwrap().reason, FailureReason::NodeLost);
 }
 
-/// Attempt 1, in which one stage could not be created yet.
+/// Returns attempt 1, in which one stage could not be created yet.
 fn incomplete(instances: Vec<StageInstance>) -> Observed {
     let mut observed = running(instances);
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
@@ -165,7 +165,7 @@ fn giving_up_on_a_stage_that_the_cluster_has_not_started_does_not_count() {
     let state = decide(&incomplete(vec![exited(0, 1, 980), ready(1)]), NOW).state;
     assert_eq!((state.last_failure.unwrap().reason, state.budget.counted), (FailureReason::Error, 1));
     let undecided = decide(&incomplete(vec![exited(0, 75, 995), ready(1)]), NOW);
-    // the caller replaces no ended stage alone, because the replacement would start without its peers
+    // no exited stage is replaced alone, because the replacement would start without its peers
     assert_eq!((undecided.state.last_failure, undecided.actions), (None, vec![]));
     // if the cluster has started all stages, the start-up timeout is a failure of the stages
     let state = decide(&running(vec![gave_up(), exited(1, 75, 980), exited(2, 75, 980)]), NOW).state;

@@ -9,7 +9,7 @@ use super::{NOW, exited, ready, running, start};
 
 const HOUR: u64 = 3600;
 
-/// A job that waits for its next attempt. The wait began when the clock showed `recorded_at`.
+/// Returns a job that waits for its next attempt. The wait began when the clock showed `recorded_at`.
 fn backing_off(recorded_at: UnixMillis) -> Observed {
     let mut observed = running(vec![exited(0, 1, 995), exited(1, 75, 996), exited(2, 75, 996)]);
     observed.policy.backoff_jitter_percent = 25;

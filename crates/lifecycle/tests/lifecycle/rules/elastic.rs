@@ -6,7 +6,7 @@ use super::*;
 
 const MESH: Mesh = Mesh { stages: 2, data_parallel: 3 };
 
-/// Attempt 1 of an elastic job with one to three replicas of two stages.
+/// Returns attempt 1 of an elastic job with one to three replicas of two stages.
 fn elastic(instances: Vec<StageInstance>) -> Observed {
     let mut observed = running(instances);
     (observed.desired.mesh, observed.state.attempt.mesh) = (MESH, MESH);
@@ -39,7 +39,7 @@ fn the_first_replicas_start_while_the_others_have_no_room() {
     assert_eq!(at(none_complete, true), Some(FailureReason::Unschedulable));
 }
 
-/// Attempt 1 of an elastic job, whose third replica a quota refuses.
+/// Returns attempt 1 of an elastic job. A quota refuses the instances of the third replica.
 fn refused(instances: Vec<StageInstance>) -> Observed {
     let mut observed = elastic(instances);
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };

@@ -31,7 +31,7 @@ fn policy() -> FailurePolicy {
     }
 }
 
-/// Attempt 1 of three stages, which are all created.
+/// Returns attempt 1 of three stages. All three instances were created.
 fn running(instances: Vec<StageInstance>) -> Observed {
     Observed {
         desired: Desired {

@@ -1,4 +1,4 @@
-//! Failures that end in the replacement of the lost stages, and failures that end in a new attempt.
+//! Tests of failures after which only the lost stages are replaced, and of failures after which a new attempt starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -173,7 +173,7 @@ fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
     assert_eq!(decide(&observed, NOW).state.last_failure.unwrap().exit_code, Some(3));
 }
 
-/// A group whose stage 1 has ended, according to the other stages. The exit is not observed yet.
+/// Returns an attempt whose stage 1 has ended, according to the other stages. The exit is not observed yet.
 fn ended() -> Observed {
     let mut observed = replacing(vec![ready(0), ready(1), ready(2)]);
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: true });
@@ -249,7 +249,8 @@ fn how_it_ended_is_waited_for_where_that_decides() {
 
 #[test]
 fn a_group_that_drains_while_a_stage_is_replaced_restarts_at_once() {
-    // the stage that was deleted by force received SIGTERM first, and the other stages drained with it
+    // the stage that was deleted by force received SIGTERM first, and the other stages saved and exited together with
+    // it
     let mut observed = replacing(vec![exited(0, 143, 999), exited(2, 143, 999)]);
     observed.state.incarnations = BTreeMap::from([(1, 1)]);
     observed.instances.push(StageInstance { incarnation: 1, ..instance(1, InstanceState::Starting, 999) });

@@ -1,5 +1,5 @@
-//! Tests of a group that may train without some replicas: the completion of its job, and the treatment of instances
-//! that are outside the group.
+//! Tests of a job that may train without some of its replicas: its completion, and the instances that take no part in
+//! the training.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use stagecoach_api::job::JobPhase;
 
 use super::*;
 
-/// Attempt 1 of two replicas of two stages. One replica may be missing.
+/// Returns attempt 1 of two replicas of two stages. One replica may be missing.
 fn replicated(instances: Vec<StageInstance>) -> Observed {
     let mut observed = running(instances);
     let mesh = Mesh { stages: 2, data_parallel: 2 };

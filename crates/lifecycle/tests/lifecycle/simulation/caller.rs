@@ -1,5 +1,5 @@
 //! The simulated caller of the state machine. It observes the processes, records the decision and applies the actions.
-//! Each of these is checked.
+//! The simulation checks each of these steps.
 
 use std::collections::BTreeSet;
 

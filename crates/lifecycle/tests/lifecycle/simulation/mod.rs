@@ -1,4 +1,4 @@
-//! Property test: the state machine against simulated instances that crash, hang, disappear and are rescheduled. The
+//! A property test of the state machine with simulated instances that crash, hang, disappear and are rescheduled. The
 //! caller crashes between its writes, and sometimes acts on stale reads. The invariants always hold. Once the faults
 //! stop, every job that can finish does finish, with `Decision::wake_at` as the only trigger.
 
@@ -34,11 +34,12 @@ struct Simulation {
     /// Incremented with every write, like a resourceVersion.
     version: u64,
     processes: Vec<SimulatedProcess>,
-    /// The newest fence on the volume.
+    /// The number of the newest fence on the volume. Only the group that took this fence may commit checkpoints.
     fence: u64,
     /// The group that took the newest fence: attempt, rank and incarnation of each member.
     group: Vec<(u64, u32, u32)>,
-    /// The incarnations in the group, by rank: those of its members, or of the spares that have replaced members since.
+    /// The incarnation of each rank in the group. If a spare has replaced a member since, this is the spare's
+    /// incarnation.
     known: BTreeMap<u32, u32>,
     checkpoint: Option<u64>,
     commits: Vec<u64>,

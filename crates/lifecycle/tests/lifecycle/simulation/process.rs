@@ -11,7 +11,7 @@ pub(super) struct SimulatedProcess {
     pub(super) hung: bool,
     /// Whether the process is on a lost node. Such a process can't even be killed.
     pub(super) unreachable: bool,
-    /// The time since which the process's group has not been whole.
+    /// The time since which the process has had no complete group; `None` while its group is complete.
     pub(super) waits_since: Option<UnixMillis>,
     /// Whether the process is a spare without a stage. `instance.spare` is then its number.
     pub(super) stands_by: bool,
@@ -168,7 +168,7 @@ impl Simulation {
         }
     }
 
-    /// Promotes the first ready spare to a stage.
+    /// Promotes the first ready spare to a stage. Returns whether a spare was promoted.
     pub(super) fn promote(&mut self, rank: u32, incarnation: u32) -> bool {
         let (now, number, is_hidden) = (self.now, self.recorded.attempt.number, self.hides_promotions);
         let claimed = |process: &mut SimulatedProcess| {

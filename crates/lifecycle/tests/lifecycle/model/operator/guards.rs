@@ -31,7 +31,7 @@ pub(crate) enum Guard {
     Budget,
     /// The replacement of a lost stage has a new incarnation.
     Incarnations,
-    /// The incarnation of a replacement is not one that a spare may have taken without being observed.
+    /// The incarnation of a replacement differs from every incarnation that an unobserved promoted spare may have.
     SpareIncarnations,
     /// A promotion counts as a replacement.
     PromotionCounts,
@@ -53,7 +53,7 @@ pub(crate) enum Guard {
     RemoveWaiting,
 }
 
-/// Returns the decision without a guard.
+/// Returns the decision of the state machine without the disabled guard.
 pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decision {
     let mut observed = observed.clone();
     match (disabled_guard, &mut observed.state.attempt_phase) {

@@ -9,8 +9,8 @@ use crate::model::cluster_state::{ClusterState, ModelGroup, Name};
 use crate::model::model_pod::{ModelPod, ModelProcess};
 use crate::model::operator::Guard;
 
-/// Whether a process takes the next fence. A process that has lost a group can't lead again if another stage 0 has
-/// taken a fence since.
+/// Whether a process may take the next fence. A process that has lost a group can't lead again if another stage 0 has
+/// taken a fence since then.
 pub(super) fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let Some((rank, _)) = pod.place() else { return false };
     let led_last = cluster.volume.holder == Some(pod.name);
@@ -36,15 +36,15 @@ fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
     has_ended && cluster.volume.holder.is_none() && is_next
 }
 
-/// Returns the living processes of these stages of an attempt, if all are in the state `process`. Of two processes of a
-/// stage, the newer one is used, because a group does not accept the older one.
+/// Returns the living processes of these stages of an attempt, if all are in the state `process`. If a stage has two
+/// processes, the newer one is used, because a group does not accept the older one.
 fn members(cluster: &ClusterState, attempt: u64, ranks: Range<u32>, process: ModelProcess) -> Option<Vec<&ModelPod>> {
     ranks.map(|rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process)).collect()
 }
 
 /// Returns the processes that can form a group, the leader first. The group needs all stages of all replicas. If
-/// replicas may be missing, it takes as many replicas as the waiting processes can form, and `None` means that these
-/// are too few.
+/// replicas may be missing, the group takes as many replicas as the waiting processes can form. Returns `None` if no
+/// group can form.
 pub(super) fn forming_members(
     cluster: &ClusterState,
     attempt: u64,

@@ -9,7 +9,7 @@ use super::model_pod::{ModelPod, ModelProcess};
 use super::operator::Guard;
 use super::properties::BrokenInvariant;
 
-/// The checkpoint at which training is done.
+/// The step of the checkpoint at which training is done.
 pub(crate) const FINAL_CHECKPOINT_STEP: u64 = 1;
 
 /// A transition of a pod or of a group.
@@ -37,7 +37,8 @@ pub(crate) enum PodTransition {
     Remove(Name),
 }
 
-/// Returns the enabled transitions, and whether each is immediate. A process on a partitioned node may take any time.
+/// Returns the enabled transitions, and whether each is immediate, which means that time does not advance before it. A
+/// process on a partitioned node may take any time.
 pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Vec<(PodTransition, bool)> {
     let mut enabled_transitions = Vec::new();
     let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| pod.name.attempt).collect();

@@ -1,4 +1,4 @@
-//! The number of spares that are created and removed, and the actions that wait until the spares are gone.
+//! Tests of the number of spares that are created and removed, and of the actions that wait until the spares are gone.
 
 use std::collections::BTreeMap;
 

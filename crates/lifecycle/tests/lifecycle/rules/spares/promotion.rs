@@ -108,7 +108,7 @@ fn several_promotions_are_recorded_one_by_one() {
     observed.state = decide(&observed, NOW).state;
     assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1), (2, 1)]));
     assert_eq!((observed.state.budget.total, observed.state.budget.replaced), (2, 2));
-    // two promotions of the same stage: each follows a failure, and the second failure is one without progress
+    // two promotions of the same stage: each follows a failure, and training makes no progress between the failures
     let mut observed = taken(Some(exited(1, 137, 990)));
     observed.instances[2] = StageInstance { spare: Some(0), incarnation: 1, ..exited(1, 137, 995) };
     observed.instances.push(StageInstance { spare: Some(1), ..promoted(1, 2) });

@@ -1,4 +1,4 @@
-//! The replacement of a lost stage to which a spare may be promoted, or may have been promoted unobserved.
+//! Tests of the replacement of a lost stage to which a spare may be promoted, or may have been promoted unobserved.
 
 use std::collections::BTreeMap;
 

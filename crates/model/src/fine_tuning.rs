@@ -212,7 +212,7 @@ impl FineTunedModel {
     }
 }
 
-/// Sets those costs of a layer that depend on which weights training updates.
+/// Sets the costs of a layer that depend on the choice of the trained weights.
 fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: MicrobatchCost) {
     let numel = |role: fn(&WeightRole) -> bool| {
         let specs = specs.iter().filter(|spec| spec.is_matrix() && role(&spec.role));
@@ -221,8 +221,8 @@ fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: 
     let t = microbatch.tokens as f64;
     let adapters = numel(|role| matches!(role, WeightRole::Adapter { .. }));
     module.forward += 2.0 * t * adapters;
-    // the gradient of the input takes a product with B and a product with A; the operands of the weights' gradients
-    // take two more, of the input with A and of the output's gradient with B
+    // For each adapter, the gradient of the input takes two products: with B and with A. Two more products compute
+    // operands of the weights' gradients: the input with A, and the gradient of the output with B.
     module.backward_input += 4.0 * t * adapters;
     module.backward_weight = 2.0 * t * (numel(|role| *role == WeightRole::Trained) + adapters);
     let bytes = microbatch.tokens as u64 * activation_bytes(microbatch.precision);
@@ -230,9 +230,10 @@ fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: 
     module.temporary_bytes += bytes * adapter_temporaries(specs);
 }
 
-/// Returns the elements per token that a split backward pass keeps for the gradients of weights: the input of each
-/// product, the gradients of outputs whose weights are trained or have an adapter, and for each adapter its projected
-/// input and its projected gradient, which have as many elements as its rank.
+/// Returns the number of elements per token that the backward pass keeps if it computes the gradients of weights later
+/// than the gradients of inputs. For weights that are trained or have an adapter, these elements are the inputs and the
+/// gradients of the outputs. Each adapter adds its projected input and its projected gradient, each with as many
+/// elements as the adapter's rank.
 fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
     let matrices: Vec<&ParameterSpec> = specs.iter().filter(|spec| spec.is_matrix()).collect();
     let adapter_matrices = matrices.iter().filter(|spec| !spec.is_model_weight());

@@ -25,9 +25,9 @@ pub struct Head {
     linear: Linear,
     /// The accumulator of the weight's gradient; `None` for a frozen weight.
     accumulator: Option<Tensor>,
-    /// The memory of a block's logits, `f32[tokens, vocab]`, which the head keeps after the first use. This block is
-    /// the largest tensor of many stages. If the head freed it, the allocator would not always find room for it between
-    /// other tensors.
+    /// The memory of a block's logits, `f32[tokens, vocab]`, which the head keeps after the first use. On many stages,
+    /// this tensor is the largest. If the head freed its memory, the allocator would not always find room for the next
+    /// block between other tensors.
     block: RefCell<Option<Tensor>>,
 }
 

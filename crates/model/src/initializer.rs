@@ -39,8 +39,8 @@ impl Initializer {
 /// The number of values in one block of the generator's output. Two values take 16 bytes of the output.
 const BLOCK_VALUES: usize = 1024;
 
-/// Returns `count` values from BLAKE3's output stream. `transform` makes two values at a time. Each thread reads the
-/// stream at the position of its own values, so the number of threads does not change any value.
+/// Returns `count` values from BLAKE3's output stream. `transform` converts two random integers to two values. Each
+/// thread reads the stream at the position of its own values, so the number of threads does not change any value.
 fn random(name: &str, seed: u64, transform: impl Fn([u64; 2]) -> [f64; 2] + Sync, count: usize) -> Vec<f32> {
     let mut hasher = blake3::Hasher::new_derive_key("stagecoach initial weights v1");
     hasher.update(&seed.to_le_bytes()).update(name.as_bytes());

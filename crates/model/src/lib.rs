@@ -96,7 +96,7 @@ pub trait Backward: std::fmt::Debug {
     ) -> Tensor;
 }
 
-/// The contiguous part of a model that one chunk holds.
+/// The contiguous part of a model that one chunk (a virtual pipeline stage) holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelPart {
     /// The indices of the decoder layers; may be empty.
@@ -194,7 +194,8 @@ pub struct Operation {
     pub pass: Pass,
     /// The kind of the operation.
     pub kind: OperationKind,
-    /// Whether selective recomputation repeats the operation. The value counts only for operations of the forward pass.
+    /// Whether selective recomputation repeats the operation. The value is used only for operations of the forward
+    /// pass.
     pub is_selective: bool,
     /// The number of floating-point operations.
     pub flops: f64,
@@ -218,8 +219,8 @@ pub struct ModelOperations {
 pub struct ParameterCopies {
     /// The copy from which a checkpoint is written.
     pub snapshot: bool,
-    /// The copies for memory checkpoints: two of the stage's own state, and two of the state that the stage holds for
-    /// another stage.
+    /// The copies for checkpoints in memory: two of the stage's own state, and two of the state that the stage holds
+    /// for another stage.
     pub memory_checkpoints: bool,
     /// The number of sums of gradient blocks (fixed groups of microbatches) that wait to be added up, besides the
     /// accumulators.
@@ -253,12 +254,13 @@ pub trait Architecture: std::fmt::Debug {
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
     /// Returns the FLOPs and bytes of a microbatch. A weight that embedding and head share counts in neither module.
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
-    /// Returns the operations of a microbatch on a GPU, in bf16 and without recomputation. The default has no
-    /// operations, so that the planner can't predict times.
+    /// Returns the operations of a microbatch on a GPU, in bf16 and without recomputation. The default returns no
+    /// operations, and the planner then can't predict times.
     fn operations(&self, _microbatch: MicrobatchCost) -> ModelOperations {
         ModelOperations::default()
     }
-    /// Returns the bytes of a chunk that no layer's cost includes, such as tables of positions.
+    /// Returns the bytes that each chunk needs besides the costs of its layers, such as the tables of rotary
+    /// embeddings.
     fn chunk_bytes(&self) -> u64;
     /// Returns the content of Hugging Face's `config.json`.
     fn config_json(&self) -> serde_json::Value;

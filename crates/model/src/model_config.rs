@@ -10,16 +10,16 @@ use super::config_json::ConfigJson;
 
 /// The configuration of a model: its shapes and constants, from a job or from Hugging Face's `config.json`.
 pub trait ModelConfig: Debug + Send + Sync {
-    /// The field of a job's `spec.model` that configures this architecture, such as `llama`.
+    /// Returns the field of a job's `spec.model` that configures this architecture, such as `llama`.
     fn spec_field(&self) -> &'static str;
-    /// The fields that determine the shape or the function of weights, by their names in a job. All models with the
-    /// same [`spec_field`](Self::spec_field) have fields with the same names.
+    /// Returns the fields that determine the shape or the function of weights, by their names in a job. All models with
+    /// the same [`spec_field`](Self::spec_field) have fields with the same names.
     fn fields(&self) -> Vec<(&'static str, String)>;
-    /// A field that this model has and that no job can specify, if there is one.
+    /// Returns a field that this model has and that no job can specify, if there is one.
     fn field_not_in_spec(&self) -> Option<&'static str>;
-    /// The number of rows of embedding and head; `None` if the tokenizer determines the number.
+    /// Returns the number of rows of embedding and head; `None` if the tokenizer determines the number.
     fn vocab_size(&self) -> Option<usize>;
-    /// The number of tokens of the longest sequence.
+    /// Returns the number of tokens of the longest sequence.
     fn max_position_embeddings(&self) -> usize;
     /// Returns the same model with `vocab_size` rows in embedding and head.
     fn with_vocab_size(&self, vocab_size: usize) -> Arc<dyn ModelConfig>;
@@ -41,9 +41,10 @@ pub trait ModelConfig: Debug + Send + Sync {
 
 /// The models with one `model_type` of Hugging Face.
 pub(crate) trait ModelFamily: Sync {
-    /// The `model_type` of the family.
+    /// Returns the `model_type` of the family.
     fn model_type(&self) -> &'static str;
-    /// The keys of `config.json` that [`read`](Self::read) reads or the architecture writes, separated by white space.
+    /// Returns the keys of `config.json` that [`read`](Self::read) reads or the architecture writes, separated by white
+    /// space.
     fn keys(&self) -> &'static str;
     /// Reads the configuration in a `config.json`. Absent fields have Hugging Face's defaults.
     ///

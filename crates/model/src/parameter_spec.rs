@@ -10,7 +10,8 @@ use super::initializer::Initializer;
 /// A weight's name, shape, initial value and role in training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterSpec {
-    /// Hugging Face's name, or PEFT's for the matrix of an adapter: global, independent of stage and chunk.
+    /// Hugging Face's name, or PEFT's name for a matrix of an adapter. The name does not depend on the stage or the
+    /// chunk.
     pub name: String,
     /// The shape of the value.
     pub shape: Vec<i64>,
@@ -19,7 +20,8 @@ pub struct ParameterSpec {
     /// Whether weight decay applies by default: to the matrices of layers and head, not to norms, biases and
     /// embeddings.
     pub has_weight_decay: bool,
-    /// Whether the weight's rows directly follow those of the previous weight, so that one product uses both.
+    /// Whether the weight's rows directly follow the rows of the previous weight in memory, so that one product uses
+    /// both.
     pub adjacent_to_previous: bool,
     /// How training treats the weight.
     pub role: WeightRole,
@@ -104,8 +106,8 @@ pub struct ParameterBytes {
     pub optimizer: u64,
     /// The copy of weights and moments from which a checkpoint is written.
     pub snapshot: u64,
-    /// The copies of its weights and moments that this stage holds for memory checkpoints. The rank that holds this
-    /// stage's checkpoints in memory needs the same number of bytes for them.
+    /// The copies of this stage's weights and moments that the stage itself holds for checkpoints in memory. Another
+    /// rank also holds copies of them, which need the same number of bytes.
     pub memory_checkpoints: u64,
 }
 

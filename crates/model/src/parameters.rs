@@ -129,7 +129,7 @@ impl Parameters {
     /// Returns the weight `name` as layers use it.
     ///
     /// # Panics
-    /// If this stage does not hold the weight: the architecture's specs and its layers disagree.
+    /// If this stage does not hold the weight. In this case, the architecture's specs and its layers disagree.
     #[allow(clippy::expect_used, reason = "an architecture that disagrees with itself is a bug, not input")]
     pub(crate) fn get(&self, name: &str) -> LayerWeight {
         self.layer_weight(name).expect("the architecture lists every weight that its layers use")
@@ -138,7 +138,7 @@ impl Parameters {
     /// Returns the index of the parameter `name`.
     ///
     /// # Panics
-    /// Like `Parameters::get`.
+    /// If this stage does not hold the parameter, or the weight is frozen.
     #[allow(clippy::expect_used, reason = "an architecture that disagrees with itself is a bug, not input")]
     pub fn index(&self, name: &str) -> usize {
         self.find(name).expect("the architecture lists every parameter that its layers use")

@@ -59,7 +59,7 @@ pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Valu
 pub struct ModelConfigError {
     /// The path of the file.
     path: PathBuf,
-    /// The value found and the expected one.
+    /// The problem, such as the found and the expected value of a field.
     problem: String,
 }
 

@@ -1,4 +1,4 @@
-//! Gradients of weights that are not accumulated yet.
+//! The contributions of microbatches to the gradients of weights, before they are accumulated.
 
 use stagecoach_kernels::{accumulate_embedding, accumulate_linear};
 use tch::Tensor;

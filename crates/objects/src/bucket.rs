@@ -66,7 +66,8 @@ impl Bucket {
         verdict(error, &self.uri.with_key(key), &self.shared.settings)
     }
 
-    /// Returns a page of the keys that begin with `prefix`.
+    /// Returns a page of the keys that begin with `prefix`. Unless `is_deep` is set, the page replaces keys in deeper
+    /// folders by the names of these folders. `page_token` continues the listing of an earlier page.
     ///
     /// # Errors
     /// Fails if the page can't be read, after all retries.

@@ -25,7 +25,7 @@ pub struct ObjectClient {
 impl ObjectClient {
     /// Returns a client that is configured by the variables `AWS_*`, `GOOGLE_*` and `AZURE_*` in `variables`. The
     /// variables have the same meaning as in the crate `object_store`. The client retries within the limits of
-    /// `policy`, and waits with `waiter`. [`crate::OBJECT_RETRY_POLICY`] suits the stores.
+    /// `policy`, and waits with `waiter`. [`crate::OBJECT_RETRY_POLICY`] is a suitable policy.
     ///
     /// # Errors
     /// Returns `ObjectError::Runtime` if the system can't start a thread.
@@ -42,8 +42,8 @@ impl ObjectClient {
     }
 
     /// Returns the objects that a URI matches, sorted by key. The key of the URI is a pattern with `*`, `?`, `[a-z]`
-    /// and `**`. An empty key matches all objects without a leading dot in their names. The client lists only keys with
-    /// the literal prefix of the pattern.
+    /// and `**`. An empty key matches all objects without a leading dot in their names. The client requests only keys
+    /// that begin with the literal prefix of the pattern.
     ///
     /// # Errors
     /// Returns `ObjectError::NoMatch` if no object matches. Also fails if the bucket can't be listed.

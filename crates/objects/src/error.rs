@@ -1,4 +1,4 @@
-//! The errors of reads from object stores. Each message names the problem, its place, the expectation, and the remedy.
+//! The errors of reads from object stores. Each message names the problem and where it occurred, and suggests a remedy.
 
 use std::io;
 

@@ -6,7 +6,7 @@ use std::io;
 
 use http::{HeaderMap, Method, Uri};
 
-/// The longest message of a server that an error repeats.
+/// The largest number of characters of a server's message that an error repeats.
 const LONGEST_MESSAGE: usize = 200;
 
 /// The server and the purpose of a request.

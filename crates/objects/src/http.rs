@@ -14,7 +14,7 @@ use object_store::client::{
 
 use crate::failure::{ErrorResponse, RequestInfo, StoreFailure, causes};
 
-/// The largest body of an error response that a client reads.
+/// The largest number of bytes that the client reads from the body of an error response.
 const LONGEST_REFUSAL: usize = 64 << 10;
 
 /// Makes connections that return each failure as a [`StoreFailure`].

@@ -64,7 +64,7 @@ impl Bucket {
         Ok(found)
     }
 
-    /// Describes the contents of the deepest non-empty folder of `prefix` in a sentence.
+    /// Describes the contents of the deepest non-empty folder on the path `prefix` in a sentence.
     fn nearest(&self, prefix: &str) -> Result<String, ObjectError> {
         let mut folder = prefix;
         loop {

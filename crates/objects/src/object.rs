@@ -1,4 +1,4 @@
-//! An object in the form of a listing.
+//! An object as a listing describes it.
 
 use object_store::ObjectMeta;
 

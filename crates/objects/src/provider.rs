@@ -41,7 +41,7 @@ impl Provider {
         }
     }
 
-    /// Returns the variables for the URL of the server. The first variable that is set counts.
+    /// Returns the variables for the URL of the server. The client uses the first variable that is set.
     pub(crate) fn endpoint_variables(self) -> &'static [&'static str] {
         match self {
             Provider::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],

@@ -7,7 +7,7 @@ use stagecoach_remote::{Retry, RetryPolicy};
 
 use crate::error::ObjectError;
 
-/// The limits of the clients of object stores.
+/// The limits of retries and waits for the clients of object stores.
 pub const OBJECT_RETRY_POLICY: RetryPolicy = RetryPolicy {
     first_wait: Duration::from_secs(1),
     longest_wait: Duration::from_secs(30),

@@ -127,7 +127,8 @@ fn is_nothing(value: &Value) -> bool {
 const WINDOW: [&str; 3] = ["layer_types", "sliding_window", "use_sliding_window"];
 
 /// The older and the newer name of the field with the dtype in which tools load the weights. A checkpoint keeps the
-/// dtype of its source, although its weights are fp32. The model's field applies only if the source states no dtype.
+/// dtype of its source, although the checkpoint's weights are fp32. The model's field applies only if the source states
+/// no dtype.
 const DTYPE: [&str; 2] = ["torch_dtype", "dtype"];
 
 /// Returns the kept fields of `source`, followed by the model's fields `own`. `source` is the file of a model that uses

@@ -1,4 +1,4 @@
-//! Reads the rotary embedding in a `config.json`, with its fields in transformers' order of precedence.
+//! Reads the settings of the rotary embedding from a `config.json`, in transformers' order of precedence.
 
 use std::fmt::Display;
 

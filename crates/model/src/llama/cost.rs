@@ -28,8 +28,8 @@ impl Llama {
         // the kept tensors are x, qkv, attention, h and gate_up; the forward pass also holds the outputs of both norms,
         // of SwiGLU and of the layer
         let all = 2 * h + qkv + q + gate_up;
-        // the family's step, between the projection and the rotation of queries and keys, runs before attention, h and
-        // gate_up exist
+        // some families have a step between the projection and the rotation of queries and keys; it runs before the
+        // tensors attention, h and gate_up exist
         let step = self.family().qkv.elements(q, kv);
         let forward = (3 * h + intermediate).max((h + step.forward).saturating_sub(h + q + gate_up));
         // The backward pass holds these tensors besides the kept ones. At SwiGLU: dy, the recomputed output of SwiGLU,
@@ -115,9 +115,9 @@ impl Llama {
     }
 
     /// Returns the bytes that the backward pass of attention holds on a GPU besides its operands and results. In bf16,
-    /// flash attention sums the gradient of queries in fp32 and in a fixed order, in as many parts as fill the
-    /// multiprocessors. With grouped-query attention, flash attention also holds gradients of keys and values for each
-    /// query head. In fp32, attention holds the scores, the probabilities and their gradients of all sequences.
+    /// flash attention sums the gradient of queries in fp32 and in a fixed order. The sum has enough parts to occupy
+    /// all multiprocessors. With grouped-query attention, flash attention also holds gradients of keys and values for
+    /// each query head. In fp32, attention holds the scores, the probabilities and their gradients of all sequences.
     fn gpu_attention_bytes(&self, tokens: usize, length: usize, element: usize) -> usize {
         let c = &self.config;
         let q = c.num_attention_heads * c.head_dim;

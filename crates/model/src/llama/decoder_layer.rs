@@ -78,8 +78,8 @@ impl DecoderLayer {
         AttentionInput { qkv, step }
     }
 
-    /// Returns the input of attention: the kept tensor itself, or a recomputation from the kept projection or, if the
-    /// layer kept neither, from the layer's input `x`.
+    /// Returns the input of attention. If the layer has not kept this tensor, recomputes it from the kept projection
+    /// or, without one, from the layer's input `x`.
     fn attention_input_again(&self, kept: Option<KeptQkv>, x: &Tensor, ctx: &ForwardContext) -> AttentionInput {
         match kept {
             Some(KeptQkv::Rotated(qkv)) => AttentionInput { qkv, step: None },

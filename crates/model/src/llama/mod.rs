@@ -68,7 +68,7 @@ impl Llama {
 }
 
 const FINAL_NORM: &str = "model.norm.weight";
-/// The modules of a layer whose outputs one product computes.
+/// The modules of a layer that one product computes together.
 const QKV: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 
 fn parameter_name(layer: usize, module: &str, parameter: &str) -> String {

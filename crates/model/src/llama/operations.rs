@@ -1,4 +1,4 @@
-//! The operations of a Llama's modules on a GPU, in bf16, from which the planner predicts their times.
+//! The operations of a Llama's modules on a GPU, in bf16. The planner predicts times from these operations.
 
 use super::Llama;
 use crate::{MicrobatchCost, ModelOperations, Operation, OperationKind, Pass};

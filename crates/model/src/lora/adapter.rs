@@ -1,4 +1,4 @@
-//! The adapter of a linear layer in memory, with the computation of its output and its gradients.
+//! The adapter of a linear layer: its matrices, and the computation of its output and its gradients.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub(crate) struct Adapter {
     scale: f64,
 }
 
-/// A matrix in the dtype of activations, and its accumulator.
+/// A matrix in the dtype of activations, and the accumulator of its gradient.
 #[derive(Debug)]
 struct Matrix {
     value: Tensor,

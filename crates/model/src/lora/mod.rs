@@ -47,7 +47,7 @@ pub(crate) fn adapter_specs(lora: &LoraSpec, spec: &ParameterSpec) -> [Parameter
     [matrix(a, [rank, inputs], Initializer::Uniform(bound)), matrix(b, [outputs, rank], Initializer::Zeros)]
 }
 
-/// Returns the module that the matrix `name` adapts.
+/// Returns the module that the matrix `name` adapts. `None` if `name` is not a matrix of an adapter.
 pub(crate) fn adapted_module(name: &str) -> Option<&str> {
     name.strip_prefix("base_model.model.")?.rsplit_once(".lora_").map(|(module, _)| module)
 }

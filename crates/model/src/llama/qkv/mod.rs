@@ -1,5 +1,5 @@
-//! The step between the projection of queries, keys and values and their rotation, in which the families of Llama
-//! differ.
+//! The step between the projection of queries, keys and values and their rotation. The families of Llama differ in this
+//! step.
 
 mod bias;
 mod head_norms;

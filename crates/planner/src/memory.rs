@@ -8,10 +8,13 @@ use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 use super::job_config::JobConfig;
 
 /// The measured resident bytes of a stage that do not depend on its model and data. A process with a minimal model has
-/// 145 MiB. One half is mapped pages of the files of libtorch and of this program. The other half is static data,
-/// compiled matrix products, stacks, and nine checkpoint buffers of 1 MiB. The remaining 12 MiB are the gaps that
-/// malloc leaves between the allocations of a real model. Their size varies by some MiB between runs.
-const PROCESS_BYTES: u64 = 157 << 20;
+/// 145 MiB: one half is pages of the files of libtorch and of this program, and the other half is the data of both,
+/// compiled matrix products, stacks, and nine checkpoint buffers of 1 MiB. The remaining 12 MiB are memory that malloc
+/// holds between the blocks of a real model; this amount differs by some MiB between runs.
+const PROCESS_BYTES: u64 = (157 << 20) + UNOPTIMISED_CODE_BYTES;
+
+/// The measured resident bytes of code that a development build has beyond an optimised build.
+const UNOPTIMISED_CODE_BYTES: u64 = if cfg!(debug_assertions) { 25 << 20 } else { 0 };
 
 /// Bytes of a GPU that a stage uses beyond the peak of libtorch's tensors, as measured on an H200: 0.95 and 0.97 GiB
 /// with models of 1.2 and 0.2 billion parameters. Half of these bytes are CUDA's context with the loaded kernels. The

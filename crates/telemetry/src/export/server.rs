@@ -139,6 +139,17 @@ mod tests {
     }
 
     #[test]
+    fn the_status_shows_the_progress_of_the_preparation_if_it_is_measured() {
+        let (telemetry, port) = serve_stage();
+        let message = |what: &str, done, total| {
+            telemetry.record(&TrainingEvent::Preparing { what: what.into(), done, total });
+            status(port).message
+        };
+        assert_eq!(message("tokenising", 3 << 19, 4 << 20), "tokenising, 1.50 MiB of 4.00 MiB");
+        assert_eq!(message("the hub is busy: waiting 56 s", 0, 0), "the hub is busy: waiting 56 s");
+    }
+
+    #[test]
     fn the_best_evaluation_stays_and_the_end_has_its_reason() {
         let (telemetry, port) = serve_stage();
         let best = BestEvaluation::after(None, 7, 2.345_678);

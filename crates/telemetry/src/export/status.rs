@@ -1,5 +1,6 @@
 //! Updates the status of a stage when an event occurs.
 
+use indicatif::HumanBytes;
 use stagecoach_api::contract::{AuditStatus, LostStage, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
 
@@ -10,7 +11,10 @@ use crate::save_failures::format_save_failure;
 /// Updates the status to the state after an event.
 pub(crate) fn record(status: &mut StageStatus, event: &TrainingEvent) {
     match event {
-        TrainingEvent::Preparing { what, done, total } => status.message = format!("{what}, {done} of {total}"),
+        TrainingEvent::Preparing { what, total: 0, .. } => status.message.clone_from(what),
+        TrainingEvent::Preparing { what, done, total } => {
+            status.message = format!("{what}, {} of {}", HumanBytes(*done), HumanBytes(*total));
+        }
         TrainingEvent::Started(started) => record_start(status, started),
         TrainingEvent::Step(record) => {
             record_step(&mut status.progress, record);

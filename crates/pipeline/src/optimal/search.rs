@@ -18,7 +18,7 @@ pub(super) struct Search<'a> {
     states: u64,
     max_states: u64,
     /// The times of searched states, by the executed actions of the states.
-    remembered: HashMap<Vec<[u8; 4]>, Vec<Vec<f64>>>,
+    remembered: HashMap<Vec<[u32; 4]>, Vec<Vec<f64>>>,
     /// The number of states in `remembered`.
     kept: usize,
 }

@@ -270,10 +270,10 @@ impl PartialSchedule {
 
     /// Returns the numbers of executed actions and the postponed kinds of each rank. States with equal values have the
     /// same remaining actions and hold the same memory.
-    pub(super) fn done(&self) -> Vec<[u8; 4]> {
+    pub(super) fn done(&self) -> Vec<[u32; 4]> {
         let counts = |rank: &Rank| {
             let postponed = usize::from(rank.is_postponed[0]) + 2 * usize::from(rank.is_postponed[1]);
-            [rank.forward_ends.len(), rank.backward_ends.len(), rank.weight_gradients, postponed].map(|n| n as u8)
+            [rank.forward_ends.len(), rank.backward_ends.len(), rank.weight_gradients, postponed].map(|n| n as u32)
         };
         self.ranks.iter().map(counts).collect()
     }
@@ -290,5 +290,24 @@ impl PartialSchedule {
             times.extend(&last.forward_ends[last.backward_ends.len()..]);
         }
         times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::costs::Costs;
+
+    #[test]
+    fn counts_above_255_are_different() {
+        let Costs { chunks, link_seconds, .. } = Costs::uniform(1);
+        let problem = SearchProblem { chunks: &chunks, link_seconds, microbatches: 256, limits: &[256] };
+        let start = PartialSchedule::new(&problem);
+        let mut state = start.clone();
+        for _ in 0..256 {
+            let forward = state.candidates(&problem, 0).into_iter().find(|next| next.kind == Kind::Forward).unwrap();
+            state.apply(&problem, forward);
+        }
+        assert_ne!(state.done(), start.done());
     }
 }

@@ -27,7 +27,9 @@ pub use action::{Action, ActionError, Edge};
 pub use advice::{Advice, advise};
 pub use costs::{ChunkCosts, Costs, SENDS_IN_FLIGHT};
 pub use csv::{CsvError, from_csv, to_csv};
-pub use draw::{Panel, seconds, timeline_css, timeline_svg, timeline_svg_unstyled, timeline_text, timeline_trace};
+pub use draw::{
+    Panel, escape_xml, seconds, timeline_css, timeline_svg, timeline_svg_unstyled, timeline_text, timeline_trace,
+};
 pub use gradient_blocks::{GradientBlocks, ReplicaBlocks, Subtree};
 pub use lower::{LowerError, forward_only_programs, lower};
 pub use measured::{RankBreakdown, breakdown};

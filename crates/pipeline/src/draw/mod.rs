@@ -4,7 +4,7 @@ mod svg;
 mod text;
 mod trace;
 
-pub use svg::{timeline_css, timeline_svg, timeline_svg_unstyled};
+pub use svg::{escape_xml, timeline_css, timeline_svg, timeline_svg_unstyled};
 pub use text::timeline_text;
 pub use trace::timeline_trace;
 

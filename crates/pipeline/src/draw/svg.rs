@@ -65,9 +65,9 @@ fn draw(panels: &[Panel], title: &str, style: &str) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
          role=\"img\">\n<title>{0}</title>\n{style}<rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>\n",
-        escape(title)
+        escape_xml(title)
     );
-    text(&mut svg, LEFT_PX, 28.0, "title", &escape(title));
+    text(&mut svg, LEFT_PX, 28.0, "title", &escape_xml(title));
     legend(&mut svg, panels);
     axis(&mut svg, makespan, scale, bottom);
     text(&mut svg, width - 14.0, TOP_PX - 10.0, "faint end", "bubble");
@@ -89,7 +89,7 @@ fn panel_height(panel: &Panel) -> f64 {
 fn lanes(svg: &mut String, panel: &Panel, mut top: f64, scale: f64, chunks: bool) {
     let timeline = panel.timeline;
     if !panel.heading.is_empty() {
-        let heading = format!("{}, {}", escape(panel.heading), seconds(timeline.makespan));
+        let heading = format!("{}, {}", escape_xml(panel.heading), seconds(timeline.makespan));
         text(svg, LEFT_PX, top + 14.0, "heading", &heading);
         top += HEADING_PX;
     }
@@ -190,7 +190,8 @@ fn text(svg: &mut String, x: f64, y: f64, class: &str, content: &str) {
     let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{content}</text>");
 }
 
-fn escape(text: &str) -> String {
+/// Returns `text` with entities in place of the characters that XML reserves.
+pub fn escape_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use stagecoach_pipeline::escape_xml;
+
 use super::series::{CurvePoint, LossSeries, downsample};
 use super::ticks::{labels, step_label, ticks, whole_ticks};
 use crate::StepRecord;
@@ -47,7 +49,7 @@ fn draw(title: &str, series: &LossSeries) -> String {
          role=\"img\">\n<title>{title}: loss by step</title>\n<style>\n{STYLE}\n</style>\n\
          <rect class=\"page\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
          <text class=\"title\" x=\"{LEFT}\" y=\"38\">{title}</text>\n",
-        title = escape(title)
+        title = escape_xml(title)
     );
     match (series.steps(), series.losses()) {
         (Some(steps), Some(losses)) => SvgPlot { out: &mut out, steps, losses }.draw(series),
@@ -167,13 +169,9 @@ fn segment(out: &mut String, class: &str, from: CurvePoint, to: CurvePoint) {
 }
 
 fn text(out: &mut String, class: &str, x: f64, y: f64, anchor: &str, content: &str) {
-    let content = escape(content);
+    let content = escape_xml(content);
     let _ =
         writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>");
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
+use std::ops::RangeInclusive;
+
 use stagecoach_data::Texts;
 
 pub use fine_tuning::{SourceModel, propose_fine_tuning};
@@ -33,6 +35,34 @@ pub struct Facts {
     pub texts: Texts,
 }
 
+impl Facts {
+    /// Returns the numbers of stages that the job may have, which are at most `most` if the rules choose.
+    fn allowed_stages(&self, most: u32) -> RangeInclusive<u32> {
+        match self.stages {
+            Some(stages) => stages.max(1)..=stages.max(1),
+            None => 1..=most,
+        }
+    }
+
+    /// Returns the bytes that the plan may assign to the stages.
+    fn memory_limit(&self) -> u64 {
+        (self.memory_bytes as f64 * MEMORY_SHARE) as u64
+    }
+
+    /// Returns the error of a job that needs `needed` bytes over its fewest stages, which is more than the limit.
+    fn too_little_memory(&self, job: &str, stages: u32, needed: u64, remedy: &str) -> StageError {
+        let fewer = if stages > 1 { "give fewer stages (--stages), or " } else { "" };
+        StageError::invalid(format!(
+            "{job} over {} needs {needed} bytes of memory, and {} of this machine's {} may be used ({:.0}%): \
+             {fewer}{remedy}",
+            plural(stages as usize, "stage"),
+            self.memory_limit(),
+            self.memory_bytes,
+            100.0 * MEMORY_SHARE
+        ))
+    }
+}
+
 /// The share of the memory that the plan may assign to the stages. The remaining memory is for the launcher, the corpus
 /// in the page cache, and all other processes.
 pub const MEMORY_SHARE: f64 = 0.6;
@@ -48,13 +78,9 @@ pub const MIN_CORPUS_BYTES: u64 = 1000;
 /// Returns an error if a proposed job is invalid, or if the smallest job needs more than [`MEMORY_SHARE`] of the
 /// memory.
 pub fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64, StageError>) -> Result<String, StageError> {
-    let limit = (facts.memory_bytes as f64 * MEMORY_SHARE) as u64;
-    let (fewest, most) = match facts.stages {
-        Some(stages) => (stages.max(1), stages.max(1)),
-        None => (1, wanted_stages(facts)),
-    };
+    let allowed = facts.allowed_stages(wanted_stages(facts));
     let mut needed = 0;
-    for stages in (fewest..=most).rev() {
+    for stages in allowed.clone().rev() {
         for shape in SHAPES.iter().rev() {
             let sizes = PretrainingSizes::new(facts, shape, stages);
             if !sizes.is_trained_in_time(facts) && shape != &SHAPES[0] {
@@ -62,17 +88,10 @@ pub fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64, StageE
             }
             let text = job_file(facts, &sizes);
             needed = planned_bytes(&text)?;
-            if needed <= limit {
+            if needed <= facts.memory_limit() {
                 return Ok(text);
             }
         }
     }
-    let remedy = if fewest > 1 { "give fewer stages (--stages), or " } else { "" };
-    Err(StageError::invalid(format!(
-        "the smallest model over {} needs {needed} bytes of memory, and {limit} of this machine's {} may be used \
-         ({:.0}%): {remedy}use a machine with more memory",
-        plural(fewest as usize, "stage"),
-        facts.memory_bytes,
-        100.0 * MEMORY_SHARE
-    )))
+    Err(facts.too_little_memory("the smallest model", *allowed.start(), needed, "use a machine with more memory"))
 }

@@ -67,6 +67,76 @@ pub(super) struct TrainingSizes {
     pub(super) seconds: f64,
 }
 
+impl TrainingSizes {
+    /// Returns the numbers of a job of 0 steps. Each microbatch has `rows` sequences.
+    pub(super) fn of_step(
+        facts: &Facts,
+        stages: u32,
+        sequence_length: u32,
+        rows: u32,
+        learning_rate: f64,
+        tokens: f64,
+    ) -> TrainingSizes {
+        let microbatches = microbatches(stages);
+        TrainingSizes {
+            stages,
+            sequence_length,
+            batch: microbatches * rows,
+            microbatches,
+            threads: (facts.processors / stages as usize).clamp(1, MOST_THREADS) as u32,
+            learning_rate,
+            steps: 0,
+            warmup_steps: 0,
+            interval: 0,
+            evaluation_fraction: evaluation_fraction(tokens),
+            tokens,
+            seconds: 0.0,
+        }
+    }
+
+    /// Returns these numbers with the number of steps: `by_epochs`, if so many fit into [`SECONDS`]. The number is at
+    /// least `least`, at most [`MOST_STEPS`], and a multiple of `multiple`.
+    pub(super) fn with_steps(
+        self,
+        facts: &Facts,
+        parameters: f64,
+        by_epochs: f64,
+        least: u32,
+        multiple: u32,
+    ) -> TrainingSizes {
+        let seconds_of_step = self.seconds_of_step(facts, parameters);
+        let steps = by_epochs.min(SECONDS / seconds_of_step).clamp(f64::from(least), MOST_STEPS);
+        let steps = (steps / f64::from(multiple)).floor() as u32 * multiple;
+        TrainingSizes {
+            steps,
+            warmup_steps: (steps / 10).max(1),
+            interval: steps / 5,
+            seconds: seconds_of_step * f64::from(steps),
+            ..self
+        }
+    }
+
+    /// Returns the number of tokens that a step trains on.
+    pub(super) fn tokens_of_step(&self) -> f64 {
+        f64::from(self.batch) * f64::from(self.sequence_length)
+    }
+
+    /// Estimates the seconds of a step of a model of `parameters` parameters. The forward and backward pass take six
+    /// operations for each parameter and token.
+    fn seconds_of_step(&self, facts: &Facts, parameters: f64) -> f64 {
+        let flops = match facts.gpus {
+            0 => PROCESSOR_FLOPS * (facts.processors.max(1) as f64).min(f64::from(self.stages * self.threads)),
+            gpus => GPU_FLOPS * gpus.min(self.stages as usize) as f64,
+        };
+        STEP_SECONDS + 6.0 * parameters * self.tokens_of_step() / flops
+    }
+}
+
+/// Returns the number of microbatches of a step.
+pub(super) fn microbatches(stages: u32) -> u32 {
+    (2 * stages).next_power_of_two().max(8)
+}
+
 /// The numbers of a job that trains a model from scratch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PretrainingSizes {
@@ -91,66 +161,33 @@ impl PretrainingSizes {
             (0, length) => length.unwrap_or(16.0).min(128.0),
             (_, length) => length.unwrap_or(16.0),
         };
-        let microbatches = (2 * stages).next_power_of_two().max(8);
-        let batch = microbatches * if sequence_length < 64.0 { 2 } else { 4 };
+        let rows = if sequence_length < 64.0 { 2 } else { 4 };
         let (hidden, layers) = (f64::from(shape.hidden_size), shape.layers.max(stages));
         // 8/3 of the hidden size, as in Llama, rounded up to a multiple of 32
         let intermediate_size = (8 * shape.hidden_size / 3).next_multiple_of(32);
         let layer_parameters = 3.0 * hidden * hidden + 3.0 * hidden * f64::from(intermediate_size) + 2.0 * hidden;
         let parameters = f64::from(layers) * layer_parameters + (2.0 * f64::from(vocab_size) + 1.0) * hidden;
-        let threads = (facts.processors / stages as usize).clamp(1, MOST_THREADS) as u32;
-        let tokens_of_step = f64::from(batch) * sequence_length;
-        let seconds_of_step = seconds_of_step(parameters, tokens_of_step, flops(facts, stages, threads));
-        let by_epochs = (MOST_EPOCHS * tokens / tokens_of_step).max(50.0);
-        let steps = (SECONDS / seconds_of_step).min(by_epochs).clamp(50.0, MOST_STEPS);
-        let steps = (steps / 50.0).floor() as u32 * 50;
-        let training = TrainingSizes {
-            stages,
-            sequence_length: sequence_length as u32,
-            batch,
-            microbatches,
-            threads,
-            learning_rate: shape.learning_rate,
-            steps,
-            warmup_steps: steps / 10,
-            interval: steps / 5,
-            evaluation_fraction: evaluation_fraction(tokens),
-            tokens,
-            seconds: seconds_of_step * f64::from(steps),
-        };
+        let step = TrainingSizes::of_step(facts, stages, sequence_length as u32, rows, shape.learning_rate, tokens);
+        let by_epochs = MOST_EPOCHS * tokens / step.tokens_of_step();
+        let training = step.with_steps(facts, parameters, by_epochs, 50, 50);
         PretrainingSizes { shape: *shape, layers, intermediate_size, vocab_size, parameters, training }
     }
 
     /// Whether the layers have at most two parameters for each token of the corpus, and `LEAST_STEPS` steps fit into
     /// the time.
     pub(super) fn is_trained_in_time(&self, facts: &Facts) -> bool {
-        let TrainingSizes { stages, threads, batch, sequence_length, tokens, .. } = self.training;
-        let step = f64::from(batch) * f64::from(sequence_length);
-        let seconds = LEAST_STEPS * seconds_of_step(self.parameters, step, flops(facts, stages, threads));
+        let seconds = LEAST_STEPS * self.training.seconds_of_step(facts, self.parameters);
         let layer_parameters = self.parameters - 2.0 * f64::from(self.vocab_size) * f64::from(self.shape.hidden_size);
-        seconds <= SECONDS && layer_parameters <= 2.0 * tokens
+        seconds <= SECONDS && layer_parameters <= 2.0 * self.training.tokens
     }
 }
 
 /// Returns the share of a corpus of `tokens` tokens that the job holds out.
-pub(super) fn evaluation_fraction(tokens: f64) -> f64 {
+fn evaluation_fraction(tokens: f64) -> f64 {
     match tokens {
         tokens if tokens < 1e6 => 0.05,
         tokens if tokens < 1e8 => 0.02,
         _ => 0.005,
-    }
-}
-
-/// Estimates the seconds of a step. The forward and backward pass take six operations for each parameter and token.
-pub(super) fn seconds_of_step(parameters: f64, tokens: f64, flops: f64) -> f64 {
-    STEP_SECONDS + 6.0 * parameters * tokens / flops
-}
-
-/// Returns the floating-point operations per second of all stages together.
-pub(super) fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
-    match facts.gpus {
-        0 => PROCESSOR_FLOPS * (facts.processors.max(1) as f64).min(f64::from(stages * threads)),
-        gpus => GPU_FLOPS * gpus.min(stages as usize) as f64,
     }
 }
 

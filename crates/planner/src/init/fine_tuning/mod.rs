@@ -9,9 +9,9 @@ mod tests;
 use stagecoach_engine::StageError;
 use stagecoach_model::Architecture;
 
+use super::Facts;
 use super::file::{count, plural};
 use super::sizes::wanted_stages;
-use super::{Facts, MEMORY_SHARE};
 use file::job_file;
 use sizes::{FineTuningSizes, Method, lengths};
 
@@ -59,19 +59,15 @@ impl SourceModel {
 /// adapters on the longest sequences that fit. `planned_bytes` has the same meaning as in [`propose`](super::propose).
 ///
 /// # Errors
-/// Returns an error if a proposed job is invalid, or if the smallest job needs more than [`MEMORY_SHARE`] of the
-/// memory.
+/// Returns an error if a proposed job is invalid, or if the smallest job needs more than
+/// [`MEMORY_SHARE`](super::MEMORY_SHARE) of the memory.
 pub fn propose_fine_tuning(
     facts: &Facts,
     model: &SourceModel,
     planned_bytes: &dyn Fn(&str) -> Result<u64, StageError>,
 ) -> Result<String, StageError> {
-    let limit = (facts.memory_bytes as f64 * MEMORY_SHARE) as u64;
-    let (fewest, most) = match facts.stages {
-        Some(stages) => (stages.max(1), stages.max(1)),
-        None => (1, wanted_stages(facts).min(model.layers.max(1) as u32)),
-    };
-    let stages = || (fewest..=most).rev();
+    let allowed = facts.allowed_stages(wanted_stages(facts).min(model.layers.max(1) as u32));
+    let stages = || allowed.clone().rev();
     let full =
         stages().flat_map(|stages| lengths(facts, model).take(1).map(move |length| (Method::Full, stages, length)));
     let lora = stages().flat_map(|stages| lengths(facts, model).map(move |length| (Method::Lora, stages, length)));
@@ -79,19 +75,11 @@ pub fn propose_fine_tuning(
     for (method, stages, length) in full.chain(lora) {
         let text = job_file(facts, model, &FineTuningSizes::new(facts, model, method, stages, length));
         needed = planned_bytes(&text)?;
-        if needed <= limit {
+        if needed <= facts.memory_limit() {
             return Ok(text);
         }
     }
-    let remedy = if fewest > 1 { "give fewer stages (--stages), or " } else { "" };
-    Err(StageError::invalid(format!(
-        "{} of the model in {} ({}) over {} needs {needed} bytes of memory, and {limit} of this machine's {} may be used \
-         ({:.0}%): {remedy}use a smaller model or a machine with more memory",
-        Method::Lora.name(),
-        model.path,
-        model.size(),
-        plural(fewest as usize, "stage"),
-        facts.memory_bytes,
-        100.0 * MEMORY_SHARE
-    )))
+    let job = format!("{} of the model in {} ({})", Method::Lora.name(), model.path, model.size());
+    let remedy = "use a smaller model or a machine with more memory";
+    Err(facts.too_little_memory(&job, *allowed.start(), needed, remedy))
 }

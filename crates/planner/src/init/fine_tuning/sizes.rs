@@ -1,7 +1,7 @@
 //! The rules that choose the numbers of a fine-tuning job.
 
 use super::super::Facts;
-use super::super::sizes::{SECONDS, TrainingSizes, evaluation_fraction, flops, seconds_of_step};
+use super::super::sizes::{TrainingSizes, microbatches};
 use super::SourceModel;
 
 /// The sequence lengths that a job can have, the longest first.
@@ -16,10 +16,7 @@ const LEAST_TOKENS_OF_STEP: u32 = 2048;
 const MOST_ROWS: u32 = 8;
 /// The number of passes over the corpus. A pretrained model memorises texts after few passes.
 const EPOCHS: f64 = 3.0;
-const LEAST_STEPS: f64 = 20.0;
-const MOST_STEPS: f64 = 2000.0;
-/// The largest number of processors for one stage.
-const MOST_THREADS: usize = 4;
+const LEAST_STEPS: u32 = 20;
 
 /// The method of fine-tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,30 +66,12 @@ impl FineTuningSizes {
         sequence_length: u32,
     ) -> FineTuningSizes {
         let tokens = tokens(facts, model);
-        let microbatches = (2 * stages).next_power_of_two().max(8);
-        let rows = (LEAST_TOKENS_OF_STEP / (microbatches * sequence_length)).clamp(1, MOST_ROWS);
-        let batch = microbatches * rows;
-        let threads = (facts.processors / stages as usize).clamp(1, MOST_THREADS) as u32;
-        let tokens_of_step = f64::from(batch) * f64::from(sequence_length);
-        let seconds_of_step = seconds_of_step(model.parameters as f64, tokens_of_step, flops(facts, stages, threads));
-        let by_epochs = (EPOCHS * tokens / tokens_of_step).ceil();
-        let steps = by_epochs.min(SECONDS / seconds_of_step).clamp(LEAST_STEPS, MOST_STEPS);
-        let steps = (steps / 5.0).floor() as u32 * 5;
-        let training = TrainingSizes {
-            stages,
-            sequence_length,
-            batch,
-            microbatches,
-            threads,
-            learning_rate: method.learning_rate(model),
-            steps,
-            warmup_steps: (steps / 10).max(1),
-            interval: steps / 5,
-            evaluation_fraction: evaluation_fraction(tokens),
-            tokens,
-            seconds: seconds_of_step * f64::from(steps),
-        };
-        FineTuningSizes { method, epochs: f64::from(steps) * tokens_of_step / tokens.max(1.0), training }
+        let rows = (LEAST_TOKENS_OF_STEP / (microbatches(stages) * sequence_length)).clamp(1, MOST_ROWS);
+        let step = TrainingSizes::of_step(facts, stages, sequence_length, rows, method.learning_rate(model), tokens);
+        let by_epochs = (EPOCHS * tokens / step.tokens_of_step()).ceil();
+        let training = step.with_steps(facts, model.parameters as f64, by_epochs, LEAST_STEPS, 5);
+        let epochs = f64::from(training.steps) * training.tokens_of_step() / tokens.max(1.0);
+        FineTuningSizes { method, epochs, training }
     }
 }
 

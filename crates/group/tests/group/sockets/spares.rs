@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use stagecoach_group::{Coordinator, GroupError, Hello, NotFound, Refusal, SpareOutcome, StepRules, wait_as_spare};
 
 use super::support::{
-    ControlProxy, TEST_TIMEOUT, TestStage, coordinator, form, hello, join_at, leave, rendezvous, timeouts,
+    ControlProxy, TEST_TIMEOUT, TestStage, coordinator, form, hello, join_as, join_at, leave, rendezvous, timeouts,
 };
 
 /// A spare on a thread. The spare finds only one group.
@@ -46,11 +46,13 @@ fn number(number: usize) -> Hello {
     Hello { pod_uid: format!("spare-{number}"), ..hello(number, 3) }
 }
 
-/// Returns a formed group of three stages, and two spares that have received the group's plan.
-fn group() -> (Coordinator, Vec<TestStage>, [Spare; 2]) {
+/// Returns a formed group of three stages, and two spares that have received the group's plan. The last stage has the
+/// given incarnation.
+fn group(incarnation: u32) -> (Coordinator, Vec<TestStage>, [Spare; 2]) {
     let (coordinator, address) = coordinator(3, timeouts());
     coordinator.release(b"the plan".to_vec(), StepRules::default());
-    let stages = join_at(&vec![address.clone(); 3], timeouts());
+    let hellos = [hello(0, 3), hello(1, 3), Hello { incarnation, ..hello(2, 3) }];
+    let stages = join_as(hellos.into_iter().map(|hello| (address.clone(), hello)), timeouts());
     form(&stages);
     // the spares start one after the other, so that their order is known
     let spares = [0, 1].map(|nth| Spare::start(&address, number(nth)).standing_by());
@@ -59,13 +61,15 @@ fn group() -> (Coordinator, Vec<TestStage>, [Spare; 2]) {
 
 #[test]
 fn the_first_spare_takes_the_place_of_a_stage_whose_process_has_ended() {
-    let (_coordinator, mut stages, [first, second]) = group();
-    // dropping a member closes its connection, as the death of its process does
-    drop(stages.pop());
-    assert_eq!(first.end().unwrap(), SpareOutcome::Promoted { rank: 2, incarnation: 1 });
-    second.looked_for_the_next_group();
-    for stage in stages {
-        assert_eq!(stage.only_failure().root_cause_rank, Some(2));
+    for incarnation in [0, 2] {
+        let (_coordinator, mut stages, [first, second]) = group(incarnation);
+        // dropping a member closes its connection, as the death of its process does
+        drop(stages.pop());
+        assert_eq!(first.end().unwrap(), SpareOutcome::Promoted { rank: 2, incarnation: incarnation + 1 });
+        second.looked_for_the_next_group();
+        for stage in stages {
+            assert_eq!(stage.only_failure().root_cause_rank, Some(2));
+        }
     }
 }
 
@@ -85,7 +89,7 @@ fn the_first_spare_takes_the_place_of_stage_0() {
 
 #[test]
 fn spares_are_dismissed_when_all_stages_leave() {
-    let (_coordinator, stages, spares) = group();
+    let (_coordinator, stages, spares) = group(0);
     assert!(leave(stages, 0).into_iter().all(|left| left.is_ok()));
     for spare in spares {
         assert_eq!(spare.end().unwrap(), SpareOutcome::Dismissed);
@@ -94,7 +98,7 @@ fn spares_are_dismissed_when_all_stages_leave() {
 
 #[test]
 fn a_stage_that_leaves_by_itself_is_not_taken_for_dead() {
-    let (_coordinator, mut stages, spares) = group();
+    let (_coordinator, mut stages, spares) = group(0);
     let failing = stages.pop().unwrap();
     failing.member.leave(78).unwrap();
     spares.into_iter().for_each(Spare::looked_for_the_next_group);

@@ -114,11 +114,15 @@ pub(crate) fn join_found(
 
 /// Lets every stage join at its address, each on a separate thread. Returns the stages by rank.
 pub(crate) fn join_at(addresses: &[String], timeouts: GroupTimeouts) -> Vec<TestStage> {
-    let world_size = addresses.len();
+    let hello_of = |rank| hello(rank, addresses.len());
+    join_as(addresses.iter().enumerate().map(|(rank, address)| (address.clone(), hello_of(rank))), timeouts)
+}
+
+/// Like [`join_at`], with the hello of each stage.
+pub(crate) fn join_as(stages: impl Iterator<Item = (String, Hello)>, timeouts: GroupTimeouts) -> Vec<TestStage> {
     thread::scope(|scope| {
-        let joining: Vec<_> = (addresses.iter().enumerate())
-            .map(|(rank, address)| scope.spawn(move || join(address, hello(rank, world_size), timeouts).unwrap()))
-            .collect();
+        let joining: Vec<_> =
+            stages.map(|(address, hello)| scope.spawn(move || join(&address, hello, timeouts).unwrap())).collect();
         joining.into_iter().map(|stage| stage.join().unwrap()).collect()
     })
 }

@@ -1,7 +1,6 @@
 //! The facts that a job's folder records about its last failure. The module only reads the folder.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +12,7 @@ use stagecoach_telemetry::StepRecord;
 use super::LaunchError;
 use super::job_lock::is_locked;
 use super::launcher_state::{EarlierFailure, LauncherState, Recovery};
-use super::stage_process::{SEPARATOR, place_line, start_line};
+use super::stage_process::{SEPARATOR, end_of_file, place_line, start_line};
 use crate::folder::{FolderError, JobFolder};
 
 /// The maximum number of bytes that this module reads from the end of a log or of the metrics.
@@ -145,12 +144,12 @@ impl History {
 fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<ProcessLog> {
     let (attempt, rank, incarnation) = (failure.attempt, failure.rank?, failure.incarnation);
     let path = folder.log(&format!("stage-{rank}"));
-    if let Some(text) = part_after(&end_of_file(&path).ok()?, &start_line(attempt, incarnation)) {
+    if let Some(text) = part_after(&tail(&path).ok()?, &start_line(attempt, incarnation)) {
         return Some(ProcessLog { path, text });
     }
     let line = place_line(attempt, InstanceId { rank, incarnation });
     spare_logs(folder).into_iter().find_map(|(_, path)| {
-        let text = part_after(&end_of_file(&path).ok()?, &line)?;
+        let text = part_after(&tail(&path).ok()?, &line)?;
         Some(ProcessLog { path, text })
     })
 }
@@ -159,20 +158,25 @@ fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<ProcessLog> {
 /// that has a log.
 fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successor> {
     let rank = failure.rank?;
-    let later = |line: &str, prefix: &str| {
-        let incarnation: u32 = line.strip_prefix(prefix)?.strip_suffix(" ---")?.parse().ok()?;
-        (incarnation > failure.incarnation).then_some(incarnation)
+    let of_process = |incarnation| start_line(failure.attempt, incarnation);
+    let of_spare = |incarnation| place_line(failure.attempt, InstanceId { rank, incarnation });
+    let mut found = Vec::new();
+    let mut add = |path: &Path, line_of: &dyn Fn(u32) -> String, successor: Successor| {
+        let text = tail(path).unwrap_or_default();
+        let incarnations = text.lines().filter_map(|line| incarnation_of(line, line_of));
+        found.extend(incarnations.filter(|later| *later > failure.incarnation).map(|later| (later, successor)));
     };
-    let own = end_of_file(&folder.log(&format!("stage-{rank}"))).unwrap_or_default();
-    let own_prefix = format!("{SEPARATOR}{}, incarnation ", failure.attempt);
-    let processes = own.lines().filter_map(|line| Some((later(line, &own_prefix)?, Successor::Restarted)));
-    let mut found: Vec<(u32, Successor)> = processes.collect();
-    let spare_prefix = format!("--- rank {rank}, attempt {}, incarnation ", failure.attempt);
+    add(&folder.log(&format!("stage-{rank}")), &of_process, Successor::Restarted);
     for (number, path) in spare_logs(folder) {
-        let text = end_of_file(&path).unwrap_or_default();
-        found.extend(text.lines().filter_map(|line| Some((later(line, &spare_prefix)?, Successor::Spare(number)))));
+        add(&path, &of_spare, Successor::Spare(number));
     }
     found.into_iter().min_by_key(|(incarnation, _)| *incarnation).map(|(_, successor)| successor)
+}
+
+/// Returns the incarnation for which `line_of` returns `line`. The incarnation is one of the numbers in the line.
+fn incarnation_of(line: &str, line_of: &dyn Fn(u32) -> String) -> Option<u32> {
+    let numbers = line.split(|character: char| !character.is_ascii_digit()).filter_map(|number| number.parse().ok());
+    numbers.into_iter().find(|number| line_of(*number) == line)
 }
 
 /// Returns the numbers of the spares and the paths of their logs, in ascending order.
@@ -198,25 +202,20 @@ fn part_after(log: &str, line: &str) -> Option<String> {
 
 /// Returns the record of the last step in the metrics. Skips a last line that is incomplete.
 pub(super) fn last_record(folder: &JobFolder) -> Option<StepRecord> {
-    end_of_file(&folder.metrics()).ok()?.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+    tail(&folder.metrics()).ok()?.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
 
 /// Returns the message of the last difference that an audit found.
 fn last_audit_difference(folder: &JobFolder) -> Option<String> {
-    let metrics = end_of_file(&folder.metrics()).ok()?;
+    let metrics = tail(&folder.metrics()).ok()?;
     let found = metrics.lines().rev().filter(|line| line.contains("\"difference\""));
     let record = found.filter_map(|line| serde_json::from_str::<StepRecord>(line).ok());
     record.filter_map(|record| Some(record.audit?.difference?.message)).next()
 }
 
 /// Reads the last [`TAIL_BYTES`] bytes of a file.
-fn end_of_file(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let end = file.metadata()?.len();
-    file.seek(SeekFrom::Start(end.saturating_sub(TAIL_BYTES)))?;
-    let mut bytes = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+fn tail(path: &Path) -> io::Result<String> {
+    end_of_file(path, 0, TAIL_BYTES)
 }
 
 #[cfg(test)]

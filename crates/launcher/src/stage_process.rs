@@ -196,16 +196,18 @@ impl StageProcess {
 
     /// Returns the end of the output in the log that this process has written since it became its current stage.
     pub(super) fn log_tail(&self) -> String {
-        let read = || -> io::Result<String> {
-            let mut file = File::open(&self.log)?;
-            let end = file.metadata()?.len();
-            file.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
-            let mut bytes = Vec::new();
-            file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        read().unwrap_or_default()
+        end_of_file(&self.log, self.log_start, LOG_TAIL_BYTES).unwrap_or_default()
     }
+}
+
+/// Reads the end of a file from the offset `start`, and at most `most` bytes.
+pub(super) fn end_of_file(path: &Path, start: u64, most: u64) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let end = file.metadata()?.len();
+    file.seek(SeekFrom::Start(start.max(end.saturating_sub(most))))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 impl Drop for StageProcess {

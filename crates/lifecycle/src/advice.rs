@@ -46,12 +46,7 @@ impl AttemptFailure {
     /// Returns the remedy. A kind of failure that the stage reported takes precedence where it is more specific than
     /// the reason, as in [`AttemptFailure::label`].
     pub fn advice(&self) -> &'static str {
-        match (self.reason, self.kind) {
-            (FailureReason::Error, Some(kind)) | (FailureReason::Killed, Some(kind @ FailureKind::OutOfMemory)) => {
-                advice_of_kind(kind)
-            }
-            (reason, _) => reason.advice(),
-        }
+        self.specific_kind().map_or(self.reason.advice(), advice_of_kind)
     }
 }
 

@@ -130,13 +130,7 @@ impl<'a> Exits<'a> {
 
     /// Returns the failure of an instance that should have ended.
     fn failure_of_unending(&self, instance: &StageInstance, now: UnixMillis) -> AttemptFailure {
-        let (reason, message) = match self.observed.policy.nodes_can_be_lost {
-            true => (
-                FailureReason::NodeLost,
-                "still exists, but its peers lost it or it does not terminate: its node is probably lost",
-            ),
-            false => (FailureReason::Stalled, "still runs, but its peers lost it or it does not terminate"),
-        };
-        AttemptFailure::without_exit(&self.observed.state, reason, Some(instance.rank), message, now)
+        let problem = "its peers lost it or it does not terminate";
+        peer_loss::failure_of_unresponsive(self.observed, instance.rank, problem, now)
     }
 }

@@ -115,15 +115,19 @@ impl AttemptFailure {
         identity(self) == identity(other)
     }
 
+    /// Returns the kind from the termination message where it is more specific than the reason, and `None` elsewhere.
+    pub(crate) fn specific_kind(&self) -> Option<FailureKind> {
+        self.kind.filter(|kind| match self.reason {
+            FailureReason::Error => true,
+            FailureReason::Killed => *kind == FailureKind::OutOfMemory,
+            _ => false,
+        })
+    }
+
     /// Returns the reason shown to the user. The kind from the termination message replaces the reason where the kind
     /// is more specific.
     pub fn label(&self) -> String {
-        match (self.reason, self.kind) {
-            (FailureReason::Error, Some(kind)) | (FailureReason::Killed, Some(kind @ FailureKind::OutOfMemory)) => {
-                kind.to_string()
-            }
-            (reason, _) => format!("{reason:?}"),
-        }
+        self.specific_kind().map_or_else(|| format!("{:?}", self.reason), |kind| kind.to_string())
     }
 
     pub(crate) fn without_exit(

@@ -14,6 +14,9 @@ const LOST_SETTLE_SECONDS: u64 = 2;
 /// The time, in seconds, for which a replaced stage whose process has ended is kept, so that its exit can be observed.
 const EXIT_TIMEOUT_SECONDS: u64 = 10;
 
+/// The problem of a stage to which the other stages have lost their connection.
+const LOST: &str = "its peers lost it";
+
 /// Returns the failure of a stage to which the other stages have lost their connection. That stage has ended, or has
 /// neither exited nor joined the next group in time.
 pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
@@ -24,7 +27,7 @@ pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut Deadline
             return Some(ended);
         }
     }
-    let unresponsive = failure_of_unresponsive(observed, instance.rank, clock.now);
+    let unresponsive = failure_of_unresponsive(observed, instance.rank, LOST, clock.now);
     clock.has_passed_or_wakes_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(unresponsive)
 }
 
@@ -42,7 +45,7 @@ pub(crate) fn failure_before_promotion(
     }
     let may_run = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
     Some(match observed.lost_instance().is_some_and(may_run) {
-        true => failure_of_unresponsive(observed, instance.rank, clock.now),
+        true => failure_of_unresponsive(observed, instance.rank, LOST, clock.now),
         false => failure_of_ended(observed, instance.rank, clock.now),
     })
 }
@@ -53,11 +56,16 @@ fn failure_of_ended(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptF
     AttemptFailure::without_exit(&observed.state, FailureReason::Killed, Some(rank), message, now)
 }
 
-/// Returns the failure of a stage that its peers have lost and that may still run.
-fn failure_of_unresponsive(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
+/// Returns the failure of a stage that may still run, although it has the `problem`.
+pub(crate) fn failure_of_unresponsive(
+    observed: &Observed,
+    rank: u32,
+    problem: &str,
+    now: UnixMillis,
+) -> AttemptFailure {
     let (reason, message) = match observed.policy.nodes_can_be_lost {
-        true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
-        false => (FailureReason::Stalled, "still runs, but its peers lost it"),
+        true => (FailureReason::NodeLost, format!("still exists, but {problem}: its node is probably lost")),
+        false => (FailureReason::Stalled, format!("still runs, but {problem}")),
     };
     AttemptFailure::without_exit(&observed.state, reason, Some(rank), message, now)
 }

@@ -67,7 +67,7 @@ pub(super) fn forming_members(
     (count >= needed).then(|| (0..count).flat_map(replica).collect())
 }
 
-fn needed_replicas(cluster: &ClusterState, mesh: Mesh) -> usize {
+pub(super) fn needed_replicas(cluster: &ClusterState, mesh: Mesh) -> usize {
     cluster.min_data_parallel.min(mesh.data_parallel) as usize
 }
 
@@ -134,7 +134,7 @@ pub(super) fn replica_is_back(cluster: &ClusterState, leader: &ModelPod) -> bool
 }
 
 /// Whether a process is prompt, which means that it makes its transitions at once.
-fn is_prompt(pod: &ModelPod) -> bool {
+pub(super) fn is_prompt(pod: &ModelPod) -> bool {
     pod.is_reachable() && pod.deleted_at.is_none()
 }
 

@@ -66,8 +66,8 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     for pod in &cluster.pods {
         let name = pod.name;
         // a terminating process may use its grace period
-        let is_immediate = pod.is_reachable() && pod.deleted_at.is_none();
-        if pod.process == ModelProcess::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
+        let is_immediate = is_prompt(pod);
+        if pod.process == ModelProcess::Pending && is_immediate {
             enabled_transitions.push((PodTransition::Start(name), true));
         }
         if pod.process == ModelProcess::Starting && !pod.fenced && may_lead(cluster, pod) {
@@ -154,8 +154,7 @@ fn form(cluster: &mut ClusterState, attempt: u64, disabled_guard: Option<Guard>)
         let (leader, successor) = (rank_at(0).unwrap_or(0), rank_at(mesh.stages));
         cluster.groups.push(ModelGroup { attempt, incarnations, took_back, leader, successor });
     }
-    let needed = cluster.min_data_parallel.min(mesh.data_parallel);
-    if (names.len() as u32) < needed * mesh.stages {
+    if names.len() < needed_replicas(cluster, mesh) * mesh.stages as usize {
         cluster.report_violation(BrokenInvariant::EnoughReplicas);
     }
     for name in names {

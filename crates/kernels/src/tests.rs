@@ -10,9 +10,21 @@ mod nvrtc;
 mod speed;
 mod traffic;
 
+use std::path::Path;
+use std::process::Command;
+
 use tch::{Device, Kind, Tensor};
 
 use super::*;
+
+/// Runs the test of this name in a separate process, because another test of this process may already have opened a
+/// library.
+fn run_in_child(test: &str, environment: [(&str, &Path); 2]) {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args([test, "--exact", "--nocapture"]).envs(environment).output().unwrap();
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+}
 
 /// Returns a tensor of this shape and type. Its values are normally distributed and depend only on `seed`.
 fn values(shape: &[i64], kind: Kind, seed: u64) -> Tensor {

@@ -12,7 +12,7 @@ use super::lora::{adapted_module, adapter_specs, adapts};
 use super::parameter_spec::activation_bytes;
 use super::{
     Architecture, Layer, MicrobatchCost, ModelOperations, ModelPart, Operation, OperationKind, ParameterBytes,
-    ParameterSpec, Parameters, Pass, WeightRole, names,
+    ParameterSpec, Parameters, Pass, WeightRole,
 };
 
 /// Returns `model` as a model of which training updates only a part. With `lora`, training updates adapters. Otherwise,
@@ -202,12 +202,10 @@ impl Architecture for FineTunedModel {
 }
 
 impl FineTunedModel {
-    /// Sets the bytes of a module's weights. The bytes of a tied embedding are not part of a module's cost, but of a
-    /// rank's cost.
+    /// Sets the bytes of a module's weights.
     fn set_parameters(&self, module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: MicrobatchCost) {
-        let is_shared = |spec: &&ParameterSpec| self.tie_word_embeddings() && spec.name == names::EMBEDDING;
-        let specs = specs.iter().filter(|spec| !is_shared(spec));
-        let bytes = ParameterBytes::of_specs(specs, microbatch.precision, microbatch.copies);
+        let MicrobatchCost { precision, copies, .. } = microbatch;
+        let bytes = ParameterBytes::of_module(specs, self.tie_word_embeddings(), precision, copies);
         (module.parameter_bytes, module.copied_bytes) = (bytes.total(), bytes.memory_checkpoints);
     }
 }

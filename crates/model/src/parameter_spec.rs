@@ -4,8 +4,8 @@ use std::iter::Sum;
 
 use stagecoach_api::job::Precision;
 
-use super::ParameterCopies;
 use super::initializer::Initializer;
+use super::{ParameterCopies, names};
 
 /// A weight's name, shape, initial value and role in training.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,6 +154,17 @@ impl ParameterBytes {
         }
         let trained = ParameterBytes::of(trained, precision, copies);
         ParameterBytes { weights: trained.weights + frozen, ..trained }
+    }
+
+    /// Returns the bytes of a module's weights `specs`, without a tied embedding, which is part of a rank's cost.
+    pub fn of_module(
+        specs: &[ParameterSpec],
+        is_tied: bool,
+        precision: Precision,
+        copies: ParameterCopies,
+    ) -> ParameterBytes {
+        let specs = specs.iter().filter(|spec| !is_tied || spec.name != names::EMBEDDING);
+        ParameterBytes::of_specs(specs, precision, copies)
     }
 
     /// Returns the sum over all purposes.

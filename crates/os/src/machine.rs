@@ -12,13 +12,14 @@ pub fn is_in_cluster() -> bool {
 
 /// Returns the processor's model; `None` if the kernel does not report it.
 pub fn processor_model() -> Option<String> {
-    value(&std::fs::read_to_string("/proc/cpuinfo").ok()?, "model name")
+    value("/proc/cpuinfo", "model name")
 }
 
-/// Returns the value of the first line of the form `key : value` with this key.
-fn value(text: &str, key: &str) -> Option<String> {
+/// Returns the value of the first line of the form `key : value` with this key in a file of the kernel. Returns `None`
+/// if the kernel does not report it.
+pub(crate) fn value(path: &str, key: &str) -> Option<String> {
     let key_value = |line: &str| {
         line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
     };
-    text.lines().find_map(key_value)
+    std::fs::read_to_string(path).ok()?.lines().find_map(key_value)
 }

@@ -1,7 +1,7 @@
 //! The memory of a stage: the bytes of its process that do not belong to its layers, and all its bytes by purpose.
 
 use stagecoach_api::job::{CheckpointMode, Device, Recompute};
-use stagecoach_model::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterCopies, names};
+use stagecoach_model::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterCopies};
 use stagecoach_pipeline::{ModelCost, Partition, Placement, RankMemory, ReplicaBlocks, Schedule, StageMemory};
 use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 
@@ -178,10 +178,13 @@ pub(super) fn stage_bytes(
     let placement = &schedule.placement;
     let chunk_bytes = |chunk| {
         let part = ModelPart::of_chunk(placement, partition, chunk);
-        let is_tied = |name: &str| architecture.tie_word_embeddings() && name == names::EMBEDDING;
-        let specs = architecture.weight_specs(&part);
-        let specs = specs.iter().filter(|spec| !is_tied(&spec.name));
-        ParameterBytes::of_specs(specs, config.training.precision, config.parameter_copies())
+        let (precision, copies) = (config.training.precision, config.parameter_copies());
+        ParameterBytes::of_module(
+            &architecture.weight_specs(&part),
+            architecture.tie_word_embeddings(),
+            precision,
+            copies,
+        )
     };
     let rank_bytes = |rank| {
         let tied = tied_parameters(config, architecture, placement, rank);

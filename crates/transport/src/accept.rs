@@ -74,7 +74,7 @@ pub(super) fn accept(
     let mut pending: Vec<PendingConnection> = Vec::new();
     while accepted.len() < expected {
         if config.interrupt.is_triggered() {
-            return Err(ended(config));
+            return Err(LinkError::group_ended(config.rank));
         }
         if Instant::now() >= deadline {
             return Err(late(config, &accepted));
@@ -188,11 +188,6 @@ fn start(
         Carrier::Communicator(id) => accepted.communicators.push(NewCommunicator { link, id, socket }),
     }
     Ok(())
-}
-
-/// Returns the error for a group that fails while this stage opens its links.
-fn ended(config: &LinksConfig) -> LinkError {
-    LinkError::Broken(format!("stage {} stopped opening its links, because the group has ended", config.rank))
 }
 
 fn late(config: &LinksConfig, accepted: &Accepted) -> LinkError {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use stagecoach_api::job::Transport;
@@ -21,10 +20,6 @@ use super::{Interrupt, LinkError, LinkId, Sender};
 /// The time limit to reach a stage that has joined the group, and therefore listens. The limit is longer than the
 /// default heartbeat timeout, so that the heartbeats detect a lost node first.
 const REACH_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// The number of rings (links' buffers in shared memory) that this process has created so far. Each ring's name
-/// contains this number, so that no two rings have the same name.
-static RINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Connects the links that leave this stage.
 pub(super) struct Dialer<'a> {
@@ -55,16 +50,17 @@ impl Dialer<'_> {
         let id = self
             .id(link)
             .map_err(|why| LinkError::Broken(format!("{}: {why}", with_peer("no NCCL communicator for"))))?;
-        // the nonce has a UUID, because containers that share /dev/shm may have equal process ids
-        let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-        let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
         let bytes = ring_bytes(config, link);
+        let create = || -> io::Result<(NamedRing, AnnouncedRing)> {
+            // no two rings have the same name, even those of containers that share /dev/shm
+            let nonce = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim_end().to_owned();
+            let ring = NamedRing::create(&RingIdentity { group: &config.group, link, nonce: &nonce, bytes })?;
+            Ok((ring, AnnouncedRing { nonce, bytes }))
+        };
         let wants_ring = config.transport != Transport::Tcp && id.is_none();
-        let ring = match wants_ring
-            .then(|| NamedRing::create(&RingIdentity { group: &config.group, link, nonce: &nonce, bytes }))
-        {
+        let created = match wants_ring.then(create) {
             None => None,
-            Some(Ok(ring)) => Some(ring),
+            Some(Ok(created)) => Some(created),
             Some(Err(e)) if config.transport == Transport::Shm => {
                 return Err(LinkError::Unavailable(format!(
                     "{}, which takes {bytes} bytes in /dev/shm: {e}; enlarge it, or set spec.pipeline.transport to \
@@ -77,7 +73,7 @@ impl Dialer<'_> {
                 None
             }
         };
-        let announced = ring.is_some().then_some(AnnouncedRing { nonce, bytes });
+        let (ring, announced) = created.unzip();
         let communicator = id.as_ref().map(|id| id.as_bytes().to_vec());
         let greeting = Greeting { link, ring: announced, communicator };
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

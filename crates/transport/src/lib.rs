@@ -68,4 +68,9 @@ impl LinkError {
             None => LinkError::Broken(format!("{what}: {error}")),
         }
     }
+
+    /// Returns the error for a group that fails while the stage of `rank` opens its links.
+    fn group_ended(rank: usize) -> LinkError {
+        LinkError::Broken(format!("stage {rank} stopped opening its links, because the group has ended"))
+    }
 }

@@ -157,15 +157,14 @@ fn merge_row(weights: &mut [u8], a: &[f32], b: &[f32], scale: f64) {
             *sum += f64::from(b) * f64::from(a);
         }
     }
-    for (bytes, sum) in weights.chunks_exact_mut(4).zip(sums) {
-        let weight = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        bytes.copy_from_slice(&((f64::from(weight) + scale * sum) as f32).to_le_bytes());
+    for (bytes, sum) in weights.as_chunks_mut().0.iter_mut().zip(sums) {
+        *bytes = ((f64::from(f32::from_le_bytes(*bytes)) + scale * sum) as f32).to_le_bytes();
     }
 }
 
 /// Converts little-endian bytes to fp32 values.
 fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
+    bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect()
 }
 
 /// Finds the model directory `path` in one of the folders above `folder`.

@@ -3,7 +3,6 @@
 //! error messages are tested.
 
 use std::os::unix::fs::symlink;
-use std::process::Command;
 
 use super::*;
 
@@ -155,10 +154,6 @@ fn a_gpu_that_can_t_get_the_kernels_is_reported() {
     }
     let folder = tempfile::tempdir().unwrap();
     symlink(c_library(), folder.path().join("libcuda.so.1")).unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap());
     let test = "tests::gpu::a_gpu_that_can_t_get_the_kernels_is_reported";
-    let child = child.args([test, "--exact", "--nocapture"]).env(IN_CHILD, "1").env("LD_LIBRARY_PATH", folder.path());
-    let output = child.output().unwrap();
-    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+    run_in_child(test, [(IN_CHILD, folder.path()), ("LD_LIBRARY_PATH", folder.path())]);
 }

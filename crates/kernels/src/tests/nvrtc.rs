@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use super::c_library;
+use super::{c_library, run_in_child};
 use crate::cuda::{KERNELS, KernelSource, NVRTC_FUNCTIONS, Nvrtc, NvrtcError, SOURCES};
 
 /// The environment variable that names the folder of NVRTC.
@@ -117,15 +117,6 @@ fn a_library_that_is_missing_or_another_one_is_reported_by_name() {
     symlink(c_library(), folder.path().join("libnvrtc.so.13")).unwrap();
     let other = open();
     assert!(other.ends_with("/libnvrtc.so.13 has no nvrtcVersion: NVRTC 13.0 or newer is needed"), "{other}");
-}
-
-/// Runs the test of this name in a separate process, because another test of this process may already have opened a
-/// library.
-fn run_in_child(test: &str, environment: [(&str, &Path); 2]) {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    let output = child.args([test, "--exact", "--nocapture"]).envs(environment).output().unwrap();
-    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 #[test]

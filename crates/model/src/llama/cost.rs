@@ -1,11 +1,12 @@
 //! FLOPs and memory of a Llama's modules, for the partition and the plan.
 
-use stagecoach_api::job::{Precision, Recompute};
+use stagecoach_api::job::Recompute;
 use stagecoach_kernels::packed_bytes;
 use stagecoach_pipeline::{ModelCost, ModuleCost};
 
 use super::Llama;
-use crate::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, head, names};
+use crate::parameter_spec::activation_bytes;
+use crate::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, head};
 
 /// The number of multiprocessors of an H100 and of an H200, for the plan of a GPU's memory.
 const MULTIPROCESSORS: usize = 132;
@@ -60,10 +61,7 @@ impl Llama {
     }
 
     pub(super) fn model_cost(&self, microbatch: MicrobatchCost) -> ModelCost {
-        let element = match microbatch.precision {
-            Precision::Float32 => 4,
-            Precision::BFloat16 => 2,
-        };
+        let element = activation_bytes(microbatch.precision) as usize;
         ModelCost {
             embedding: self.embedding_cost(microbatch, element),
             layers: (0..self.config.num_hidden_layers)
@@ -170,8 +168,7 @@ impl Llama {
 
     /// Returns the bytes of these parameters, without a tied embedding, which is part of a rank's cost.
     fn parameter_bytes(&self, specs: &[ParameterSpec], microbatch: MicrobatchCost) -> ParameterBytes {
-        let is_shared = |spec: &&ParameterSpec| self.config.tie_word_embeddings && spec.name == names::EMBEDDING;
-        let specs = specs.iter().filter(|spec| !is_shared(spec));
-        ParameterBytes::of_specs(specs, microbatch.precision, microbatch.copies)
+        let MicrobatchCost { precision, copies, .. } = microbatch;
+        ParameterBytes::of_module(specs, self.config.tie_word_embeddings, precision, copies)
     }
 }

@@ -126,9 +126,7 @@ pub(crate) fn connect(
         let broken = |why: &str| broken(config.peer, why, config.communicator.has_invalid_usage(), &config.sockets);
         while !config.communicator.is_ready().map_err(|why| broken(&why))? {
             if interrupt.is_triggered() {
-                return Err(LinkError::Broken(format!(
-                    "stage {rank} stopped opening its links, because the group has ended"
-                )));
+                return Err(LinkError::group_ended(rank));
             }
             if Instant::now() >= deadline {
                 return Err(broken("it has taken too long"));

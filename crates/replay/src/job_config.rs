@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stagecoach_api::PipelineJob;
-use stagecoach_data::OnWait;
+use stagecoach_data::{OnWait, PrepareProgress};
 use stagecoach_engine::StageError;
 use stagecoach_planner::{JobConfig, RemoteModels};
 use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
@@ -24,6 +24,12 @@ pub(crate) fn job_config(
         display.update(&TrainingEvent::Preparing { what: what.to_owned(), done, total });
     };
     JobConfig::with_settings(job, workspace, known, on_progress, waits_as_notes())
+}
+
+/// Shows the progress of a pass over the corpus.
+pub(crate) fn show_progress(display: &mut ProgressDisplay, progress: PrepareProgress) {
+    let PrepareProgress { phase, bytes_done, bytes_total } = progress;
+    display.update(&TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
 }
 
 /// Returns a receiver that shows the reasons for waits, such as a hub's rate limit, as notes.

@@ -17,15 +17,14 @@ use stagecoach_engine::StageError;
 use stagecoach_engine::execute::DumpConfig;
 use stagecoach_engine::state_dict::FrozenWeights;
 use stagecoach_kernels::device::driver_devices;
-use stagecoach_launcher::write_file;
-use stagecoach_launcher::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
+use stagecoach_launcher::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise, write_file};
 use stagecoach_planner::{JobConfig, TrainerState, recorded_gradient_blocks};
-use stagecoach_telemetry::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
+use stagecoach_telemetry::{ProgressDisplay, RunSummary, StepRecord, read_metrics};
 use tch::Tensor;
 
 use super::compare::ReplayDifference;
 use super::dump::read_dump;
-use super::job_config::job_config;
+use super::job_config::{job_config, show_progress};
 use super::record::{RecordedCheckpoint, RunRecord};
 use super::scratch::Scratch;
 
@@ -241,14 +240,8 @@ fn other_identity(
     display: &mut ProgressDisplay,
 ) -> anyhow::Result<Option<ReplayDifference>> {
     let data_config = config.data_config();
-    let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
-        display.update(&TrainingEvent::Preparing {
-            what: progress.phase.to_owned(),
-            done: progress.bytes_done,
-            total: progress.bytes_total,
-        });
-    })
-    .map_err(StageError::from)?;
+    let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show_progress(display, progress))
+        .map_err(StageError::from)?;
     let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
     let here: Value = config.identity(&prepared, &dataset);
     // the identity is compared with two checkpoints: the newest checkpoint, whose job is replayed, and the checkpoint

@@ -17,10 +17,9 @@ use stagecoach_telemetry::TrainingEvent;
 
 use crate::train::StageMonitor;
 use crate::train::leave::folder_error;
+use crate::train::monitor::REPORT_INTERVAL;
 use crate::train::setup::resume::recorded_identity;
 
-/// The minimum interval between progress reports.
-const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// The interval between two checks of the volume.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -6,13 +6,16 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage, env};
 use stagecoach_group::Activity;
 use stagecoach_telemetry::{EventWriter, StageTelemetry, TrainingEvent, flush};
 
 use crate::train::recover::out_of_memory::explain;
+
+/// The minimum interval between reports of the preparation's progress.
+pub(in crate::train) const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A stage's state, shared by its threads.
 #[derive(Clone)]

@@ -2,18 +2,16 @@
 
 use std::path::Path;
 
-use stagecoach_data::{
-    DataConfig, DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus,
-};
+use stagecoach_data::{DataConfig, DataError, Dataset, DocumentName, DocumentPart, PartText, PreparedCorpus};
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::FrozenWeights;
 use stagecoach_launcher::REMOTE_FILES;
 use stagecoach_planner::JobConfig;
-use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
+use stagecoach_telemetry::ProgressDisplay;
 
 use super::windows::Windows;
 use crate::RunRecord;
-use crate::job_config::{job_config, waits_as_notes};
+use crate::job_config::{job_config, show_progress, waits_as_notes};
 
 /// A job and its documents.
 pub struct BlamedJob {
@@ -49,7 +47,7 @@ impl BlamedJob {
             Some(windows) => windows.data_config(data_config),
             None => data_config,
         };
-        let progress = &mut |progress| show(&mut display, progress);
+        let progress = &mut |progress| show_progress(&mut display, progress);
         let prepared = stagecoach_data::prepare(&data_config, progress).map_err(StageError::from)?;
         let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
         let frozen = record.checkpoints.last().and_then(|checkpoint| checkpoint.state.frozen_weights.clone());
@@ -77,7 +75,7 @@ impl BlamedJob {
     /// If the corpus can't be read.
     pub fn part_texts(&self, parts: &[DocumentPart]) -> Result<Vec<PartText>, StageError> {
         let mut display = ProgressDisplay::notes();
-        let progress = &mut |progress| show(&mut display, progress);
+        let progress = &mut |progress| show_progress(&mut display, progress);
         Ok(stagecoach_data::part_texts(&self.data_config, &self.prepared, parts, progress)?)
     }
 
@@ -87,7 +85,7 @@ impl BlamedJob {
     /// If the corpus lacks a document, or can't be read.
     pub fn document_indices(&self, names: &[DocumentName]) -> anyhow::Result<Vec<u64>> {
         let mut display = ProgressDisplay::notes();
-        let progress = &mut |progress| show(&mut display, progress);
+        let progress = &mut |progress| show_progress(&mut display, progress);
         stagecoach_data::document_indices(&self.data_config, &self.prepared, names, progress).map_err(|error| {
             match error {
                 // the job is valid, and the user asks for a document that does not exist
@@ -96,9 +94,4 @@ impl BlamedJob {
             }
         })
     }
-}
-
-fn show(display: &mut ProgressDisplay, progress: PrepareProgress) {
-    let PrepareProgress { phase, bytes_done, bytes_total } = progress;
-    display.update(&TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
 }

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::{Damage, Fence, VolumeContents};
@@ -18,10 +18,8 @@ use crate::train::join::initial_model::resolve_initial_weights;
 use crate::train::join::notes::{ignored_settings, length_notes, mixture_length};
 use crate::train::join::start_check::check_space;
 use crate::train::leave::LeaveReason;
+use crate::train::monitor::REPORT_INTERVAL;
 use crate::train::setup::resume::{choose_checkpoint, recorded_identity};
-
-/// The minimum interval between progress reports.
-const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A plan, and messages for the user.
 pub(in crate::train) struct PlannedRun {

@@ -15,14 +15,6 @@ pub(super) fn print_line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{}", visible(&text.to_string()));
 }
 
-/// Prints data and a line feed to stdout. Escapes control characters only on a terminal (see [`visible`]).
-pub(super) fn print_data(data: &str) {
-    match std::io::stdout().is_terminal() {
-        true => print_line(data),
-        false => drop(writeln!(std::io::stdout(), "{data}")),
-    }
-}
-
 /// Writes a part of a text to stdout and flushes it. Escapes control characters only on a terminal (see [`visible`]).
 /// Unlike the other functions, returns write errors, for a command whose output is its result.
 ///
@@ -50,9 +42,13 @@ pub(super) fn terminal_width() -> usize {
     }
 }
 
-/// Prints indented JSON to stdout.
+/// Prints indented JSON to stdout. Escapes control characters only on a terminal (see [`visible`]).
 pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print_data(&serde_json::to_string_pretty(value)?);
+    let json = serde_json::to_string_pretty(value)?;
+    match std::io::stdout().is_terminal() {
+        true => print_line(json),
+        false => drop(writeln!(std::io::stdout(), "{json}")),
+    }
     Ok(())
 }
 

@@ -279,7 +279,6 @@ fn rotary_tables_are_those_of_the_formula() {
     let (length, theta) = (16usize, 50.0f64);
     let (dim, hidden) = (length, length + 1);
     let config = LlamaConfig {
-        model_type: ModelType::Llama,
         hidden_size: hidden,
         num_hidden_layers: 1,
         num_attention_heads: 1,
@@ -289,7 +288,6 @@ fn rotary_tables_are_those_of_the_formula() {
         vocab_size: 1,
         max_position_embeddings: length,
         rope_theta: theta,
-        rope_scaling: None,
         rms_norm_eps: 0.0,
         ..config(false)
     };

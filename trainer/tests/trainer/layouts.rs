@@ -77,14 +77,6 @@ fn schedules_with_several_chunks_a_stage_change_no_bit() {
     }
 }
 
-#[test]
-fn recomputed_layers_give_the_same_bits() {
-    let kept = train(&setup(true, &[1, 1]), &steps());
-    for recompute in [Recompute::Selective, Recompute::Full] {
-        assert!(kept == train(&Setup { recompute, ..setup(true, &[1, 1]) }, &steps()), "{recompute:?}");
-    }
-}
-
 /// The results equal those of one stage with the same number of gradient blocks. They differ from the results with a
 /// single block, but only within rounding.
 #[test]

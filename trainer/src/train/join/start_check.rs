@@ -75,9 +75,7 @@ mod tests {
         let config = JobConfig::new(job, Path::new("/workspace")).unwrap();
         let architecture = config.architecture(4096, tch::Device::Cpu);
         let check = |available| check_space(&config, architecture.as_ref(), || available);
-        let parameters: i64 =
-            architecture.all_parameter_specs().iter().map(|spec| spec.shape.iter().product::<i64>()).sum();
-        let needed = 12 * parameters as u64;
+        let needed = 12 * architecture.parameter_count();
         assert!([None, Some(needed), Some(u64::MAX)].into_iter().all(|available| check(available).is_ok()));
         let refused = check(Some(needed - 1)).unwrap_err();
         assert_eq!(refused.kind, FailureKind::InvalidConfig);

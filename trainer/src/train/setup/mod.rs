@@ -248,7 +248,6 @@ impl<'a> GroupSetup<'a> {
 
     fn start_record(&self, plan: &Plan) -> StartRecord {
         let config = self.context.config;
-        let specs = self.architecture.all_parameter_specs();
         StartRecord {
             stages: config.job.spec.stages as usize,
             schedule: plan.schedule.clone(),
@@ -256,7 +255,7 @@ impl<'a> GroupSetup<'a> {
             microbatches: config.training.microbatches as usize,
             first_step: plan.trainer_state.step + 1,
             steps: plan.steps,
-            parameters: specs.iter().map(|s| s.shape.iter().product::<i64>() as u64).sum(),
+            parameters: self.architecture.parameter_count(),
             tokens: plan.training_tokens,
             vocab_size: plan.vocab_size,
             expected_bubble: plan.expected_bubble,

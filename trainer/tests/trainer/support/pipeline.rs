@@ -169,13 +169,13 @@ pub(crate) fn build(setup: &Setup, rank: usize) -> Stage {
             replica: Replica::ONLY,
         },
     );
-    for (weight, weights) in stage.parameters.frozen().iter().filter_map(|w| Some((w, setup.weights.as_ref()?))) {
-        let initial = Tensor::from_slice(&weights[&weight.spec.name]).view(weight.spec.shape.as_slice());
-        weight.value.shallow_clone().copy_(&initial);
-    }
-    for (parameter, weights) in stage.parameters.iter().filter_map(|p| Some((p, setup.weights.as_ref()?))) {
-        let initial = Tensor::from_slice(&weights[&parameter.spec.name]).view(parameter.spec.shape.as_slice());
-        parameter.value.shallow_clone().copy_(&initial);
+    if let Some(weights) = &setup.weights {
+        let frozen = stage.parameters.frozen().iter().map(|weight| (&weight.spec, &weight.value));
+        let trained = stage.parameters.iter().map(|parameter| (&parameter.spec, &parameter.value));
+        for (spec, value) in frozen.chain(trained) {
+            let initial = Tensor::from_slice(&weights[&spec.name]).view(spec.shape.as_slice());
+            value.shallow_clone().copy_(&initial);
+        }
     }
     stage.parameters.update_compute();
     stage

@@ -8,8 +8,7 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{CheckpointError, list, open, paths};
 use stagecoach_display::describe_failure;
-use stagecoach_launcher::JobFolder;
-use stagecoach_launcher::{History, Recovery};
+use stagecoach_launcher::{History, JobFolder, Recovery};
 use stagecoach_lifecycle::UnixMillis;
 use stagecoach_telemetry::{GroupRecovery, StageTelemetry};
 

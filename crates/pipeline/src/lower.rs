@@ -4,8 +4,7 @@ use rustc_hash::FxHashSet;
 
 use crate::action::Action;
 use crate::placement::Placement;
-use crate::program::ActionLocation;
-use crate::program::Programs;
+use crate::program::{ActionLocation, Programs};
 use crate::schedule::Schedule;
 use crate::verify::{BlockedActions, ProgramKind, Violation, check_ranks};
 use crate::work_item::WorkItem;

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use stagecoach_data::StreamPosition;
 use stagecoach_engine::state_dict::FrozenWeights;
 use stagecoach_group::{StepOutcome, Verdict};
-use stagecoach_telemetry::{BestEvaluation, EvaluationRecord, StepRecord};
-use stagecoach_telemetry::{Receipt, StepFacts};
+use stagecoach_telemetry::{BestEvaluation, EvaluationRecord, Receipt, StepFacts, StepRecord};
 
 /// The state of training after a step. A checkpoint's manifest contains this state as `progress`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

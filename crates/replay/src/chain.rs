@@ -4,8 +4,7 @@
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::differences;
 use stagecoach_planner::CheckpointLink;
-use stagecoach_telemetry::{Receipt, StepFacts};
-use stagecoach_telemetry::{RunSummary, StepRecord};
+use stagecoach_telemetry::{Receipt, RunSummary, StepFacts, StepRecord};
 
 use super::compare::ReplayDifference;
 use super::record::{RecordedCheckpoint, RunRecord};

@@ -24,8 +24,7 @@ mod sender;
 mod shm;
 mod stream;
 
-pub use config::LinksConfig;
-pub use config::held_bytes;
+pub use config::{LinksConfig, held_bytes};
 pub use interrupt::Interrupt;
 pub use link_id::{LinkId, LinkPayload, PeerRing, link_ids, replicated_link_ids};
 pub use links::Links;

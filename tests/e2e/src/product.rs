@@ -7,8 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use serde_json::{Value, json};
 use stagecoach_cluster::{chart, until};
-use stagecoach_node::Container;
-use stagecoach_node::TestNode;
+use stagecoach_node::{Container, TestNode};
 
 /// The namespace of the jobs, which enforces the restricted Pod Security Standard.
 pub const NAMESPACE: &str = "e2e";

@@ -25,11 +25,8 @@ use serde_json::{Value, json};
 
 use self::daemon::Daemon;
 use self::place::{NAME, NodeFolder, SERVER};
-use stagecoach_cluster::Client;
-use stagecoach_cluster::Component;
-use stagecoach_cluster::Kubectl;
 use stagecoach_cluster::kueue::KueueCluster;
-use stagecoach_cluster::until;
+use stagecoach_cluster::{Client, Component, Kubectl, until};
 
 pub use self::container::{Container, MemoryLimit, Starvation};
 pub use self::down::{down, down_any};

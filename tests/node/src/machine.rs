@@ -8,8 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::firewall;
 use super::place::{ADDRESS, BRIDGE};
-use stagecoach_cluster::SERVICES;
-use stagecoach_cluster::run;
+use stagecoach_cluster::{SERVICES, run};
 
 /// The kernel settings that the kubelet, kube-proxy and the CNI plugins change.
 const SETTINGS: [&str; 10] = [

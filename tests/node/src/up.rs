@@ -13,12 +13,9 @@ use serde_json::json;
 use super::daemon::Daemon;
 use super::place::{ADDRESS, CLAIM, NAME, NodeFolder, SERVER, claimed};
 use super::{agents, cgroups, ctr, dns, down, machine};
-use stagecoach_cluster::Client;
-use stagecoach_cluster::attempt;
-use stagecoach_cluster::condition_of;
-use stagecoach_cluster::control_plane;
-use stagecoach_cluster::tools;
-use stagecoach_cluster::{Component, ControlPlaneSettings, ControlPlaneSite, command};
+use stagecoach_cluster::{
+    Client, Component, ControlPlaneSettings, ControlPlaneSite, attempt, command, condition_of, control_plane, tools,
+};
 
 /// The programs that `make cluster-tools` must have built.
 const TOOLS: [&str; 11] = [

@@ -27,8 +27,7 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 use stagecoach_api::contract::ExitCode;
 use stagecoach_checkpoint::{CheckpointError, FileSystemVolume, Volume};
-use stagecoach_launcher::FolderError;
-use stagecoach_launcher::LaunchError;
+use stagecoach_launcher::{FolderError, LaunchError};
 
 use output::print_error;
 use stagecoach_engine::StageError;

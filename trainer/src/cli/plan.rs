@@ -15,10 +15,9 @@ use stagecoach_pipeline::{
     Limits, PartitionError, RankSpeeds, StageMemory, balance_ratio, timeline_svg, timeline_text, timeline_trace,
     to_csv, verify,
 };
-use stagecoach_planner::measure_profile;
 use stagecoach_planner::{
     Alternative, MeshPlan, ModuleSeconds, OperationCost, PipelineLayout, PlannedStage, Profile, Roofline, StageBytes,
-    every_mesh, gpu_names, measured_speeds, plan_pipeline,
+    every_mesh, gpu_names, measure_profile, measured_speeds, plan_pipeline,
 };
 
 use super::job_args::JobArgs;

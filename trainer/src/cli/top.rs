@@ -7,8 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use stagecoach_display::{top, watch};
 use stagecoach_engine::StageError;
-use stagecoach_launcher::JobFolder;
-use stagecoach_launcher::top_row;
+use stagecoach_launcher::{JobFolder, top_row};
 
 use super::output::print_line;
 

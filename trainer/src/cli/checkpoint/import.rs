@@ -10,8 +10,7 @@ use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, im
 use stagecoach_data::TOKENIZER_FILES;
 use stagecoach_engine::state_dict::{check_model, check_tied_head};
 use stagecoach_files::read_if_exists;
-use stagecoach_launcher::JobFolder;
-use stagecoach_launcher::JobLock;
+use stagecoach_launcher::{JobFolder, JobLock};
 use stagecoach_model::SourceConfig;
 use stagecoach_planner::{GENERATION_CONFIG_FILE, TrainerState};
 

@@ -7,8 +7,7 @@ use serde::Serialize;
 use stagecoach_checkpoint::{
     Fence, Manifest, RetentionPolicy, VerifyLevel, open_newest, prune, remove_stale_fences, to_prune,
 };
-use stagecoach_launcher::JobFolder;
-use stagecoach_launcher::JobLock;
+use stagecoach_launcher::{JobFolder, JobLock};
 
 use super::super::output::{print_error, print_json, print_line};
 use super::target::{JobCheckpoints, JobFolderArg};

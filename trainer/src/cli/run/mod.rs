@@ -12,10 +12,9 @@ use stagecoach_checkpoint::{FileSystemVolume, list};
 use stagecoach_dashboard as page;
 use stagecoach_engine::StageError;
 use stagecoach_kernels::device::driver_devices;
-use stagecoach_launcher::{FolderError, JobFolder, write_file};
 use stagecoach_launcher::{
-    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, rules_for_pods,
-    supervise,
+    FolderError, JobFolder, JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome,
+    StageExecutable, rules_for_pods, supervise, write_file,
 };
 use stagecoach_planner::{JobConfig, RemoteModels};
 use stagecoach_telemetry::{ProgressDisplay, read_metrics};

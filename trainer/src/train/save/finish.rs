@@ -4,8 +4,7 @@
 use stagecoach_checkpoint::paths;
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{self, TensorHash};
-use stagecoach_launcher::RESULT;
-use stagecoach_launcher::WINDOWS;
+use stagecoach_launcher::{RESULT, WINDOWS};
 use stagecoach_planner::TrainerState;
 use stagecoach_telemetry::{RunSummary, TrainingEvent};
 

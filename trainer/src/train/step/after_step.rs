@@ -4,8 +4,7 @@ use std::mem::take;
 use std::time::Instant;
 
 use stagecoach_group::{StepOutcome, Verdict};
-use stagecoach_telemetry::keep_audit_difference;
-use stagecoach_telemetry::{AuditRecord, EvaluationRecord, StepRecord, TrainingEvent};
+use stagecoach_telemetry::{AuditRecord, EvaluationRecord, StepRecord, TrainingEvent, keep_audit_difference};
 use stagecoach_transport::LinkError;
 
 use crate::train::collective::{all_gather, topic};

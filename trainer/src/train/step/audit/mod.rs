@@ -20,8 +20,7 @@ use stagecoach_engine::execute::{ItemDigest, Stage, StageConfig, WorkInputs, Wor
 use stagecoach_group::Roster;
 use stagecoach_model::ModelPart;
 use stagecoach_pipeline::{Placement, Replica};
-use stagecoach_planner::VerifiedPlan;
-use stagecoach_planner::environment_differences;
+use stagecoach_planner::{VerifiedPlan, environment_differences};
 use stagecoach_telemetry::AuditDifference;
 use stagecoach_transport::{LinkError, LinkId, Links, Receiver, Sender};
 use tch::{Kind, Tensor};

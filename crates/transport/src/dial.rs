@@ -44,7 +44,9 @@ impl Dialer<'_> {
                 return LinkError::from_io(what, &error);
             }
             LinkError::Unreachable(format!(
-                "{what}: {error}; it has joined the group, so a route, a firewall or a NetworkPolicy is in the way"
+                "{what}: {error}; stage {} has joined the group, so a route, a firewall or a NetworkPolicy blocks the \
+                 connection",
+                link.to
             ))
         })?;
         let id = self

@@ -74,7 +74,7 @@ impl std::fmt::Display for Header {
             _ => "?",
         };
         let dims: Vec<_> = self.shape.iter().map(i64::to_string).collect();
-        write!(f, "{kind}[{}] of microbatch {}", dims.join(","), self.tag)
+        write!(f, "{kind}[{}] with tag {}", dims.join(","), self.tag)
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
         let header = Header { tag: 7, kind: Kind::Float, shape: vec![4, 512, 768] };
         assert_eq!(Header::decode(&header.encode()).unwrap(), header);
         assert_eq!(header.bytes(), 4 * 512 * 768 * 4);
-        assert_eq!(header.to_string(), "f32[4,512,768] of microbatch 7");
+        assert_eq!(header.to_string(), "f32[4,512,768] with tag 7");
         let scalar = Header { tag: 0, kind: Kind::Int64, shape: vec![] };
         assert_eq!(Header::decode(&scalar.encode()).unwrap(), scalar);
         let mut broken = header.encode();

@@ -59,7 +59,7 @@ fn a_step_that_does_not_fit_into_the_grace_period_is_given_up() {
         std::thread::sleep(Duration::from_secs_f64(step * f64::from(third) / 3.0));
         let outcome = launched.interrupt(path);
         assert!(saved(&path.join("kept")) >= 2, "{}", outcome.stdout);
-        let count = outcome.stdout.matches("is given up: the grace period is too short").count();
+        let count = outcome.stdout.matches("is abandoned, because the grace period is too short").count();
         given_up += count;
         goes_on(path, &job);
     }

@@ -87,7 +87,7 @@ fn an_error_of_the_last_message_is_known_before_the_vote() {
     assert!(workspace.path().join("struck").exists(), "there was no fault");
     let outcome = launched.interrupt(workspace.path());
     assert!(!outcome.stdout.contains("skip"), "{}", outcome.stdout);
-    assert!(logs(workspace.path()).contains("step 5 is given up"), "{}", logs(workspace.path()));
+    assert!(logs(workspace.path()).contains("step 5 is abandoned"), "{}", logs(workspace.path()));
     ends_undisturbed(workspace.path(), &job);
 }
 
@@ -107,7 +107,7 @@ fn a_communicator_that_does_not_connect_is_reported_with_what_to_set() {
     let logs = logs(workspace.path());
     // either stage may time out first
     let described = ["stage 1 with stage 0", "stage 0 with stage 1"]
-        .map(|ends| format!("NCCL does not connect {ends} at 127.0.0.1: it has taken too long"));
+        .map(|ends| format!("NCCL does not connect {ends} at 127.0.0.1: no connection before the deadline"));
     assert!(described.iter().any(|described| logs.contains(described)), "{logs}");
     let remedy =
         "NCCL_SOCKET_IFNAME is not set, and the connections of the stages themselves go over lo: if NCCL uses another";

@@ -35,7 +35,8 @@ pub(crate) fn mean_loss<'a>(
     let agrees = |vote: &BlockLosses| (&vote.blocks, &vote.target_count) == (blocks, target_count);
     if let Some(&(group_rank, other)) = votes.iter().find(|(_, vote)| !agrees(vote)) {
         return Err(format!(
-            "{} voted the loss of step {step} for {blocks} blocks with {target_count} targets, and {} for {} with {}",
+            "{} reports the loss of step {step} with {blocks} blocks and {target_count} targets, but {} reports {} \
+             blocks and {} targets",
             name(first),
             name(group_rank),
             other.blocks,

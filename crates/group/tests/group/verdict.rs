@@ -172,7 +172,7 @@ fn votes_that_contradict_each_other_abort() {
     heads[0].losses = Some(one_block(1.0));
     assert_eq!(reason(&heads), "the loss of block 0 of step 5 was voted twice, by stages 0 and 2");
     heads[0].losses = Some(BlockLosses { target_count: 2, ..one_block(1.0) });
-    assert!(reason(&heads).contains("for 1 blocks with 2 targets, and stage 2 for 1 with 1"));
+    assert!(reason(&heads).contains("with 1 blocks and 2 targets, but stage 2 reports 1 blocks and 1 targets"));
     heads[0].losses = None;
     heads[2].losses = Some(BlockLosses { blocks: 4, target_count: 1, sums: vec![(3, 1.0), (0, 1.0), (1, 1.0)] });
     assert_eq!(reason(&heads), "the votes on step 5 have the losses of blocks [0, 1, 3], but the step has 4 blocks");

@@ -41,8 +41,8 @@ pub enum NvrtcError {
     #[error("{0}: NVRTC 13.0 or newer is needed")]
     TooOld(LibraryError),
     #[error(
-        "the loader finds NVRTC {version} by the name libnvrtc.so before it looks for {LIBRARY}: lay a link \
-         libnvrtc.so to {LIBRARY} into a folder at the start of LD_LIBRARY_PATH"
+        "the loader finds NVRTC {version} as libnvrtc.so before it tries {LIBRARY}: create a symbolic link named \
+         libnvrtc.so to {LIBRARY} in the first folder of LD_LIBRARY_PATH"
     )]
     Shadowed { version: String },
     #[error("NVRTC {version} does not know this GPU's architecture {architecture}: install a newer NVRTC")]

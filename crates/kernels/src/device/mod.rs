@@ -48,7 +48,8 @@ pub enum NoGpu {
     },
     /// There is a driver, but no device that this process may use.
     #[error(
-        "the NVIDIA driver shows this process no device: is nvidia.com/gpu requested, or CUDA_VISIBLE_DEVICES empty?"
+        "the NVIDIA driver shows this process no device: request nvidia.com/gpu for the pod, and check that \
+         CUDA_VISIBLE_DEVICES is not empty"
     )]
     NoDevice,
     /// libtorch finds no device although the driver has some.

@@ -129,7 +129,7 @@ pub(crate) fn connect(
                 return Err(LinkError::group_ended(rank));
             }
             if Instant::now() >= deadline {
-                return Err(broken("it has taken too long"));
+                return Err(broken("no connection before the deadline"));
             }
             std::thread::sleep(POLL_INTERVAL);
         }

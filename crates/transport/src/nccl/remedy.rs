@@ -87,12 +87,12 @@ ib0\t0005000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
         assert!(usage.contains("give each stage a GPU of its own"), "{usage}");
         let full = "NCCL: unhandled system error (Error while creating shared memory segment /dev/shm/nccl-a (size 9))";
         assert!(remedy_for(full, false, Some("eth0"), None).contains("emptyDir of medium Memory at /dev/shm"));
-        let wrong = remedy_for("it has taken too long", false, Some("eth0"), Some("eth1"));
+        let wrong = remedy_for("no connection before the deadline", false, Some("eth0"), Some("eth1"));
         assert!(
             wrong.starts_with("NCCL_SOCKET_IFNAME is eth1, and the connections of the stages themselves go over eth0:")
         );
         assert!(wrong.contains("set NCCL_SOCKET_IFNAME=eth0") && wrong.contains("network policy"), "{wrong}");
-        let unknown = remedy_for("it has taken too long", false, None, None);
+        let unknown = remedy_for("no connection before the deadline", false, None, None);
         assert!(unknown.starts_with("NCCL_SOCKET_IFNAME is not set: if NCCL"), "{unknown}");
     }
 }

@@ -126,11 +126,12 @@ impl TrainingLoop<'_, '_, '_> {
         running.context.monitor.set_step(state.step);
         if !verdict.stop {
             let why = broken_link.unwrap_or_else(|| "another stage lost a link".into());
-            return Err(LinkError::Broken(format!("step {} is given up: {why}", begun.step)).into());
+            return Err(LinkError::Broken(format!("step {} is abandoned: {why}", begun.step)).into());
         }
         if running.context.is_leader() {
             let message = format!(
-                "step {} is given up: the grace period is too short for it and the save; step {} is saved instead",
+                "step {} is abandoned, because the grace period is too short to finish and save it; step {} is saved \
+                 instead",
                 begun.step, state.step
             );
             running.note(message);

@@ -172,7 +172,7 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     // the carrier compares sizes, unlike NCCL
     receiver.post(99, &[1, 5, 8], Kind::Float);
     let error = receiver.wait(99).unwrap_err().to_string();
-    assert!(error.contains("stage 1 expected f32[40] of microbatch 99 from stage 0"), "{error}");
+    assert!(error.contains("stage 1 expected f32[40] with tag 99 from stage 0"), "{error}");
 }
 
 /// Both ends detect the failure, although no more sends follow.
@@ -198,5 +198,5 @@ fn a_failed_sender_leaves_no_receiver_waiting() {
     let (waited, wait) = mpsc::channel();
     std::thread::spawn(move || waited.send(receiver.wait(0).map(drop)));
     let error = wait.recv_timeout(Duration::from_secs(60)).expect("the receiver hangs").unwrap_err().to_string();
-    assert!(error.contains("could not receive f32[32] of microbatch 0"), "{error}");
+    assert!(error.contains("could not receive f32[32] with tag 0"), "{error}");
 }

@@ -38,7 +38,8 @@ pub fn check_fine_tuning(model: &dyn Architecture, lora: Option<&LoraSpec>, free
         return match lora.targets.iter().find(adapts_nothing) {
             None => Ok(()),
             Some(target) => Err(format!(
-                "spec.training.lora.targets: {target:?} is no linear layer of this model, which has {}",
+                "spec.training.lora.targets: {target:?} matches no linear layer of this model; its linear layers are \
+                 {}",
                 Vec::from_iter(linear_layers(lora, &specs)).join(", ")
             )),
         };

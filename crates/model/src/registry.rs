@@ -96,7 +96,7 @@ impl SourceConfig {
         let Some(family) = family(model_type) else {
             let found = model_type.map_or("absent".to_owned(), Value::to_string);
             let names: Vec<String> = model_types().iter().map(|name| format!("\"{name}\"")).collect();
-            return Err(format!("model_type is {found}, and this trainer has {} only", names.join(", ")));
+            return Err(format!("model_type is {found}, and this trainer supports only {}", names.join(", ")));
         };
         Ok(SourceConfig { config: family.read(&json)?, fields: json.0 })
     }
@@ -113,7 +113,7 @@ mod tests {
         let refusal = |model_type: Value| {
             SourceConfig::parse([("model_type".to_owned(), model_type)].into_iter().collect()).unwrap_err()
         };
-        let expected = "model_type is \"resnet\", and this trainer has \"llama\", \"mistral\", \"qwen2\"";
+        let expected = "model_type is \"resnet\", and this trainer supports only \"llama\", \"mistral\", \"qwen2\"";
         assert!(refusal(json!("resnet")).starts_with(expected));
         assert!(refusal(json!(null)).starts_with("model_type is absent, and"));
     }

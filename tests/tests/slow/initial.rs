@@ -292,7 +292,7 @@ fn weights_that_their_config_does_not_describe_are_refused_everywhere() {
     std::fs::write(path.join("adapted/adapter_config.json"), "{}").unwrap();
     for (folder, words) in [
         ("tied", "has a lm_head.weight that differs from model.embed_tokens.weight"),
-        ("yarn", "rope_scaling.rope_type is \"yarn\", and this trainer has \"default\" and \"llama3\" only"),
+        ("yarn", "rope_scaling.rope_type is \"yarn\", and this trainer supports only \"default\" and \"llama3\""),
         ("adapted", "holds an adapter (adapter_config.json)"),
     ] {
         let job = job(folder);

@@ -110,7 +110,8 @@ impl TextGenerator {
         let (tokens, rows) = (tokenizer.vocab_size(), architecture.vocab_size());
         ensure!(
             tokens <= rows,
-            "{}: the tokenizer's vocabulary has {tokens} tokens, the model's {rows}",
+            "{}: the tokenizer has {tokens} tokens, but the model's embedding has only {rows} rows: use the tokenizer \
+             of this model",
             folder.display()
         );
         let stage = Stage::of_model(architecture.as_ref(), AdamWSpec::default(), Precision::Float32);
@@ -174,7 +175,8 @@ impl TextGenerator {
         let (tokens, most) = (ids.len(), self.context_length);
         ensure!(
             tokens < most,
-            "the conversation has {tokens} tokens, and the model reads {most} with its answer: shorten it"
+            "the conversation has {tokens} tokens, but the conversation and its answer together may have at most \
+             {most}: shorten the conversation"
         );
         Ok(ids)
     }

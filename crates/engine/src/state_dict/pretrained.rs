@@ -28,7 +28,8 @@ pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Resul
         let same_shape = found.shape.iter().map(|&dim| dim as i64).eq(shape.iter().copied());
         if !same_shape || !is_float(found.dtype) {
             return Err(content_error(format!(
-                "has {name} as {found}, and this model has it as F32{shape:?}: it is another model's"
+                "has {name} as {found}, but this model needs a floating-point tensor of shape {shape:?}: the files \
+                 belong to another model"
             )));
         }
     }

@@ -110,7 +110,7 @@ impl ConfigJson {
         };
         match (self.get(field), expected) {
             (Some(found), [first, ..]) if !expected.iter().any(|expected| is_same(found, expected)) => {
-                Err(format!("{field} is {found}, and this trainer has {first} only"))
+                Err(format!("{field} is {found}, and this trainer supports only {first}"))
             }
             _ => Ok(()),
         }

@@ -60,8 +60,10 @@ impl ConfigJson {
         fields.only("partial_rotary_factor", &[json!(1)]).map_err(|problem| format!("{name}.{problem}"))?;
         let is_known = |key: &str| FIELDS.contains(&key) || is_llama3 && LLAMA_3_FIELDS.contains(&key);
         if let Some(unknown) = fields.0.keys().find(|key| !is_known(key)) {
-            let kind = if is_llama3 { "llama3's" } else { "the default" };
-            return Err(format!("{name} is {value}, and {kind} rotation has no {unknown}"));
+            let kind = if is_llama3 { LLAMA_3 } else { "default" };
+            return Err(format!(
+                "{name} has the field {unknown}, which the {kind} rotary embedding does not support: {value}"
+            ));
         }
         let theta = fields.optional("rope_theta", Self::positive_number, theta);
         let scaling = is_llama3.then(|| fields.llama3(self)).transpose();
@@ -77,9 +79,9 @@ impl ConfigJson {
             None => Ok(false),
             Some((_, kind)) if kind == "default" => Ok(false),
             Some((_, kind)) if kind == LLAMA_3 => Ok(true),
-            Some((field, kind)) => {
-                Err(format!("{section}.{field} is {kind}, and this trainer has \"default\" and \"{LLAMA_3}\" only"))
-            }
+            Some((field, kind)) => Err(format!(
+                "{section}.{field} is {kind}, and this trainer supports only \"default\" and \"{LLAMA_3}\""
+            )),
         }
     }
 

@@ -29,8 +29,10 @@ fn targets_and_patterns_without_weights_are_refused() {
     // the targets are a part of a module's name (`proj` of `q_proj`), the head, the embedding, a norm, and an empty
     // text
     for target in ["proj", "lm_head", "embed_tokens", "input_layernorm", ""] {
-        let expected =
-            format!("spec.training.lora.targets: {target:?} is no linear layer of this model, which has {modules}");
+        let expected = format!(
+            "spec.training.lora.targets: {target:?} matches no linear layer of this model; its linear layers are \
+             {modules}"
+        );
         assert_eq!(of_target(target), expected);
     }
     check_fine_tuning(model().as_ref(), Some(&lora(&["q_proj", "layers.1.mlp.up_proj"])), &[]).unwrap();

@@ -101,8 +101,8 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     signal(child.id(), if trained.is_ok() { libc::SIGINT } else { libc::SIGKILL });
     let status = until("the process to exit", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143), "{}", printed());
-    let reported =
-        "stages send over TCP to others on their host (0, 1, 2), since no shared memory could be made in /dev/shm";
+    let reported = "stages 0, 1, 2 use TCP to the other stages on the same host, because shared memory can't be \
+                    created in /dev/shm";
     assert_eq!(printed().matches(reported).count(), 1, "{}", printed());
 }
 

@@ -81,7 +81,8 @@ fn read_stage_job(env: &StageEnv) -> Result<PipelineJob, StageError> {
     let mesh = job.spec.mesh();
     if mesh != env.mesh {
         return Err(StageError::invalid(format!(
-            "WORLD_SIZE is {}, for {}, and the job {} has {mesh}: they must be the same",
+            "WORLD_SIZE is {}, which means {}, and the job {} has {mesh}: set WORLD_SIZE to the job's number of \
+             processes",
             env.mesh.ranks(),
             env.mesh,
             env.config

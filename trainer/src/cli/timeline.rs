@@ -79,11 +79,11 @@ fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) 
     match records.binary_search_by_key(&step, |(step, _)| *step) {
         Ok(index) => Ok(index),
         Err(after) => {
-            let near: Vec<String> = records[after.saturating_sub(1)..(after + 1).min(records.len())]
-                .iter()
-                .map(|r| r.0.to_string())
-                .collect();
-            bail!("{} has no timeline of step {step}: the nearest is of step {}", metrics.display(), near.join(" or "))
+            let nearest = match &records[after.saturating_sub(1)..(after + 1).min(records.len())] {
+                [(before, _), (after, _)] => format!("the nearest recorded steps are {before} and {after}"),
+                near => format!("the nearest recorded step is {}", near.first().map_or(0, |(step, _)| *step)),
+            };
+            bail!("{} has no timeline of step {step}: {nearest}", metrics.display())
         }
     }
 }

@@ -85,7 +85,7 @@ impl BlameCommand {
         self.print(format!("\n{}", step_table(&all, &rest, step)));
         self.print(match compare_steps(&all, &rest) {
             None => format!("equal: without the documents steps {first} to {until} are the same, bit for bit"),
-            Some(difference) => format!("the first step that is not the same is {}", difference.step),
+            Some(difference) => format!("without the documents, the first step that differs is {}", difference.step),
         });
         // the plot shows the requested steps, and steps before them if the requested steps are few
         let from = step.min((until + 1).saturating_sub(MIN_DRAWN)).max(first);

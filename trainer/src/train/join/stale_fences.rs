@@ -45,7 +45,8 @@ impl StaleFenceRemoval {
         match Builder::new().name("stale-fences".into()).spawn(work) {
             Ok(spawned) => *thread = Some(spawned),
             Err(error) => {
-                let message = format!("the files of older groups stay for now: no thread to remove them ({error})");
+                let message =
+                    format!("the files of older groups are not removed yet: could not start a thread ({error})");
                 context.monitor.note(message);
             }
         }

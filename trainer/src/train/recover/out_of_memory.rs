@@ -13,8 +13,8 @@ pub(in crate::train) fn explain(message: &str, planned_bytes: Option<u64>) -> Op
     let planned =
         planned_bytes.map_or_else(String::new, |bytes| format!("the plan has {} for this stage; ", HumanBytes(bytes)));
     Some(format!(
-        "{}; {planned}use more stages, more microbatches, pipeline.recompute: Full, or a pipeline.memoryLimit by which Auto chooses the \
-         schedule",
+        "{}; {planned}use more stages, more microbatches or pipeline.recompute: Full, or set pipeline.memoryLimit, so \
+         that the schedule type Auto chooses a plan that fits",
         what.trim().trim_end_matches('.')
     ))
 }
@@ -27,8 +27,8 @@ mod tests {
     fn what_was_asked_for_the_plan_and_what_to_change_are_said() {
         let gpu = "panicked at tch/src/tensor.rs:1:2:\ncalled `Result::unwrap()` on an `Err` value: Torch(\"CUDA out of memory. Tried to \
                    allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB.\\nException raised from malloc at ...\")";
-        let advice = "use more stages, more microbatches, pipeline.recompute: Full, or a pipeline.memoryLimit by which Auto chooses the \
-                      schedule";
+        let advice = "use more stages, more microbatches or pipeline.recompute: Full, or set pipeline.memoryLimit, so \
+                      that the schedule type Auto chooses a plan that fits";
         assert_eq!(
             explain(gpu, Some(3 << 30)).unwrap(),
             format!(

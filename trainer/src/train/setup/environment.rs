@@ -50,7 +50,8 @@ fn record_stage_differences(names: &[String], state: &mut TrainerState, stages: 
     let found: Vec<String> = names.iter().zip(stages).flat_map(stage_differences).collect();
     let sentence = (!found.is_empty()).then(|| {
         format!(
-            "the stages run in different environments ({}; the other is {}'s): the last bits depend on which layers a stage has",
+            "the stages run in different environments ({}; the other is {}'s). The last bits of the results therefore \
+             depend on which layers a stage has",
             found.join(", "),
             names[0]
         )

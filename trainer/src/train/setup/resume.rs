@@ -123,8 +123,8 @@ fn same_job(
     // the identity has the padding token only if the job names tokens
     if !job_ids.is_null() && recorded_ids.is_null() && job_ids.get("pad").is_none() {
         different.push(
-            "documents begin and end with the tokens that tokenizer_config.json and config.json name, and in the \
-             checkpoints with words of the vocabulary that an earlier version took for them"
+            "the tokens at the beginning and end of documents come from tokenizer_config.json and config.json here, \
+             and from an earlier version's choice among the words of the vocabulary in the checkpoints"
                 .to_owned(),
         );
     }

@@ -42,18 +42,22 @@ fn sentences(of_stages: &[MissingCarriers]) -> Vec<String> {
             .filter_map(|(stage, lacking)| Some((stage, carrier(lacking).as_ref()?)))
             .collect();
         let stages: Vec<String> = lacking.iter().map(|(stage, _)| stage.to_string()).collect();
-        lacking.first().map(|(_, why)| (stages.join(", "), (*why).clone()))
+        let users = match stages.as_slice() {
+            [stage] => format!("stage {stage} uses"),
+            stages => format!("stages {} use", stages.join(", ")),
+        };
+        lacking.first().map(|(_, why)| (users, (*why).clone()))
     };
-    let shared_memory = lacking(|lacking| &lacking.shared_memory).map(|(stages, why)| {
+    let shared_memory = lacking(|lacking| &lacking.shared_memory).map(|(users, why)| {
         format!(
-            "stages send over TCP to others on their host ({stages}), since no shared memory could be made in \
-             /dev/shm ({why}): enlarge it, or set spec.pipeline.transport to Tcp"
+            "{users} TCP to the other stages on the same host, because shared memory can't be created in /dev/shm \
+             ({why}): enlarge it, or set spec.pipeline.transport to Tcp"
         )
     });
-    let nccl = lacking(|lacking| &lacking.nccl).map(|(stages, why)| {
+    let nccl = lacking(|lacking| &lacking.nccl).map(|(users, why)| {
         format!(
-            "stages with GPUs send through the memory of the host ({stages}), since NCCL can't be used: {why}; to \
-             accept this, set spec.pipeline.transport to Tcp"
+            "{users} the memory of the host to send from a GPU, because NCCL can't be used: {why}; to accept this, \
+             set spec.pipeline.transport to Tcp"
         )
     });
     shared_memory.into_iter().chain(nccl).collect()
@@ -70,12 +74,12 @@ mod tests {
         assert_eq!(sentences(&[MissingCarriers::default(), MissingCarriers::default()]), [""; 0]);
         assert_eq!(
             sentences(&[full(), MissingCarriers::default(), full()]),
-            ["stages send over TCP to others on their host (0, 2), since no shared memory could be made in /dev/shm \
-              (No space left on device): enlarge it, or set spec.pipeline.transport to Tcp"]
+            ["stages 0, 2 use TCP to the other stages on the same host, because shared memory can't be created in \
+              /dev/shm (No space left on device): enlarge it, or set spec.pipeline.transport to Tcp"]
         );
         assert_eq!(
             sentences(&[MissingCarriers::default(), no_nccl()]),
-            ["stages with GPUs send through the memory of the host (1), since NCCL can't be used: libnccl.so.2 can't \
+            ["stage 1 uses the memory of the host to send from a GPU, because NCCL can't be used: libnccl.so.2 can't \
               be loaded; to accept this, set spec.pipeline.transport to Tcp"]
         );
     }

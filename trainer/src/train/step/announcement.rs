@@ -76,7 +76,9 @@ impl StepAnnouncement {
                     streams: data_loader.streams_after(index),
                 };
                 let bytes = serde_json::to_vec(&announcement);
-                let bytes = bytes.map_err(|e| StageError::invalid(format!("the announcement of a step: {e}")))?;
+                let bytes = bytes.map_err(|e| {
+                    StageError::invalid(format!("the announcement of a step can't be written as JSON: {e}"))
+                })?;
                 running.member.broadcast(topic::STEP, bytes)?;
                 Ok(Announced::Sent(waited))
             }

@@ -206,7 +206,8 @@ impl TrainingLoop<'_, '_, '_> {
         let is_trained = self.running.has_trained(&self.state);
         self.regroups = verdict.regroup && !is_trained;
         if self.regroups && self.running.context.is_leader() {
-            let message = format!("a lost replica is back: all form a group with it after step {}", begun.step);
+            let message =
+                format!("a lost replica is back: after step {}, all stages form a new group with it", begun.step);
             self.running.note(message);
         }
         let is_last = verdict.stop || self.regroups || self.state.evaluation_due || is_trained;

@@ -253,7 +253,7 @@ mod tests {
           The recovery took 1.4s until the first new step: noticed 0.0s, joined 0.2s.
   now:    It runs: 57 of 100 steps are trained.
   to do:  find the sender of the signal: the kernel sends it if the machine or node runs out of memory; if the \
-             stage exceeded a limit of stored bytes, raise that limit.
+             stage exceeded an ephemeral-storage limit, raise that limit.
   also:   CheckpointsHealthy is False (SavingFails): the disk is full
   events: 2026-09-21 14:13:20 UTC  AttemptFailed: attempt 1: stage 1: Killed: exited with code 137
           2026-09-21 14:13:21 UTC  SpareTookPlace: spare 2 (pod small-spare-2-1) took the place of stage 1"

@@ -75,10 +75,10 @@ pub fn rules_for_pods(restart: &RestartSpec) -> Option<String> {
     let rules = restart.pod_failure_policy.iter().flat_map(|policy| &policy.rules).enumerate();
     let for_pods = rules.filter(|(_, rule)| !rule.on_pod_conditions.is_empty());
     let named: Vec<String> = for_pods.map(|(index, _)| format!("rules[{index}]")).collect();
-    let verb = if named.len() == 1 { "matches" } else { "match" };
+    let verb = if named.len() == 1 { "has" } else { "have" };
     (!named.is_empty()).then(|| {
         format!(
-            "spec.restart.podFailurePolicy: {} {verb} nothing here, since stages that are processes have no pod \
+            "spec.restart.podFailurePolicy: {} {verb} no effect in a local run, because processes have no pod \
              conditions",
             named.join(", ")
         )
@@ -210,8 +210,8 @@ pub(super) mod tests {
         assert_eq!(
             rules_for_pods(&restart).as_deref(),
             Some(
-                "spec.restart.podFailurePolicy: rules[0] matches nothing here, since stages that are processes have \
-                 no pod conditions"
+                "spec.restart.podFailurePolicy: rules[0] has no effect in a local run, because processes have no pod \
+                 conditions"
             )
         );
     }

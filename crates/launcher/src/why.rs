@@ -19,7 +19,7 @@ impl fmt::Display for History {
             name: self.folder.display().to_string(),
             state: self.state.as_ref(),
             finished_step: self.recovery.and_then(|recovery| recovery.finished_step),
-            log: log.ok_or("none is left: a run removes the logs of the run before it"),
+            log: log.ok_or("not available: each run removes the logs of the previous run"),
             successor: self.successor,
             max_restarts: self.max_restarts,
             resumption: self.recovery.as_ref().and_then(Recovery::resumption),
@@ -161,11 +161,11 @@ mod tests {
           Training resumed from the checkpoint of step 40: 3 finished steps were trained again.
   now:    It runs (process 12): 57 of 100 steps are trained.
   to do:  find the sender of the signal: the kernel sends it if the machine or node runs out of memory; if the \
-             stage exceeded a limit of stored bytes, raise that limit."
+             stage exceeded an ephemeral-storage limit, raise that limit."
         );
         let spare = History { successor: Some(Successor::Spare(2)), log: None, ..history() }.to_string();
         assert!(spare.contains("the other stages waited, and spare 2 took the place of stage 1; 9 of"), "{spare}");
-        assert!(spare.contains("log:    none is left: a run removes the logs of the run before it"), "{spare}");
+        assert!(spare.contains("log:    not available: each run removes the logs of the previous run"), "{spare}");
     }
 
     #[test]

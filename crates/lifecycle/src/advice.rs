@@ -15,7 +15,7 @@ impl FailureReason {
             }
             Self::Killed => {
                 "find the sender of the signal: the kernel sends it if the machine or node runs out of memory; if the \
-                 stage exceeded a limit of stored bytes, raise that limit"
+                 stage exceeded an ephemeral-storage limit, raise that limit"
             }
             Self::PeerLost => "check the network",
             Self::Unknown | Self::Drained => "nothing: training continues by itself",
@@ -37,7 +37,7 @@ impl FailureReason {
                 "look at the node; a pod that is only slow to answer needs more processor time or memory, or a longer \
                  restart.heartbeatTimeoutSeconds"
             }
-            Self::Unschedulable => "add nodes, ask for less, or raise the quota",
+            Self::Unschedulable => "add nodes, reduce the resource requests, or raise the quota",
         }
     }
 }

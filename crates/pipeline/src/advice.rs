@@ -108,11 +108,16 @@ impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Advice { rank, imbalance, saving, partition, better } = self;
         if *saving < MIN_SAVING && better.is_none() {
-            return write!(f, "the stages are balanced: the slowest, stage {rank}, takes {imbalance:.2}x its share");
+            return write!(
+                f,
+                "the stages are balanced: the slowest stage, stage {rank}, computes {imbalance:.2} times as long as \
+                 the mean stage"
+            );
         }
         write!(
             f,
-            "stage {rank} takes {imbalance:.2}x its share: the step would be {:.0} % shorter if it took 1.0x",
+            "stage {rank} computes {imbalance:.2} times as long as the mean stage: with the mean time, the step would \
+             be {:.0} % shorter",
             100.0 * saving
         )?;
         match better {

@@ -156,7 +156,7 @@ shakespeare: 600 steps in 3m 12s, 1 restart
   held-out loss    4.5102 nats per token, 1.5219 below the unigram entropy
   unigram entropy  6.0321 nats per token (of the held-out tokens)
   wait for data    12s, 6% of the steps' time
-  balance          stage 2 takes 1.31x its share: the step would be 11 % shorter if it took 1.0x; 5/6/1 -> 5/5/2 would save 7 %
+  balance          stage 2 computes 1.31 times as long as the mean stage: with the mean time, the step would be 11 % shorter; 5/6/1 -> 5/5/2 would save 7 %
   losses hash      aa
   held-out hash    cc
   weights hash     bb

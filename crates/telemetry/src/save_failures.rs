@@ -30,7 +30,7 @@ impl SaveFailures {
         match std::mem::take(self).count {
             0 => None,
             1 => Some("the previous save failed".to_owned()),
-            count => Some(format!("{count} before it failed")),
+            count => Some(format!("the {count} saves before it failed")),
         }
     }
 }
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(described.len(), 4, "{described:?}");
         assert!(described[0].starts_with("the checkpoint of step 2 failed: no space left"), "{described:?}");
         assert_eq!(described[2], "100 checkpoints in a row failed, of steps 2 to 101: no space left");
-        assert_eq!(failures.saved().unwrap(), "1000 before it failed");
+        assert_eq!(failures.saved().unwrap(), "the 1000 saves before it failed");
         assert_eq!(failures.saved(), None);
         assert!(failures.failed(&save(1004)).unwrap().starts_with("the checkpoint of step 1004 failed"));
         assert_eq!(failures.saved().unwrap(), "the previous save failed");

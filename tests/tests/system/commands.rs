@@ -284,7 +284,7 @@ fn what_every_stage_did_is_recorded_and_drawn() {
     }
     let (svg, trace) = (workspace.join("t.svg"), workspace.join("t.json"));
     let printed = succeeds(&["timeline", text(&folder), "--step", "10", "--svg", text(&svg), "--trace", text(&trace)]);
-    for part in ["small, step 10", "measured, ", "simulated with the measured costs, ", "its share"] {
+    for part in ["small, step 10", "measured, ", "simulated with the measured costs, ", "the mean stage"] {
         assert!(printed.contains(part), "{part} in {printed}");
     }
     let svg = std::fs::read_to_string(svg).unwrap();

@@ -138,7 +138,8 @@ fn advice_names_the_slowest_stage_and_a_better_partition() {
     assert_eq!(
         found.to_string(),
         format!(
-            "stage 2 takes 1.40x its share: the step would be {} shorter if it took 1.0x; 4/4/4 -> 5/5/2 would save {}",
+            "stage 2 computes 1.40 times as long as the mean stage: with the mean time, the step would be {} shorter; \
+             4/4/4 -> 5/5/2 would save {}",
             percent(found.saving),
             percent(saving)
         )

@@ -26,7 +26,8 @@ const PINNED: [(&str, Option<&str>); 9] = [
 pub enum PortableError {
     /// The processor lacks an instruction set.
     #[error(
-        "spec.training.kernels is Portable, and this processor lacks AVX2 or FMA: take another node, or Fastest in a new job"
+        "spec.training.kernels is Portable, and this processor lacks AVX2 or FMA: use a node with AVX2 and FMA, or set \
+         spec.training.kernels to Fastest in a new job"
     )]
     NoAvx2,
     /// The process could not restart.

@@ -35,8 +35,8 @@ impl PipelineLayout {
         }
         if ranks * microbatches > MAX_WORK_ITEMS {
             return Err(StageError::invalid(format!(
-                "--optimal searches up to {MAX_WORK_ITEMS} microbatches in all stages together, and {ranks} stages \
-                 with {microbatches} each have {}: plan with fewer microbatches, as in --set training.microbatches={}",
+                "--optimal allows stages x microbatches up to {MAX_WORK_ITEMS}, and this job has {ranks} x \
+                 {microbatches} = {}: plan with fewer microbatches, as in --set training.microbatches={}",
                 ranks * microbatches,
                 (MAX_WORK_ITEMS / ranks).max(1)
             )));

@@ -139,7 +139,7 @@ impl RemoteModels {
         };
         let models: RemoteModels = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         match models.commits.values().find(|commit| !is_commit(commit)) {
-            Some(other) => Err(damaged(format!("\"{}\" is no commit", other.escape_debug()))),
+            Some(other) => Err(damaged(format!("\"{}\" is not the hash of a commit", other.escape_debug()))),
             None => Ok(models),
         }
     }
@@ -192,7 +192,7 @@ impl RemoteModels {
             let commit = client.open()?.commit(repo, revision.as_deref().unwrap_or(MAIN));
             let commit = commit.map_err(|error| remote.error(error))?;
             if !is_commit(&commit) {
-                let reason = format!("\"{}\" is no commit", commit.escape_debug());
+                let reason = format!("\"{}\" is not the hash of a commit", commit.escape_debug());
                 return Err(StageError::invalid(format!("{}: {reason}", remote.field)));
             }
             self.commits.insert(key, commit);

@@ -21,9 +21,9 @@ fn head(facts: &Facts, sizes: &PretrainingSizes) -> String {
     format!(
         "# Written by `stagecoach init` for {corpus}, about {tokens} tokens,
 # and for {machine}.
-# The rule: the largest of nine models that has in its layers at most two parameters for each token of the corpus, trains
-# 200 steps within {minutes}, and whose stages are planned to use at most {share:.0}% of the memory. Estimates are rough: change
-# what you know better. `stagecoach plan` shows partition, timeline and memory.
+# The model is the largest of nine models that meet three conditions. Its layers have at most two parameters for each
+# token of the corpus. It trains 200 steps within {minutes}. The plan of its stages uses at most {share:.0}% of the
+# memory. Estimates are rough: change what you know better. `stagecoach plan` shows partition, timeline and memory.
 apiVersion: stagecoach.dev/v1alpha1
 kind: PipelineJob
 metadata:

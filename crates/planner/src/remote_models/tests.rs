@@ -117,7 +117,7 @@ fn what_cannot_be_fetched_is_one_sentence_about_a_field() {
     std::fs::write(folder.join(REMOTE_MODELS), r#"{"commits": {"hf://org/tiny": "../.."}}"#).unwrap();
     let error = RemoteModels::recorded(&job("hf://org/tiny", "t.json"), folder).unwrap_err().message;
     assert!(
-        error.contains("has no valid record of remote models (\"../..\" is no commit): remove the file"),
+        error.contains("has no valid record of remote models (\"../..\" is not the hash of a commit): remove the file"),
         "{error}"
     );
 }

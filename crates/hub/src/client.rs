@@ -1,11 +1,9 @@
 //! The client of a Hugging Face hub.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
-use stagecoach_files::AtomicFile;
 use stagecoach_remote::{PathPattern, RetryPolicy, Waiter};
 
 use crate::digest::Digest;
@@ -95,21 +93,5 @@ impl HubClient {
             HubError::Differs { file, place, found }.into()
         };
         Box::new(DigestReader::new(reader, &file.digest, file.size, differs))
-    }
-
-    /// Downloads a file to `to`. An older file at `to` is replaced after all bytes are verified. The folder of `to`
-    /// must exist.
-    ///
-    /// # Errors
-    /// Fails if the file can't be read or written.
-    pub fn download(&self, repo: &Repo, commit: &str, file: &HubFile, to: &Path) -> Result<(), HubError> {
-        let failed = |error: io::Error| match HubError::within(&error) {
-            Some(error) => error.clone(),
-            None => HubError::file("write", to, &error),
-        };
-        let mut target = AtomicFile::create(to).map_err(failed)?;
-        io::copy(&mut self.open(repo, commit, file, 0..file.size), &mut target).map_err(failed)?;
-        target.commit().map_err(failed)?;
-        Ok(())
     }
 }

@@ -140,13 +140,21 @@ fn an_interrupted_download_continues_with_the_next_file() {
 }
 
 #[test]
-fn bytes_that_differ_leave_no_file() {
+fn bytes_that_differ_leave_the_folder_unchanged() {
     let (hub, root) = (Hub::start(), tempfile::tempdir().unwrap());
     let commit = hub.put(MODEL, "main", files());
+    let folder = root.path().join("org--tiny").join(&commit);
     hub.faults(|faults| faults.flipped_byte = Some(1));
-    let (fetched, copy, _) = fetch(&Reader::new(&hub), root.path(), &commit, RepoPart::Model);
-    assert!(matches!(fetched, Err(HubError::Differs { .. })), "{fetched:?}");
-    assert_eq!(names(copy.folder()), Vec::<String>::new());
+    let fetch_damaged = || {
+        let (fetched, ..) = fetch(&Reader::new(&hub), root.path(), &commit, RepoPart::Model);
+        assert!(matches!(fetched, Err(HubError::Differs { .. })), "{fetched:?}");
+    };
+    fetch_damaged();
+    assert_eq!(names(&folder), Vec::<String>::new());
+    fs::write(folder.join("config.json"), "old").unwrap();
+    fetch_damaged();
+    assert_eq!(names(&folder), ["config.json"]);
+    assert_eq!(fs::read(folder.join("config.json")).unwrap(), b"old");
 }
 
 #[test]

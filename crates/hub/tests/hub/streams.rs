@@ -1,7 +1,6 @@
 //! Tests reads of files over connections that break, stall or deliver wrong bytes.
 
 use std::collections::HashSet;
-use std::fs;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -219,25 +218,6 @@ fn a_renamed_repository_is_followed() {
             assert_eq!(std::io::read_to_string(&mut reader).unwrap().len(), 3);
         }
     }
-}
-
-#[test]
-fn a_download_appears_whole_or_not_at_all() {
-    let bytes = noise(100_000);
-    let hub = hub_with(&bytes);
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("a.bin");
-    let reader = Reader::new(&hub);
-    let (commit, file) = reader.file("data/*").unwrap();
-    reader.client.download(&repo(), &commit, &file, &target).unwrap();
-    assert_eq!(fs::read(&target).unwrap(), bytes);
-
-    fs::write(&target, "old").unwrap();
-    hub.faults(|faults| faults.flipped_byte = Some(99_999));
-    let error = reader.client.download(&repo(), &commit, &file, &target).unwrap_err();
-    assert!(matches!(error, HubError::Differs { .. }), "{error}");
-    assert_eq!(fs::read(&target).unwrap(), b"old");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]

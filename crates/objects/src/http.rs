@@ -12,7 +12,7 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-use crate::failure::{ErrorResponse, RequestInfo, StoreFailure, causes};
+use crate::failure::{ErrorResponse, RequestInfo, StoreFailure, causes, reason};
 
 /// The largest number of bytes that the client reads from the body of an error response.
 const LONGEST_REFUSAL: usize = 64 << 10;
@@ -63,7 +63,7 @@ fn final_error(failure: StoreFailure) -> HttpError {
 fn failed(request: &RequestInfo, error: &HttpError) -> HttpError {
     let request = request.clone();
     let causes = causes(error);
-    let reason = causes.last().map(ToString::to_string).unwrap_or_default();
+    let reason = reason(error);
     let is_untrusted =
         |cause: &&(dyn Error + 'static)| matches!(cause.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));
     let is_refused = |cause: &&(dyn Error + 'static)| {

@@ -73,9 +73,9 @@ pub enum HubError {
         token: String,
     },
     /// The hub accepts the token, but refuses access.
-    #[error("{endpoint} refuses to give the {repo}: {reason}: check what the token from {} may do", match token {
-        Some(token) => token,
-        None => "HF_TOKEN (none is set)",
+    #[error("{endpoint} refuses access to the {repo}: {reason}: {}", match token {
+        Some(token) => format!("check that the token from {token} may read it"),
+        None => "set HF_TOKEN to a token that may read it".to_owned(),
     })]
     Forbidden {
         /// The URL of the hub.
@@ -147,7 +147,8 @@ pub enum HubError {
     },
     /// The bytes of a file do not have the listed digest.
     #[error(
-        "{file} is damaged: {place} gave bytes with {found} instead of {}: {}", file.file.digest,
+        "{file} is damaged: the bytes from {place} have the digest {found}, but the hub lists {}: {}",
+        file.file.digest,
         if place.starts_with('/') { "remove the file from the cache" } else { "try again, and check proxies if the \
                                                                                error persists" }
     )]
@@ -219,8 +220,8 @@ pub enum HubError {
     },
     /// The hub limits requests for longer than the client may wait.
     #[error(
-        "{host} limits requests, and {} s of waiting were not enough: use fewer readers at a time, or set HF_TOKEN \
-         (its account has higher limits)",
+        "{host} still limits requests after {} s of waiting: run fewer jobs or downloads at the same time, or set \
+         HF_TOKEN (its account has higher limits)",
         waited.as_secs()
     )]
     RateLimited {

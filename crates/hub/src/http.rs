@@ -133,7 +133,7 @@ impl Http {
         });
         match (error, proxy) {
             (HubError::Unreachable { host, reason }, Some(proxy)) => {
-                let host = format!("{host} by the proxy {}:{}", proxy.host(), proxy.port());
+                let host = format!("{host} through the proxy {}:{}", proxy.host(), proxy.port());
                 HubError::Unreachable { host, reason }
             }
             (error, _) => error,
@@ -196,7 +196,9 @@ fn no_answer(url: &Url, error: &Error) -> HubError {
             let reason = format!("{reason} (a proxy that inspects TLS needs its certificate in this machine's store)");
             HubError::Unreachable { host, reason }
         }
-        Error::Timeout(_) => HubError::Interrupted { host, reason: "no byte came for too long".to_owned() },
+        Error::Timeout(_) => {
+            HubError::Interrupted { host, reason: "the server sent no data within the timeout".to_owned() }
+        }
         Error::Protocol(_) | Error::BodyStalled => HubError::Interrupted { host, reason: error.to_string() },
         Error::BodyExceedsLimit(_) | Error::LargeResponseHeader(..) => odd(url, &error.to_string()),
         _ => odd(url, "the request can't be made"),

@@ -74,7 +74,7 @@ fn failed(request: &RequestInfo, error: &HttpError) -> HttpError {
     } else if error.kind() == HttpErrorKind::Connect || causes.iter().any(is_refused) {
         StoreFailure::Unreachable(request, reason)
     } else if error.kind() == HttpErrorKind::Timeout {
-        StoreFailure::Interrupted(request, "no byte came for too long".to_owned())
+        StoreFailure::Interrupted(request, "the server sent no data within the timeout".to_owned())
     } else {
         StoreFailure::Interrupted(request, reason)
     })

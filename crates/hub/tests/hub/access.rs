@@ -121,7 +121,7 @@ fn a_proxy_that_is_down_is_named() {
         child.env("ALL_PROXY", format!("http://user:word@{proxy}"));
         String::from_utf8(child.output().unwrap().stdout).unwrap()
     };
-    let expected = format!("can't connect to hub.invalid by the proxy {proxy}: Connection refused");
+    let expected = format!("can't connect to hub.invalid through the proxy {proxy}: Connection refused");
     assert!(printed("").contains(&expected) && !printed("").contains("word"), "{}", printed(""));
     assert!(printed("hub.invalid").contains("can't connect to hub.invalid: "), "{}", printed("hub.invalid"));
 }

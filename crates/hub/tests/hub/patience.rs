@@ -39,7 +39,7 @@ fn a_limit_of_requests_is_no_failure() {
     hub.faults(|faults| faults.answers = vec![limit; 100]);
     let error = Reader::new(&hub).text("data/*").unwrap_err();
     assert!(matches!(error, HubError::RateLimited { .. }) && error.is_temporary(), "{error}");
-    assert!(error.to_string().contains(" limits requests, and 35"), "{error}");
+    assert!(error.to_string().contains(" still limits requests after 35"), "{error}");
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn other_refusals_are_final() {
     let words = "Your token has no access to public gated repositories.";
     hub.faults(|faults| faults.answers = vec![PlannedAnswer::hub(403).with("x-error-message", words)]);
     let error = Reader::with_token(&hub, "hf_token").text("data/*").unwrap_err();
-    let expected = "refuses to give the dataset org/plays: Your token has no access to public gated repositories: check \
-                    what the token from HF_TOKEN may do";
+    let expected = "refuses access to the dataset org/plays: Your token has no access to public gated repositories: \
+                    check that the token from HF_TOKEN may read it";
     assert!(error.to_string().ends_with(expected) && !error.is_temporary(), "{error}");
 
     hub.faults(|faults| faults.answers = vec![PlannedAnswer::hub(400)]);

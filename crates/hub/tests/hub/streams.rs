@@ -132,7 +132,7 @@ fn a_body_that_stops_is_asked_for_again() {
     });
     assert_eq!(stagecoach_test_wait::until("the rest of the body", || receiver.try_recv().ok()), bytes);
     let reader = reading.join().unwrap();
-    assert!(reader.notices()[0].contains("no byte came for too long"), "{:?}", reader.notices());
+    assert!(reader.notices()[0].contains("the server sent no data within the timeout"), "{:?}", reader.notices());
     let requests = hub.take_requests();
     assert_eq!(ranges(&requests, |request| request.port == Port::Cdn)[1], "bytes=5000-9999");
 }
@@ -147,7 +147,8 @@ fn a_flipped_byte_is_an_error_at_the_end() {
     for path in ["large", "small"] {
         let error = reader.text(path).unwrap_err();
         let (commit, file) = reader.file(path).unwrap();
-        let beginning = format!("{path} of the dataset org/plays at commit {commit} is damaged: 127.0.0.1:");
+        let beginning =
+            format!("{path} of the dataset org/plays at commit {commit} is damaged: the bytes from 127.0.0.1:");
         assert!(error.to_string().starts_with(&beginning), "{error}");
         assert!(error.to_string().contains(&file.digest.to_string()) && !error.is_temporary(), "{error}");
         // a part of a file can't be verified, because the hub lists digests of whole files only

@@ -214,6 +214,7 @@ fn check(name: &'static str, shape: &Shape, turns: &[Turn], from: usize) {
 /// Checks that a conversation that is cut at the end of a turn has the tokens of its first messages alone, and that
 /// `tokens` has the end of each turn at which a cut is possible.
 fn check_ends(shape: &Shape, reference: &Reference, turns: &[Turn], tokens: &Tokens) {
+    assert_eq!(tokens.turn_ends.len(), turns.len());
     for (count, end) in (1..).zip(&tokens.turn_ends) {
         let text = shape.text(&turns[..count]);
         match end {

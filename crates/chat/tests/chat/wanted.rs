@@ -6,17 +6,6 @@ use crate::common::*;
 
 const TURNS: [(&str, &str); 4] = [("user", "Hello"), ("assistant", "you"), ("user", "2+2?"), ("assistant", "4")];
 
-#[test]
-fn ends_of_turns_are_not_looked_for_unless_they_are_wanted() {
-    for has_generation in [true, false] {
-        let chat = family("chatml").chat(has_generation);
-        let all = chat.tokens(&conversation(&TURNS)).unwrap();
-        assert_eq!(all.turn_ends.len(), 4);
-        let mask = chat.wanted_tokens(&conversation(&TURNS), |_| RequestedTokens::Mask).unwrap().unwrap();
-        assert_eq!((&mask.ids, &mask.trained, &mask.turn_ends[..]), (&all.ids, &all.trained, &[][..]));
-    }
-}
-
 /// The caller gets the number of tokens before any proof. A conversation that is too long is therefore left out without
 /// a proof.
 #[test]

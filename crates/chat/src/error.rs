@@ -36,7 +36,9 @@ pub enum SetupError {
         problem: String,
     },
     /// The tokenizers library refuses the tokenizer.
-    #[error("the tokenizer can't be used for conversations: {problem}: take the tokenizer.json of the model")]
+    #[error(
+        "the tokenizer can't be used for conversations: {problem}: use the tokenizer.json that belongs to the model"
+    )]
     Tokenizer {
         /// The message of the library.
         problem: String,

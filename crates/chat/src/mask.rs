@@ -92,7 +92,9 @@ impl<'a> Whole<'a> {
             return Ok(());
         }
         let same = text.bytes().zip(whole.bytes()).take_while(|(one, other)| one == other).count();
-        Err(format!("the template changes earlier text at later turns, from byte {same} on"))
+        Err(format!(
+            "the template renders earlier messages differently when later messages follow, from byte {same} on"
+        ))
     }
 
     /// Returns the end of `text` in this conversation. The conversation must begin with `text`, in bytes and in tokens.

@@ -117,7 +117,10 @@ fn qwen_with_thoughts() {
     assert_eq!(tokens.turn_ends.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
     let (turn, problem) = unproven(family.chat(false).tokens(&conversation(&turns)));
     assert_eq!(turn, 2);
-    assert!(problem.contains("changes earlier text") && problem.contains("{% generation %}"), "{problem}");
+    assert!(
+        problem.contains("renders earlier messages differently") && problem.contains("{% generation %}"),
+        "{problem}"
+    );
 }
 
 #[test]

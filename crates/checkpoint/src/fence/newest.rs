@@ -14,12 +14,17 @@ pub fn newest_fence(volume: &dyn Volume) -> Result<u64, CheckpointError> {
     Ok(fences(volume)?.into_iter().map(|(number, _)| number).max().unwrap_or(0))
 }
 
+/// Returns the number of the newest held fence, or `None` if no fence is held.
+fn newest_held(volume: &dyn Volume) -> Result<Option<u64>, CheckpointError> {
+    Ok(fences(volume)?.into_iter().filter_map(|(number, held)| held.then_some(number)).max())
+}
+
 /// Returns the owner of the newest held fence, or `None` if no fence is held or the fence has no owner.
 ///
 /// # Errors
 /// Returns an error if the volume fails.
 pub fn newest_owner(volume: &dyn Volume) -> Result<Option<FenceOwner>, CheckpointError> {
-    let Some((newest, _)) = fences(volume)?.into_iter().filter(|(_, held)| *held).max() else { return Ok(None) };
+    let Some(newest) = newest_held(volume)? else { return Ok(None) };
     let holders = list_or_none(volume, &paths::fence_path(newest))?.into_iter().filter(|entry| entry.is_dir);
     Ok(holders.into_iter().find_map(|holder| FenceOwner::of_holder(&holder.name)))
 }
@@ -31,7 +36,7 @@ pub fn newest_owner(volume: &dyn Volume) -> Result<Option<FenceOwner>, Checkpoin
 /// # Errors
 /// Returns an error if the volume fails.
 pub fn newest_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64, Option<String>)>, CheckpointError> {
-    let Some((newest, _)) = fences(volume)?.into_iter().filter(|(_, held)| *held).max() else { return Ok(None) };
+    let Some(newest) = newest_held(volume)? else { return Ok(None) };
     Ok(Some((newest, published_in(volume, &paths::fence_path(newest), prefix)?)))
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn write_shard_cancellable<V: View>(
     order.sort_by(|(a, x), (b, y)| y.dtype().cmp(&x.dtype()).then(a.cmp(b)));
     let header =
         encode_header(&order).map_err(|problem| CheckpointError::Content { path: volume.display(path), problem })?;
-    let name = path.rsplit('/').next().unwrap_or(path).to_owned();
+    let name = file_name(path);
     let mut file = HashingWriter::create(volume, path, check_cancelled)?;
     file.write(&header)?;
     let mut entries = Vec::with_capacity(order.len());
@@ -85,7 +85,12 @@ pub(crate) fn write_shard_cancellable<V: View>(
 pub(crate) fn write_file(volume: &dyn Volume, path: &str, bytes: &[u8]) -> Result<FileEntry, CheckpointError> {
     let mut file = HashingWriter::create(volume, path, &|| Ok(()))?;
     file.write(bytes)?;
-    file.finish(path.rsplit('/').next().unwrap_or(path).to_owned())
+    file.finish(file_name(path))
+}
+
+/// Returns the last component of a path.
+fn file_name(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_owned()
 }
 
 /// Returns the header, with its length as a prefix, and with padding that aligns the tensors.

@@ -173,7 +173,8 @@ fn unreadable_folders_are_reported() {
 fn direct_io_round_trips() {
     let folder = tempfile::tempdir().unwrap();
     let volume = FileSystemVolume::new(folder.path());
-    let buffer = 4 << 20;
+    // the size of the writer's buffers
+    let buffer = 1 << 20;
     for bytes in [0, 1, 4095, 4096, buffer - 1, buffer, buffer + 1, 2 * buffer, 2 * buffer + 5000] {
         let content: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
         let name = format!("{bytes}.bin");

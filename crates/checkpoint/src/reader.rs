@@ -144,10 +144,20 @@ impl CheckpointReader {
     /// volume fails.
     pub fn verify(&self) -> Result<(), CheckpointError> {
         for entry in &self.manifest.files {
-            let hash = hash_file(self.reader(&entry.name)?, entry.bytes, &mut |_| {});
-            self.check_hash(entry, hash.map_err(|e| self.read_error(&entry.name, e))?)?;
+            self.verify_file(self.reader(&entry.name)?, entry, &mut |_| {})?;
         }
         Ok(())
+    }
+
+    /// Verifies the hash of the open file of an entry. Calls `on_read` with the number of bytes of each read.
+    pub(crate) fn verify_file(
+        &self,
+        file: &dyn FileReader,
+        entry: &FileEntry,
+        on_read: &mut dyn FnMut(u64),
+    ) -> Result<(), CheckpointError> {
+        let hash = hash_file(file, entry.bytes, on_read).map_err(|e| self.read_error(&entry.name, e))?;
+        self.check_hash(entry, hash)
     }
 
     fn check_hash(&self, entry: &FileEntry, hash: blake3::Hash) -> Result<(), CheckpointError> {
@@ -195,7 +205,7 @@ impl std::fmt::Debug for CheckpointReader {
 }
 
 /// Hashes the first `bytes` bytes of a file. Calls `on_read` with the number of bytes of each read.
-pub(crate) fn hash_file(reader: &dyn FileReader, bytes: u64, on_read: &mut dyn FnMut(u64)) -> io::Result<blake3::Hash> {
+fn hash_file(reader: &dyn FileReader, bytes: u64, on_read: &mut dyn FnMut(u64)) -> io::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; READ_CHUNK_BYTES.min(bytes as usize)];
     let mut at = 0;

@@ -1,13 +1,12 @@
 //! Verifies every byte of a checkpoint and reports a result for each file. Unlike a resume, the verification continues
 //! after damage.
 
-use std::io::ErrorKind;
+use std::collections::HashSet;
 
 use crate::error::CheckpointError;
 use crate::manifest::FileEntry;
-use crate::paths;
-use crate::reader::{hash_file, open_file, read_manifest};
-use crate::volume::{Volume, io_error_on};
+use crate::reader::{open_file, open_files};
+use crate::volume::Volume;
 
 /// A progress event of [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,10 +24,14 @@ pub enum VerifyEvent<'a> {
 /// # Errors
 /// Returns [`CheckpointError::Damaged`] if the manifest can't be used, or another error if the volume fails.
 pub fn verify(volume: &dyn Volume, step: u64, on_event: &mut dyn FnMut(VerifyEvent)) -> Result<bool, CheckpointError> {
+    // each file is opened on its own, so that a missing file does not end the verification
+    let checkpoint = open_files(volume, step, Some(&HashSet::new()))?;
     let mut intact = true;
-    for entry in &read_manifest(volume, step)?.files {
-        let damage = match verify_file(volume, step, entry, on_event) {
-            Ok(damage) => damage,
+    for entry in &checkpoint.manifest().files {
+        let on_read = &mut |bytes| on_event(VerifyEvent::BytesRead(bytes));
+        let verified = open_file(volume, step, entry).and_then(|file| checkpoint.verify_file(&*file, entry, on_read));
+        let damage = match verified {
+            Ok(()) => None,
             Err(CheckpointError::Damaged(damage)) => Some(damage.reason),
             Err(error) => return Err(error),
         };
@@ -36,19 +39,4 @@ pub fn verify(volume: &dyn Volume, step: u64, on_event: &mut dyn FnMut(VerifyEve
         on_event(VerifyEvent::FileChecked(entry, damage));
     }
     Ok(intact)
-}
-
-fn verify_file(
-    volume: &dyn Volume,
-    step: u64,
-    entry: &FileEntry,
-    on_event: &mut dyn FnMut(VerifyEvent),
-) -> Result<Option<String>, CheckpointError> {
-    let reader = open_file(volume, step, entry)?;
-    match hash_file(&*reader, entry.bytes, &mut |bytes| on_event(VerifyEvent::BytesRead(bytes))) {
-        Ok(hash) if hash.to_hex().as_str() == entry.blake3 => Ok(None),
-        Ok(_) => Ok(Some("does not hold the bytes that were written".into())),
-        Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(Some("has become shorter".into())),
-        Err(e) => Err(io_error_on(volume, "read", &format!("{}/{}", paths::checkpoint_path(step), entry.name))(e)),
-    }
 }

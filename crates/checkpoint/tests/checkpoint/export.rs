@@ -192,6 +192,28 @@ fn an_import_that_fails_commits_nothing() {
 }
 
 #[test]
+fn a_file_that_is_removed_while_it_is_verified_is_damaged() {
+    let volume = MemoryVolume::new();
+    let save = Fence::acquire(&volume).unwrap().pending_checkpoint(STEP);
+    save.begin(&volume, &identity()).unwrap();
+    // the verification reads this file in two parts
+    let large = ("large.bin".to_owned(), vec![7; (1 << 20) + 1]);
+    save.commit(&volume, metadata(), &[], &[large]).unwrap();
+    let mut damage = Vec::new();
+    let intact = verify(&volume.nfs_client(), STEP, &mut |event| match event {
+        VerifyEvent::BytesRead(_) => {
+            let _ = volume.remove_file(&format!("{}/large.bin", paths::checkpoint_path(STEP)));
+        }
+        VerifyEvent::FileChecked(file, reason) => {
+            damage.extend(reason.map(|reason| format!("{} {reason}", file.name)));
+        }
+        _ => unreachable!(),
+    });
+    assert!(!intact.unwrap());
+    assert_eq!(damage, ["large.bin was removed while it was open"]);
+}
+
+#[test]
 fn verification_continues_after_the_first_damage() {
     let volume = checkpoint();
     let at = |file: &str| format!("{}/{file}", paths::checkpoint_path(STEP));

@@ -32,9 +32,7 @@ pub enum CheckpointError {
     },
     /// A newer group holds the fence, which is the right to change the job's checkpoints. This group can neither commit
     /// nor remove anything, and must exit.
-    #[error("fence {fence} is no longer held{}: {}", newest.map_or_else(String::new, |newest| format!(", a newer \
-                                                                                                       group took \
-                                                                                                       fence {newest}")), fenced_off_by(.by.as_ref()))]
+    #[error("this group may no longer change the job's checkpoints: {}", loss_of_fence(*fence, *newest, .by.as_ref()))]
     FencedOff {
         /// This group's fence.
         fence: u64,
@@ -152,13 +150,15 @@ pub(crate) fn io(operation: &'static str, path: &Path) -> impl FnOnce(std::io::E
     move |source| CheckpointError::Io { operation, path: path.to_owned(), source }
 }
 
-/// Returns the last part of the message of [`CheckpointError::FencedOff`].
-fn fenced_off_by(by: Option<&FenceOwner>) -> String {
-    match by {
-        Some(job) => format!(
-            "{job} holds the newest fence, and a folder belongs to one job: give each job its own spec.storage.path"
-        ),
-        None => "this group's work ends here".to_owned(),
+/// Returns the reason why a group has lost its fence.
+fn loss_of_fence(fence: u64, newest: Option<u64>, by: Option<&FenceOwner>) -> String {
+    let numbers = |newest| format!("(fence {newest}, this group had fence {fence})");
+    match (newest, by) {
+        (Some(newest), None) => format!("a newer group holds the right {}", numbers(newest)),
+        (Some(newest), Some(job)) => {
+            format!("{job} holds the right {}: give each job its own spec.storage.path", numbers(newest))
+        }
+        (None, _) => format!("its fence {fence} no longer exists"),
     }
 }
 

@@ -163,7 +163,7 @@ impl Manifest {
         let mut files = std::collections::BTreeMap::new();
         for file in &self.files {
             if !paths::is_plain_file_name(&file.name) || file.name == paths::MANIFEST_FILE {
-                return Err(format!("lists {:?}, which is no file of a checkpoint", file.name));
+                return Err(format!("lists {:?}, which is not a valid name of a checkpoint file", file.name));
             }
             if files.insert(file.name.as_str(), file.bytes).is_some() {
                 return Err(format!("lists the file {} twice", file.name));
@@ -175,8 +175,11 @@ impl Manifest {
                 return Err(format!("lists the tensor {} twice", tensor.name));
             }
             let end = tensor.offset.checked_add(tensor.bytes);
-            if files.get(tensor.file.as_str()).is_none_or(|&bytes| end.is_none_or(|end| end > bytes)) {
-                return Err(format!("puts {} outside of {}", tensor.name, tensor.file));
+            let Some(&bytes) = files.get(tensor.file.as_str()) else {
+                return Err(format!("places the tensor {} in {}, which it does not list", tensor.name, tensor.file));
+            };
+            if end.is_none_or(|end| end > bytes) {
+                return Err(format!("places the tensor {} beyond the end of {}", tensor.name, tensor.file));
             }
         }
         Ok(())
@@ -251,9 +254,10 @@ mod tests {
             change(&mut m);
             Manifest::parse(&m.to_bytes().unwrap()).unwrap_err().to_string()
         };
-        assert!(refused(&|m| m.files[0].name = "../../passwd".into()).contains("no file of a checkpoint"));
-        assert!(refused(&|m| m.tensors[0].bytes = 5).contains("outside"));
-        assert!(refused(&|m| m.tensors[0].offset = u64::MAX).contains("outside"));
+        assert!(refused(&|m| m.files[0].name = "../../passwd".into()).contains("not a valid name"));
+        assert!(refused(&|m| m.tensors[0].bytes = 5).contains("beyond the end"));
+        assert!(refused(&|m| m.tensors[0].offset = u64::MAX).contains("beyond the end"));
+        assert!(refused(&|m| m.tensors[0].file = "x".into()).contains("in x, which it does not list"));
         assert!(refused(&|m| m.tensors.push(m.tensors[0].clone())).contains("twice"));
     }
 

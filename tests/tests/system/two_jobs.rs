@@ -59,6 +59,6 @@ fn a_job_that_lost_its_folder_to_another_says_to_which() {
         (second.is_whole() && !now.is_empty() && now.is_disjoint(&fences)).then_some(())
     });
     first.resume();
-    is_refused(&first.finish()[0], "the job two (UID two-uid) holds the newest fence");
+    is_refused(&first.finish()[0], "the job two (UID two-uid) holds the right");
     assert!(second.is_whole());
 }

@@ -126,6 +126,10 @@ fn a_fence_names_its_owner_and_a_lost_fence_its_new_owner() {
     assert_eq!(lost(&unnamed), None);
     let second = Fence::acquire_for(&volume, &one, Some(first.number())).unwrap();
     assert_eq!(lost(&first), None, "to a newer group of its own job");
+    let printed = first.check(&volume).unwrap_err().to_string();
+    let expected = "this group may no longer change the job's checkpoints: a newer group holds the right (fence 3, this \
+                    group had fence 2)";
+    assert_eq!(printed, expected);
     Fence::acquire_for(&volume, &two, None).unwrap();
     assert_eq!(lost(&second), Some(two.clone()));
     let printed = second.check(&volume).unwrap_err().to_string();
@@ -138,7 +142,7 @@ fn missing_fence_folder_is_reported() {
     let fence = Fence::acquire(&volume).unwrap();
     volume.rename("fences", "gone").unwrap();
     let message = fence.pending_checkpoint(1).begin(&volume, &identity()).unwrap_err().to_string();
-    assert_eq!(message, "fence 1 is no longer held: this group's work ends here");
+    assert_eq!(message, "this group may no longer change the job's checkpoints: its fence 1 no longer exists");
 }
 
 #[test]

@@ -236,7 +236,7 @@ mod tests {
         assert!(matches!(other_job.find(), Err(NotFound::NotReady(_))));
         let (older, name) = &published[0];
         let error = older.publish(&volume, name).unwrap_err().to_string();
-        assert!(error.contains("a newer group took fence 2") && !error.contains("rendezvous"), "{error}");
+        assert!(error.contains("a newer group holds the right (fence 2") && !error.contains("rendezvous"), "{error}");
         Fence::acquire(&volume).unwrap().publish(&volume, "rendezvous,4,of,another,version").unwrap();
         not_yet("a", 4, "group 3 is of another version");
         // this group has begun since `other_job` searched for the first time

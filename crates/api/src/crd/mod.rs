@@ -2,9 +2,11 @@
 //! structural one, with Kubernetes' pod template as `spec.template`. `rules` adds the rules that a schema can't
 //! express.
 
+mod bounds;
 mod rules;
 mod structural;
 
+pub(crate) use bounds::{Bound, Bounds};
 pub(crate) use structural::{EXPECTED, MODEL_PATH, SOURCE_PATH, VOLUME_PATH, schema_of};
 
 use serde_json::{Value, json};

@@ -2,18 +2,13 @@
 
 use serde_json::Value;
 
-use crate::crd::EXPECTED;
+use crate::crd::{Bound, Bounds, EXPECTED};
 
 /// Returns the limits of a value, of a list's items and of a map's values. The first limit ends with the text of the
 /// keyword `x-expected`, which is also the end of the message that refuses a value.
 pub(super) fn limits(schema: &Value) -> Vec<String> {
-    let exclusive = |key: &str| schema[key] == true;
-    // `u32::MAX` is a bound of the type, not of the field
-    let largest = schema.get("maximum").filter(|most| most.as_u64() != Some(u32::MAX.into()));
-    let number = range(
-        schema.get("minimum").map(|value| Bound { value, is_exclusive: exclusive("exclusiveMinimum") }),
-        largest.map(|value| Bound { value, is_exclusive: exclusive("exclusiveMaximum") }),
-    );
+    let bounds = Bounds::of(schema);
+    let number = range(bounds.least, bounds.most);
     let pattern = schema["pattern"].as_str().map(|pattern| format!("text that matches {pattern}"));
     let own = [number, size(schema, "Length", "character"), size(schema, "Items", "item"), pattern];
     let mut limits: Vec<String> = own.into_iter().flatten().collect();
@@ -28,14 +23,8 @@ pub(super) fn limits(schema: &Value) -> Vec<String> {
     limits
 }
 
-struct Bound<'a> {
-    value: &'a Value,
-    /// Whether the limit excludes the bound itself.
-    is_exclusive: bool,
-}
-
-fn range(least: Option<Bound<'_>>, most: Option<Bound<'_>>) -> Option<String> {
-    let text = |bound: &Bound<'_>, inclusive: &str, exclusive: &str| {
+fn range(least: Option<Bound>, most: Option<Bound>) -> Option<String> {
+    let text = |bound: &Bound, inclusive: &str, exclusive: &str| {
         format!("{} {}", if bound.is_exclusive { exclusive } else { inclusive }, bound.value)
     };
     match (least, most) {
@@ -53,10 +42,10 @@ fn range(least: Option<Bound<'_>>, most: Option<Bound<'_>>) -> Option<String> {
 
 /// Returns the limits of the length of a text or list, in `unit`.
 fn size(schema: &Value, key: &str, unit: &str) -> Option<String> {
-    let bound = |side: &str| schema.get(format!("{side}{key}")).map(|value| Bound { value, is_exclusive: false });
+    let bound = |side: &str| schema[format!("{side}{key}")].as_f64().map(|value| Bound { value, is_exclusive: false });
     let (least, most) = (bound("min"), bound("max"));
     let last = most.as_ref().or(least.as_ref())?.value;
-    let plural = if *last == 1 { "" } else { "s" };
+    let plural = if last == 1.0 { "" } else { "s" };
     range(least, most).map(|range| format!("{range} {unit}{plural}"))
 }
 

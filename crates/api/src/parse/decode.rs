@@ -45,7 +45,7 @@ fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
 
 /// Defines methods that deserialize an integer. Like kubectl, they also accept a float without a fraction, such as
 /// `1e3`.
-macro_rules! convert_unsigned_integers {
+macro_rules! deserialize_integers {
     ($($method:ident)+) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
             match self.value {
@@ -100,7 +100,7 @@ impl<'de> Deserializer<'de> for &'de YamlNode {
         }
     }
 
-    convert_unsigned_integers! {
+    deserialize_integers! {
         deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
     }

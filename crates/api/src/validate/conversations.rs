@@ -9,7 +9,7 @@ const OWN_FIELDS: &str = "remove it, since conversations have fields of their ow
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let Some(data) = &spec.data else { return };
-    let has_conversations = data.formats().any(|format| format != DataFormat::Text);
+    let has_conversations = data.has_conversations();
     let conversation_fields = [
         ("chatTemplate", data.chat_template.is_some()),
         ("chatDate", data.chat_date.is_some()),

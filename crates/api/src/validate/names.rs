@@ -79,9 +79,9 @@ fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !["", "."].contains(part)).collect()
 }
 
+/// Whether a name is a DNS label of RFC 1035, which begins with a letter.
 fn is_dns_1035(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(inner) && !name.ends_with('-')
+    is_dns_label(name) && name.starts_with(|first: char| first.is_ascii_lowercase())
 }
 
 /// Whether a name is a DNS label of RFC 1123, which may begin with a digit.

@@ -158,7 +158,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".dataParallel",
         "self.dataParallel * self.stages <= 256",
-        "times stages is more than 256: a job has at most 256 pods",
+        "multiplied by spec.stages is more than 256: a job has at most 256 pods",
     ),
     (
         "spec",
@@ -182,7 +182,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec",
         ".elastic.maxDataParallel",
         "!has(self.elastic) || self.elastic.maxDataParallel * self.stages <= 256",
-        "times stages is more than 256: a job has at most 256 pods",
+        "multiplied by spec.stages is more than 256: a job has at most 256 pods",
     ),
     (
         "spec",

@@ -33,7 +33,7 @@ pub struct DataSpec {
             },
             {
                 "rule": "self.exists(source, source.weight > 0)",
-                "message": "has no weight above 0 from step 1 on: give at least one source a weight above 0",
+                "message": "every source has weight 0 from step 1 on: give at least one source a weight above 0",
             },
         ])
     )]

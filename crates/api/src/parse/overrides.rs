@@ -45,9 +45,10 @@ fn put(node: &mut YamlNode, segments: &[String], value: YamlNode, position: Posi
             let length = items.len();
             let index = first.parse::<usize>().ok().filter(|index| *index <= length);
             let Some(index) = index else {
+                let plural = if length == 1 { "" } else { "s" };
                 let what = format!(
-                    "there is no item `{first}`: the list has {length} items, and an index from 0 to {length} can be \
-                     set ({length} appends an item)"
+                    "there is no item `{first}`: the list has {length} item{plural}, and an index from 0 to {length} \
+                     can be set ({length} appends an item)"
                 );
                 return Err(LocatedError::at(position, DecodeError::Other(what)));
             };

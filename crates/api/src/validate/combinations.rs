@@ -53,8 +53,8 @@ fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
         at,
         || {
             format!(
-                "is {replicas}: the trainer adds the gradients of {replicas} replicas in {blocks} blocks, which must \
-                 divide microbatches {microbatches}"
+                "is {replicas}: {replicas} replicas need {blocks} gradient blocks (the next power of two), and {blocks} \
+                 does not divide training.microbatches {microbatches}"
             )
         },
     );

@@ -36,7 +36,7 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let without = changes.into_iter().find(|&index| sources.iter().all(|source| source.weight_at(index) == 0));
     problems.require(without.is_none(), format!("{AT}.sources"), || {
         let step = without.unwrap_or_default() + 1;
-        format!("has no weight above 0 from step {step} on: give at least one source a weight above 0")
+        format!("every source has weight 0 from step {step} on: give at least one source a weight above 0")
     });
 }
 

@@ -204,7 +204,7 @@ fn a_bad_override_names_itself() {
         (
             "data.paths[3]",
             "x",
-            "spec.data.paths: there is no item `3`: the list has 1 items, and an index from 0 to 1 can be set (1 \
+            "spec.data.paths: there is no item `3`: the list has 1 item, and an index from 0 to 1 can be set (1 \
              appends an item)",
         ),
         ("", "5", "a path is made of names and list positions: `training.steps` or `data.paths[0]`"),

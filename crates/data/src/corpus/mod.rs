@@ -62,6 +62,14 @@ pub(crate) struct CorpusFile {
     source: Arc<dyn Source>,
 }
 
+impl CorpusFile {
+    /// Returns the place of the record `record` in messages, such as `corpus/a.jsonl, line 3`. Records are counted from
+    /// 1.
+    fn location(&self, record: u64) -> String {
+        format!("{}, {} {}", self.path.display(), self.format.unit, self.format.number_of(record))
+    }
+}
+
 impl Deref for CorpusFile {
     type Target = SourceFile;
 

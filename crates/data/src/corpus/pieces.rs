@@ -86,10 +86,7 @@ pub(super) fn emit_record(
         on_piece(Piece { content, record: resume_at.record, is_last: false, resume_at: None, bytes_read })?;
         rest = &rest[at..];
     }
-    check_length(rest.len(), split, || {
-        let number = corpus_file.format.first_unit + resume_at.record - 1;
-        format!("{}, {} {number}", corpus_file.path.display(), corpus_file.format.unit)
-    })?;
+    check_length(rest.len(), split, || corpus_file.location(resume_at.record))?;
     let content = Content::Text(rest);
     on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
 }
@@ -122,13 +119,10 @@ pub(super) fn emit_conversation(
     bytes_read: u64,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
-    let location = || {
-        let number = corpus_file.format.first_unit + resume_at.record - 1;
-        format!("{}, {} {number}", corpus_file.path.display(), corpus_file.format.unit)
-    };
     if bytes > MAX_PIECE_BYTES {
         let reason = "a conversation is tokenised as a whole";
-        let error = DataError::TooLong { location: location(), limit: MAX_PIECE_BYTES, reason };
+        let location = corpus_file.location(resume_at.record);
+        let error = DataError::TooLong { location, limit: MAX_PIECE_BYTES, reason };
         return emit_bad_record((BadRecordReason::TooLong, error), resume_at.file, resume_at, bytes_read, on_piece);
     }
     let record = ConversationRecord {
@@ -136,7 +130,7 @@ pub(super) fn emit_conversation(
         file: resume_at.file,
         path: corpus_file.path.clone(),
         unit: corpus_file.format.unit,
-        number: corpus_file.format.first_unit + resume_at.record - 1,
+        number: corpus_file.format.number_of(resume_at.record),
         bytes,
     };
     let content = Content::Conversation(&record);

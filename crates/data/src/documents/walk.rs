@@ -159,9 +159,7 @@ impl Walk {
     pub(super) fn name_of(&self, document: u64, config: &DataConfig) -> String {
         let DocumentId { file, record } = DocumentId::of_number(document);
         match self.corpus.files.get(file).filter(|_| config.streaming.is_some()) {
-            Some(file) => {
-                DocumentName { file: file.name.clone(), number: file.format.first_unit + record - 1 }.to_string()
-            }
+            Some(file) => DocumentName { file: file.name.clone(), number: file.format.number_of(record) }.to_string(),
             None => format!("document {document}"),
         }
     }
@@ -195,7 +193,7 @@ struct FileWalk<'a> {
 
 impl FileWalk<'_> {
     fn text(&mut self, text: &str, record: u64, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
-        let number = self.file.format.first_unit + record - 1;
+        let number = self.file.format.number_of(record);
         // a text with letters or digits has tokens in every vocabulary; any other text must be tokenised to find out
         let has_tokens = || match text.contains(char::is_alphanumeric) {
             true => Ok(true),
@@ -219,7 +217,7 @@ impl FileWalk<'_> {
         let Some(encoder) = &self.walk.tokenizer.conversations else { return Ok(()) };
         if let EncodedConversation::Tokens { tokens, .. } = encoder.encode(conversation)? {
             let ids: Vec<u32> = tokens.into_iter().map(id_of).collect();
-            self.piece(PieceContent::Conversation(&ids), self.file.format.first_unit + record - 1, on_piece)?;
+            self.piece(PieceContent::Conversation(&ids), self.file.format.number_of(record), on_piece)?;
             self.end();
         }
         Ok(())

@@ -106,6 +106,11 @@ impl Format {
         Some((FORMATS.iter().find(|format| inner == format.extension)?, compression))
     }
 
+    /// Returns the number by which messages name the record `record` of a file. Records are counted from 1.
+    pub(crate) fn number_of(&self, record: u64) -> u64 {
+        self.first_unit + record - 1
+    }
+
     /// Whether the files hold records with fields.
     pub(super) fn has_records(&self) -> bool {
         matches!(self.contents, Contents::Fields(_))

@@ -42,7 +42,7 @@ impl Records<'_> {
 
     /// Returns the number of the record after the position, as messages show it.
     fn next_number(&self) -> u64 {
-        self.file.format.first_unit + self.position.record
+        self.file.format.number_of(self.position.record + 1)
     }
 
     /// Fails if the record is too long to be held in memory.
@@ -50,7 +50,7 @@ impl Records<'_> {
         if self.record.len() <= MAX_RECORD_BYTES {
             return Ok(());
         }
-        let location = format!("{}, {} {}", self.file.path.display(), self.file.format.unit, self.next_number());
+        let location = self.file.location(self.position.record + 1);
         Err(DataError::RecordTooLong { location, limit: MAX_RECORD_BYTES })
     }
 }

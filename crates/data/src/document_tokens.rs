@@ -1,7 +1,7 @@
 //! Builds documents as token ids, with the tokens that begin and end the documents.
 
 use crate::conversations::EncodedConversation;
-use crate::corpus::{Content, ConversationRecord};
+use crate::corpus::{Content, ConversationRecord, Piece};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::mapped::TokenForm;
@@ -106,13 +106,13 @@ impl<'a> DocumentTokens<'a> {
         Ok(())
     }
 
-    /// Adds the contents of a token file. A document ends after an end-of-text token, which is kept, or before a
-    /// begin-of-text token.
+    /// Adds a piece of a token file. A document ends after an end-of-text token, which is kept, or before a
+    /// begin-of-text token. The last document of the file may lack its end-of-text token.
     ///
     /// # Errors
     /// Fails with `IdOutOfRange` for an id that the tokenizer does not have.
-    pub(crate) fn push_token_ids(&mut self, content: &Content) -> Result<(), DataError> {
-        let Content::Ids { ids, file, first_index, .. } = content else { return Ok(()) };
+    pub(crate) fn push_token_ids(&mut self, piece: &Piece) -> Result<(), DataError> {
+        let Content::Ids { ids, file, first_index, .. } = &piece.content else { return Ok(()) };
         let vocab_size = self.tokenizer.vocab_size();
         for (index, &id) in (*first_index..).zip(*ids) {
             if id as usize >= vocab_size {
@@ -125,12 +125,10 @@ impl<'a> DocumentTokens<'a> {
                 _ => self.push(&[id]),
             }
         }
+        if piece.is_last {
+            self.end_open_document(self.eos_token_id);
+        }
         Ok(())
-    }
-
-    /// Ends the last document of a token file, which may lack its end-of-text token.
-    pub(crate) fn end_token_file(&mut self) {
-        self.end_open_document(self.eos_token_id);
     }
 
     /// Ends the open document, if there is one. The function adds the end-of-text token `eos`, unless the document

@@ -2,7 +2,7 @@
 
 use crate::cache::corpus_and_tokenizer;
 use crate::config::DataConfig;
-use crate::corpus::{Content, Cursor, Piece};
+use crate::corpus::{Content, Cursor, Format, Piece};
 use crate::document_tokens::DocumentTokens;
 use crate::documents::DocumentName;
 use crate::error::DataError;
@@ -50,7 +50,7 @@ pub fn show_documents(
             OpenDocuments { documents: DocumentTokens::new(&tokenizer, false)?, numbers: Vec::new(), of_file: 0 };
         let from = Cursor { file: index, ..Cursor::default() };
         let read = corpus.read_file(from, tokenizer.split(), &mut |piece| {
-            open.add(&piece, file.format.first_unit)?;
+            open.add(&piece, file.format)?;
             while let Some((record, tokens)) = open.take_closed() {
                 number += 1;
                 let name = DocumentName { file: file.name.clone(), number: record };
@@ -79,24 +79,14 @@ struct OpenDocuments<'a> {
 }
 
 impl OpenDocuments<'_> {
-    fn add(&mut self, piece: &Piece, first_unit: u64) -> Result<(), DataError> {
+    fn add(&mut self, piece: &Piece, format: &Format) -> Result<(), DataError> {
         let mut batch = TextBatch::default();
-        match &piece.content {
-            Content::Text(text) => batch.add(text, piece.is_last),
-            Content::Conversation(record) => batch.add_conversation(record),
-            Content::Ids { .. } => {
-                self.documents.push_token_ids(&piece.content)?;
-                if piece.is_last {
-                    self.documents.end_token_file();
-                }
-            }
-            Content::LoneSurrogates(_) | Content::BadRecord(_) => {}
-        }
+        batch.add(piece, &mut self.documents)?;
         batch.flush(&mut self.documents)?;
         while self.numbers.len() < self.documents.starts.len() {
             self.of_file += 1;
             let is_of_ids = matches!(piece.content, Content::Ids { .. });
-            self.numbers.push(if is_of_ids { self.of_file } else { first_unit + piece.record - 1 });
+            self.numbers.push(if is_of_ids { self.of_file } else { format.number_of(piece.record) });
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A batch of texts that is tokenised on all processors.
 
-use crate::corpus::ConversationRecord;
+use crate::corpus::{Content, ConversationRecord, Piece};
 use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
 
@@ -24,15 +24,30 @@ pub(crate) struct TextBatch {
 }
 
 impl TextBatch {
-    pub(crate) fn add(&mut self, text: &str, is_last: bool) {
-        self.bytes += text.len();
-        self.texts.push(text.to_owned());
-        self.is_last.push(is_last);
-    }
-
-    pub(crate) fn add_conversation(&mut self, record: &ConversationRecord) {
-        self.bytes += record.bytes;
-        self.conversations.push(record.clone());
+    /// Adds a piece of the corpus. A text or a conversation waits for [`TextBatch::flush`]. Token ids are moved into
+    /// `documents` at once, after the tokens of the batch. Findings about the texts are counted in `documents`.
+    ///
+    /// # Errors
+    /// Fails like [`TextBatch::flush`] and [`DocumentTokens::push_token_ids`].
+    pub(crate) fn add(&mut self, piece: &Piece, documents: &mut DocumentTokens) -> Result<(), DataError> {
+        match &piece.content {
+            Content::Text(text) => {
+                self.bytes += text.len();
+                self.texts.push((*text).to_owned());
+                self.is_last.push(piece.is_last);
+            }
+            Content::Conversation(record) => {
+                self.bytes += record.bytes;
+                self.conversations.push((*record).clone());
+            }
+            Content::LoneSurrogates(count) => documents.findings.lone_surrogates += count,
+            Content::BadRecord(bad) => documents.findings.bad_record(bad.file, bad.reason),
+            Content::Ids { .. } => {
+                self.flush(documents)?;
+                documents.push_token_ids(piece)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the size of the texts and conversations in bytes.

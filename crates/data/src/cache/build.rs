@@ -176,19 +176,7 @@ impl CacheBuilder<'_> {
         let mut part = PartWriter::new(tokenizer, from)?;
         let mut batch = TextBatch::default();
         self.corpus.read_until(from.cursor, end, tokenizer.split(), &mut |piece| {
-            match piece.content {
-                Content::Text(text) => batch.add(text, piece.is_last),
-                Content::Conversation(record) => batch.add_conversation(record),
-                Content::LoneSurrogates(count) => part.documents.findings.lone_surrogates += count,
-                Content::BadRecord(bad) => part.documents.findings.bad_record(bad.file, bad.reason),
-                Content::Ids { .. } => {
-                    batch.flush(&mut part.documents)?;
-                    part.documents.push_token_ids(&piece.content)?;
-                    if piece.is_last {
-                        part.documents.end_token_file();
-                    }
-                }
-            }
+            batch.add(&piece, &mut part.documents)?;
             let full = piece.bytes_read - part.from().done >= self.part_bytes || part.tokens() >= 2 * self.part_bytes;
             if batch.bytes() >= ENCODE_BATCH_BYTES || full {
                 batch.flush(&mut part.documents)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::build::{CacheContents, ResolvedTokenizer};
 use crate::config::{DataConfig, HeldOut, PrepareProgress, Streaming};
-use crate::corpus::{Content, Corpus, Cursor};
+use crate::corpus::{Corpus, Cursor};
 use crate::document_tokens::{DocumentTokens, token_form};
 use crate::error::DataError;
 use crate::findings::Findings;
@@ -176,19 +176,7 @@ impl HeldOutDocuments {
         let mut batch = TextBatch::default();
         let cursor = Cursor { file: files.start, ..Cursor::default() };
         corpus.read_until(cursor, end, tokenizer.split(), &mut |piece| {
-            match &piece.content {
-                Content::Text(text) => batch.add(text, piece.is_last),
-                Content::Conversation(record) => batch.add_conversation(record),
-                Content::LoneSurrogates(count) => documents.findings.lone_surrogates += count,
-                Content::BadRecord(bad) => documents.findings.bad_record(bad.file, bad.reason),
-                Content::Ids { .. } => {
-                    batch.flush(&mut documents)?;
-                    documents.push_token_ids(&piece.content)?;
-                    if piece.is_last {
-                        documents.end_token_file();
-                    }
-                }
-            }
+            batch.add(&piece, &mut documents)?;
             if batch.bytes() >= ENCODE_BATCH_BYTES {
                 batch.flush(&mut documents)?;
                 let bytes_done = piece.bytes_read - before;

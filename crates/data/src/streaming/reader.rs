@@ -189,10 +189,7 @@ impl<'a> WindowReader<'a> {
             Content::BadRecord(bad) => self.batch.push(Item::BadRecord { file: bad.file, reason: bad.reason }),
             Content::Ids { .. } => {
                 self.flush(on_window)?;
-                self.documents.push_token_ids(&piece.content)?;
-                if piece.is_last {
-                    self.documents.end_token_file();
-                }
+                self.documents.push_token_ids(&piece)?;
                 self.distribute_tokens(on_window)?;
             }
         }

@@ -120,9 +120,11 @@ impl Walk {
             }
             documents_before = reader.documents;
             if matches!(documents, Documents::UpTo(last) if reader.documents > *last) {
-                return Ok(());
+                break;
             }
         }
+        // the files after the last document are not read
+        progress(PrepareProgress { phase: "finding documents", bytes_done: bytes_total, bytes_total });
         Ok(())
     }
 

@@ -49,6 +49,16 @@ fn a_part_is_reported_with_document_offset_and_text() {
 }
 
 #[test]
+fn progress_ends_at_the_total_even_if_files_are_not_read() {
+    let volume = TestVolume::new(&[("1.txt", b"a b c"), ("2.txt", b" b  c d d"), ("3.txt", b"c")]);
+    let (first, _) = epoch(&volume).remove(0);
+    let mut last = None;
+    part_texts(&volume.config, &volume.prepare().unwrap(), &[first], &mut |progress| last = Some(progress)).unwrap();
+    let last = last.unwrap();
+    assert_eq!((last.bytes_done, last.bytes_total), (15, 15));
+}
+
+#[test]
 fn documents_of_every_format_are_found_by_their_names_again() {
     let ids = [BOS, A, B, EOS, EOS, C, D, C, EOS, B, B, B];
     let mut volume = TestVolume::new(&[

@@ -87,9 +87,7 @@ impl DataConfig {
             on_wait: OnWait::default(),
         }
     }
-}
 
-impl DataConfig {
     /// Returns the smallest number of tokens that may be held out of a source with documents of this format.
     pub(crate) fn least_held_out_tokens(&self, format: DocumentFormat) -> u64 {
         match self.cut(format) {

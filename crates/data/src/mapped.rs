@@ -78,32 +78,24 @@ impl DocumentOffsets {
 
     /// Returns the number of documents.
     pub(crate) fn count(&self) -> u64 {
-        self.map.len() as u64 / 8 - 1
+        self.offsets().len() as u64 - 1
     }
 
     /// Returns the position of the first token of document `index`. For `count()`, returns the end of the last
     /// document.
     pub(crate) fn start(&self, index: u64) -> u64 {
-        let from = index as usize * 8;
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&self.map[from..from + 8]);
-        u64::from_le_bytes(bytes)
+        u64::from_le_bytes(self.offsets()[index as usize])
     }
 
     /// Returns the index of the document that contains `token`.
     pub(crate) fn containing(&self, token: u64) -> u64 {
-        self.first_from(token + 1) - 1
+        let starts = &self.offsets()[..self.count() as usize];
+        starts.partition_point(|start| u64::from_le_bytes(*start) <= token) as u64 - 1
     }
 
-    /// Returns the index of the first document that starts at `token` or later, or `count()` if there is no such
-    /// document.
-    fn first_from(&self, token: u64) -> u64 {
-        let (mut low, mut high) = (0, self.count());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.start(middle) < token { low = middle + 1 } else { high = middle }
-        }
-        low
+    /// Returns the offsets as they are in the file.
+    fn offsets(&self) -> &[[u8; 8]] {
+        self.map.as_chunks().0
     }
 }
 

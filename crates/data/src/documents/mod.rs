@@ -89,15 +89,13 @@ pub fn part_texts(
     let (mut tokens, mut bytes) = (0, 0);
     walk.run(&documents, progress, &mut |piece| {
         let Some(of_document) = wanted.get(&piece.document) else { return Ok(()) };
+        let with_ranges = |ids: &[u32], width: usize| {
+            (ids.to_vec(), (0..ids.len()).map(|index| index * width..(index + 1) * width).collect())
+        };
         let (ids, ranges) = match piece.content {
             PieceContent::Text(text) => walk.tokenizer.encode_with_bytes(text)?,
-            PieceContent::Ids { ids, width } => {
-                (ids.to_vec(), (0..ids.len()).map(|index| index * width..(index + 1) * width).collect())
-            }
-            PieceContent::Conversation(ids) => {
-                let width = size_of::<u32>();
-                (ids.to_vec(), (0..ids.len()).map(|index| index * width..(index + 1) * width).collect())
-            }
+            PieceContent::Ids { ids, width } => with_ranges(ids, width),
+            PieceContent::Conversation(ids) => with_ranges(ids, size_of::<u32>()),
         };
         let is_whole = matches!(piece.content, PieceContent::Conversation(_));
         if piece.is_first {

@@ -17,6 +17,11 @@ pub(super) fn added_tokens(definition: &Value) -> &[Value] {
     definition["added_tokens"].as_array().map_or(&[][..], Vec::as_slice)
 }
 
+/// Returns the added tokens that are found in a text. If `parse` is false, text that spells a special token stays text.
+fn matched_tokens(definition: &Value, parse: bool) -> impl Iterator<Item = &Value> {
+    added_tokens(definition).iter().filter(move |token| parse || token["special"] != true)
+}
+
 /// Fails if the tokenizer has random results. BPE with dropout is the only random part of the format.
 pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
     match definition["model"]["dropout"].as_f64() {
@@ -80,8 +85,7 @@ pub(super) fn split(definition: &Value, parse: bool) -> SplitPoints {
     }
     let normalizes = !definition["normalizer"].is_null() && definition["normalizer"]["type"] != "NFC";
     let pre_tokenizer = &definition["pre_tokenizer"];
-    let is_matched = |token: &&Value| parse || token["special"] != true;
-    if normalizes || added_tokens(definition).iter().filter(is_matched).any(takes_white_space) {
+    if normalizes || matched_tokens(definition, parse).any(includes_white_space) {
         return SplitPoints::Never;
     }
     if is_byte_level(pre_tokenizer) && pre_tokenizer["use_regex"] != false {
@@ -123,10 +127,9 @@ fn splits_before_space(definition: &Value, parse: bool) -> bool {
     let keeps_words = normalizer.is_null() || normalizer["type"] == "NFC" || replaces_spaces;
     let has_spaces_only = is_metaspace && keeps_words || replaces_spaces && finds_nothing;
     let separates_words = is_metaspace && pre_tokenizer["split"] != false;
-    let is_matched = |token: &&Value| parse || token["special"] != true;
-    let mut matched = added_tokens(definition).iter().filter(is_matched);
+    let crosses = |token: &Value| takes_white_space(token) || token["content"].as_str().is_none_or(crosses_a_space);
     has_spaces_only
-        && !matched.any(crosses_a_space_or_takes_one)
+        && !matched_tokens(definition, parse).any(crosses)
         && (separates_words || merges_within_words(&definition["model"], &metaspace))
 }
 
@@ -148,10 +151,6 @@ fn merges_within_words(model: &Value, metaspace: &str) -> bool {
         && model["merges"].as_array().is_some_and(|merges| merges.iter().all(keeps_to_words))
 }
 
-fn crosses_a_space_or_takes_one(token: &Value) -> bool {
-    token["content"].as_str().is_none_or(crosses_a_space) || token["lstrip"] == true || token["rstrip"] == true
-}
-
 /// Whether a space follows a character that is not a space.
 fn crosses_a_space(token: &str) -> bool {
     let is_space = |character: char| character == ' ' || character == METASPACE;
@@ -163,7 +162,12 @@ fn is_byte_level(pre_tokenizer: &Value) -> bool {
 }
 
 /// Whether a match of an added token includes white space, in the token itself or beside it.
-fn takes_white_space(token: &Value) -> bool {
+fn includes_white_space(token: &Value) -> bool {
     let has_white_space = token["content"].as_str().is_some_and(|content| content.contains(char::is_whitespace));
-    has_white_space || token["lstrip"] == true || token["rstrip"] == true
+    has_white_space || takes_white_space(token)
+}
+
+/// Whether a match of an added token takes the white space beside it.
+fn takes_white_space(token: &Value) -> bool {
+    token["lstrip"] == true || token["rstrip"] == true
 }

@@ -7,6 +7,7 @@ use stagecoach_test_hub::{File, Hub};
 
 use super::{document, documents, rows, stream, train};
 use crate::common::{TestVolume, open_stream};
+use crate::hub::{REPO, remote};
 
 /// A file whose pages have checksums, as pyarrow writes it with `write_page_checksum`. A column of zeros makes the file
 /// larger than the bytes that a reader requests with the footer.
@@ -15,12 +16,8 @@ const WITH_CHECKSUMS: &[u8] = include_bytes!("../files/checksums.parquet.gz");
 /// Returns a hub with the file `contents`, and a volume whose job streams this file.
 fn job(contents: &[u8]) -> (Hub, TestVolume) {
     let hub = Hub::start();
-    hub.put("datasets/org/plays", "main", [("0.parquet", File::large(contents.to_vec()))]);
-    let mut volume = TestVolume::new(&[]);
-    volume.config.sources[0].paths = vec!["hf://datasets/org/plays/*".into()];
-    let variables = [("HF_ENDPOINT", hub.endpoint()), ("HF_HUB_CACHE", "/nowhere".into())];
-    volume.config.variables = variables.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
-    volume.config.remote_files = Some(volume.folder.path().join("remote-files.json"));
+    hub.put(REPO, "main", [("0.parquet", File::large(contents.to_vec()))]);
+    let mut volume = remote(&hub, "hf://datasets/org/plays/*");
     stream(&mut volume, 4);
     (hub, volume)
 }

@@ -32,7 +32,7 @@ pub(super) fn document(json: &str, field: &str, unit: &str) -> Result<Document, 
         Ok(text) => return Ok(Document { text, lone_surrogates: 0 }),
         Err(problem) => problem,
     };
-    let Some(replaced) = replace_lone_surrogates(json, "\\ufffd") else { return Err(problem) };
+    let Some(replaced) = replace_lone_surrogates(json, REPLACEMENT) else { return Err(problem) };
     let text_with = text(&replaced, field, unit)?;
     // `text_with` is longer than `without` by one character for each lone surrogate in this field
     let without = replace_lone_surrogates(json, "").and_then(|json| text(&json, field, unit).ok()).unwrap_or_default();

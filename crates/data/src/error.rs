@@ -143,8 +143,7 @@ pub enum DataError {
     },
     /// All records of conversations are left out.
     #[error(
-        "no conversation of {file} and the files after it can be trained on: {records} are left out, most of them \
-         {reason}: {remedy}"
+        "all {records} conversations of {file} and the files after it are left out, most of them {reason}: {remedy}"
     )]
     NoConversations {
         /// The name of the first file.
@@ -389,8 +388,9 @@ pub enum DataError {
     },
     /// The token ids of a document's text differ from its ids in the cache.
     #[error(
-        "{name} has other token ids now than in the token cache: the tokenizer depends on more than the text of a \
-         document, so the places of the tokens in this document can't be determined"
+        "the tokenizer gives {name} other token ids than the token cache has, so the text of its tokens can't be \
+         found: remove the folder of the token cache, and the next start builds it again; if this message stays, \
+         the ids of this tokenizer depend on more than the text of a document, and their text can't be found"
     )]
     OtherTokens {
         /// The name of the document.
@@ -441,8 +441,8 @@ pub enum DataError {
     },
     /// A stream has too few documents to draw held-out documents from.
     #[error(
-        "data.evaluation.fraction is {fraction}, and no sequence is drawn from the {documents} documents of \
-         {subject}: name files in data.evaluation.paths, or set data.streaming.mode to Never"
+        "with data.evaluation.fraction {fraction}, the {documents} documents of {subject} give no held-out sequence: \
+         name files in data.evaluation.paths, or set data.streaming.mode to Never"
     )]
     NothingDrawn {
         /// The source.

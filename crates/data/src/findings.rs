@@ -213,10 +213,10 @@ impl Findings {
             let has = if self.unknown_roles == 1 { "has" } else { "have" };
             let examples: Vec<String> = self.unknown_role_examples.iter().map(|role| format!("{role:?}")).collect();
             notes.push(format!(
-                "{} {has} a role that is none of {}, such as {}: the role of answers is assistant",
+                "{} {has} an unknown role, such as {} (known: {}): only messages with the role assistant are trained on",
                 count(self.unknown_roles, "message", "messages"),
-                KNOWN_ROLES.join(", "),
-                examples.join(", ")
+                examples.join(", "),
+                KNOWN_ROLES.join(", ")
             ));
         }
         notes.extend(self.bad_records_note(files));

@@ -264,7 +264,7 @@ impl Configs {
                 let there = known.map_or_else(|| "no such token".to_owned(), |known| format!("it with the id {known}"));
                 return Err(format!(
                     "tokenizer_config.json has the token {name} with the id {id} in added_tokens_decoder, and \
-                     tokenizer.json has {there}: take both files of one model"
+                     tokenizer.json has {there}: use both files from the same model"
                 ));
             }
         }
@@ -282,8 +282,8 @@ impl Configs {
         let name = name.as_str().ok_or_else(|| format!("{key} in tokenizer_config.json is no text"))?;
         (names.id_of)(name).map(NamedToken::Token).ok_or_else(|| {
             format!(
-                "tokenizer_config.json names {name} as {key}, and tokenizer.json has no such token: take both files \
-                 of one model"
+                "tokenizer_config.json names {name} as {key}, and tokenizer.json has no such token: use both files \
+                 from the same model"
             )
         })
     }

@@ -173,7 +173,7 @@ fn rows() {
          holds the text",
     );
     fs::write(&path, parquet("text", &[Some("a"), Some("b"), Some("c"), None])).unwrap();
-    refused_by(&volume, "VOLUME/corpus/x.parquet, row 3: \"text\" is null: put it right or remove the row");
+    refused_by(&volume, "VOLUME/corpus/x.parquet, row 3: \"text\" is null: write a text into it, or remove the row");
     fs::write(&path, &fs::read(&path).unwrap()[..100]).unwrap();
     refused_by(
         &volume,

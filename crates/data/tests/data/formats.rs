@@ -180,7 +180,11 @@ fn a_nested_field_is_named_alike_in_every_format() {
             format!("[{null}]").into_bytes(),
             "element 0: the field \"doc.text\" holds null, not text: leave such",
         ),
-        ("x.parquet", parquet_columns(&struct_of(""), &[&[("", 0)]]), "row 0: \"doc.text\" is null: put it right"),
+        (
+            "x.parquet",
+            parquet_columns(&struct_of(""), &[&[("", 0)]]),
+            "row 0: \"doc.text\" is null: write a text into it",
+        ),
     ] {
         let mut volume = TestVolume::new(&[(name, &documents)]);
         volume.config.sources[0].text_field = "doc.text".into();

@@ -158,7 +158,7 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
     assert_eq!(
         volume.error_message(),
         "the tokenizer VOLUME/letters/tokenizer.json: tokenizer_config.json names <end> as eos_token, and \
-         tokenizer.json has no such token: take both files of one model"
+         tokenizer.json has no such token: use both files from the same model"
     );
     volume.write("letters/tokenizer_config.json", b"[");
     assert!(volume.error_message().contains("tokenizer_config.json: it is not JSON"), "{}", volume.error_message());

@@ -31,7 +31,7 @@ fn long_conversations_are_refused_cut_or_left_out() {
     let prepared = short.prepare().unwrap();
     assert_eq!((prepared.documents, prepared.tokens), (3, 30));
     short.config.sequence_length = 8;
-    assert!(short.error_message().contains("3 are left out, most of them longer than data.sequenceLength"));
+    assert!(short.error_message().contains("are left out, most of them longer than data.sequenceLength"));
 }
 
 /// The encoder counts a conversation's tokens before it proves which of them the assistant writes, because the proof is
@@ -44,10 +44,10 @@ fn a_long_conversation_that_is_left_out_needs_no_proof() {
     volume.write("letters/chat_template.jinja", unproven.as_bytes());
     volume.config.on_bad_record = OnBadRecord::Skip;
     let nothing = volume.error_message();
-    assert!(nothing.contains("3 are left out, most of them without a proof"), "{nothing}");
+    assert!(nothing.contains("are left out, most of them without a proof"), "{nothing}");
     volume.config.sequence_length = 8;
     let nothing = volume.error_message();
-    assert!(nothing.contains("3 are left out, most of them longer than data.sequenceLength"), "{nothing}");
+    assert!(nothing.contains("are left out, most of them longer than data.sequenceLength"), "{nothing}");
 }
 
 /// A note reports the characters of conversations that the tokenizer lacks, except in the part that is cut off.
@@ -187,8 +187,8 @@ fn conversations_that_are_left_out_are_counted_by_reason() {
     assert_eq!(fails.prepare().unwrap().documents, 1);
     let [first, _, third, fourth, fifth] = records;
     let mut all = left_out(&[first, third, fourth, fifth]);
-    let nothing = "no conversation of corpus/a.jsonl and the files after it can be trained on: 4 are left out, most \
-                   of them without a message of the role assistant: give the messages to train on the role assistant";
+    let nothing = "all 4 conversations of corpus/a.jsonl and the files after it are left out, most of them without a \
+                   message of the role assistant: give the messages to train on the role assistant";
     assert_eq!(all.error_message(), nothing);
     stream(&mut all.config, 2);
     all.config.held_out = HeldOut::Documents(0.5);
@@ -205,7 +205,7 @@ fn messages_of_unknown_roles_are_noted() {
     let prepared = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&records))]).prepare().unwrap();
     assert_eq!(
         prepared.notes.last().unwrap(),
-        "1 message has a role that is none of assistant, developer, environment, function, ipython, system, tool, \
-         user, such as \"asistant\": the role of answers is assistant"
+        "1 message has an unknown role, such as \"asistant\" (known: assistant, developer, environment, function, \
+         ipython, system, tool, user): only messages with the role assistant are trained on"
     );
 }

@@ -174,7 +174,7 @@ impl TextColumn<'_> {
                 let text = match value.map(ByteArray::as_utf8) {
                     Some(Ok(text)) => Ok(text),
                     Some(Err(_)) => Err((BadRecordReason::NotUtf8, self.bad_row(row, "not valid UTF-8: convert it"))),
-                    None => Err((BadRecordReason::Null, self.bad_row(row, "null: put it right"))),
+                    None => Err((BadRecordReason::Null, self.bad_row(row, "null: write a text into it"))),
                 };
                 row += 1;
                 on_row(row, text)?;
@@ -184,7 +184,7 @@ impl TextColumn<'_> {
     }
 
     fn bad_row(&self, row: u64, what: &str) -> DataError {
-        let problem = format!("\"{}\" is {what} or remove the row", self.name);
+        let problem = format!("\"{}\" is {what}, or remove the row", self.name);
         DataError::Record { path: self.corpus_file.path.clone(), unit: PARQUET.unit, number: row, problem }
     }
 }

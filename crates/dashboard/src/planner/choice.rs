@@ -11,9 +11,9 @@ use stagecoach_pipeline::RankSpeeds;
 use stagecoach_planner::{JobConfig, Machines};
 
 /// The range of factors for the speed of a stage.
-const SPEEDS: RangeInclusive<f64> = 0.01..=100.0;
+pub(super) const SPEEDS: RangeInclusive<f64> = 0.01..=100.0;
 /// The range of link bandwidths, in Gbit/s.
-const BANDWIDTHS: RangeInclusive<f64> = 0.001..=100_000.0;
+pub(super) const BANDWIDTHS: RangeInclusive<f64> = 0.001..=100_000.0;
 /// A gigabit per second, in bytes per second.
 const GIGABIT: f64 = 1e9 / 8.0;
 

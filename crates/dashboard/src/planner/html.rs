@@ -1,6 +1,8 @@
 //! Draws the planner's page and its parts. `maud` escapes all data from the job or the query as text. Only the timeline
 //! is inserted as markup: the crate `pipeline` draws the timeline and escapes the texts in it.
 
+use std::ops::RangeInclusive;
+
 use indicatif::{HumanBytes, HumanCount};
 use maud::{Markup, PreEscaped, html};
 use stagecoach_api::contract::MAX_STAGES;
@@ -9,7 +11,7 @@ use stagecoach_planner::{Alternative, PipelineLayout, PlannedStage};
 
 use super::super::html::{document, figure, memory_bar, scrolled, text};
 use super::super::step_timeline::picture;
-use super::choice::{Choice, PlannerQuery, RECOMPUTES};
+use super::choice::{BANDWIDTHS, Choice, PlannerQuery, RECOMPUTES, SPEEDS};
 use super::model::{Planned, Planner, PlannerModel, SimulatedStep};
 
 /// The largest number of bars in a picture. The number is larger than on the live page, because a user of the planner
@@ -50,13 +52,16 @@ pub(super) fn auto(planner: &Planner, query: &PlannerQuery) -> String {
 }
 
 fn form(planner: &Planner, fields: &PlannerQuery) -> Markup {
-    let number = |label: &str, name: &str, value: &str, min: &str, max: Option<&str>, step: &str| {
+    let number = |label: &str, name: &str, value: &str, min: f64, max: Option<f64>, step: &str| {
         html! {
             label {
                 span { (label) }
                 input type="number" name=(name) value=(value) min=(min) max=[max] step=(step) placeholder="as it is";
             }
         }
+    };
+    let within = |label: &str, name: &str, value: &str, range: RangeInclusive<f64>| {
+        number(label, name, value, *range.start(), Some(*range.end()), "any")
     };
     let choices = |label: &str, name: &str, value: &str, all: &[&str]| {
         html! {
@@ -71,17 +76,17 @@ fn form(planner: &Planner, fields: &PlannerQuery) -> Markup {
         form method="get" autocomplete="off" {
             fieldset {
                 legend { "The job" }
-                (number("stages", "stages", &fields.stages, "1", Some(&MAX_STAGES.to_string()), "1"))
-                (number("microbatches", "microbatches", &fields.microbatches, "1", None, "1"))
+                (number("stages", "stages", &fields.stages, 1.0, Some(MAX_STAGES.into()), "1"))
+                (number("microbatches", "microbatches", &fields.microbatches, 1.0, None, "1"))
                 (choices("schedule", "schedule", &fields.schedule, &schedules))
-                (number("chunks a stage", "virtualStages", &fields.virtual_stages, "1", Some("64"), "1"))
+                (number("chunks a stage", "virtualStages", &fields.virtual_stages, 1.0, Some(64.0), "1"))
                 (choices("recompute", "recompute", &fields.recompute, &RECOMPUTES.map(|recompute| recompute.as_str())))
             }
             fieldset {
                 legend { "Assumed machines" }
-                (number("stage", "stage", &fields.stage, "0", None, "1"))
-                (number("speed of this stage, times the known speed", "speed", &fields.speed, "0.01", Some("100"), "any"))
-                (number("bandwidth of every link, in Gbit/s", "bandwidth", &fields.bandwidth, "0.001", Some("100000"), "any"))
+                (number("stage", "stage", &fields.stage, 0.0, None, "1"))
+                (within("speed of this stage, times the known speed", "speed", &fields.speed, SPEEDS))
+                (within("bandwidth of every link, in Gbit/s", "bandwidth", &fields.bandwidth, BANDWIDTHS))
             }
             p {
                 button { "Simulate" }

@@ -34,9 +34,8 @@ impl Kubectl {
     /// # Errors
     /// Returns the same errors as [`Kubectl::output`], and an error if the output is not JSON of type `T`.
     pub(crate) fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> anyhow::Result<T> {
-        let answer = self.output(&[arguments, &["--output", "json"]].concat())?;
-        let what = arguments.join(" ");
-        serde_json::from_str(&answer).with_context(|| format!("`kubectl {what}` did not answer as expected"))
+        let output = self.output(&[arguments, &["--output", "json"]].concat())?;
+        parsed(&arguments.join(" "), &output)
     }
 
     /// Creates `object` and returns the object that the API server stored.
@@ -49,8 +48,7 @@ impl Kubectl {
         let mut process = piped.spawn().with_context(|| self.not_started())?;
         // ignore a failed write: kubectl itself reports why it stopped reading
         let _ = process.stdin.take().map(|mut input| write!(input, "{object}"));
-        let answer = stdout("create", &process.wait_with_output()?)?;
-        serde_json::from_str(&answer).context("`kubectl create` did not answer as expected")
+        parsed("create", &stdout("create", &process.wait_with_output()?)?)
     }
 
     /// Starts kubectl and returns its process, whose output the caller can read.
@@ -80,6 +78,11 @@ fn stdout(verb: &str, output: &Output) -> anyhow::Result<String> {
         bail!("kubectl {verb}: {}", error_text(&String::from_utf8_lossy(&output.stderr)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Parses the output of `kubectl CALL` as JSON.
+fn parsed<T: DeserializeOwned>(call: &str, output: &str) -> anyhow::Result<T> {
+    serde_json::from_str(output).with_context(|| format!("the output of `kubectl {call}` can't be parsed"))
 }
 
 /// Returns the error message of kubectl, without the log lines that kubectl writes before the message, such as `E1123

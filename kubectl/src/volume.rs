@@ -53,8 +53,8 @@ fn in_a_pod(
     let reported = command.join(" ");
     let pod = cluster::pods(kubectl, &job)?.into_iter().find(|pod| pod.is_running).with_context(|| {
         format!(
-            "no pod of job {name} runs, and only a pod can read its volume: wait until one does, or run `stagecoach {reported}` on \
-             the job's folder where the volume is mounted"
+            "no pod of job {name} runs, and only a pod can read its volume: wait until a pod of the job runs, or run \
+             `stagecoach {reported}` on the job's folder where the volume is mounted"
         )
     })?;
     let folder = job.folder();

@@ -86,6 +86,11 @@ pub(crate) fn is_training(status: &PipelineJobStatus) -> bool {
     status.phase == Some(JobPhase::Running)
 }
 
+/// Whether the job has ended or is suspended, so that its pods write no new lines.
+pub(crate) fn is_over(status: &PipelineJobStatus) -> bool {
+    status.phase.is_some_and(|phase| phase.has_ended() || phase == JobPhase::Suspended)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use serde_json::json;

@@ -15,7 +15,7 @@ use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH, keep_off_nodes};
 use stagecoach_api::job::{Condition, JobPhase, LastFailureStatus, condition_type};
 
 use crate::cluster::{self, JOBS};
-use crate::job::StoredJob;
+use crate::job::{StoredJob, is_over};
 use crate::kubectl::Kubectl;
 use crate::logs;
 
@@ -77,7 +77,7 @@ impl VolumeCommand {
         // after any other error, the job may still run, so the plugin does not delete the job
         if ended.as_ref().err().is_none_or(|error| error.is::<CommandEnded>()) {
             let deleted = kubectl.output(&["delete", JOBS, &name, "--wait=false", "--ignore-not-found"]);
-            deleted.err().into_iter().for_each(|error| eprintln!("job {name} is left: {error:#}"));
+            deleted.err().into_iter().for_each(|error| eprintln!("job {name} was not deleted: {error:#}"));
         }
         ended
     }
@@ -164,7 +164,7 @@ fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<(
     loop {
         let job = cluster::job(kubectl, name)?;
         let status = job.status()?;
-        if status.phase.is_some_and(is_over) || cluster::pods(kubectl, &job)?.iter().any(|pod| pod.has_started) {
+        if is_over(&status) || cluster::pods(kubectl, &job)?.iter().any(|pod| pod.has_started) {
             break;
         }
         if let Some(refused) = refusal(&status) {
@@ -177,7 +177,7 @@ fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<(
         }
         sleep(INTERVAL);
     }
-    logs::follow(kubectl, name, BTreeMap::new(), &|_, _, line| line + "\n", out)?;
+    logs::follow(kubectl, name, BTreeMap::new(), &|_, (_, line)| line + "\n", out)?;
     let status = cluster::job(kubectl, name)?.status()?;
     match (status.phase, status.last_failure) {
         (Some(JobPhase::Complete), _) => Ok(()),
@@ -186,10 +186,6 @@ fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<(
             bail!("job {name} was stopped: it is {}", phase.map_or("new".to_owned(), |phase| phase.to_string()))
         }
     }
-}
-
-fn is_over(phase: JobPhase) -> bool {
-    matches!(phase, JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended)
 }
 
 /// Returns the condition of this type, if its status is `False`.

@@ -194,12 +194,11 @@ impl FolderStatus {
 
     /// Whether pods of the job may use the folder of the current spec, now or later.
     fn may_run(&self, object: &RawPipelineJob) -> bool {
-        let is_over = matches!(self.phase, JobPhase::Complete | JobPhase::Failed);
         let is_refused = self.attempt.is_none()
             && self.observed_generation == object.metadata.generation
             && self.accepted().is_some_and(|it| it.status == "False" && it.reason != condition_reason::FOLDER_TAKEN);
         let is_deleted = object.metadata.deletion_timestamp.is_some();
-        job::is_managed_here(object) && !is_over && !is_refused && !is_deleted
+        job::is_managed_here(object) && !self.phase.has_ended() && !is_refused && !is_deleted
     }
 }
 

@@ -6,12 +6,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use stagecoach_api::contract::CONTAINER_NAME;
-use stagecoach_api::job::JobPhase;
 
-use super::lines;
+use super::{LinePosition, LineReader};
 use crate::cluster::{self, JobPod};
+use crate::job::is_over;
 use crate::kubectl::Kubectl;
 
 /// The interval between two requests for the list of pods.
@@ -20,21 +19,21 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// A line that a pod wrote.
 struct Line {
     pod: JobPod,
-    at: Timestamp,
+    position: LinePosition,
     text: String,
 }
 
 /// Writes the log lines of the job's pods until the job is over or stopped. Pods of replaced stages and of new attempts
-/// are included. `shown` contains, for each pod, the time of the last line that is already shown. The function writes
-/// lines in the order in which they arrive, and `show` formats each line.
+/// are included. `shown` contains, for each pod, the position of the last line that is already shown. The function
+/// writes lines in the order in which they arrive, and `show` formats each line.
 ///
 /// # Errors
 /// Returns the error of kubectl, or an error if the reader of `out` has closed the output.
 pub(crate) fn follow(
     kubectl: &Kubectl,
     name: &str,
-    mut shown: BTreeMap<String, Timestamp>,
-    show: &dyn Fn(JobPod, Timestamp, String) -> String,
+    mut shown: BTreeMap<String, LinePosition>,
+    show: &dyn Fn(JobPod, (LinePosition, String)) -> String,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let (sender, received) = channel();
@@ -45,7 +44,7 @@ pub(crate) fn follow(
     loop {
         // get the job before the pods: if the job is over, the reads below return all lines
         let job = cluster::job(kubectl, name)?;
-        let is_over = matches!(job.status()?.phase, Some(JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended));
+        let is_over = is_over(&job.status()?);
         // the loop below reopens a log connection that the API server has closed
         readers.retain(|_, reader| !reader.is_finished());
         for pod in cluster::pods(kubectl, &job)? {
@@ -55,19 +54,19 @@ pub(crate) fn follow(
             if !pod.is_running {
                 ended.insert(pod.name.clone());
             }
-            let since = shown.get(&pod.name).copied().unwrap_or(Timestamp::UNIX_EPOCH);
+            let since = shown.get(&pod.name).copied().unwrap_or_default();
             readers.insert(pod.name.clone(), read(kubectl, pod, since, sender.clone())?);
         }
         let is_last = is_over && readers.is_empty();
         let until = Instant::now() + if is_last { Duration::ZERO } else { INTERVAL };
         while let Ok(line) = received.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            let Line { pod, at, text } = line;
+            let Line { pod, position, text } = line;
             // kubectl may repeat lines, because the requested log begins at a whole second
-            if shown.get(&pod.name).is_some_and(|shown| at <= *shown) {
+            if shown.get(&pod.name).is_some_and(|shown| position <= *shown) {
                 continue;
             }
-            shown.insert(pod.name.clone(), at);
-            out.write_all(show(pod, at, text).as_bytes())?;
+            shown.insert(pod.name.clone(), position);
+            out.write_all(show(pod, (position, text)).as_bytes())?;
             out.flush()?;
         }
         if is_last {
@@ -77,14 +76,18 @@ pub(crate) fn follow(
 }
 
 /// Starts a thread that sends the lines of a pod's log from `since` on, until the log ends.
-fn read(kubectl: &Kubectl, pod: JobPod, since: Timestamp, sender: Sender<Line>) -> anyhow::Result<JoinHandle<()>> {
-    let since = format!("--since-time={since}");
+fn read(kubectl: &Kubectl, pod: JobPod, since: LinePosition, sender: Sender<Line>) -> anyhow::Result<JoinHandle<()>> {
+    let since = format!("--since-time={}", since.at);
     let mut process =
         kubectl.start(&["logs", &pod.name, "--container", CONTAINER_NAME, "--timestamps", "--follow", &since])?;
     Ok(thread::spawn(move || {
-        let output = process.stdout.take().map(|output| BufReader::new(output).lines().map_while(Result::ok));
-        for (at, text) in output.into_iter().flatten().flat_map(|line| lines(&line)) {
-            if sender.send(Line { pod: pod.clone(), at, text }).is_err() {
+        let output = process.stdout.take().map(BufReader::new);
+        let mut reader = LineReader::default();
+        // a line may be invalid UTF-8, so `BufRead::lines` would end the log there
+        for line in output.into_iter().flat_map(|output| output.split(b'\n')).map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            let (position, text) = reader.read(line.strip_suffix('\r').unwrap_or(&line));
+            if sender.send(Line { pod: pod.clone(), position, text }).is_err() {
                 break;
             }
         }
@@ -92,4 +95,31 @@ fn read(kubectl: &Kubectl, pod: JobPod, since: Timestamp, sender: Sender<Line>) 
         let _ = process.kill();
         let _ = process.wait();
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::super::lines;
+    use super::*;
+
+    /// A shell script in place of kubectl, for a complete job with one pod.
+    const SCRIPT: &str = r#"
+case "$1 $2" in
+"get pipelinejobs.stagecoach.dev") echo '{"metadata": {"name": "a"}, "status": {"phase": "Complete"}}' ;;
+"get pods") echo '{"items": [{"metadata": {"name": "a-0-1", "labels": {
+    "stagecoach.dev/stage": "0", "stagecoach.dev/attempt": "1"}}, "status": {"phase": "Succeeded"}}]}' ;;
+"logs a-0-1") printf '%s shown\n%s same time\nno time\n\377\n%s later\n' \
+    2026-09-21T14:00:00.1Z 2026-09-21T14:00:00.1Z 2026-09-21T14:00:00.2Z ;;
+esac"#;
+
+    #[test]
+    fn lines_without_a_time_and_of_the_same_time_are_shown_once() {
+        let kubectl = Kubectl::new(OsStr::new("sh"), ["-c", SCRIPT, "kubectl"].map(Into::into).into());
+        let shown = [("a-0-1".to_owned(), lines("2026-09-21T14:00:00.1Z shown\n")[0].0)].into();
+        let mut out = Vec::new();
+        follow(&kubectl, "a", shown, &|_, (_, text)| text + "\n", &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "same time\nno time\n\u{fffd}\nlater\n");
+    }
 }

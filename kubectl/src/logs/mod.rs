@@ -35,11 +35,37 @@ pub(crate) struct LogsCommand {
     follow: bool,
 }
 
-/// A pod's log: each line with its time.
+/// A pod's log: each line with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PodLog {
     pod: JobPod,
-    lines: Vec<(Timestamp, String)>,
+    lines: Vec<(LinePosition, String)>,
+}
+
+/// The position of a line in the log of its pod. The positions in a log increase from line to line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinePosition {
+    at: Timestamp,
+    /// The number of earlier lines with the same time.
+    index: usize,
+}
+
+/// Reads the lines of a log in their order.
+#[derive(Debug, Default)]
+struct LineReader {
+    last: LinePosition,
+}
+
+impl LineReader {
+    /// Returns the position of the next line, and its text without the time that kubectl writes before each line. The
+    /// text is made [`visible`]. A line without a time gets the time of the previous line.
+    fn read(&mut self, line: &str) -> (LinePosition, String) {
+        let LinePosition { at: last, index } = self.last;
+        let timed = line.split_once(' ').and_then(|(at, text)| Some((at.parse().ok()?, text)));
+        let (at, text) = timed.unwrap_or((last, line));
+        self.last = if at > last { LinePosition { at, index: 0 } } else { LinePosition { at: last, index: index + 1 } };
+        (self.last, visible(text).into_owned())
+    }
 }
 
 impl LogsCommand {
@@ -66,7 +92,7 @@ impl LogsCommand {
         write!(out, "{}", show(logs, failure.as_ref(), self.timestamps))?;
         match self.follow {
             true => {
-                let show = |pod, at, text| merged(vec![PodLog { pod, lines: vec![(at, text)] }], self.timestamps);
+                let show = |pod, line| merged(vec![PodLog { pod, lines: vec![line] }], self.timestamps);
                 follow(kubectl, &self.job, shown, &show, out)
             }
             false => Ok(()),
@@ -89,19 +115,10 @@ impl LogsCommand {
     }
 }
 
-/// Returns the lines of a log, each made [`visible`] and with the time that kubectl writes before the line. A line
-/// without a time gets the time of the previous line.
-fn lines(log: &str) -> Vec<(Timestamp, String)> {
-    let mut last = Timestamp::MIN;
-    let read =
-        |line: &str| match line.split_once(' ').and_then(|(at, text)| Some((at.parse::<Timestamp>().ok()?, text))) {
-            Some((at, text)) => {
-                last = last.max(at);
-                (last, visible(text).into_owned())
-            }
-            None => (last, visible(line).into_owned()),
-        };
-    log.lines().map(read).collect()
+/// Returns the lines of a log.
+fn lines(log: &str) -> Vec<(LinePosition, String)> {
+    let mut reader = LineReader::default();
+    log.lines().map(|line| reader.read(line)).collect()
 }
 
 /// Returns all lines in the order of time, each with the role of its pod. For a failed job, the lines of the pod that
@@ -131,7 +148,7 @@ fn merged(logs: Vec<PodLog>, timestamps: bool) -> String {
     let width = roles.iter().map(String::len).max().unwrap_or_default();
     let labelled_lines = |(log, role): (PodLog, &String)| {
         let role = role.clone();
-        log.lines.into_iter().map(move |(at, line)| (at, role.clone(), line)).collect::<Vec<_>>()
+        log.lines.into_iter().map(move |(position, line)| (position.at, role.clone(), line)).collect::<Vec<_>>()
     };
     let mut all: Vec<(Timestamp, String, String)> = logs.into_iter().zip(&roles).flat_map(labelled_lines).collect();
     // the sort is stable, so that the lines of a log keep their order
@@ -178,7 +195,7 @@ mod tests {
         );
         assert!(show(logs(), None, true).starts_with("stage 0  | 2026-09-21T14:00:00.1Z a\n"));
         assert_eq!(
-            lines("2026-09-21T14:00:00.5Z late\n2026-09-21T14:00:00.1Z early\n")[1].0.to_string(),
+            lines("2026-09-21T14:00:00.5Z late\n2026-09-21T14:00:00.1Z early\n")[1].0.at.to_string(),
             "2026-09-21T14:00:00.5Z"
         );
     }

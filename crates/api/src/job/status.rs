@@ -107,6 +107,13 @@ string_enum! {
     }
 }
 
+impl JobPhase {
+    /// Whether the job is complete or has failed, so that it has no further attempts.
+    pub fn has_ended(self) -> bool {
+        matches!(self, JobPhase::Complete | JobPhase::Failed)
+    }
+}
+
 /// An attempt: one start of all stages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

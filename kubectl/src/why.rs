@@ -41,7 +41,7 @@ fn now() -> UnixMillis {
 }
 
 fn millis(at: Timestamp) -> UnixMillis {
-    UnixMillis(u64::try_from(at.as_millisecond()).unwrap_or_default())
+    UnixMillis::from_signed(at.as_millisecond()).unwrap_or_default()
 }
 
 /// Returns the report: the last failure from cause to consequence, the conditions that need attention, and the last

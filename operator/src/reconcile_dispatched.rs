@@ -46,7 +46,7 @@ pub(crate) async fn reconcile(object: &RawPipelineJob, context: &Context) -> Res
     let workloads = context.workloads.of(&job, None).await;
     // parse only the phase, because an operator of another version may have written the status
     let phase = job::phase(object);
-    let has_ended = matches!(phase, Some(JobPhase::Complete | JobPhase::Failed));
+    let has_ended = phase.is_some_and(JobPhase::has_ended);
     let save_ends = save_ends(&spec, &workloads);
     let situation = RemoteJobState {
         is_suspended: spec.suspend,
@@ -82,9 +82,10 @@ pub(crate) async fn reconcile(object: &RawPipelineJob, context: &Context) -> Res
 fn save_ends(spec: &PipelineJobSpec, workloads: &[Arc<Workload>]) -> Option<UnixMillis> {
     let evicted = workloads.iter().filter(|workload| workload.is_evicted() && workload.has_reservation());
     let conditions = evicted.filter_map(|workload| workload.condition(condition_type::EVICTED));
-    let since = conditions.map(|condition| condition.last_transition_time.0.as_millisecond()).max()?;
+    let since = conditions.map(|condition| condition.last_transition_time.0).max()?;
     let grace = FailurePolicy::for_pods(spec).grace_seconds;
-    Some(UnixMillis(u64::try_from(since).unwrap_or_default()).plus_seconds(grace.saturating_add(COPY_SECONDS)))
+    let since = UnixMillis::from_signed(since.as_millisecond()).unwrap_or_default();
+    Some(since.plus_seconds(grace.saturating_add(COPY_SECONDS)))
 }
 
 fn rejection(job: &JobReference, context: &Context) -> Option<Rejection> {

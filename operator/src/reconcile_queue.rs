@@ -211,11 +211,11 @@ impl ObservedQueue {
 
     /// Returns the time since which the job trains without a checkpoint: the newest checkpoint, or the admission.
     fn at_risk_since(&self, last_checkpoint: Option<&str>) -> UnixMillis {
-        let millis = |time: jiff::Timestamp| UnixMillis(u64::try_from(time.as_millisecond()).unwrap_or_default());
-        let saved = last_checkpoint.and_then(|time| time.parse().ok()).map(millis);
+        let millis = |time: jiff::Timestamp| UnixMillis::from_signed(time.as_millisecond());
+        let saved = last_checkpoint.and_then(|time| time.parse().ok()).and_then(millis);
         let holder = self.state.holder.as_ref();
         let admitted = holder.and_then(|holder| holder.condition(condition_type::ADMITTED));
-        saved.max(admitted.map(|condition| millis(condition.last_transition_time.0))).unwrap_or_default()
+        saved.max(admitted.and_then(|condition| millis(condition.last_transition_time.0))).unwrap_or_default()
     }
 }
 

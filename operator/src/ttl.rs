@@ -23,7 +23,7 @@ pub(crate) fn remaining_ttl(
 ) -> Option<Duration> {
     let seconds = ttl_seconds.filter(|_| !object.labels().contains_key(MULTI_KUEUE_ORIGIN_LABEL))?;
     let finished: jiff::Timestamp = status.completion_time.as_ref()?.parse().ok()?;
-    let expiry = UnixMillis(u64::try_from(finished.as_millisecond()).ok()?).plus_seconds(seconds);
+    let expiry = UnixMillis::from_signed(finished.as_millisecond())?.plus_seconds(seconds);
     Some(Duration::from_millis(expiry.0.saturating_sub(now.0)))
 }
 

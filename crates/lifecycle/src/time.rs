@@ -15,6 +15,11 @@ impl UnixMillis {
         Self(seconds.saturating_mul(1000))
     }
 
+    /// Returns the time that is `millis` milliseconds after the epoch; `None` if `millis` is negative.
+    pub fn from_signed(millis: i64) -> Option<Self> {
+        u64::try_from(millis).ok().map(Self)
+    }
+
     /// Returns this time plus a duration.
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))

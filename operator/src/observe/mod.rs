@@ -29,7 +29,7 @@ pub(crate) use stage_status_poller::StageStatusPoller;
 
 /// Returns the current time.
 pub(crate) fn now() -> UnixMillis {
-    UnixMillis(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default())
+    UnixMillis::from_signed(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
 }
 
 /// Parses a resourceVersion, whose value orders the versions of an object. Returns 0 if the resourceVersion is missing

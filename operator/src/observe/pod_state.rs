@@ -94,7 +94,7 @@ fn since(condition: &PodCondition) -> Option<UnixMillis> {
 }
 
 fn time(timestamp: Option<&v1::Time>) -> Option<UnixMillis> {
-    u64::try_from(timestamp?.0.as_millisecond()).ok().map(UnixMillis)
+    UnixMillis::from_signed(timestamp?.0.as_millisecond())
 }
 
 #[cfg(test)]

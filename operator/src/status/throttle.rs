@@ -84,7 +84,7 @@ fn with_old_progress(new: &PipelineJobStatus, old: &PipelineJobStatus) -> Pipeli
 
 fn progress_updated_at(status: &PipelineJobStatus) -> Option<UnixMillis> {
     let at: Timestamp = status.progress.as_ref()?.updated_at.as_deref()?.parse().ok()?;
-    Some(UnixMillis(at.as_millisecond().unsigned_abs()))
+    UnixMillis::from_signed(at.as_millisecond())
 }
 
 #[cfg(test)]

@@ -79,8 +79,7 @@ impl PodCache {
         }
         pod.keep_pending_since(before);
         let changed = before.is_none_or(|before| !before.decides_like(&pod));
-        // drop the exits of attempts before the previous attempt
-        pods.retain(|other| other.uid != pod.uid && (!other.deleted || other.attempt.saturating_add(1) >= pod.attempt));
+        pods.retain(|other| other.uid != pod.uid);
         if !deleted || pod.has_exited() {
             pods.push(pod);
         }
@@ -96,11 +95,13 @@ impl PodCache {
         pods.all.len() < before
     }
 
-    /// Returns a job's pods, including deleted pods of `attempt`. Returns `None` while a pod is absent from a list and
-    /// the watch may still deliver its exit.
+    /// Returns a job's pods, including deleted pods of `attempt`, and drops the exits of earlier attempts. Returns
+    /// `None` while a pod is absent from a list and the watch may still deliver its exit.
     pub(super) fn get(&self, job: &str, attempt: u64) -> Option<Vec<ObservedPod>> {
-        let jobs = self.jobs.lock();
-        let pods = jobs.get(job).map_or(&[][..], |pods| &pods.all);
+        let mut jobs = self.jobs.lock();
+        let Some(JobPods { all: pods, .. }) = jobs.get_mut(job) else { return Some(Vec::new()) };
+        // use the attempt of the job's record: the label of a pod may have any number
+        pods.retain(|pod| !pod.deleted || pod.attempt >= attempt);
         if pods.iter().any(|pod| pod.missing_since.is_some()) {
             return None;
         }

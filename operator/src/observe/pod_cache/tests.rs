@@ -161,7 +161,10 @@ fn exits_of_deleted_pods_are_kept_while_their_attempt_is_current() {
     let all = cache.replace_with_list(&job(), 1, 6, vec![pod("c", 1, 6, None)]);
     assert!(all.iter().all(|pod| pod.missing_since.is_none()));
     assert_eq!(all.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), ["c", "a"]);
+    // a user can create a pod with any attempt in its label
+    cache.apply_event(&job(), pod("d", u64::MAX, 7, None), false);
+    assert_eq!(known(&cache), Some(["c", "a", "d"].map(|uid| (uid.into(), uid == "a")).into()));
     // a later attempt does not need the exits of attempt 1
-    cache.apply_event(&job(), pod("d", 3, 7, None), false);
+    assert_eq!(cache.get("job", 2).unwrap().len(), 2);
     assert_eq!(known(&cache), Some(vec![("c".into(), false), ("d".into(), false)]));
 }

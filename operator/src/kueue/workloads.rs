@@ -1,23 +1,21 @@
 //! The Workloads of all jobs, which the watch updates.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use stagecoach_api::contract::{JOB_LABEL, JOB_UID_LABEL};
-use tokio::sync::Notify;
 
 use crate::build::JobReference;
 use crate::build::kueue::{Workload, workload_number};
 use crate::observe::parse_resource_version;
-use crate::sync::lock;
+use crate::sync::Watches;
 
 /// The Workloads of all jobs.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadCache {
-    watches: Mutex<HashMap<String, Watch>>,
-    list_ended: Notify,
+    watches: Watches<Watch>,
 }
 
 /// The Workloads that one watch has delivered. A watch covers one namespace, or all namespaces.
@@ -34,75 +32,72 @@ impl WorkloadCache {
     /// Applies an event of the watch of the namespace `watched`; `""` stands for all namespaces. Returns the jobs whose
     /// Workloads have changed.
     pub(crate) fn apply(&self, watched: &str, event: Event<Workload>) -> Vec<JobReference> {
-        let mut watches = lock(&self.watches);
-        let watch = watches.entry(watched.to_owned()).or_default();
-        match event {
-            Event::Init => {
-                watch.listed.clear();
-                Vec::new()
-            }
-            Event::InitApply(workload) => {
-                watch.listed.insert(key(&workload));
-                watch.insert(workload).into_iter().collect()
-            }
-            Event::Apply(workload) => watch.insert(workload).into_iter().collect(),
-            Event::Delete(workload) => {
-                watch.all.remove(&key(&workload));
-                job_of(&workload).into_iter().collect()
-            }
-            Event::InitDone => {
-                let gone: Vec<_> = watch.all.keys().filter(|key| !watch.listed.contains(key)).cloned().collect();
-                let gone: Vec<_> = gone.iter().filter_map(|key| job_of(&*watch.all.remove(key)?)).collect();
-                watch.has_listed = true;
-                self.list_ended.notify_waiters();
-                gone
-            }
+        let list_ends = matches!(event, Event::InitDone);
+        let changed = self.watches.with(watched, |watch| watch.apply(event));
+        if list_ends {
+            self.watches.list_has_ended();
         }
+        changed
     }
 
     /// Records a Workload that this operator has written, before the watch delivers it.
     pub(crate) fn insert(&self, workload: Workload) {
         let namespace = workload.namespace().unwrap_or_default();
-        self.with_watch(&namespace, |watch| drop(watch.insert(workload)));
+        self.watches.with_watch_of(&namespace, |watch| watch.insert(workload));
     }
 
     /// Removes a Workload that this operator has deleted, before the watch delivers the deletion.
     pub(crate) fn remove(&self, workload: &Workload) {
         let key = key(workload);
-        self.with_watch(&key.0, |watch| {
+        self.watches.with_watch_of(&key.0, |watch| {
             if watch.all.get(&key).is_some_and(|known| known.metadata.uid == workload.metadata.uid) {
                 watch.all.remove(&key);
             }
         });
     }
 
-    /// Calls `with` on the watch that delivers the Workloads of a namespace, if such a watch exists.
-    fn with_watch(&self, namespace: &str, with: impl FnOnce(&mut Watch)) {
-        let mut watches = lock(&self.watches);
-        let watched = if watches.contains_key("") { "" } else { namespace };
-        if let Some(watch) = watches.get_mut(watched) {
-            with(watch);
-        }
-    }
-
     /// Returns the Workloads of a job in the order of their creation, including the Workload with the name `prebuilt`.
     /// Waits for the first list, because a job would seem to have no Workloads before that list.
     pub(crate) async fn of(&self, job: &JobReference, prebuilt: Option<&str>) -> Vec<Arc<Workload>> {
-        loop {
-            let ended = self.list_ended.notified();
-            if let Some(found) = self.listed(job, prebuilt) {
-                return found;
-            }
-            ended.await;
-        }
+        self.watches.after_list(|| self.listed(job, prebuilt)).await
     }
 
     /// Returns the Workloads of a job; `None` before the first list.
     pub(crate) fn listed(&self, job: &JobReference, prebuilt: Option<&str>) -> Option<Vec<Arc<Workload>>> {
-        let watches = lock(&self.watches);
-        let watch = watches.get("").or_else(|| watches.get(&job.namespace)).filter(|watch| watch.has_listed)?;
+        let of_job = |watch: &mut Watch| watch.has_listed.then(|| watch.of(job, prebuilt));
+        self.watches.with_watch_of(&job.namespace, of_job).flatten()
+    }
+}
+
+impl Watch {
+    /// Applies an event. Returns the jobs whose Workloads have changed.
+    fn apply(&mut self, event: Event<Workload>) -> Vec<JobReference> {
+        match event {
+            Event::Init => {
+                self.listed.clear();
+                Vec::new()
+            }
+            Event::InitApply(workload) => {
+                self.listed.insert(key(&workload));
+                self.insert(workload).into_iter().collect()
+            }
+            Event::Apply(workload) => self.insert(workload).into_iter().collect(),
+            Event::Delete(workload) => {
+                self.all.remove(&key(&workload));
+                job_of(&workload).into_iter().collect()
+            }
+            Event::InitDone => {
+                self.has_listed = true;
+                let gone = self.all.extract_if(.., |key, _| !self.listed.contains(key));
+                gone.filter_map(|(_, workload)| job_of(&workload)).collect()
+            }
+        }
+    }
+
+    /// Returns the Workloads of a job in the order of their creation, including the Workload with the name `prebuilt`.
+    fn of(&self, job: &JobReference, prebuilt: Option<&str>) -> Vec<Arc<Workload>> {
         let first = (job.namespace.clone(), String::new());
-        let of_namespace = watch.all.range(first..).take_while(|((namespace, _), _)| *namespace == job.namespace);
+        let of_namespace = self.all.range(first..).take_while(|((namespace, _), _)| *namespace == job.namespace);
         let is_own = |workload: &Workload| {
             workload.labels().get(JOB_UID_LABEL) == Some(&job.uid) || workload.metadata.name.as_deref() == prebuilt
         };
@@ -111,11 +106,9 @@ impl WorkloadCache {
         // Workloads that were created in the same second are in the order of their numbers
         let created = |workload: &Workload| workload.creation_timestamp().map(|time| time.0);
         found.sort_by_key(|workload| (created(workload), workload_number(job, workload)));
-        Some(found)
+        found
     }
-}
 
-impl Watch {
     /// Inserts a Workload, unless the known version is the same or newer. Returns the job of the Workload if the
     /// Workload was inserted.
     fn insert(&mut self, workload: Workload) -> Option<JobReference> {

@@ -15,15 +15,12 @@
 //! pod object is deleted, and a list has only existing pods. Exits that happen while the operator is down are lost, and
 //! their reason is `Unknown`.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
-
-use tokio::sync::Notify;
 
 use super::ObservedPod;
 use crate::build::JobReference;
-use crate::sync::{PerJob, lock};
+use crate::sync::{PerJob, Watches};
 
 /// The time for which a pod that is absent from a list keeps its last state, until the watch delivers the pod's exit.
 const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
@@ -32,9 +29,7 @@ const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct PodCache {
     jobs: PerJob<JobPods>,
-    /// The watches, by watched namespace; `""` stands for all namespaces.
-    watches: Mutex<HashMap<String, PodWatch>>,
-    list_ended: Notify,
+    watches: Watches<PodWatch>,
 }
 
 #[derive(Debug)]
@@ -63,7 +58,7 @@ struct PodWatch {
 impl PodCache {
     /// Applies a pod event of the watch. Returns whether the event changes the cached pod.
     pub(crate) fn apply_event(&self, job: &JobReference, mut pod: ObservedPod, deleted: bool) -> bool {
-        self.with_watch(&job.namespace, |watch| {
+        self.watches.with_watch_of(&job.namespace, |watch| {
             if let Some(listing) = &mut watch.listing {
                 listing.insert(pod.uid.clone());
             }
@@ -111,7 +106,8 @@ impl PodCache {
     /// Whether the cache proves that a job without a record has no pods. In that case, the watch delivers all pods that
     /// are created for the job later.
     pub(super) fn has_none(&self, job: &JobReference) -> bool {
-        let is_complete = self.with_watch(&job.namespace, |watch| watch.has_listed && watch.listing.is_none());
+        let is_complete =
+            self.watches.with_watch_of(&job.namespace, |watch| watch.has_listed && watch.listing.is_none());
         is_complete == Some(true) && self.jobs.lock().get(&job.uid).is_none_or(|pods| pods.all.is_empty())
     }
 
@@ -157,19 +153,17 @@ impl PodCache {
     /// Records that the watch of a namespace begins a list: its first list, or a list after a gap in which it may have
     /// missed events. `""` stands for all namespaces.
     pub(crate) fn begin_list(&self, watched: &str) {
-        lock(&self.watches).entry(watched.to_owned()).or_default().listing = Some(HashSet::new());
+        self.watches.with(watched, |watch| watch.listing = Some(HashSet::new()));
     }
 
     /// Records that the list of a watch is complete, so that pods absent from the list do not exist. Returns the jobs
     /// that had such pods.
     pub(crate) fn end_list(&self, watched: &str) -> Vec<JobReference> {
-        let listed = {
-            let mut watches = lock(&self.watches);
-            let watch = watches.entry(watched.to_owned()).or_default();
+        let listed = self.watches.with(watched, |watch| {
             watch.has_listed = true;
             watch.listing.take().unwrap_or_default()
-        };
-        self.list_ended.notify_waiters();
+        });
+        self.watches.list_has_ended();
         let is_gone = |pod: &ObservedPod| !pod.deleted && !listed.contains(&pod.uid);
         let mut jobs = self.jobs.lock();
         let is_watched = |pods: &&mut JobPods| watched.is_empty() || pods.job.namespace == watched;
@@ -184,20 +178,8 @@ impl PodCache {
 
     /// Waits until the watch of this namespace has listed its pods for the first time.
     pub(crate) async fn wait_for_first_list(&self, namespace: &str) {
-        loop {
-            let ended = self.list_ended.notified();
-            if self.with_watch(namespace, |watch| watch.has_listed) == Some(true) {
-                return;
-            }
-            ended.await;
-        }
-    }
-
-    /// Calls `with` on the watch that delivers the pods of a namespace. Returns `None` if no such watch exists.
-    fn with_watch<T>(&self, namespace: &str, with: impl FnOnce(&mut PodWatch) -> T) -> Option<T> {
-        let mut watches = lock(&self.watches);
-        let watched = if watches.contains_key("") { "" } else { namespace };
-        watches.get_mut(watched).map(with)
+        let has_listed = || self.watches.with_watch_of(namespace, |watch| watch.has_listed).filter(|listed| *listed);
+        self.watches.after_list(has_listed).await;
     }
 
     /// Removes the entries of deleted jobs.

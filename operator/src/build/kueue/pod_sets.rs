@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use stagecoach_api::contract::{CONTAINER_NAME, Mesh, RANK_LABEL};
+use stagecoach_api::contract::{Mesh, RANK_LABEL};
 
 use super::keys::{PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, UNCONSTRAINED_TOPOLOGY};
+use crate::build::json::{array, object};
+use crate::build::pod::resolve_image;
 use crate::build::{PodRole, template_of_stage};
 
 /// The name of the pod set of all stages without an override in `template.stages`.
@@ -135,12 +137,12 @@ impl PodSet {
 /// fields of the containers, such as their commands, are omitted, because a change of them needs no new admission.
 /// `image` is the trainer's image if the template names none.
 fn pod_template(template: &Map<String, Value>, image: &str) -> Value {
-    let spec = template.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
-    let containers = |field: &str| -> Vec<Value> {
-        spec.get(field).and_then(Value::as_array).into_iter().flatten().map(container).collect()
-    };
+    let mut template = template.clone();
+    resolve_image(&mut template, image);
+    let spec = object(template.get("spec"));
+    let containers = |field: &str| -> Vec<Value> { array(spec.get(field)).iter().map(container).collect() };
     let mut all = Map::new();
-    all.insert("containers".into(), with_trainer(containers("containers"), image).into());
+    all.insert("containers".into(), containers("containers").into());
     let init_containers = containers("initContainers");
     if !init_containers.is_empty() {
         all.insert("initContainers".into(), init_containers.into());
@@ -171,17 +173,4 @@ fn container(container: &Value) -> Value {
         }
     }
     kept.into()
-}
-
-/// Returns the containers of the template, and adds the trainer's container if the template lacks it.
-fn with_trainer(mut containers: Vec<Value>, image: &str) -> Vec<Value> {
-    if !containers.iter().any(|container| container["name"] == CONTAINER_NAME) {
-        containers.insert(0, json!({"name": CONTAINER_NAME}));
-    }
-    for trainer in containers.iter_mut().filter(|container| container["name"] == CONTAINER_NAME) {
-        if trainer["image"].is_null() {
-            trainer["image"] = image.into();
-        }
-    }
-    containers
 }

@@ -3,32 +3,6 @@
 use super::*;
 
 #[test]
-fn a_pod_gets_the_contract_and_restricted_security() {
-    let pod = pod(&attempt(json!({})), 1);
-    assert_eq!(pod["metadata"]["name"], "shakespeare-1-3");
-    let reference = &pod["metadata"]["ownerReferences"][0];
-    assert_eq!((&reference["uid"], &reference["controller"]), (&json!("u-1"), &json!(true)));
-    assert_eq!(
-        (&pod["spec"]["restartPolicy"], &pod["spec"]["automountServiceAccountToken"]),
-        (&json!("Never"), &json!(false))
-    );
-    let trainer = trainer(&pod);
-    assert_eq!((&trainer["image"], &trainer["args"]), (&json!("example.com/trainer@sha256:00"), &json!(["stage"])));
-    let read = environment(&pod);
-    assert_eq!((read.rank, read.mesh, read.attempt), (1, Mesh::pipeline(3), 3));
-    assert_eq!((read.master_addr.as_str(), read.job_uid.as_str()), ("shakespeare", "u-1"));
-    let security = (&pod["spec"]["securityContext"], &trainer["securityContext"]);
-    assert_eq!(
-        (&security.0["runAsNonRoot"], &security.0["seccompProfile"]["type"]),
-        (&json!(true), &json!("RuntimeDefault"))
-    );
-    assert_eq!(
-        (&security.1["allowPrivilegeEscalation"], &security.1["capabilities"]["drop"]),
-        (&json!(false), &json!(["ALL"]))
-    );
-}
-
-#[test]
 fn a_custom_trainer_gets_only_the_environment() {
     let mut job = custom_job();
     job.spec.storage.persistent_volume_claim = None;

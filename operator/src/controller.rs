@@ -157,7 +157,7 @@ where
     let context = Arc::clone(context);
     watcher(objects, config).backoff(watch_backoff()).inspect_err(move |error| {
         let kind = K::kind(&());
-        tracing::warn!("the watch of {kind}s failed and begins again: {error}");
+        tracing::warn!("the watch of kind {kind} failed and restarts: {error}");
         context.telemetry.watch_failed(&kind);
     })
 }

@@ -154,7 +154,7 @@ impl AttemptTemplate {
         let data_parallel = number(&stored["dataParallel"]).unwrap_or(1);
         let mesh = number(&stored["stages"]).map(|stages| Mesh { stages, data_parallel });
         let mesh = mesh.filter(|mesh| (1..=MAX_STAGES).contains(&mesh.ranks()));
-        let mesh = mesh.ok_or_else(|| wrong("names no stages"))?;
+        let mesh = mesh.ok_or_else(|| wrong("has no valid number of stages"))?;
         let placement = match &stored["placement"] {
             Value::Null => None,
             placement => Some(PodSetPlacements::deserialize(placement).map_err(|_| wrong("holds no placement"))?),

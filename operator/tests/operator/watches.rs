@@ -68,7 +68,7 @@ fn a_watch_that_fails_is_counted_reported_and_begun_again() {
     until("the failure to be counted", || {
         (metric(&address, "stagecoach_watch_errors_total{kind=\"Pod\"}") > 0).then_some(())
     });
-    assert!(operator.log().contains("the watch of Pods failed and begins again"), "{}", operator.log());
+    assert!(operator.log().contains("the watch of kind Pod failed and restarts"), "{}", operator.log());
     proxy.rule(|_| Fate::Pass);
     cluster.wait_running("watches/job", 1);
     cluster.kubelet.pod("watches/job-1-1").exit(1, "");

@@ -19,7 +19,7 @@ fn the_config_map_stores_the_attempt_template() {
     assert!(read(&broken).unwrap_err().to_string().contains("shakespeare-3 holds no template"));
     let text = map["data"]["blueprint.json"].as_str().unwrap();
     broken["data"]["blueprint.json"] = text.replace("\"stages\":3", "\"stages\":4000000000").into();
-    assert!(read(&broken).unwrap_err().to_string().contains("shakespeare-3 names no stages"));
+    assert!(read(&broken).unwrap_err().to_string().contains("shakespeare-3 has no valid number of stages"));
 }
 
 /// A trainer of an older version rejects unknown fields.

@@ -65,9 +65,8 @@ fn the_root_cause_is_reported_and_no_secondary_failure() {
     assert!(tail.ends_with("the last words of stage 1\n") && tail.len() <= 2048, "{tail}");
     // each event describes its own attempt
     until("the events of both attempts", || {
-        let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
-        let described =
-            |note: &str| events.iter().any(|event| event["regarding"]["name"] == "culprit" && event["note"] == note);
+        let notes = cluster.event_notes("culprit");
+        let described = |note: &str| notes.iter().any(|found| found == note);
         let failed = "attempt 1: stage 1: Error: ran into a wall";
         ["attempt 1 with 3 stages", failed, "attempt 2 with 3 stages"].into_iter().all(described).then_some(())
     });

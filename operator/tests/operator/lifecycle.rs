@@ -25,7 +25,7 @@ fn a_job_runs_and_completes() {
 }
 
 #[test]
-fn the_objects_of_a_job_are_created_before_its_pods_and_owned_by_it() {
+fn the_job_owns_its_objects_and_pods() {
     let cluster = shared();
     let job =
         cluster.create("owned", json!({"template": {"metadata": {"labels": {"kueue.x-k8s.io/pod-group-name": "g"}}}}));

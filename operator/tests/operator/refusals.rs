@@ -44,12 +44,12 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     assert_eq!(left["status"]["lastFailure"]["reason"], "Unschedulable", "{:#}", left["status"]);
     let more = json!({"spec": {"hard": {"pods": "10"}}});
     cluster.plane.client().patch(&format!("{quota}/one"), &more).unwrap();
-    let job = cluster.wait_phase(job, "Running");
+    let running = cluster.wait_phase(job, "Running");
     assert_eq!(
-        (&job["status"]["restarts"]["counted"], &job["status"]["restarts"]["budgetLeft"]),
+        (&running["status"]["restarts"]["counted"], &running["status"]["restarts"]["budgetLeft"]),
         (&json!(0), &json!(3))
     );
-    let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/half/events");
+    let events = cluster.event_objects(job);
     let described: Vec<&Value> = events.iter().filter(|event| event["reason"] == "NotScheduled").collect();
     assert!(
         matches!(described[..], [once] if once["series"].is_null()),

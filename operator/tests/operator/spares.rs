@@ -180,8 +180,8 @@ fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     assert_eq!(refused["status"]["restarts"]["total"], 0);
     has_saved(cluster, "tight/job-0-1", 0, 5);
     wait_saved(cluster, job, 5);
-    let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/tight/events");
-    assert!(!events.iter().any(|event| event["reason"] == "NotScheduled"), "{events:#?}");
+    let events = cluster.events(job);
+    assert!(!events.iter().any(|event| event == "NotScheduled"), "{events:?}");
     let more = json!({"spec": {"hard": {"pods": "10"}}});
     cluster.plane.client().patch("/api/v1/namespaces/tight/resourcequotas/pods", &more).unwrap();
     until_ready_with_spares(cluster, job, 1);

@@ -6,17 +6,12 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
 
-use crate::support::{TestCluster, condition_of, exclusive, has_condition, path, shared};
-
-fn config_map_path(job: &str, attempt: u64) -> String {
-    let (namespace, name) = job.split_once('/').unwrap_or(("default", job));
-    format!("/api/v1/namespaces/{namespace}/configmaps/{name}-{attempt}")
-}
+use crate::support::{TestCluster, condition_of, config_map, exclusive, has_condition, path, shared};
 
 /// Returns the job file that the stages of an attempt read.
 fn job_file(cluster: &TestCluster, job: &str, attempt: u64) -> Value {
-    let config_map = cluster.plane.get(&config_map_path(job, attempt)).unwrap();
-    serde_json::from_str(config_map["data"]["job.yaml"].as_str().unwrap()).unwrap()
+    let found = cluster.plane.get(&config_map(job, attempt)).unwrap();
+    serde_json::from_str(found["data"]["job.yaml"].as_str().unwrap()).unwrap()
 }
 
 #[test]
@@ -69,7 +64,7 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     cluster.wait_running(job, 1);
     cluster.train_to(job, 1, 1);
     // write the file as an operator of another version would write it for its trainer
-    let written = config_map_path(job, 1);
+    let written = config_map(job, 1);
     let mut config_map = cluster.plane.get(&written).unwrap();
     let mut file = job_file(cluster, job, 1);
     file["spec"]["pipeline"]["ofAnotherVersion"] = json!(7);

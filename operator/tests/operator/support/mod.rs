@@ -15,7 +15,7 @@ use stagecoach_api::job::ProgressStatus;
 pub use stagecoach_cluster::condition_of;
 use stagecoach_cluster::{ControlPlane, ControlPlaneSettings, Process, TestKubelet, chart, until, until_or_tell};
 
-pub use objects::{has_condition, job, jobs, last_failure, network_policy, path};
+pub use objects::{config_map, has_condition, job, jobs, last_failure, network_policy, path};
 use objects::{split, volume};
 pub use operator_process::OperatorProcess;
 
@@ -256,23 +256,27 @@ impl TestCluster {
             .list(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector=stagecoach.dev/job={name}"))
     }
 
-    /// Returns the reasons of the events about a job in the namespace `default`, oldest first.
+    /// Returns the reasons of the events about a job, oldest first.
     pub fn events(&self, name: &str) -> Vec<String> {
         self.of_events(name, "reason")
     }
 
-    /// Returns the notes of the events about a job in the namespace `default`, oldest first.
+    /// Returns the notes of the events about a job, oldest first.
     pub fn event_notes(&self, name: &str) -> Vec<String> {
         self.of_events(name, "note")
     }
 
     fn of_events(&self, name: &str, field: &str) -> Vec<String> {
-        let events = self.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
-        let mut about: Vec<&Value> = events
-            .iter()
-            .filter(|event| event["regarding"]["kind"] == "PipelineJob" && event["regarding"]["name"] == name)
-            .collect();
-        about.sort_by_key(|event| event["eventTime"].as_str().unwrap_or_default().to_owned());
-        about.iter().map(|event| event[field].as_str().unwrap_or_default().to_owned()).collect()
+        let events = self.event_objects(name);
+        events.iter().map(|event| event[field].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// Returns the events about a job, oldest first.
+    pub fn event_objects(&self, name: &str) -> Vec<Value> {
+        let (namespace, name) = split(name);
+        let mut events = self.plane.client().list(&format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"));
+        events.retain(|event| event["regarding"]["kind"] == "PipelineJob" && event["regarding"]["name"] == name);
+        events.sort_by_key(|event| event["eventTime"].as_str().unwrap_or_default().to_owned());
+        events
     }
 }

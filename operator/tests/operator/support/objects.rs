@@ -35,6 +35,12 @@ pub fn path(name: &str) -> String {
     format!("{}/{name}", jobs(namespace))
 }
 
+/// Returns the path of the ConfigMap of a job's attempt.
+pub fn config_map(name: &str, attempt: u64) -> String {
+    let (namespace, name) = split(name);
+    format!("/api/v1/namespaces/{namespace}/configmaps/{name}-{attempt}")
+}
+
 /// Returns the path of the NetworkPolicy of a job.
 pub fn network_policy(name: &str) -> String {
     let (namespace, name) = split(name);

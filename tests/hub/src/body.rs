@@ -42,12 +42,11 @@ pub(crate) fn file(faults: &mut Faults, request: &ReceivedRequest, file: &File, 
     answer.body(body).expect("an answer")
 }
 
-/// Parses `bytes=A-B` or `bytes=A-`. Returns `None` if the range starts after the file's end.
+/// Parses `bytes=A-B` or `bytes=A-`. Returns `None` if no byte of the file is in the range.
 fn parse_range(value: &str, size: u64) -> Option<Range<u64>> {
     let (start, last) = value.strip_prefix("bytes=")?.split_once('-')?;
-    let start = start.parse().ok().filter(|start| *start < size)?;
     let end = last.parse().map_or(size, |last: u64| size.min(last.saturating_add(1)));
-    Some(start..end)
+    Some(start.parse().ok()?..end).filter(|range| !range.is_empty())
 }
 
 /// The state of a body that the server sends.
@@ -107,5 +106,17 @@ impl Flow {
             }
             _ => bytes,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_without_bytes_is_refused() {
+        assert_eq!(parse_range("bytes=2-", 10), Some(2..10));
+        assert_eq!(parse_range("bytes=2-99", 10), Some(2..10));
+        assert_eq!(["bytes=5-3", "bytes=10-", "bytes=a-"].map(|range| parse_range(range, 10)), [None, None, None]);
     }
 }

@@ -83,7 +83,10 @@ impl PodRunner {
             () = self.deletion() => return,
         };
         environment::mount(&self.shared.folder, &pod, &maps);
-        let address = Address::of(&pod).await;
+        let address = tokio::select! {
+            address = Address::of(&pod) => address,
+            () = self.deletion() => return,
+        };
         let main = spec.containers.iter().position(|container| container.name == CONTAINER_NAME).unwrap_or(0);
         let Some(secrets) = self.secrets(&spec.containers[main], count).await else { return };
         let variables = environment::variables(&pod, &spec.containers[main], &address.ip, &maps, secrets);
@@ -101,7 +104,9 @@ impl PodRunner {
             }
         }
         let init = spec.init_containers.as_deref().unwrap_or_default();
-        let Some((sidecars, sidecar_states)) = self.initialise(init, count, &address.ip).await else { return };
+        let Some((sidecars, sidecar_states)) = self.initialise(init, &view.uid, count, &address.ip).await else {
+            return;
+        };
         let (exits, mut ordered) = mpsc::unbounded_channel();
         let responses = PodResponses {
             ready: behaviour != Behaviour::NeverReady,
@@ -145,6 +150,7 @@ impl PodRunner {
     async fn initialise(
         &mut self,
         init: &[Container],
+        uid: &str,
         count: usize,
         address: &str,
     ) -> Option<(Vec<FakeContainer>, Vec<ContainerState>)> {
@@ -155,7 +161,7 @@ impl PodRunner {
             let command = container.command.clone().unwrap_or_default().join(" ");
             let otherwise = if is_sidecar { "run" } else { "exit 0" };
             let behaviour = Behaviour::parse(if command.is_empty() { otherwise } else { &command });
-            let log = self.shared.folder.join(&container.name);
+            let log = self.shared.folder.join(format!("{uid}-{}", container.name));
             let started = FakeContainer::start(&behaviour, BTreeMap::new(), &log, log.with_extension("termination"));
             let mut started = started.unwrap_or_else(|_| FakeContainer::sidecar());
             let since = now();

@@ -32,21 +32,23 @@ pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &
     let init_containers = spec.init_containers.iter().flatten().zip(init).map(|(of, state)| container(of, state));
     let evicted = states.iter().any(|state| matches!(state, ContainerState::Terminated { exit, .. } if exit.evicted));
     let phase = phase(main, init);
+    // the pod's containers start when the init containers have succeeded
+    let initialized = spec.init_containers.is_none() || !main.iter().all(|it| matches!(it, ContainerState::Waiting(_)));
     let ready = main.iter().all(|state| matches!(state, ContainerState::Running { ready: true, .. }));
     let why = match phase {
         "Succeeded" => "PodCompleted",
         "Failed" => "PodFailed",
         _ => "ContainersNotReady",
     };
-    let condition = |kind: &str, holds: bool| {
+    let condition = |kind: &str, holds: bool, why: &str| {
         let reason = if holds { Value::Null } else { json!(why) };
         json!({"type": kind, "status": if holds { "True" } else { "False" }, "reason": reason, "lastTransitionTime": transition(pod, kind, holds)})
     };
     let mut conditions = vec![
-        condition("PodReadyToStartContainers", address.is_some()),
-        condition("Initialized", true),
-        condition("ContainersReady", ready),
-        condition("Ready", ready),
+        condition("PodReadyToStartContainers", address.is_some(), why),
+        condition("Initialized", initialized, "ContainersNotInitialized"),
+        condition("ContainersReady", ready, why),
+        condition("Ready", ready, why),
     ];
     if evicted {
         conditions.push(json!({
@@ -142,6 +144,20 @@ mod tests {
 
     fn ended(code: i32) -> ContainerState {
         ContainerState::Terminated { since: now(), at: now(), exit: ContainerExit::new(code, "") }
+    }
+
+    #[test]
+    fn a_pod_is_initialized_when_its_containers_start() {
+        let initialized = |pod: Value, state: ContainerState| {
+            let status = patch(&serde_json::from_value(pod).unwrap(), None, &now(), &[state]);
+            status["status"]["conditions"][1]["status"].clone()
+        };
+        let waiting = || ContainerState::Waiting("PodInitializing");
+        let plain = json!({"spec": {"containers": [{"name": "a"}]}});
+        let with_init = json!({"spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "b"}]}});
+        assert_eq!(initialized(plain, waiting()), "True");
+        assert_eq!(initialized(with_init.clone(), waiting()), "False");
+        assert_eq!(initialized(with_init, ended(0)), "True");
     }
 
     #[test]

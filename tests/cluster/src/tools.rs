@@ -34,7 +34,9 @@ pub fn folder() -> anyhow::Result<PathBuf> {
         return Ok(PathBuf::from(folder));
     }
     let cache = PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/stagecoach");
-    newest(&cache).with_context(|| format!("no Kubernetes in {}: run `make cluster-tools`", cache.display()))
+    newest(&cache).with_context(|| {
+        format!("no complete set of Kubernetes programs in {}: run `make cluster-tools`", cache.display())
+    })
 }
 
 /// Returns the newest complete `cluster-*` folder.

@@ -60,7 +60,7 @@ pub(crate) fn expect_unused() -> Result<()> {
     let saved = call("iptables-save", &[], "")?;
     ensure!(
         !firewall::is_in_use(&saved),
-        "this machine has firewall rules of a Kubernetes (chains KUBE-*): use another"
+        "this machine has firewall rules of a Kubernetes (chains KUBE-*): use another machine"
     );
     let routes = call("ip", &["-4", "route"], "")?;
     for range in ["10.250.0.", "10.251.0.", "10.96."] {

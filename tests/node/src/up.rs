@@ -82,7 +82,7 @@ fn claim(place: &NodeFolder) -> Result<()> {
         if place.marker().exists() {
             bail!("{folder} holds a node that was not ended: run `stagecoach-node down {folder}` first");
         }
-        bail!("{folder} holds {entry:?}: give a new or empty folder, as all in it is deleted at the end");
+        bail!("{folder} contains {entry:?}: use a new or empty folder, because `down` deletes all its content");
     }
     machine::expect_unused()?;
     symlink(place.path(), CLAIM).with_context(|| format!("{CLAIM}: another node is being started"))
@@ -102,7 +102,7 @@ impl Drop for Undo<'_> {
         if let Some(place) = self.0
             && let Err(error) = down::remove(place)
         {
-            eprintln!("not all could be taken back: {error:#}");
+            eprintln!("the clean-up after the failed start is incomplete: {error:#}");
         }
     }
 }
@@ -172,7 +172,7 @@ impl Starting<'_> {
         attempt(what, READY, || {
             ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");
             for daemon in Daemon::all(self.place) {
-                ensure!(daemon.is_running(), "{} ended before {what} was there", daemon.name());
+                ensure!(daemon.is_running(), "{} ended while the start waited for {what}", daemon.name());
             }
             Ok(condition().then_some(()))
         })

@@ -240,7 +240,7 @@ fn notes_say_what_comes_next() {
         String::from_utf8_lossy(&output.stdout).split_once("NOTES:").unwrap().1.to_owned()
     };
     let of_all = notes(json!({"crd": {"install": false}}));
-    assert!(of_all.contains("in every namespace") && of_all.contains("Nobody may read metrics"), "{of_all}");
+    assert!(of_all.contains("in every namespace") && of_all.contains("let no pod read metrics yet"), "{of_all}");
     assert!(of_all.contains("--namespace trains rollout status deployment/stagecoach-operator"), "{of_all}");
     let of_two = notes(narrow());
     assert!(of_two.contains("in team-a, team-b.") && !of_two.contains("With one replica"), "{of_two}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use http::Method;
 use serde_json::{Value, json};
-use stagecoach_cluster::{Deadline, merge};
+use stagecoach_cluster::{condition_of, merge, until_or_tell};
 use stagecoach_node::Container;
 
 use crate::{Hashes, NAMESPACE, Product};
@@ -76,22 +76,13 @@ impl<'p> E2eJob<'p> {
     /// Waits until the job's object satisfies `wanted`. Returns the object.
     #[track_caller]
     pub fn wait(&self, what: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
-        let what = format!("{} to be {what}", self.name);
-        let deadline = Deadline::start();
-        loop {
-            // a missing answer is not an error, since some tests stop the API server
-            let job = self.product.node.client().request(Method::GET, &self.path(), None);
-            if let Ok(job) = &job
-                && wanted(job)
-            {
-                return job.clone();
-            }
-            if deadline.is_over() {
-                let pods = self.product.kubectl(&["get", "pods", "-o", "wide"]);
-                panic!("waited for {what}: {:#}\n{pods}", job.map(|job| job["status"].clone()).unwrap_or_default());
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
+        // a missing answer is not an error, since some tests stop the API server
+        let job = || self.product.node.client().request(Method::GET, &self.path(), None).ok();
+        let details = || {
+            let pods = self.product.kubectl(&["get", "pods", "-o", "wide"]);
+            format!(": {:#}\n{pods}", job().map(|job| job["status"].clone()).unwrap_or_default())
+        };
+        until_or_tell(&format!("{} to be {what}", self.name), || job().filter(|job| wanted(job)), details)
     }
 
     /// Waits for a phase. Panics if the job reaches the phase `Failed` instead.
@@ -153,10 +144,8 @@ impl<'p> E2eJob<'p> {
     #[track_caller]
     pub fn wait_spare(&self, others: &[String]) -> String {
         let is_ready = |pod: &&Value| {
-            let conditions = pod["status"]["conditions"].as_array();
-            let is_true = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
             pod["metadata"]["labels"]["stagecoach.dev/spare"].is_string()
-                && conditions.is_some_and(|all| all.iter().any(is_true))
+                && condition_of(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
         };
         let mut found = None;
         self.wait("with a spare that stands by", |_| {

@@ -7,4 +7,4 @@ mod product;
 
 pub use job::{E2eJob, spec};
 pub use laptop::{Hashes, on_this_machine, run_on_this_machine};
-pub use product::{NAMESPACE, Product, SYSTEM, texts};
+pub use product::{Cordoned, NAMESPACE, Product, SYSTEM, texts};

@@ -152,3 +152,22 @@ pub(crate) fn write_corpus(volume: &Path) {
         std::fs::set_permissions(corpus.join(play), Permissions::from_mode(0o644)).unwrap();
     }
 }
+
+/// A cordoned node, on which the scheduler places no pods. Dropping this value uncordons the node, also for the next
+/// test if this test fails.
+pub struct Cordoned<'n>(&'n TestNode);
+
+impl Cordoned<'_> {
+    /// Cordons the node.
+    pub fn new(node: &TestNode) -> Cordoned<'_> {
+        let output = node.kubectl(&["cordon", node.name()], "");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Cordoned(node)
+    }
+}
+
+impl Drop for Cordoned<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.kubectl(&["uncordon", self.0.name()], "");
+    }
+}

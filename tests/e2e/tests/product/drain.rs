@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
-use stagecoach_e2e::{E2eJob, Product, on_this_machine};
+use stagecoach_e2e::{Cordoned, E2eJob, Product, on_this_machine};
 
 #[test]
 #[ignore = "needs a node: make e2e"]
@@ -13,7 +13,7 @@ fn a_drained_node_loses_no_step() {
     let job = E2eJob::apply(&product, "drained", json!({}));
     job.wait_running(1);
     job.wait_step(job.step() + 10);
-    let cordoned = Cordoned(&product);
+    let cordoned = Cordoned::new(&product.node);
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| {
             let node = product.node.name();
@@ -47,13 +47,4 @@ fn a_drained_node_loses_no_step() {
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
     // `restarts.counted` depends on whether an operator saw the drain, since the drain also evicts the operator
     assert_eq!(job.get()["status"]["restarts"]["total"], 1);
-}
-
-/// A cordoned node. Dropping this value uncordons the node, also for the next test if this one fails.
-struct Cordoned<'p>(&'p Product);
-
-impl Drop for Cordoned<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.node.kubectl(&["uncordon", self.0.node.name()], "");
-    }
 }

@@ -1,24 +1,7 @@
 //! A job continues to train without a replica whose pod the scheduler can't place.
 
 use serde_json::json;
-use stagecoach_e2e::{E2eJob, Product, run_on_this_machine};
-
-/// A cordoned node. Dropping this value uncordons the node.
-struct Cordoned<'p>(&'p Product, String);
-
-impl Cordoned<'_> {
-    fn new(product: &Product) -> Cordoned<'_> {
-        let node = product.kubectl(&["get", "nodes", "--output", "name"]).trim().to_owned();
-        product.kubectl(&["cordon", &node]);
-        Cordoned(product, node)
-    }
-}
-
-impl Drop for Cordoned<'_> {
-    fn drop(&mut self) {
-        self.0.kubectl(&["uncordon", &self.1]);
-    }
-}
+use stagecoach_e2e::{Cordoned, E2eJob, Product, run_on_this_machine};
 
 #[test]
 #[ignore = "needs a node: make e2e"]
@@ -30,7 +13,7 @@ fn a_replica_that_finds_no_node_is_not_waited_for() {
     job.wait_running(1);
     job.wait_step(10);
     let first = job.pod(0);
-    let no_room = Cordoned::new(&product);
+    let no_room = Cordoned::new(&product.node);
     job.trainer(1).kill();
     job.wait("reported as lost", |job| job["status"]["restarts"]["replaced"] == 1);
     job.wait("trained by one replica", |job| {

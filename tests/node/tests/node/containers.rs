@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{condition_of, until};
+use stagecoach_cluster::{condition_of, merge, until};
 use stagecoach_node::{TestNode, images};
 
 const NAMESPACE: &str = "smoke";
@@ -60,11 +60,6 @@ fn pod(name: &str, arguments: &[&str], container: Value, spec: Value) -> Value {
     merge(&mut whole, spec);
     let metadata = json!({"name": name, "labels": {"app": name}});
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": whole})
-}
-
-fn merge(into: &mut Value, more: Value) {
-    let (Value::Object(into), Value::Object(more)) = (into, more) else { return };
-    into.extend(more);
 }
 
 impl Smoke {

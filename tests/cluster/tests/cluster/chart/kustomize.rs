@@ -81,9 +81,9 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
             object["metadata"].as_object_mut().unwrap().remove("annotations");
         }
         if let Some(env) = object.pointer_mut("/spec/template/spec/containers/0/env").and_then(Value::as_array_mut) {
-            let at = |name: &str| env.iter().position(|variable| variable["name"] == name);
+            let is_user = |variable: &Value| variable["value"].to_string().contains("$(POD_NAMESPACE)");
             assert!(
-                at("POD_NAMESPACE") < at("STAGECOACH_READERS"),
+                env.iter().position(|variable| variable["name"] == "POD_NAMESPACE") < env.iter().position(is_user),
                 "POD_NAMESPACE must come first: Kubernetes expands only earlier variables"
             );
             env.sort_by_key(|variable| variable["name"].to_string());

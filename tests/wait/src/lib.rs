@@ -1,4 +1,4 @@
-//! Lets tests wait for a condition instead of a fixed time.
+//! Lets tests wait for a condition instead of a fixed time, such as the end of a process.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -122,6 +122,17 @@ fn poll<T>(
         anyhow::ensure!(!is_over(), "waited {} s for {what}", began.elapsed().as_secs());
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Returns the state letter of a process, or `None` if the process does not exist.
+pub fn process_state(pid: u32) -> Option<char> {
+    // the name is in parentheses and may contain any characters
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether a process has ended, including a process that its parent has not yet waited for.
+pub fn is_gone(pid: u32) -> bool {
+    process_state(pid).is_none_or(|state| matches!(state, 'Z' | 'X'))
 }
 
 #[cfg(test)]

@@ -5,16 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
-use stagecoach_cluster::{Client, Component, ControlPlane, TestKubelet, until};
-
-/// Whether a process has ended, including a process that its parent has not yet waited for.
-fn is_gone(pid: u32) -> bool {
-    state(pid).is_none_or(|state| state == 'Z')
-}
-
-fn state(pid: u32) -> Option<char> {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit(')').next()?.trim_start().chars().next()
-}
+use stagecoach_cluster::{Client, Component, ControlPlane, TestKubelet, is_gone, process_state, until};
 
 #[test]
 fn restarts_and_leaves_nothing_behind() {
@@ -35,9 +26,9 @@ fn restarts_and_leaves_nothing_behind() {
 
     let scheduler = pids[3];
     plane.stop(Component::Scheduler);
-    until("the scheduler to stop", || (state(scheduler) == Some('T')).then_some(()));
+    until("the scheduler to stop", || (process_state(scheduler) == Some('T')).then_some(()));
     plane.resume(Component::Scheduler);
-    until("the scheduler to go on", || (state(scheduler) != Some('T')).then_some(()));
+    until("the scheduler to go on", || (process_state(scheduler) != Some('T')).then_some(()));
 
     let all: Vec<u32> = pids.into_iter().chain(plane.process_ids()).collect();
     drop(kubelet);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use stagecoach_cluster::until;
+use stagecoach_cluster::{is_gone, until};
 use stagecoach_node::{TestNode, images};
 
 /// Returns the mounts, links, rules, files and settings of this machine that a node could change or leave behind, one a
@@ -69,14 +69,14 @@ impl Machine {
 
     /// Checks that only logs remain in the folder, and that no process in `ids` lives.
     #[track_caller]
-    fn expect_nothing_left(&self, ids: &[i32]) {
+    fn expect_nothing_left(&self, ids: &[u32]) {
         until("the links of pods to go", || {
             traces().difference(&self.before).all(|line| !line.starts_with("link")).then_some(())
         });
         let now = traces();
         let left: Vec<_> = now.difference(&self.before).collect();
         assert!(left.is_empty(), "left behind: {left:#?}");
-        let alive: Vec<_> = ids.iter().filter(|id| is_alive(**id)).collect();
+        let alive: Vec<_> = ids.iter().filter(|id| !is_gone(**id)).collect();
         assert!(alive.is_empty(), "alive: {alive:?}");
         let files = std::fs::read_dir(self.folder()).into_iter().flatten().flatten().map(|entry| entry.file_name());
         assert!(files.into_iter().all(|name| name == "logs"));
@@ -90,20 +90,15 @@ impl Drop for Machine {
     }
 }
 
-fn is_alive(id: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Returns the ids of all processes in the node's control groups.
-fn processes() -> Vec<i32> {
+fn processes() -> Vec<u32> {
     let all = "find /sys/fs/cgroup -path '*/stagecoach/*' -name cgroup.procs -exec cat {} +";
     let text = Command::new("sh").args(["-c", all]).output().unwrap().stdout;
-    let ids: BTreeSet<i32> = String::from_utf8_lossy(&text).lines().map(|line| line.parse().unwrap()).collect();
+    let ids: BTreeSet<u32> = String::from_utf8_lossy(&text).lines().map(|line| line.parse().unwrap()).collect();
     ids.into_iter().collect()
 }
 
@@ -134,7 +129,7 @@ fn nothing_is_left_however_a_node_ends() {
     let other = machine.up(&machine.scratch.path().join("other")).wait_with_output().unwrap();
     assert!(stderr(&other).contains(&format!("already, in {}", folder.display())), "{}", stderr(&other));
     let ids = processes();
-    assert!(ids.len() > 9 && ids.contains(&container.process_id()), "{ids:?}");
+    assert!(ids.len() > 9 && ids.contains(&(container.process_id() as u32)), "{ids:?}");
     for name in ["kubelet", "containerd", "kube-apiserver"] {
         let record = std::fs::read_to_string(folder.join(format!("processes/{name}.json"))).unwrap();
         let record: serde_json::Value = serde_json::from_str(&record).unwrap();
@@ -157,7 +152,7 @@ fn nothing_is_left_however_a_node_ends() {
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
         if how == libc::SIGKILL {
-            assert!(ids.iter().any(|id| is_alive(*id)));
+            assert!(ids.iter().any(|id| !is_gone(*id)));
             let again = machine.up(&folder).wait_with_output().unwrap();
             assert!(stderr(&again).contains("already, in"), "{}", stderr(&again));
             machine.down();

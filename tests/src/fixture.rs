@@ -1,6 +1,7 @@
 //! A job that was stopped before its end. Any number of tests can continue the job, with the faulty trainer or in a
 //! damaged folder. The runs of a fixture share the corpus and the token cache. Each run has a copy of the job's folder.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +11,7 @@ use stagecoach_checkpoint::{FileSystemVolume, list, open, paths};
 use stagecoach_test_volumes::VolumeFault;
 
 use crate::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, StageCall, StageFault, fired, traced};
-use crate::{Hashes, Outcome, TestJob, corpus, until};
+use crate::{Hashes, Outcome, TestJob, corpus, recorded_state, until};
 
 /// The number of steps of the job.
 pub const STEPS: u64 = 6;
@@ -196,10 +197,8 @@ impl Ran {
     /// Returns the number of groups of the run according to the launcher's record. Attempts that failed because another
     /// process took a port do not count.
     pub fn attempts(&self) -> u64 {
-        let record: serde_json::Value =
-            serde_json::from_slice(&fs::read(self.folder.join("state.json")).unwrap()).unwrap();
         let taken = self.outcome.stdout.matches(PORT_TAKEN).count() as u64;
-        let state = &record["state"];
+        let state = recorded_state(&self.folder);
         state["attempt"]["number"].as_u64().unwrap() + state["budget"]["replaced"].as_u64().unwrap() - taken
     }
 
@@ -281,6 +280,12 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
         entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect();
     files.sort();
     files
+}
+
+/// Returns the content of every file below a folder, by its path in the folder.
+pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let name = |path: &Path| path.strip_prefix(folder).unwrap().to_owned();
+    files(folder).iter().map(|path| (name(path), fs::read(path).unwrap())).collect()
 }
 
 /// Copies a folder with its content. Creates `to` if it is missing.

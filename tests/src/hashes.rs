@@ -1,5 +1,7 @@
 //! The hashes of a job's results, which are the same for every number of stages, schedule and restart.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 /// The hashes in `result.json`.
@@ -16,6 +18,14 @@ pub struct Hashes {
 }
 
 impl Hashes {
+    /// Returns the hashes in `result.json` of a job's folder.
+    ///
+    /// # Panics
+    /// If the file or a hash is missing.
+    pub fn read(folder: &Path) -> Hashes {
+        Hashes::of(&serde_json::from_slice(&std::fs::read(folder.join("result.json")).unwrap()).unwrap())
+    }
+
     /// Returns the hashes of a result.
     ///
     /// # Panics

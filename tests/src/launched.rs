@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use stagecoach_test_wait::{Deadline, until, until_deadline, until_or_tell};
+use serde_json::Value;
+use stagecoach_test_wait::{Deadline, is_gone, until, until_deadline, until_or_tell};
 
 use crate::{Hashes, TestJob};
 
@@ -65,7 +66,7 @@ pub struct Outcome {
     /// The standard error.
     pub stderr: String,
     /// `result.json`, if the job finished.
-    pub result: Option<serde_json::Value>,
+    pub result: Option<Value>,
 }
 
 impl Launched {
@@ -318,10 +319,10 @@ pub fn signal(pid: u32, signal: i32) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::from_named_raw(signal).unwrap()).unwrap();
 }
 
-/// Whether a process has ended, including a process that its parent has not yet waited for.
-pub fn is_gone(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+/// Returns the state of the job that the launcher has recorded in the job's folder.
+pub fn recorded_state(folder: &Path) -> Value {
+    let record = std::fs::read(folder.join("state.json")).unwrap();
+    serde_json::from_slice::<Value>(&record).unwrap()["state"].take()
 }
 
 /// Asserts that the run's output contains `words`.

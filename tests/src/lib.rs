@@ -26,15 +26,23 @@ pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
 pub use job::TestJob;
 pub use launched::{
-    Launched, Outcome, checkpoints, entrypoint, is_gone, only_child, saved, says, signal, stagecoach, stages,
+    Launched, Outcome, checkpoints, entrypoint, only_child, recorded_state, saved, says, signal, stagecoach, stages,
 };
-pub use stagecoach_test_wait::{Deadline, until, until_within};
+pub use stagecoach_test_wait::{Deadline, is_gone, until, until_within};
 pub use undisturbed::{ends_undisturbed, undisturbed};
 
 /// Returns the folder of a tiny Llama of two layers in the format of Hugging Face's tools, with a tokenizer for the
 /// corpus of [`corpus`].
 pub fn hugging_face() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("hugging_face/tiny-llama")
+}
+
+/// Returns a path as a command's argument.
+///
+/// # Panics
+/// If the path is not UTF-8.
+pub fn text(path: &std::path::Path) -> &str {
+    path.to_str().unwrap()
 }
 
 /// Asserts that no file below `folder` contains `word`, for example a secret.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
 use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each};
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, text};
 
-use crate::replay::{change_manifest, change_metrics, disturbed, job, run, text};
+use crate::replay::{change_manifest, change_metrics, disturbed, job, run};
 
 /// The workspace with the runs from which the test makes forgeries.
 struct Forge {
@@ -224,7 +224,7 @@ impl Forge {
             ExchangedLines => {
                 let other = (at + 1 + draws.below(STEPS - 1) as usize) % STEPS as usize;
                 change_metrics(&folder, |lines| lines.swap(at, other));
-                vec![format!("metrics.jsonl is the record of step")]
+                vec!["metrics.jsonl is the record of step".to_owned()]
             }
             ExchangedCheckpoint => {
                 let claimed = manifest(&folder, saved).metadata.identity;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
+use stagecoach_tests::fixture::contents;
+use stagecoach_tests::{Launched, TestJob, corpus, stagecoach, text};
 
 use crate::conversations;
-use crate::replay::{change_metrics, contents, job, run, text};
+use crate::replay::{change_metrics, job, run};
 
 /// The words that a regular document repeats in this order, starting with any of them.
 const CYCLE: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use stagecoach_checkpoint::{Manifest, paths};
-use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, Ran, files, finish, flip};
+use stagecoach_tests::fixture::{COMMITTED, Case, Fixture, Ran, contents, finish, flip};
 use stagecoach_tests::{each, says, stagecoach};
 
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 9, mode: Sync}";
@@ -171,10 +171,10 @@ fn none_is_intact(acts: [fn(&Path); 3]) {
     for (step, act) in COMMITTED.iter().zip(acts) {
         act(&folder.join(paths::checkpoint_path(*step)));
     }
-    let before = content(&folder.join("checkpoints"));
+    let before = contents(&folder.join("checkpoints"));
     let ran = fixture.run(&case("none"));
     refused(&ran, 74, &["no checkpoint in", "is intact", "step-00000001", "step-00000002", "step-00000003"]);
-    assert!(content(&folder.join("checkpoints")) == before, "something was changed");
+    assert!(contents(&folder.join("checkpoints")) == before, "something was changed");
     assert_eq!(names(&folder.join("damaged")), [""; 0]);
 }
 
@@ -242,10 +242,10 @@ fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
 fn a_read_only_volume_is_named() {
     let fixture = crate::fixture();
     let folder = fixture.stopped("fixed");
-    let before = content(&folder.join("checkpoints"));
+    let before = contents(&folder.join("checkpoints"));
     let ran = fixture.run(&Case { fault: "read-only", ..case("fixed") });
     refused(&ran, 74, &["fixed/fences", "Read-only file system"]);
-    assert!(content(&folder.join("checkpoints")) == before);
+    assert!(contents(&folder.join("checkpoints")) == before);
     drop(ran); // dropping `ran` removes its folder
     fixture.stopped("fixed");
     let mut unshare = Command::new("unshare");
@@ -263,21 +263,21 @@ fn a_read_only_volume_is_named() {
     assert_eq!(outcome.status.code(), Some(74), "{}\n{}", outcome.stdout, outcome.stderr);
     says(&outcome, "fixed");
     says(&outcome, "Read-only file system");
-    assert!(content(&folder.join("checkpoints")) == before);
+    assert!(contents(&folder.join("checkpoints")) == before);
 }
 
 #[test]
 fn another_models_checkpoint_is_refused_by_what_differs() {
     let fixture = fixture();
     let folder = fixture.stopped("other");
-    let before = content(&folder.join("checkpoints"));
+    let before = contents(&folder.join("checkpoints"));
     let case = case("other");
     let file = fixture.job(&case);
     let job = fs::read_to_string(&file).unwrap();
     fs::write(&file, job.replace("hiddenSize: 32", "hiddenSize: 64")).unwrap();
     let ran = fixture.run_file(&case, &file);
     refused(&ran, 78, &["hiddenSize is 64 here and 32 in the checkpoint"]);
-    assert!(content(&folder.join("checkpoints")) == before);
+    assert!(contents(&folder.join("checkpoints")) == before);
 }
 
 fn refused(ran: &Ran, code: i32, words: &[&str]) {
@@ -304,9 +304,4 @@ fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
     names
-}
-
-/// Returns every file below `folder`, with its bytes.
-fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    files(folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, TestJob, corpus, each};
+use stagecoach_tests::{Launched, TestJob, corpus, each, text};
 
 use crate::audit::flip;
-use crate::replay::{job, run, text};
+use crate::replay::{job, run};
 
 /// Trains `job` under the name `name`. Returns the job's folder.
 fn train(workspace: &Path, name: &str, job: TestJob, set: &[&str]) -> PathBuf {

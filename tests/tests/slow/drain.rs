@@ -12,10 +12,9 @@ use stagecoach_tests::block_io::{self, IoBlock};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{
-    Group, Launched, Outcome, TestJob, corpus, each, entrypoint, only_child, saved, says, signal, undisturbed, until,
+    Group, Launched, Outcome, TestJob, corpus, each, entrypoint, only_child, saved, says, signal, text, undisturbed,
+    until,
 };
-
-use crate::replay::text;
 
 /// Returns a job whose steps are so long that a signal arrives within a step. The grace period is `grace` seconds.
 fn slow(grace: u32, every_steps: u32) -> TestJob {

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use stagecoach_tests::fill_volume::{FillableRun, FullVolumeCause};
 use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, TestJob, corpus, is_gone, saved, signal, stagecoach, stages, undisturbed, until};
+use stagecoach_tests::{
+    Launched, TestJob, corpus, is_gone, recorded_state, saved, signal, stagecoach, stages, undisturbed, until,
+};
 
 /// Returns a job that saves only at its end or when it is stopped, since removing a failed save would free space again.
 fn job() -> TestJob {
@@ -55,9 +57,7 @@ fn the_job_continues_and_its_record_is_written_when_there_is_room() {
             assert_eq!(printed.matches(reported).count(), 1, "{reported:?} in\n{printed}");
         }
         assert_eq!(printed.matches("resuming after step 100").count(), 2, "{printed}");
-        let state: serde_json::Value =
-            serde_json::from_reader(File::open(run.path("filled/state.json")).unwrap()).unwrap();
-        let state = &state["state"];
+        let state = recorded_state(&run.path("filled"));
         assert_eq!((&state["attempt"]["number"], &state["budget"]["replaced"]), (&1.into(), &1.into()), "{printed}");
 
         // a tmpfs disappears with the launcher's mount namespace, so the job resumes from a copy of the job's folder

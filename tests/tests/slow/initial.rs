@@ -7,6 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use stagecoach_api::job::ModelType;
+use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, stagecoach, until};
 
 /// Returns a job that saves every 4 steps and has as many layers as the tiny model.
@@ -25,10 +26,7 @@ fn workspace() -> tempfile::TempDir {
 /// Writes the tiny model's directory as `name`, with `fields` merged into its `config.json`.
 pub(crate) fn tiny(workspace: &Path, name: &str, fields: Value) {
     let to = workspace.join(name);
-    std::fs::create_dir(&to).unwrap();
-    for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {
-        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
-    }
+    copy(&hugging_face(), &to);
     let mut config = read_json(&to.join("config.json"));
     config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     std::fs::write(to.join("config.json"), config.to_string()).unwrap();

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, ends_undisturbed, saved, says, signal, until};
+use stagecoach_tests::{
+    Launched, Outcome, TestJob, corpus, ends_undisturbed, recorded_state, saved, says, signal, until,
+};
 
 /// Returns a job that saves nothing on the volume before its end.
 fn plain() -> TestJob {
@@ -25,9 +27,7 @@ fn reported(outcome: &Outcome) -> Vec<u64> {
 
 /// Returns the number of stages that the launcher has replaced so far.
 fn replaced(workspace: &Path) -> u64 {
-    let record = std::fs::read(workspace.join("remembered/state.json")).unwrap();
-    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-    record["state"]["budget"]["replaced"].as_u64().unwrap()
+    recorded_state(&workspace.join("remembered"))["budget"]["replaced"].as_u64().unwrap()
 }
 
 /// Kills the stages of each entry of `kills` together, and lets the job train new steps before the next entry. Then

@@ -24,12 +24,6 @@ fn job() -> TestJob {
     }
 }
 
-/// Resumes the job from its newest checkpoint, trains a few more steps to its end, and compares the bits with those of
-/// an undisturbed run. Returns the outcome.
-fn to_its_end(workspace: &Path) -> Outcome {
-    ends_undisturbed(workspace, &job())
-}
-
 #[test]
 fn a_killed_stage_is_replaced_and_the_others_stay() {
     for rank in 0..3 {
@@ -42,7 +36,7 @@ fn a_killed_stage_is_replaced_and_the_others_stay() {
         let now = launched.wait_for_stages(3);
         (0..3).for_each(|stage| assert_eq!(now[stage] != before[stage], stage == rank, "{before:?} became {now:?}"));
         launched.interrupt(workspace.path());
-        to_its_end(workspace.path());
+        ends_undisturbed(workspace.path(), &job());
     }
 }
 
@@ -70,7 +64,7 @@ fn an_error_of_nccl_ends_the_group_and_the_next_one_continues() {
     with_fault(workspace.path(), "error:60", "maxRestarts: 1");
     let logs = logs(workspace.path());
     assert!(logs.contains("unhandled system error"), "{logs}");
-    to_its_end(workspace.path());
+    ends_undisturbed(workspace.path(), &job());
 }
 
 /// At the end of a step, the stages vote on whether its results count. The fault is in the last message of a step, so
@@ -97,7 +91,7 @@ fn a_message_that_never_arrives_ends_the_group() {
     let workspace = corpus::workspace();
     let outcome = with_fault(workspace.path(), "hang:60", "stallTimeoutSeconds: 3");
     assert!(outcome.stdout.matches("\nstart  steps").count() >= 2, "{}", outcome.stdout);
-    to_its_end(workspace.path());
+    ends_undisturbed(workspace.path(), &job());
 }
 
 #[test]
@@ -112,7 +106,7 @@ fn a_communicator_that_does_not_connect_is_reported_with_what_to_set() {
     let remedy =
         "NCCL_SOCKET_IFNAME is not set, and the connections of the stages themselves go over lo: if NCCL uses another";
     assert!(logs.contains(remedy), "{logs}");
-    to_its_end(workspace.path());
+    ends_undisturbed(workspace.path(), &job());
 }
 
 /// The GPU continues to train while a thread copies the state to the host. If the host read the copy too early, or an
@@ -152,7 +146,7 @@ fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     let described =
         "cuMemHostRegister: an error of the stand-in for the CUDA driver: 4096 bytes of the host can't be pinned";
     assert!(outcome.stdout.contains(described) && logs(workspace.path()).contains(described), "{}", outcome.stdout);
-    to_its_end(workspace.path());
+    ends_undisturbed(workspace.path(), &job());
 }
 
 /// The times of a timeline come from the device's events, since the host is ahead of the device. With the host's clock,

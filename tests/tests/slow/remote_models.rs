@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use stagecoach_test_hub::{File, Hub};
-use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, no_file_has, says, signal, stagecoach, until};
+use stagecoach_tests::{
+    Launched, TestJob, corpus, fixture, hugging_face, no_file_has, says, signal, stagecoach, until,
+};
 
 const REPO: &str = "models/org/tiny";
 
@@ -46,10 +48,7 @@ fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
     let (hub, workspace) = (Hub::start(), corpus::workspace());
     hub.user("hf_planted");
     let path = workspace.path();
-    std::fs::create_dir(path.join("tiny")).unwrap();
-    for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {
-        std::fs::copy(file.path(), path.join("tiny").join(file.file_name())).unwrap();
-    }
+    fixture::copy(&hugging_face(), &path.join("tiny"));
     let expected = start(&hub, path, "local", "tiny", 0).finish(path).numbers();
     assert_eq!(hub.take_requests().len(), 0);
 

@@ -1,23 +1,18 @@
 //! `stagecoach replay` computes steps of a run again, after any disturbance of the run, and compares them with the
 //! run's record.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
-use stagecoach_tests::fixture::copy;
-use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, stagecoach, until};
+use stagecoach_tests::fixture::{contents, copy};
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, stagecoach, text, until};
 
 /// Runs a command. Returns the exit code and the whole output.
 pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(stagecoach()).args(arguments).output().unwrap();
     let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     (output.status.code(), printed)
-}
-
-pub fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// Returns a job with a checkpoint every ten steps.
@@ -40,19 +35,6 @@ pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
     let then = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, steps, ..job.clone() };
     Launched::start(workspace, &then, &[]).finish(workspace).hashes();
     folder
-}
-
-/// Returns the content of every file below `folder`.
-pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).unwrap().flatten() {
-        if entry.file_type().unwrap().is_dir() {
-            files.extend(contents(&entry.path()));
-        } else {
-            files.insert(entry.path(), std::fs::read(entry.path()).unwrap());
-        }
-    }
-    files
 }
 
 /// Changes the manifest of a checkpoint, and updates the hash that the manifest contains of itself.

@@ -17,11 +17,6 @@ fn job() -> TestJob {
     TestJob { name: "kept".into(), steps: 60, decay_steps: Some(DECAY), extra: extra.into(), ..TestJob::default() }
 }
 
-/// Returns the job with an end soon after its newest checkpoint.
-fn to_its_end(workspace: &Path, job: &TestJob) -> TestJob {
-    job.ending_after(saved(workspace))
-}
-
 fn run(workspace: &Path, job: &TestJob) -> Outcome {
     Launched::start(workspace, job, &[]).finish(workspace)
 }
@@ -67,7 +62,7 @@ fn killed_stages_resume_from_the_last_checkpoint() {
         until("a checkpoint of the next group", || (saved(workspace.path()) > before).then_some(()));
         assert!((0..3).all(|other| (now[other] == stages[other]) == (other != rank)), "{stages:?} became {now:?}");
         says(&launched.interrupt(workspace.path()), "training resumes from the checkpoint of step");
-        let rest = to_its_end(workspace.path(), &job());
+        let rest = job().ending_after(saved(workspace.path()));
         assert_eq!(run(workspace.path(), &rest).hashes(), undisturbed(&rest), "after the death of stage {rank}");
         // the metrics have one line for each step, also for a step that was trained twice
         let metrics = std::fs::read_to_string(workspace.path().join("kept/metrics.jsonl")).unwrap();
@@ -91,7 +86,7 @@ fn the_number_of_stages_and_the_schedule_may_change_half_way() {
         {
             run_on(workspace.path(), &TestJob { stages, schedule, virtual_stages, ..job.clone() }, 10);
         }
-        let rest = to_its_end(workspace.path(), &job);
+        let rest = job.ending_after(saved(workspace.path()));
         let last = run(workspace.path(), &TestJob { stages: 1, schedule: "GPipe", ..rest.clone() });
         assert_eq!(last.hashes(), undisturbed(&rest), "tied: {tied}, {precision}");
     }
@@ -104,7 +99,7 @@ fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
     launched.wait_for_step(10);
     wait_for_a_checkpoint(workspace.path());
     launched.kill();
-    let rest = to_its_end(workspace.path(), &job());
+    let rest = job().ending_after(saved(workspace.path()));
     let outcome = run(workspace.path(), &rest);
     assert_eq!(outcome.hashes(), undisturbed(&rest));
     says(&outcome, "prep   loading  ");
@@ -212,7 +207,7 @@ fn an_extension_gives_the_same_bits_whenever_it_is_asked_for() {
 fn the_learning_rate_is_a_function_of_the_step() {
     let workspace = corpus::workspace();
     run_on(workspace.path(), &job(), 7);
-    let rest = to_its_end(workspace.path(), &job());
+    let rest = job().ending_after(saved(workspace.path()));
     assert!(rest.steps > DECAY);
     run(workspace.path(), &rest).hashes();
     for (step, rate) in rates(workspace.path()).iter().enumerate() {

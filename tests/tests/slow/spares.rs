@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stagecoach_tests::{
-    Launched, Outcome, TestJob, corpus, ends_undisturbed, is_gone, says, signal, undisturbed, until,
+    Launched, Outcome, TestJob, corpus, ends_undisturbed, is_gone, recorded_state, says, signal, undisturbed, until,
 };
 
 /// Returns a job with one spare.
@@ -21,12 +21,6 @@ fn running(workspace: &Path) -> (Launched, Vec<u32>, u32) {
     let stages = launched.wait_for_stages(3);
     let spare = launched.wait_for_spare(workspace, &[]);
     (launched, stages, spare)
-}
-
-/// Returns the launcher's record.
-fn state(workspace: &Path) -> serde_json::Value {
-    let record = std::fs::read(workspace.join("spared/state.json")).unwrap();
-    serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
 /// Stops the run, and resumes it for a few more steps. Asserts that the bits are those of an undisturbed run. Returns
@@ -60,7 +54,7 @@ fn a_spare_takes_the_place_of_each_stage_and_the_next_one_is_made() {
         signal(spare, libc::SIGKILL);
         launched.wait_for_spare(workspace.path(), &[spare, next]);
         assert!(launched.stages().contains(&next));
-        let record = state(workspace.path());
+        let record = recorded_state(&workspace.path().join("spared"));
         assert_eq!(record["attempt"]["number"], 1);
         assert_eq!(record["budget"]["replaced"], 2);
         let outcome = ends_with_the_same_bits(workspace.path(), launched);
@@ -78,7 +72,7 @@ fn a_spare_that_dies_costs_nothing() {
     let next = launched.wait_for_spare(workspace.path(), &[spare]);
     launched.wait_for_step(30);
     assert_eq!(launched.wait_for_stages(3), stages);
-    assert_eq!(state(workspace.path())["budget"]["total"], 0);
+    assert_eq!(recorded_state(&workspace.path().join("spared"))["budget"]["total"], 0);
     // the new spare can replace a stage too
     signal(stages[1], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
@@ -111,7 +105,7 @@ fn a_spare_that_takes_a_place_too_late_goes() {
     launched.wait_for_restart(workspace.path());
     signal(spare, libc::SIGCONT);
     until("the end of the spare that was late", || is_gone(spare).then_some(()));
-    let step = state(workspace.path())["bestStep"].as_u64().unwrap();
+    let step = recorded_state(&workspace.path().join("spared"))["bestStep"].as_u64().unwrap();
     launched.wait_for_step(step + 20);
     launched.wait_for_stages(3);
     ends_with_the_same_bits(workspace.path(), launched);

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use stagecoach_checkpoint::{Dtype, ModelFiles};
 use stagecoach_tests::fixture::{copy, flip};
-use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach};
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach, text};
 use tempfile::TempDir;
 
 /// Returns a job that saves at steps 3, 6, 9 and 12.
@@ -56,10 +56,6 @@ fn refused(arguments: &[&str], code: i32, words: &str) {
     let (found, printed, stderr) = run(arguments);
     assert!(found == code && stderr.contains(words), "{arguments:?}: {found}\n{printed}\n{stderr}");
     assert_eq!(stderr.lines().filter(|line| line.starts_with("stagecoach: ")).count(), 1, "{stderr}");
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn step(workspace: &TempDir, step: u64) -> PathBuf {

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use stagecoach_test_hub::{File, Hub};
-use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
+use stagecoach_tests::fixture::copy;
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach, text};
 
 fn succeeds(arguments: &[&str]) -> String {
     // with one thread for each core, the threads of `generate` would spin at every barrier while other tests compute
@@ -19,10 +20,6 @@ fn succeeds(arguments: &[&str]) -> String {
 /// Returns the lines of JSON that a command prints.
 fn json_lines(arguments: &[&str]) -> Vec<Value> {
     succeeds(arguments).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn samples() -> PathBuf {
@@ -196,10 +193,7 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
 fn a_model_with_a_chat_template_answers() {
     let workspace = tempfile::tempdir().unwrap();
     let model = workspace.path().join("model");
-    std::fs::create_dir(&model).unwrap();
-    for entry in std::fs::read_dir(hugging_face()).unwrap().flatten() {
-        std::fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
-    }
+    copy(&hugging_face(), &model);
     let run = |options: &[&str], input: &str| {
         let common = ["generate", text(&model), "--max-tokens", "6", "--temperature", "0"];
         let mut command = Command::new(stagecoach());

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use stagecoach_tests::phases::stop;
 use stagecoach_tests::{
-    Ended, Group, Launched, Outcome, TestJob, corpus, ends_undisturbed, is_gone, saved, says, signal, until,
+    Ended, Group, Launched, Outcome, TestJob, corpus, ends_undisturbed, is_gone, recorded_state, saved, says, signal,
+    until,
 };
 
 /// Returns a job that saves nothing before its end, so that every restart begins at step 0.
@@ -36,24 +37,12 @@ fn running_job(workspace: &Path, job: &TestJob, step: u64) -> (Launched, Vec<u32
     (launched, stages)
 }
 
-/// Returns the launcher's record.
-fn state(workspace: &Path) -> serde_json::Value {
-    let record = std::fs::read(workspace.join("faulty/state.json")).unwrap();
-    serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
-}
-
-/// Resumes the job from its newest checkpoint, trains a few more steps to its end, and compares the bits with those of
-/// an undisturbed run. Returns the outcome.
-fn to_its_end(workspace: &Path) -> Outcome {
-    ends_undisturbed(workspace, &job())
-}
-
 /// Asserts that the group trains again by itself after a fault, and ends with the bits of the undisturbed run. Returns
 /// the outcome of the launcher.
 fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
     launched.wait_for_restart(workspace);
     let outcome = launched.interrupt(workspace);
-    says(&to_its_end(workspace), "resuming after step");
+    says(&ends_undisturbed(workspace, &job()), "resuming after step");
     outcome
 }
 
@@ -76,9 +65,9 @@ fn a_killed_stage_is_replaced_and_the_others_stay() {
         let outcome = launched.interrupt(workspace.path());
         says(&outcome, &format!("starting stage {rank} again in 0.0s; the others wait for it"));
         says(&outcome, "training starts at step 0");
-        says(&to_its_end(workspace.path()), "resuming after step");
+        says(&ends_undisturbed(workspace.path(), &job()), "resuming after step");
         assert_eq!(
-            state(workspace.path())["attempt"]["number"],
+            recorded_state(&workspace.path().join("faulty"))["attempt"]["number"],
             2,
             "expected the same attempt after the kill, and attempt 2 after Ctrl-C"
         );
@@ -96,9 +85,9 @@ fn a_stage_may_be_lost_again_and_again_while_training_progresses() {
         launched.wait_for_step(5 + 20 * kill);
     }
     only_replaced(&launched, &stages, &[1]);
-    assert_eq!(state(workspace.path())["budget"]["replaced"], 5);
+    assert_eq!(recorded_state(&workspace.path().join("faulty"))["budget"]["replaced"], 5);
     launched.interrupt(workspace.path());
-    to_its_end(workspace.path());
+    ends_undisturbed(workspace.path(), &job());
 }
 
 #[test]
@@ -115,7 +104,7 @@ fn two_killed_at_once_are_replaced_and_the_third_stays() {
     launched.wait_for_restart(workspace.path());
     only_replaced(&launched, &stages, &[0, 2]);
     launched.interrupt(workspace.path());
-    to_its_end(workspace.path());
+    ends_undisturbed(workspace.path(), &job());
 }
 
 #[test]
@@ -147,7 +136,7 @@ fn a_stopped_stage_is_noticed_by_its_silence_killed_and_replaced() {
         only_replaced(&launched, &stages, &[rank]);
         let outcome = launched.interrupt(workspace.path());
         says(&outcome, &format!("stage {rank} has sent no heartbeat for 2.0 s"));
-        to_its_end(workspace.path());
+        ends_undisturbed(workspace.path(), &job());
     }
 }
 
@@ -175,7 +164,7 @@ fn ctrl_c_leaves_with_143_and_the_next_run_resumes() {
     let (launched, stages) = running(workspace.path(), 5);
     launched.interrupt(workspace.path());
     assert!(stages.iter().all(|&pid| is_gone(pid)));
-    says(&to_its_end(workspace.path()), "resuming after step");
+    says(&ends_undisturbed(workspace.path(), &job()), "resuming after step");
 }
 
 /// Ctrl-C while the launcher replaces a lost stage, or at the moment of the loss, leaves no process. The next run
@@ -197,7 +186,7 @@ fn ctrl_c_while_the_group_forms_again_leaves_with_143() {
             let left = launched.stages();
             launched.interrupt(workspace.path());
             assert!(left.iter().all(|&pid| is_gone(pid)), "stage {rank}, replaced: {replaced}");
-            to_its_end(workspace.path());
+            ends_undisturbed(workspace.path(), &job());
         }
     }
 }
@@ -219,7 +208,7 @@ fn a_second_ctrl_c_leaves_at_once() {
     assert_eq!(outcome.status.code(), Some(137), "{}\n{}", outcome.stdout, outcome.stderr);
     says(&outcome, "killing the stages");
     until("the stages' end", || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
-    to_its_end(workspace.path());
+    ends_undisturbed(workspace.path(), &job());
 }
 
 #[test]
@@ -249,7 +238,7 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
             );
         }
     }
-    to_its_end(workspace.path());
+    ends_undisturbed(workspace.path(), &job());
 }
 
 #[test]
@@ -269,7 +258,7 @@ fn one_run_holds_a_job_and_a_finished_one_says_so() {
     let stderr = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(stderr.contains(&launched.child.id().to_string()), "{stderr}");
     launched.interrupt(workspace.path());
-    let first = to_its_end(workspace.path());
+    let first = ends_undisturbed(workspace.path(), &job());
     let done = TestJob { steps: saved(&workspace.path().join("faulty")), ..job().endless() };
     let again = Launched::start(workspace.path(), &done, &[]).finish(workspace.path());
     assert_eq!(again.hashes(), first.hashes());

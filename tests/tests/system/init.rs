@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use stagecoach_tests::fixture::copy;
 use stagecoach_tests::{Launched, corpus, hugging_face, stagecoach};
 
 fn init(workspace: &Path, arguments: &[&str]) -> Output {
@@ -89,10 +90,7 @@ fn without_a_corpus_or_with_a_bad_name_it_says_what_to_do() {
 /// Copies the tiny model to the folder `name` of the workspace, and returns the path of that folder.
 fn model(workspace: &Path, name: &str) -> String {
     let folder = workspace.join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {
-        std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
-    }
+    copy(&hugging_face(), &folder);
     folder.display().to_string()
 }
 

@@ -1,18 +1,11 @@
 //! The project never removes or overwrites files that it did not create. It uses a folder as a job's folder only if the
 //! folder is new or is a job's folder already. A user's files in a job's folder stay unchanged, even with --fresh.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use stagecoach_tests::fixture::files;
+use stagecoach_tests::fixture::contents;
 use stagecoach_tests::{Group, Launched, Outcome, TestJob, corpus, hugging_face, says, signal, stagecoach};
-
-/// Returns the content of every file below a folder, by path.
-fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let name = |path: &Path| path.strip_prefix(folder).unwrap().display().to_string();
-    files(folder).iter().map(|path| (name(path), fs::read(path).unwrap())).collect()
-}
 
 fn write(folder: &Path, name: &str) {
     let path = folder.join(name);
@@ -40,7 +33,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
     let folder = workspace.path().join("notes");
     let also = ["metrics.jsonl", "result.json", "state.json", "job.yaml", "lock"];
     MINE.iter().chain(&also).for_each(|name| write(&folder, name));
-    let before = content(&folder);
+    let before = contents(&folder);
     let job = TestJob { name: "notes".into(), ..TestJob::default() };
     for arguments in [&[][..], &["--fresh"]] {
         let outcome = run(workspace.path(), &job, arguments);
@@ -48,7 +41,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
         says(&outcome, "notes is not a job's folder: it holds checkpoints, damaged, fences and 8 more");
         says(&outcome, "spec.storage.path");
         assert!(!outcome.stdout.contains("removing"), "{}", outcome.stdout);
-        assert_eq!(content(&folder), before, "{arguments:?}");
+        assert_eq!(contents(&folder), before, "{arguments:?}");
     }
     // the stage of a pod refuses the folder too
     let mut group = Group::start(workspace.path(), &TestJob { stages: 1, ..job }, "a", 1);
@@ -59,13 +52,13 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
         "{}",
         ended.termination_message
     );
-    assert_eq!(content(&folder), before);
+    assert_eq!(contents(&folder), before);
     // an import refuses the folder too
     let mut import = std::process::Command::new(stagecoach());
     import.args(["checkpoint", "import", "--from"]).args([&hugging_face(), &folder]);
     let output = import.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert_eq!(content(&folder), before);
+    assert_eq!(contents(&folder), before);
 }
 
 /// The trainer makes all checks that can refuse a fresh start before it removes any file.
@@ -75,7 +68,7 @@ fn a_fresh_start_that_cannot_begin_removes_nothing() {
     let job = TestJob { stages: 1, ..TestJob::default() };
     run(workspace.path(), &job, &[]).hashes();
     let folder = workspace.path().join("small");
-    let before = content(&folder);
+    let before = contents(&folder);
     for (set, words) in [
         ("data.paths=[\"corpus/typo.txt\"]", "corpus/typo.txt"),
         ("data.tokenizer={type: File, file: {path: nowhere.json}}", "nowhere.json"),
@@ -86,7 +79,7 @@ fn a_fresh_start_that_cannot_begin_removes_nothing() {
         assert!(matches!(outcome.status.code(), Some(74 | 78)), "{set}: {}\n{}", outcome.stdout, outcome.stderr);
         says(&outcome, words);
         assert!(!outcome.stdout.contains("removing"), "{set}: {}", outcome.stdout);
-        assert_eq!(content(&folder).keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>(), "{set}");
+        assert_eq!(contents(&folder).keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>(), "{set}");
     }
 }
 
@@ -94,7 +87,7 @@ fn a_fresh_start_that_cannot_begin_removes_nothing() {
 fn a_job_does_not_live_in_its_corpus_in_the_cache_or_in_the_volumes_root() {
     let workspace = corpus::workspace();
     fs::write(workspace.path().join("corpus/logs"), "text").unwrap();
-    let before = content(&workspace.path().join("corpus"));
+    let before = contents(&workspace.path().join("corpus"));
     let storage = |path: &str| TestJob { extra: format!("  storage: {{path: {path}}}\n"), ..TestJob::default() };
     for (job, words) in [
         (
@@ -108,7 +101,7 @@ fn a_job_does_not_live_in_its_corpus_in_the_cache_or_in_the_volumes_root() {
         let outcome = run(workspace.path(), &job, &["--fresh"]);
         assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
         says(&outcome, words);
-        assert_eq!(content(&workspace.path().join("corpus")), before);
+        assert_eq!(contents(&workspace.path().join("corpus")), before);
     }
 }
 
@@ -129,7 +122,8 @@ fn a_job_file_in_the_jobs_own_folder_stays_as_it_was_written() {
     says(&run(&[]), "is trained already");
 
     MINE.iter().for_each(|name| write(&folder, name));
-    let mine = || content(&folder).into_iter().filter(|(name, _)| MINE.contains(&name.as_str())).collect::<Vec<_>>();
+    let is_mine = |name: &Path| MINE.iter().any(|mine| name == Path::new(mine));
+    let mine = || contents(&folder).into_iter().filter(|(name, _)| is_mine(name)).collect::<Vec<_>>();
     let before = mine();
     let again = run(&["--fresh"]);
     says(&again, "removing the files of earlier runs in ");

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::job::BenchJob;
-use crate::stats::line;
+use crate::stats::{line, mean};
 
 /// The number of rounds. In a round, a job without audits and a job with audits run once each.
 const ROUNDS: u64 = 4;
@@ -33,7 +33,6 @@ pub(crate) fn measure(folder: &Path) -> Value {
         }
     }
     // the mean, because most steps audit nothing
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let cost = mean(&seconds[1]) / mean(&seconds[0]) - 1.0;
     line(
         "training.audit",

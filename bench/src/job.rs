@@ -5,6 +5,8 @@ use std::path::Path;
 use serde_json::Value;
 use stagecoach_tests::{Launched, stagecoach, until_within};
 
+use crate::machine::memory;
+
 /// A Llama of one of three sizes.
 #[derive(Clone, Copy)]
 pub(crate) enum ModelSize {
@@ -116,7 +118,9 @@ spec:
         let mut launched = self.start(folder);
         let mut peak = 0;
         let status = until_within("the end of a job", 2400, || {
-            peak = peak.max(launched.stages().into_iter().map(peak_bytes).sum());
+            // a stage may have ended
+            let peaks = launched.stages().into_iter().filter_map(|stage| memory(stage, "VmHWM:"));
+            peak = peak.max(peaks.sum::<u64>() * 1024);
             launched.child.try_wait().unwrap()
         });
         assert!(status.success(), "{}: {status}", self.name);
@@ -128,11 +132,4 @@ spec:
         let text = std::fs::read_to_string(folder.join(self.name).join("metrics.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
-}
-
-/// Returns the peak resident memory of a process, in bytes.
-fn peak_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }

@@ -85,10 +85,11 @@ pub(crate) fn read_seconds(folder: &Path) -> f64 {
 }
 
 /// Returns the kibibytes of a process's memory. `field` is `VmRSS:` for the current size, and `VmHWM:` for the peak.
-pub(crate) fn memory(process: impl std::fmt::Display, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-    line.trim().split(' ').next().unwrap().parse().unwrap()
+/// Returns `None` if the process has ended.
+pub(crate) fn memory(process: impl std::fmt::Display, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().split(' ').next()?.parse().ok()
 }
 
 /// Returns the processor seconds (user and system) that a process has used so far.

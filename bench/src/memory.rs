@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::job::BenchJob;
-use crate::stats::{line, median};
+use crate::stats::{line, mean, median};
 
 /// The number of rounds. In a round, a job of each kind runs once.
 const ROUNDS: u64 = 3;
@@ -42,7 +42,6 @@ fn of_batch(folder: &Path, batch: u32) -> Value {
         }
     }
     // the mean, because with Auto most steps send no copy
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let throughput = |index: usize| mean(&seconds[0]) / mean(&seconds[index]);
     for index in 1..KINDS.len() {
         let a_step = bytes[index] / seconds[index].len() as f64;

@@ -36,7 +36,7 @@ pub(crate) fn measure() -> Value {
     for (image, bytes) in &sizes {
         line(&format!("image of the {image}"), format!("{:.1} MB", *bytes as f64 / 1e6), "compressed");
     }
-    let memory: Vec<u64> = product.operators().iter().map(|one| memory(one.process_id(), "VmRSS:")).collect();
+    let memory: Vec<u64> = product.operators().iter().map(|one| memory(one.process_id(), "VmRSS:").unwrap()).collect();
     let most = memory.iter().max().copied().unwrap_or_default();
     line("operator's memory", format!("{:.0} MiB", most as f64 / 1024.0), "the larger of two replicas");
     json!({

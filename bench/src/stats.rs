@@ -1,4 +1,9 @@
-//! Medians, extremes and lines of a table.
+//! Means, medians, extremes and lines of a table.
+
+/// Returns the mean, or NaN if there are no values.
+pub(crate) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
 
 /// Returns the median. Returns the larger of the two middle values if the number of values is even, and NaN if there
 /// are no values.

@@ -121,6 +121,5 @@ fn train(run: &GpuRun, part: &str, precision: &'static str, way: &Way) -> Hashes
             }
         });
     }
-    let result = std::fs::read_to_string(own.join("bits/result.json")).unwrap();
-    Hashes::of(&serde_json::from_str(&result).unwrap())
+    Hashes::read(&own.join("bits"))
 }

@@ -106,9 +106,7 @@ fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
 /// # Panics
 /// If the job has no result.
 fn compare(run: &GpuRun, what: &str, job: &TestJob, own: &Path) {
-    let result = std::fs::read_to_string(own.join("killed/result.json")).unwrap();
-    let hashes = Hashes::of(&serde_json::from_str(&result).unwrap());
-    let is_same = hashes == undisturbed(job);
+    let is_same = Hashes::read(&own.join("killed")) == undisturbed(job);
     line(what, if is_same { "same bits" } else { "OTHER BITS" }.into(), "as without the kill");
     if !is_same {
         run.wrong(format!("{what}: the bits after the kill differ from the bits of an undisturbed run"));

@@ -76,8 +76,7 @@ impl Cluster {
     }
 
     pub(super) fn create(&self, name: &str) {
-        let created = self.plane.client().create(self.system.jobs, &(self.system.job)(name));
-        created.unwrap_or_else(|refusal| panic!("{refusal}"));
+        self.system.create(&self.plane, name);
     }
 
     /// Creates a job, and returns the seconds until its pods exist.
@@ -153,7 +152,7 @@ impl Cluster {
 
     /// Returns the kibibytes of the operator's memory, with `field` as in [`memory`].
     pub(super) fn memory(&self, field: &str) -> u64 {
-        self.operator.as_ref().map_or(0, |operator| memory(operator.id(), field))
+        self.operator.as_ref().map_or(0, |operator| memory(operator.id(), field).unwrap())
     }
 }
 

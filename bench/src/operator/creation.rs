@@ -9,7 +9,7 @@ use stagecoach_cluster::{Component, until};
 use super::answers::StatusServer;
 use super::cluster::Cluster;
 use super::jobset::JOBSET;
-use super::system::{STAGECOACH, System};
+use super::system::STAGECOACH;
 use crate::machine::processor_seconds;
 use crate::stats::{line, median};
 
@@ -34,7 +34,7 @@ pub(crate) fn measure() -> Value {
     for round in 0..ROUNDS {
         for (system, seconds) in &mut kinds {
             let before = processor_seconds(server);
-            (0..JOBS).for_each(|n| create(&cluster, system, &format!("round-{round}-{n}")));
+            (0..JOBS).for_each(|n| system.create(&cluster.plane, &format!("round-{round}-{n}")));
             seconds.push((processor_seconds(server) - before) / JOBS as f64);
         }
     }
@@ -43,9 +43,4 @@ pub(crate) fn measure() -> Value {
         seconds
     });
     json!({"stagecoachCpuSeconds": ours, "jobSetCpuSeconds": theirs})
-}
-
-fn create(cluster: &Cluster, system: &System, name: &str) {
-    let created = cluster.plane.client().create(system.jobs, &(system.job)(name));
-    created.unwrap_or_else(|refusal| panic!("{refusal}"));
 }

@@ -15,7 +15,7 @@ pub(super) const JOBSET: System = System {
     install,
     start: Some(start),
     jobs: "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets",
-    job,
+    job: |name| job_set(name, STAGES as u32, 5),
     labels: LabelKeys { job: "jobset.sigs.k8s.io/jobset-name", attempt: "jobset.sigs.k8s.io/restart-attempt" },
     first_attempt: 0,
 };
@@ -99,14 +99,15 @@ fn register(plane: &ControlPlane, port: u16) {
     }
 }
 
-fn job(name: &str) -> Value {
+/// Returns a JobSet with one group of `pods` pods.
+pub(super) fn job_set(name: &str, pods: u32, max_restarts: u32) -> Value {
     let pod = json!({"restartPolicy": "Never", "containers": [{"name": "trainer", "image": "none"}]});
-    let group = json!({"parallelism": STAGES, "completions": STAGES, "completionMode": "Indexed", "backoffLimit": 0,
+    let group = json!({"parallelism": pods, "completions": pods, "completionMode": "Indexed", "backoffLimit": 0,
         "template": {"spec": pod}});
     json!({
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
         "spec": {
-            "failurePolicy": {"maxRestarts": 5},
+            "failurePolicy": {"maxRestarts": max_restarts},
             "replicatedJobs": [{"name": "stages", "replicas": 1, "template": {"spec": group}}],
         },
     })

@@ -39,6 +39,14 @@ pub(super) struct LabelKeys {
     pub(super) attempt: &'static str,
 }
 
+impl System {
+    /// Creates a job.
+    pub(super) fn create(&self, plane: &ControlPlane, name: &str) {
+        let created = plane.client().create(self.jobs, &(self.job)(name));
+        created.unwrap_or_else(|refusal| panic!("{refusal}"));
+    }
+}
+
 /// Stagecoach without gang scheduling: the scheduler places pods one by one, as it places JobSet's pods.
 pub(super) const STAGECOACH: System = System {
     name: "Stagecoach",

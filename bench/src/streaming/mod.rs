@@ -113,8 +113,8 @@ fn long_run(hub: &Hub, folder: &Path, corpus: u64) -> Value {
         let stages = launched.stages();
         if let Some(resident) = stages.first().filter(|stage| Path::new(&format!("/proc/{stage}/status")).exists()) {
             match launched.steps() {
-                done if done < steps / 10 => early = early.max(memory(resident, "VmRSS:")),
-                done if done < steps => late = late.max(memory(resident, "VmRSS:")),
+                done if done < steps / 10 => early = early.max(memory(resident, "VmRSS:").unwrap()),
+                done if done < steps => late = late.max(memory(resident, "VmRSS:").unwrap()),
                 _ => {}
             }
         }

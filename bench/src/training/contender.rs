@@ -1,11 +1,11 @@
 //! Runs a trainer (Stagecoach or PyTorch) with its settings, as processes.
 
-use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use stagecoach_cluster::Process;
 use stagecoach_tests::Launched;
 
 use super::run::MeasuredRun;
@@ -149,30 +149,20 @@ impl Contender {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let started = Instant::now();
         let rank = |rank: usize| {
-            let log = File::create(folder.join(format!("torch-{rank}.log"))).unwrap();
+            let log = folder.join(format!("torch-{rank}.log"));
             let mut command = python(&settings);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", pipeline.processes().to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
             command.env("TORCHINDUCTOR_CACHE_DIR", folder.join("inductor"));
-            Process(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
+            Process::start(command, &log).unwrap()
         };
         let mut ranks: Vec<Process> = (0..pipeline.processes()).map(rank).collect();
         MeasuredRun::watch(started, &metrics, steps, || {
             for rank in &mut ranks {
-                assert!(rank.0.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());
+                assert!(rank.ended().is_none(), "{} ended: see {}", self.name, folder.display());
             }
-            ranks.iter().map(|rank| rank.0.id()).collect()
+            ranks.iter().map(Process::id).collect()
         })
-    }
-}
-
-/// A process that is killed when this value is dropped.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -46,7 +46,7 @@ impl MeasuredRun {
         let before = cpu(&wait(WARM_UP).1);
         let (_, processes) = wait(steps);
         let cpu_seconds = (cpu(&processes) - before) / (steps - WARM_UP) as f64;
-        let peak_bytes = processes.iter().map(|process| memory(process, "VmHWM:") as f64 * 1024.0).collect();
+        let peak_bytes = processes.iter().map(|process| memory(process, "VmHWM:").unwrap() as f64 * 1024.0).collect();
         let lines = lines(metrics);
         let field =
             |name: &str| lines.iter().take(steps).map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();

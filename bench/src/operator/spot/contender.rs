@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use stagecoach_cluster::{merge, pipeline_job};
 
-use super::super::jobset::JOBSET;
+use super::super::jobset::{JOBSET, job_set};
 use super::super::system::{STAGECOACH, System};
 use super::trainer::ReplicaPolicy;
 use super::{REPLICAS, STAGES};
@@ -26,6 +26,8 @@ impl SpotJob {
 }
 
 const RANK: &str = "stagecoach.dev/rank";
+/// The number of restarts of a JobSet, which no trace reaches.
+const MAX_RESTARTS: u32 = 100_000;
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 pub(super) const CONTENDERS: [SpotJob; 5] = [
@@ -52,13 +54,13 @@ pub(super) const CONTENDERS: [SpotJob; 5] = [
     },
     SpotJob {
         name: "JobSet, 8 replicas",
-        system: System { job: |name| job_set(name, REPLICAS), ..JOBSET },
+        system: System { job: |name| job_set(name, STAGES * REPLICAS, MAX_RESTARTS), ..JOBSET },
         index: COMPLETION_INDEX,
         policy: ReplicaPolicy::fixed(REPLICAS, false),
     },
     SpotJob {
         name: "JobSet, 4 replicas",
-        system: System { job: |name| job_set(name, REPLICAS / 2), ..JOBSET },
+        system: System { job: |name| job_set(name, STAGES * REPLICAS / 2, MAX_RESTARTS), ..JOBSET },
         index: COMPLETION_INDEX,
         policy: ReplicaPolicy::fixed(REPLICAS / 2, false),
     },
@@ -84,17 +86,4 @@ fn replicated(name: &str, changes: Value) -> Value {
 fn merged(mut object: Value, changes: Value) -> Value {
     merge(&mut object, changes);
     object
-}
-
-fn job_set(name: &str, replicas: u32) -> Value {
-    let pods = STAGES * replicas;
-    let pod = json!({"restartPolicy": "Never", "containers": [{"name": "trainer", "image": "none"}]});
-    let group = json!({"parallelism": pods, "completions": pods, "completionMode": "Indexed", "backoffLimit": 0, "template": {"spec": pod}});
-    json!({
-        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
-        "spec": {
-            "failurePolicy": {"maxRestarts": 100_000},
-            "replicatedJobs": [{"name": "stages", "replicas": 1, "template": {"spec": group}}],
-        },
-    })
 }

@@ -124,8 +124,8 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     let two = job_from("two", "imported");
     assert_eq!(run(path, &two, &yaml(&two, &fresh())).numbers(), expected, "from an imported model");
 
-    // a job can start from another job's result in four forms: its folder, one checkpoint, a Hugging Face directory,
-    // and an exported model
+    // a job can start from another job's result in four ways: initFrom names the job's folder or one of its
+    // checkpoints, or the model is `Pretrained` and its path is a checkpoint or an exported model
     let onward = job_from("onward", "one");
     let expected = run(path, &onward, &yaml(&onward, &fresh())).numbers();
     let last = "one/checkpoints/step-00000020";
@@ -253,7 +253,7 @@ fn a_checkpoint_has_the_files_of_its_source() {
     std::fs::remove_dir_all(path.join("kept")).unwrap();
     assert_eq!(of_job(24), begun);
 
-    // the names in the job's spec replace those of the source in every file
+    // the special tokens that the job's spec names replace those of the source in every file
     let named = job("named");
     run(path, &named, &of_source(&named, "{path: source/tokenizer.json, eos: '[PAD]', pad: '[EOT]'}")).hashes();
     let of_checkpoint = |name: &str| read_json(&path.join("named").join(LAST).join(name));
@@ -393,7 +393,7 @@ fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     let fields: serde_json::Value = serde_json::from_slice(&whole[8..header]).unwrap();
     let at = header + fields[name]["data_offsets"][0].as_u64().unwrap() as usize;
     let mut broken = whole.clone();
-    // this sets all bits of the value, which makes it a NaN in F32, BF16 and F16
+    // this sets all bits of the tensor's first value, which makes the value a NaN in F32, BF16 and F16
     broken[at..at + 4].fill(0xff);
     std::fs::write(&shard, broken).unwrap();
     let refused = |words: &str| {
@@ -439,15 +439,16 @@ fn a_job_that_is_killed_before_its_first_checkpoint_begins_with_the_same_model()
     });
     assert_ne!(eight, twelve);
     assert_eq!(start(&killed, &[]).finish(path).numbers(), eight);
-    // a replay starts from the same checkpoint, and a run with --fresh chooses again
+    // a replay starts from the same checkpoint, and a run with --fresh starts from the checkpoint that is the newest
+    // now
     let folder = path.join("killed").display().to_string();
     let output = Command::new(stagecoach()).args(["replay", &folder, "--step", "2"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(start(&killed, &["--fresh"]).finish(path).numbers(), twelve);
 }
 
-/// A checkpoint contains copies of the files beside the job's tokenizer. A chat template that lies only beside the
-/// model's weights is therefore lost, and the job reports this.
+/// A checkpoint contains copies of the files in the folder of the job's tokenizer. A chat template that is only in the
+/// folder of the model's weights is therefore missing from the checkpoint, and the job reports this.
 #[test]
 fn a_chat_template_that_checkpoints_will_lack_is_noted() {
     let workspace = workspace();

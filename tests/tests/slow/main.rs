@@ -1,5 +1,5 @@
-//! Tests across crates that take minutes: the real trainer as processes, with all kinds of disturbances, compared with
-//! an undisturbed run.
+//! Tests of whole jobs that take minutes. They run the real trainer's processes, disturb them in many ways, and compare
+//! the results with those of an undisturbed run.
 
 mod attempts;
 mod audit;

@@ -1,5 +1,5 @@
 //! Compares the memory that `stagecoach plan` prints for each stage with the measured peak of the stage's process. By
-//! default, the tests run some jobs. With `STAGECOACH_MEMORY=all` they run all jobs (`make test-exhaustive`).
+//! default, the test runs the first four jobs. With `STAGECOACH_MEMORY=all` it runs all jobs (`make test-exhaustive`).
 
 use std::path::Path;
 use std::process::Command;
@@ -53,13 +53,14 @@ const SHAPES: [JobShape; 15] = [
     JobShape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
 ];
 
-/// Returns the shape of the job for a model type related to Llama, which the test runs in addition to [`SHAPES`].
+/// Returns the shape of a job whose model type is related to Llama. The test runs these jobs after [`SHAPES`].
 #[rustfmt::skip]
 const fn relative(model_type: ModelType) -> JobShape {
     JobShape { model_type, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false }
 }
 
-/// Returns the field `modelType` and, except for Llama, the field `headDim`, whose default differs between model types.
+/// Returns the YAML of the field `modelType` and, except for Llama, of `headDim`, whose default depends on the model
+/// type.
 fn family(model_type: ModelType) -> String {
     format!("modelType: {model_type}{}", if model_type == LLAMA { "" } else { ", headDim: 64" })
 }
@@ -105,13 +106,13 @@ spec:
     )
 }
 
-/// Whether this processor has instructions for bf16 products, AVX512_BF16 or AMX.
+/// Returns whether this processor has instructions for bf16 products (AVX512_BF16 or AMX).
 fn has_bf16_instructions() -> bool {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     ["avx512_bf16", "amx_bf16"].iter().any(|flag| info.contains(flag))
 }
 
-/// Returns the last column of the plan's memory table: the MiB of each stage.
+/// Returns the planned memory of each stage in MiB, from the last column of the plan's memory table.
 fn planned(workspace: &Path, file: &Path, stages: usize) -> Vec<f64> {
     let plan = Command::new(stagecoach()).arg("plan").arg(file).arg("--workspace").arg(workspace).output().unwrap();
     let text = String::from_utf8(plan.stdout).unwrap();

@@ -1,5 +1,5 @@
-//! Checkpoints in memory: each stage also holds a copy of its neighbour's state. A job that loses one stage at a time
-//! repeats no finished step, and ends with the bits of the undisturbed run.
+//! Checkpoints in memory: each stage also keeps a copy of its neighbour's state in memory. A job that loses one stage
+//! at a time repeats no finished step, and ends with the same state, bit for bit, as the undisturbed run.
 
 use std::path::Path;
 
@@ -30,8 +30,8 @@ fn replaced(workspace: &Path) -> u64 {
     recorded_state(&workspace.join("remembered"))["budget"]["replaced"].as_u64().unwrap()
 }
 
-/// Kills the stages of each entry of `kills` together, and lets the job train new steps before the next entry. Then
-/// stops the job.
+/// Runs the job and then stops it. For each entry of `kills`, kills the stages of this entry together, and lets the job
+/// train new steps before the next entry.
 fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
     let mut step = 5;

@@ -1,6 +1,6 @@
-//! Links over the stand-in for NCCL, a test library that uses the memory of the host. They run the same code as links
-//! between GPUs. The tests in `parity` show that the number of stages and the schedule do not change a bit over these
-//! links.
+//! Links over the stand-in for NCCL, a test library that uses the memory of the host. These links run the same code as
+//! links between GPUs. The tests in `parity` show that the results over these links are the same, bit for bit, for any
+//! number of stages and any schedule.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -109,8 +109,8 @@ fn a_communicator_that_does_not_connect_is_reported_with_what_to_set() {
     ends_undisturbed(workspace.path(), &job());
 }
 
-/// The GPU continues to train while a thread copies the state to the host. If the host read the copy too early, or an
-/// update did not wait for the copy, the checkpoint would differ.
+/// The GPU continues to train while a thread copies the state to the host. The checkpoint would differ if the host used
+/// the copy before it was complete, or if an update of the weights did not wait for the copy.
 #[test]
 fn what_is_saved_beside_training_is_the_state_after_its_step() {
     let saved_by = |transport, mode| {
@@ -124,7 +124,7 @@ fn what_is_saved_beside_training_is_the_state_after_its_step() {
         checkpoints(&folder).into_iter().map(|step| (step, tensors(&folder, step))).collect::<BTreeMap<_, _>>()
     };
     let (expected, saved) = (saved_by("Tcp", "Sync"), saved_by("Nccl", "Async"));
-    // the job defers a due checkpoint while it writes the last one
+    // while the job still writes a checkpoint, it defers the next one
     assert!(saved.len() >= 5, "{:?}", saved.keys());
     for (step, tensors) in &saved {
         assert_eq!(tensors, &expected[step], "step {step}");
@@ -149,8 +149,8 @@ fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     ends_undisturbed(workspace.path(), &job());
 }
 
-/// The times of a timeline come from the device's events, since the host is ahead of the device. With the host's clock,
-/// the timeline would lack actions that the device has not reached.
+/// The times of a timeline come from CUDA events on the device, since the host queues actions before the device
+/// executes them. With the host's clock, the timeline would lack the actions that the device has not yet executed.
 #[test]
 fn a_timeline_is_that_of_the_device() {
     let workspace = corpus::workspace();

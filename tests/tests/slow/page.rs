@@ -65,7 +65,7 @@ fn a_run_prints_the_address_of_a_page_that_follows_it_through_a_recovery() {
     let mut launched = Launched::start(workspace.path(), &job(), &[]);
     let page = printed(&workspace.path().join("stdout"));
     let mut follower = page.follow("");
-    // the page shows the values of the file at two steps
+    // at two steps, the page shows the loss that metrics.jsonl records
     for least in [3, 12] {
         let (step, loss) = follower.until("a step", |parts| {
             let figures = parts.get("figures")?;

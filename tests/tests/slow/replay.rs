@@ -37,7 +37,7 @@ pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
     folder
 }
 
-/// Changes the manifest of a checkpoint, and updates the hash that the manifest contains of itself.
+/// Changes the manifest of a checkpoint, and updates the manifest's hash of itself.
 pub fn change_manifest(job: &Path, step: u64, change: impl FnOnce(&mut Manifest)) {
     let mut manifest = read_manifest(&FileSystemVolume::new(job), step).unwrap();
     change(&mut manifest);

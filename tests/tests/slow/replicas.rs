@@ -34,7 +34,8 @@ fn begin(workspace: &Path, job: &TestJob) -> Launched {
     launched
 }
 
-/// Stops the job, resumes it for a few more steps, and compares its bits with those of an undisturbed run.
+/// Stops the job, resumes it for a few more steps, and asserts that its results equal those of an undisturbed run, bit
+/// for bit.
 fn end(launched: Launched, workspace: &Path, job: &TestJob, what: &str) {
     launched.interrupt(workspace);
     println!("{what}");
@@ -120,7 +121,7 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         (1, 3, &[1], ""),
         (2, 2, &[2], MEMORY),
         (2, 3, &[3], MEMORY),
-        // the leader is lost, or another stage of the leader's replica
+        // the lost stage is the leader (the stage that forms the groups), or another stage of the leader's replica
         (1, 3, &[0], ""),
         (2, 2, &[0], MEMORY),
         (2, 2, &[1], MEMORY),
@@ -133,8 +134,8 @@ fn a_job_continues_without_a_lost_replica_until_it_is_back() {
         let workspace = workspace.path();
         let mut launched = begin(workspace, &job);
         lose_for_good(&launched, lost, stages * data_parallel);
-        // the lost stage has voted on at most one step after the last step in the metrics, so the remaining replicas
-        // train the other steps alone
+        // the lost stage may have taken part in the first of these steps; the remaining replicas train the other steps
+        // alone
         launched.wait_for_step(launched.steps() + 10);
         signal(launched.child.id(), libc::SIGCONT);
         let printed = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
@@ -216,8 +217,8 @@ fn leadership_is_passed_on_more_than_once() {
     wake_and_end(launched, 4, workspace, &job);
 }
 
-/// One replica remains, and then its leader is lost. The waiting stage 0 of the other replica becomes the leader, and
-/// forms a replica with the remaining stage.
+/// Only one replica trains, since the other replica has lost a stage. Then the leader is lost too. Stage 0 of the other
+/// replica, which waited, becomes the leader and forms a replica with the remaining stage.
 #[test]
 fn a_stage_that_waits_beside_the_last_replica_succeeds_its_leader() {
     let job = with_checkpoint(may_lose_replicas(2, 2), MEMORY);
@@ -285,15 +286,15 @@ fn a_leader_may_be_stopped_while_the_group_forms_again() {
     ends_undisturbed(workspace, &job);
 }
 
-/// Returns the number of the newest group that has started.
+/// Returns the number of the newest group that has a folder in `fences`.
 fn newest_fence(workspace: &Path) -> u64 {
     let folders = std::fs::read_dir(folder(workspace).join("fences")).unwrap();
     let number = |name: std::ffi::OsString| name.to_str()?.parse().ok();
     folders.filter_map(|folder| number(folder.unwrap().file_name())).max().unwrap()
 }
 
-/// A leader without heartbeats may still live, so no stage succeeds it. Either the launcher replaces the leader, or the
-/// leader wakes up before its replacement, and continues.
+/// A leader that sends no heartbeats may still live, so no other stage takes over from it. Either the launcher replaces
+/// the leader, or the leader wakes up before it is replaced, and continues.
 #[test]
 fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
     each("launchers", &[false, true], |_, &launcher_sleeps| {

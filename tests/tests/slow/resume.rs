@@ -182,7 +182,7 @@ fn an_extension_says_its_learning_rate_and_may_have_a_decay_of_its_own() {
     for (step, rate) in described.into_iter().enumerate() {
         assert!((rate - expected(step)).abs() < 1e-12, "step {step}: {rate} instead of {}", expected(step));
     }
-    // another end of the decay gives another curve, which the job refuses unless it has more steps
+    // another end of the decay gives another curve, which the job refuses here because it gets no more steps
     let other = train(path, 12, "peak: 1e-2, floor: 1e-3, decaySteps: 20");
     assert_eq!(other.status.code(), Some(78), "{}\n{}", other.stdout, other.stderr);
 }
@@ -193,7 +193,7 @@ fn an_extension_gives_the_same_bits_whenever_it_is_asked_for() {
     let [at_the_end, half_way] = [corpus::workspace(), corpus::workspace()];
     run(at_the_end.path(), &job()).hashes();
     let expected = train(at_the_end.path(), 80, longer).hashes();
-    // from an older checkpoint, the steps of the original job keep the original decay
+    // in a job that resumes from an older checkpoint, the remaining steps of the original job keep the original decay
     run(half_way.path(), &job()).hashes();
     std::fs::remove_file(half_way.path().join("kept/result.json")).unwrap();
     std::fs::remove_dir_all(half_way.path().join("kept/checkpoints/step-00000060")).unwrap();

@@ -23,7 +23,7 @@ fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_faulty").into()
 }
 
-/// Starts `job`. If `flip` is given, one of its stages computes wrong results.
+/// Starts `job`. If `flip` is given, the stage of its rank computes wrong results.
 fn start(flip: Option<&BitFlip>, workspace: &Path, job: &TestJob, arguments: &[&str]) -> Launched {
     let file = workspace.join("audited.yaml");
     std::fs::write(&file, job.yaml()).unwrap();
@@ -64,7 +64,7 @@ fn what_is_computed_again_on_another_stage_is_equal_in_every_bit() {
         TestJob { schedule: "InterleavedZeroBubble", gradient_blocks: 2, packing: false, transport: "Shm", ..job() },
         TestJob { stages: 4, tied: true, schedule: "GPipe", recompute: "Full", transport: "Tcp", ..job() },
         replicas.clone(),
-        // a single chunk, which has both the embedding and the head of a tied weight
+        // one chunk has both the embedding and the head, which share a weight
         TestJob { stages: 1, tied: true, recompute: "Selective", ..replicas },
     ];
     for job in jobs {

@@ -95,7 +95,8 @@ fn a_stage_that_dies_with_the_spare_is_started_again() {
     }
 }
 
-/// The stopped spare continues only after another process has replaced the stage, and then exits.
+/// The test stops the spare, and lets it continue only after another process has replaced the stage. The spare then
+/// exits.
 #[test]
 fn a_spare_that_takes_a_place_too_late_goes() {
     let workspace = corpus::workspace();

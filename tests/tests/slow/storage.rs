@@ -23,7 +23,7 @@ struct StorageFailure {
     last: bool,
 }
 
-/// Returns the writes and syncs of both saves, and whether each call is in the last save.
+/// Returns the writes and syncs of the job's two saves, each with `true` if it belongs to the last save.
 fn calls(fixture: &Fixture) -> Vec<(StageCall, bool)> {
     fixture.stopped("traced");
     let ran = fixture.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
@@ -46,7 +46,7 @@ fn calls(fixture: &Fixture) -> Vec<(StageCall, bool)> {
 }
 
 /// Returns the failures to test. With `STAGECOACH_CRASHES=all`, each of `calls` fails once with each of the two errors.
-/// By default, every sync fails with one of the errors, and [`SAMPLE`] failures of writes are drawn.
+/// By default, every sync fails with one of the errors, and [`SAMPLE`] failures of writes are drawn at random.
 fn failures(calls: Vec<(StageCall, bool)>) -> Vec<StorageFailure> {
     let all = calls
         .into_iter()

@@ -1,5 +1,5 @@
-//! TensorBoard reads the files that `stagecoach tensorboard` writes, also while the job trains, and after the job has
-//! discarded steps.
+//! TensorBoard reads the files that `stagecoach tensorboard` writes, also if the metrics lose steps while the command
+//! follows them.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
 
-/// Starts `stagecoach tensorboard`, which writes the run of `job` to `events`.
+/// Starts `stagecoach tensorboard --follow`, which writes the metrics of `job` as event files to `events`.
 fn follow(job: &Path, events: &Path) -> Child {
     let mut command = Command::new(stagecoach());
     command.arg("tensorboard").arg(job).arg("--to").arg(events).arg("--follow");

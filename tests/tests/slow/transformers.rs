@@ -41,8 +41,8 @@ fn continue_alike(folder: &Path) -> Vec<String> {
     ours.to_vec()
 }
 
-/// Trains the model in the folder `model_type`, with a learning rate so low that the model does not learn to end every
-/// text immediately. Returns the job's folder.
+/// Trains the model in the folder `model_type`, and returns the job's folder. The callers set a learning rate that is
+/// so low that the model does not learn to end every text immediately.
 fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> PathBuf {
     let job = TestJob { name: name.to_owned(), stages: 2, layers: 2, ..TestJob::default() };
     let yaml = job.yaml();

@@ -22,7 +22,7 @@ fn rewrite(metrics: &Path, speeds: [f64; 3]) {
         let layers: Vec<usize> = serde_json::from_value(record["partition"].clone()).unwrap();
         let mut modules = work.iter().map(|module| module.iter().sum::<f64>());
         for (rank, speed) in speeds.into_iter().enumerate() {
-            // the outer stages also have the embedding and the head
+            // stage 0 also has the embedding, and stage 2 has the head
             let count = layers[rank] + usize::from(rank != 1);
             let seconds = modules.by_ref().take(count).sum::<f64>() / speed * 1e-9;
             let stage = &mut record["stages"][rank];

@@ -81,7 +81,8 @@ fn a_stage_may_be_lost_again_and_again_while_training_progresses() {
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
     for kill in 1..=5 {
         signal(launched.stages()[1], libc::SIGKILL);
-        // the job must pass every step before the kill
+        // the job must train beyond its step at the kill: a stage that is lost twice without progress ends the whole
+        // group
         launched.wait_for_step(5 + 20 * kill);
     }
     only_replaced(&launched, &stages, &[1]);

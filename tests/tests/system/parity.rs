@@ -1,6 +1,6 @@
 //! Stages, replicas, schedule, partition, transport and recomputation do not change a bit of the losses or weights, in
-//! fp32 and in bf16. By default, the test runs a pairwise covering set. With `STAGECOACH_PARITY=all` it runs the full
-//! product (`make test-exhaustive`).
+//! fp32 and in bf16. By default, the test runs a pairwise covering set of layouts, in which each pair of values of two
+//! dimensions occurs. With `STAGECOACH_PARITY=all` it runs the full product (`make test-exhaustive`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,8 +12,8 @@ use stagecoach_tests::{Hashes, Launched, TestJob, combinations, corpus, each, un
 const LAYERS: usize = 4;
 const STAGES: [usize; 5] = [1, 2, 3, 4, 6];
 
-/// Returns every schedule with its number of chunks (virtual stages) a stage, or with two such numbers if the schedule
-/// has no fixed number.
+/// Returns pairs of a schedule and its number of chunks (virtual stages) per stage. A schedule that has no fixed number
+/// of chunks occurs in two pairs.
 fn schedules() -> Vec<(&'static str, usize)> {
     let chunks = |schedule: &ScheduleType| match schedule.chunks.fixed() {
         Some(fixed) => vec![fixed],
@@ -24,8 +24,8 @@ fn schedules() -> Vec<(&'static str, usize)> {
     SCHEDULES.iter().flat_map(|schedule| chunks(schedule).into_iter().map(|chunks| (schedule.name, chunks))).collect()
 }
 
-/// Returns one of three partitions: the planner's (`None`), all layers in the first chunk, or all layers in the last
-/// chunk.
+/// Returns the partition of a kind: the planner's (0, returned as `None`), all layers in the first chunk (1), or all
+/// layers in the last chunk (2).
 fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     let all_in = |chunk: usize| (0..chunks).map(|c| if c == chunk { LAYERS } else { 0 }).collect();
     match kind {
@@ -35,7 +35,7 @@ fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// Returns the number of replicas: 1, 2 or 3, but at most one per gradient block, and at most eight stages over all
+/// Returns the number of replicas: `1 + more`, but at most one per gradient block, and at most eight stages over all
 /// replicas. The number of gradient blocks is 2 to the power of `blocks`.
 fn replicas(stages: usize, blocks: usize, more: usize) -> usize {
     (1 + more).min(1 << blocks).min(8 / stages)

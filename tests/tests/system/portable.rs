@@ -1,5 +1,6 @@
-//! `training.kernels`: with `Portable`, the instruction set of a processor does not change a bit; with `Fastest` it
-//! does. The test emulates other processors with settings that limit the instruction sets of libtorch's libraries.
+//! `training.kernels`: with `Portable`, the instruction set of the processor does not change a bit of the results. With
+//! `Fastest`, it does. The test emulates other processors with settings that limit the instruction sets of libtorch's
+//! libraries.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A volume whose calls can fail or crash. An injector decides the fault of each call.
+//! A volume whose calls can fail or crash the process. An injector decides the fault of each call.
 
 use std::cell::RefCell;
 use std::io;
@@ -50,11 +50,11 @@ pub trait FaultInjector: Send + Sync {
     /// The error becomes the result of the call, and the call then has no effect.
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>>;
 
-    /// Crashes the process. If this function returns, the error is the result of the call.
+    /// Crashes the process. If the crash is only simulated, returns the error that becomes the result of the call.
     fn crash(&self) -> io::Error;
 }
 
-/// The view that one process has of a volume. An injector decides the faults of its calls.
+/// A volume with faults, as one process uses it. An injector decides the faults of the process's calls.
 pub struct FaultyVolume<I> {
     inner: Arc<dyn Volume>,
     injector: Arc<I>,

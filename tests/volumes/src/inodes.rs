@@ -22,7 +22,7 @@ pub enum PowerLoss {
 #[derive(Clone, Debug)]
 pub(crate) struct InodeTable {
     inodes: Vec<Inode>,
-    /// The inodes that have lost their names.
+    /// The numbers of the inodes that have lost all their names.
     removed: HashSet<usize>,
 }
 

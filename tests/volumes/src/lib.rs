@@ -1,5 +1,5 @@
-//! Volumes for tests: a volume in memory that can lose power, with or without NFS clients, and a volume that fails or
-//! crashes at a chosen call.
+//! Volumes for tests: a volume in memory that can lose power, with or without NFS clients, and a wrapper that injects
+//! faults into the calls on another volume.
 #![forbid(unsafe_code)]
 
 mod faulty;

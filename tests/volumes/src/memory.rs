@@ -55,7 +55,8 @@ impl MemoryVolume {
         files
     }
 
-    /// Changes a file directly, without a call on the volume. Returns false if the file does not exist.
+    /// Changes a file directly, without a call on the volume. The change is durable at once. Returns false if the file
+    /// does not exist.
     pub fn edit(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut table = self.lock();
         let Ok(number) = self.find(&table, path) else { return false };
@@ -94,8 +95,8 @@ impl MemoryVolume {
         })
     }
 
-    /// Returns the handle of the parent folder and the name in it, for a call that the client sends to the server. A
-    /// client discards its cached entry of the name.
+    /// Returns the handle of the parent folder, and the name in this folder, for a call that goes to the server. An NFS
+    /// client discards its cached lookup of this name.
     fn find_parent<'a>(&self, table: &InodeTable, path: &'a str) -> io::Result<(usize, &'a str)> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.find(table, parent)?;
@@ -186,12 +187,12 @@ impl Volume for MemoryVolume {
 struct OpenFile {
     volume: MemoryVolume,
     number: usize,
-    /// The data that a client has not sent to the server.
+    /// The written data that an NFS client has not yet sent to the server.
     unsent: Vec<u8>,
 }
 
 impl OpenFile {
-    /// Returns the table of inodes. Returns an error for a client if the file was removed.
+    /// Returns the table of inodes. For an NFS client, returns the error of a stale handle if the file was removed.
     fn table(&self) -> io::Result<MutexGuard<'_, InodeTable>> {
         let table = self.volume.lock();
         match self.volume.cache.is_some() && table.is_removed(self.number) {

@@ -1,4 +1,4 @@
-//! An injector of one fault within the process of the test.
+//! An injector of one fault for volumes in the test's own process, where a crash is only simulated.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,7 +99,7 @@ impl FaultyVolume<OneFault> {
         self.injector().lock().trace.clone()
     }
 
-    /// Whether the fault or interruption has occurred.
+    /// Whether the fault or interruption has occurred. Also true if none was planned.
     pub fn has_fired(&self) -> bool {
         self.injector().lock().planned.is_none()
     }

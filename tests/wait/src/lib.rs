@@ -1,4 +1,4 @@
-//! Lets tests wait for a condition instead of a fixed time, such as the end of a process.
+//! Lets tests wait for a condition, such as the end of a process, instead of a fixed time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// The environment variable whose value, in seconds, replaces the time limit of a condition.
 pub const VARIABLE: &str = "STAGECOACH_TEST_DEADLINE";
 
-/// The time limit in seconds of a condition on a machine with at most one busy process per core.
+/// The default time limit of a condition, in seconds, on a machine with at most one busy process per core.
 const SECONDS: u64 = 240;
 /// The smallest and the largest factor by which the load of the machine extends a time limit.
 const FACTORS: (f64, f64) = (1.0, 5.0);

@@ -69,8 +69,8 @@ impl AuditCommand {
     }
 }
 
-/// Returns the contradiction `found`. If a replay differs, returns its first difference, which locates the
-/// contradiction more exactly.
+/// Replays the interval that contains the contradiction `found`. Returns the first difference of the replay, which is
+/// more exact, or `found` if the replay finds no difference.
 fn located(found: ReplayDifference, record: &RunRecord, all: &[Interval], config: &ReplayConfig) -> ReplayDifference {
     let containing = all.iter().find(|interval| found.step <= interval.until);
     let Some(Ok(Some(exact))) = containing.map(|interval| audit(record, *interval, config)) else { return found };

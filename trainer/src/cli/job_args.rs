@@ -41,8 +41,8 @@ impl JobArgs {
         read_job(&self.job, &overrides)
     }
 
-    /// Returns the job's configuration. The commits of its models on the Hugging Face hub are those that the job's
-    /// folder records.
+    /// Returns the job's configuration. If the job's folder records the commits of its models on the Hugging Face hub,
+    /// the configuration uses these commits.
     ///
     /// # Errors
     /// Like [`JobArgs::read`] and [`job_config`].

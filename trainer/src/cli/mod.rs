@@ -80,10 +80,10 @@ enum CliCommand {
     Checkpoint(checkpoint::CheckpointCommand),
 }
 
-/// Opens the volume in a job's folder.
+/// A function that opens a job's folder as a volume, through which a stage accesses its checkpoints.
 pub type VolumeOpener = fn(&Path) -> Arc<dyn Volume>;
 
-/// Opens the volume in a job's folder in the local file system.
+/// Opens a job's folder in the local file system as a volume.
 pub fn open_local_volume(folder: &Path) -> Arc<dyn Volume> {
     Arc::new(FileSystemVolume::new(folder))
 }

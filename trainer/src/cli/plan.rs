@@ -126,8 +126,8 @@ impl PlanCommand {
     }
 }
 
-/// Returns a table of the ways to divide `gpus` GPUs into stages and replicas, and the settings that select the first
-/// one.
+/// Returns a table of the ways to divide `gpus` GPUs into stages and replicas. Below the table are the settings that
+/// select the first of these ways.
 fn mesh_table(plans: &[MeshPlan], gpus: u32) -> String {
     let shortest = plans.first().map_or(f64::INFINITY, MeshPlan::seconds);
     let row = |plan: &MeshPlan| {

@@ -122,7 +122,7 @@ fn the_planner_follows_the_keys_and_contacts_no_other_host() {
     let expected = bubble(&printed(workspace.path(), &set));
     let shown = "[...document.querySelectorAll('#plan dt')].find(e => e.innerText === 'bubble').nextSibling.innerText";
     assert_eq!(browser.value(shown), json!(expected));
-    // the table of `Auto` is updated, with the current schedule marked
+    // the table of the schedules that `Auto` compares is updated, and marks the current schedule
     browser.wait(
         "what Auto takes",
         "document.querySelector('#auto').ariaBusy === null && document.querySelector('#auto \

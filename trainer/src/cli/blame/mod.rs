@@ -201,7 +201,8 @@ impl BlameCommand {
         Ok(blames)
     }
 
-    /// Trains the steps after `base` up to `until` again, and checks that they equal the record.
+    /// Trains the steps after `base` (or from the initial weights, if it is `None`) up to `until` again. Returns an
+    /// error if they differ from the record.
     fn replay_as_recorded(
         &self,
         record: &RunRecord,

@@ -1,4 +1,4 @@
-//! Trains the same steps without some documents.
+//! `stagecoach blame --without`: trains the same steps again without some documents.
 
 use std::ops::RangeInclusive;
 

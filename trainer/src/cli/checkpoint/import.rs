@@ -62,8 +62,8 @@ impl ImportCommand {
     }
 }
 
-/// Returns the names and contents of `config.json`, whose dtype is set to that of the imported weights, and of the
-/// optional files that exist: the tokenizer's files and the generation configuration.
+/// Returns the names and contents of `config.json` and of the files of the tokenizer and the generation configuration
+/// that exist. The dtype in the returned `config.json` is that of the imported weights, `float32`.
 fn config_and_optional_files(from: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let path = from.join("config.json");
     let text = std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;

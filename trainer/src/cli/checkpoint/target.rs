@@ -100,8 +100,8 @@ impl JobCheckpoints {
         entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| size(&entry.name).ok()).sum()
     }
 
-    /// Returns the time at which a checkpoint was committed, according to the file system. The format is RFC 3339, in
-    /// UTC and rounded to seconds.
+    /// Returns the time at which a checkpoint was committed (its manifest's modification time) in the format of RFC
+    /// 3339, in UTC and rounded to seconds. Returns `None` if the manifest does not exist.
     pub(super) fn committed_at(&self, step: u64) -> Option<String> {
         let manifest = self.path(step).join(paths::MANIFEST_FILE);
         let modified = jiff::Timestamp::try_from(manifest.metadata().ok()?.modified().ok()?).ok()?;

@@ -1,6 +1,6 @@
-//! Measures the control plane of a large job: after every step, a coordinator collects a vote from each stage, decides,
-//! and sends the verdict to all stages. In a real job, the coordinator runs on stage 0. Here all stages are threads of
-//! this process that compute nothing, and they use one coordinator.
+//! Measures the control plane of a large job: after every step, a coordinator collects a vote from each stage and sends
+//! its decision, the verdict, to all stages. In a real job, the coordinator runs on stage 0. Here all stages are
+//! threads of this process that compute nothing, and they use one coordinator.
 
 use std::net::TcpListener;
 use std::sync::Barrier;

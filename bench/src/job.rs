@@ -7,7 +7,7 @@ use stagecoach_tests::{Launched, stagecoach, until_within};
 
 use crate::machine::memory;
 
-/// A Llama of one of three sizes.
+/// The size of the Llama model of a measured job.
 #[derive(Clone, Copy)]
 pub(crate) enum ModelSize {
     /// About 0.2 million parameters.
@@ -118,7 +118,7 @@ spec:
         let mut launched = self.start(folder);
         let mut peak = 0;
         let status = until_within("the end of a job", 2400, || {
-            // a stage may have ended
+            // `memory` returns `None` for a stage that has ended
             let peaks = launched.stages().into_iter().filter_map(|stage| memory(stage, "VmHWM:"));
             peak = peak.max(peaks.sum::<u64>() * 1024);
             launched.child.try_wait().unwrap()

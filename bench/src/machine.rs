@@ -1,5 +1,5 @@
-//! Describes the machine, and measures its speed for copies in memory, writes and reads. Other measurements report
-//! ratios to these speeds.
+//! Describes the machine, and measures how fast it copies memory and how fast it writes and reads files. Other
+//! measurements report ratios to these speeds.
 
 use std::fs::File;
 use std::io::Read;

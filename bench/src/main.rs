@@ -1,8 +1,8 @@
-//! `make bench` compares training with PyTorch. It also measures the pipeline bubble, the cost of checkpoints relative
-//! to the machine's speed at that time, and the cost of the operator for many jobs. `make e2e-report` measures how long
-//! a job is down when a pod dies on a real node. `make gpu` makes the measurements that need a GPU. No measurement
-//! fails because of a low speed, because other programs may use the machine at the same time. The raw figures go to
-//! `bench/results/`.
+//! `make bench` compares Stagecoach's training speed with PyTorch's. It also measures the pipeline bubble, the cost of
+//! checkpoints, and the cost of the operator for many jobs. The cost of checkpoints is relative to the speed of the
+//! machine, which is measured in the same run. `make e2e-report` measures how long a job is down when a pod dies on a
+//! real node. `make gpu` makes the measurements that need a GPU. A low speed never fails a measurement, because other
+//! programs may use the machine at the same time. The raw figures go to `bench/results/`.
 
 mod agreement;
 mod audit;
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use report_file::ReportFile;
 
 /// Calls `measure` with a fresh folder for the files that it writes. The folder is in `workspace`, because some
-/// measurements depend on the speed of that file system.
+/// measurements depend on the speed of the file system.
 fn in_scratch(workspace: &str, measure: impl FnOnce(&Path) -> Value) -> Value {
     let folder = std::path::absolute(workspace).unwrap().join("bench");
     let _ = std::fs::remove_dir_all(&folder);

@@ -1,5 +1,6 @@
-//! Measures the cost per step of memory checkpoints. In such a checkpoint, a stage sends a copy of its state to another
-//! stage. The measured jobs have such a checkpoint at every step, or at the interval that `Auto` chooses.
+//! Measures the cost per step of memory checkpoints. In such a checkpoint, a stage sends a copy of its weights and
+//! optimizer state to another stage. The measured jobs have such a checkpoint at every step, or at the interval that
+//! `Auto` chooses.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Measures saves of checkpoints: the stall (the time for which training waits), the delay by slower steps until the
-//! save is committed, the speed of the writes, and the extra memory.
+//! Measures saves of checkpoints: the stall (the time for which training waits), the time lost because steps are slower
+//! until the save is committed, the speed of the writes, and the extra memory.
 
 use std::path::Path;
 

@@ -13,7 +13,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns a percentile by the nearest-rank method. `share` is from 0 to 1.
+/// Returns a percentile by the nearest-rank method, or NaN if there are no values. `share` is from 0 to 1.
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -21,12 +21,12 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     values.get(at.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the smallest value.
+/// Returns the smallest value, or NaN if there are no values.
 pub(crate) fn fastest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NAN, f64::min)
 }
 
-/// Returns the largest value.
+/// Returns the largest value, or NaN if there are no values.
 pub(crate) fn worst(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NAN, f64::max)
 }

@@ -1,5 +1,5 @@
-//! Trains one job in several ways: with different numbers of stages, transports and schedules, and with a resume. Each
-//! way must end with the same hashes as the run on one stage.
+//! Trains one job in several ways: with different numbers of stages, transports and schedules, and with a resume on
+//! fewer stages. Each way must end with the same hashes as the run on one stage.
 
 use serde_json::{Value, json};
 use stagecoach_pipeline::{ONE_F_ONE_B, SCHEDULES};

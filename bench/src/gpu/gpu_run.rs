@@ -40,7 +40,7 @@ pub(super) struct GpuRun<'a> {
     failures: PathBuf,
     gpu: Option<GpuInfo>,
     deadline: Instant,
-    /// The part that this run currently measures.
+    /// The part of `make gpu` that this run currently measures; `None` before the first part.
     part: Mutex<Option<&'static str>>,
     not_measured: Mutex<Vec<Value>>,
     wrong: Mutex<Vec<String>>,
@@ -51,9 +51,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl GpuRun<'_> {
-    /// Begins a run. `folder` is the workspace of the timed jobs. Each document of their corpus is longer than a
-    /// sequence. Attention is therefore not cut at document boundaries, and computes all FLOPs that MFU counts, as the
-    /// compared PyTorch model does.
+    /// Begins a run. `folder` is the workspace of the timed jobs. Most documents of their corpus are longer than a
+    /// sequence, so that few sequences contain a document boundary. Attention therefore computes nearly all FLOPs that
+    /// MFU counts, as the compared PyTorch model does.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
         let (part, not_measured, wrong) = Default::default();
@@ -136,8 +136,9 @@ impl GpuRun<'_> {
         own
     }
 
-    /// Returns the environment variables of a job's processes. Without a GPU, they let the dynamic loader find the
-    /// stand-in for NCCL, a library with NCCL's functions.
+    /// Returns the environment variables of a job's processes. With the transport NCCL and without a GPU, a variable
+    /// lets the dynamic loader find the stand-in for NCCL, a library with NCCL's functions. Otherwise, there are no
+    /// variables.
     pub(super) fn environment(&self, transport: &str) -> Vec<(&'static str, String)> {
         let needs_stand_in = self.gpu.is_none() && transport == "Nccl";
         needs_stand_in.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
@@ -184,7 +185,7 @@ impl GpuRun<'_> {
     /// Waits for the end of a job.
     ///
     /// # Panics
-    /// If the job takes longer than `seconds`, or fails.
+    /// If the job fails, or does not end within `seconds` seconds and before the run's own deadline.
     pub(super) fn finish(&self, launched: Launched, workspace: &Path, seconds: u64) -> Outcome {
         self.or_keep_output(&workspace.display().to_string(), &launcher_files(workspace), || {
             let outcome = launched.finish_before(self.deadline(seconds), workspace);
@@ -196,7 +197,7 @@ impl GpuRun<'_> {
     /// Runs a program for at most `seconds` seconds. Returns whether the program succeeded, and its stdout and stderr.
     ///
     /// # Panics
-    /// If the program takes longer.
+    /// If the program does not end within `seconds` seconds and before the run's own deadline.
     pub(super) fn execute(&self, command: &mut Command, seconds: u64) -> (bool, String, String) {
         let [out, err] = ["program.out", "program.err"].map(|name| self.folder.join(name));
         let [to_out, to_err] = [&out, &err].map(|path| std::fs::File::create(path).unwrap());

@@ -1,6 +1,6 @@
-//! Counts how often the host waits for the GPU in a step. The preloaded library `tests/host-waits` records the calls of
-//! the CUDA runtime in which the host waits, in two runs of one job. The second run has more steps, so the difference
-//! between the runs excludes the calls of the start-up.
+//! Counts how often the host waits for the GPU in a step. One job runs twice with the preloaded library
+//! `tests/host-waits`, which records the calls of the CUDA runtime in which the host waits. The second run has more
+//! steps, so the difference between the runs excludes the calls of the start-up.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Compares the losses of a job on the GPU with the losses of the same job on the CPU. For scale, the report has the
-//! difference between bf16 and fp32 on the CPU.
+//! Compares the losses of a job on the GPU with the losses of the same job on the CPU. For comparison, the report also
+//! contains the difference between bf16 and fp32 on the CPU.
 
 use serde_json::{Value, json};
 use stagecoach_tests::TestJob;

@@ -1,6 +1,6 @@
-//! `make gpu`: the measurements that need a GPU, in parts, the most valuable part first. Each part updates the report
-//! on disk. The report gives the reason for each omitted measurement. Without a GPU, the run is a rehearsal: the same
-//! parts run on the CPU, with a stand-in for NCCL and with models of toy size.
+//! `make gpu`: the measurements that need a GPU. They are divided into parts, and the most valuable part comes first.
+//! Each part updates the report on disk. The report gives the reason for each omitted measurement. Without a GPU, the
+//! run is a rehearsal: the same parts run on the CPU, with a stand-in for NCCL and with models of toy size.
 
 mod bits;
 mod faults;

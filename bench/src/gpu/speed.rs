@@ -1,5 +1,5 @@
-//! Measures the tokens per second and the MFU of each model on one stage, and of the first model on several stages that
-//! share the GPU.
+//! Measures the tokens per second and the MFU of each model on one stage, and of the 12-layer model on several stages
+//! that share the GPU.
 
 use std::time::Instant;
 
@@ -63,7 +63,7 @@ pub(super) struct TrainedJob {
     pub(super) seconds: f64,
 }
 
-/// Trains the model, or its shrunk form in a rehearsal. Then removes the job's folder.
+/// Trains the model or, in a run without a GPU (a rehearsal), its shrunk form. Then removes the job's folder.
 ///
 /// # Panics
 /// If the job fails.

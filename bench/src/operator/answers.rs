@@ -16,7 +16,7 @@ const BACKLOG: i32 = 4096;
 /// The stack size of a connection's thread, which only waits.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The server of all pods, which runs until the program ends. All clones share the server.
+/// The server for all pods, which runs until the program ends. All clones share one server.
 #[derive(Clone, Default)]
 pub(super) struct StatusServer(Arc<Pods>);
 

@@ -17,7 +17,7 @@ const NODES: usize = 30;
 
 /// A cluster with one operator or none.
 pub(super) struct Cluster {
-    // the fields are dropped in this order
+    // Rust drops the fields in this order, so the operator and kwok end before the control plane
     operator: Option<Process>,
     _nodes: Process,
     pub(super) plane: ControlPlane,
@@ -86,8 +86,8 @@ impl Cluster {
         (self.pods.wait(name, self.system.first_attempt, STAGES) - started).as_secs_f64()
     }
 
-    /// Fails one pod of each job's attempt, all at the same time. Returns the seconds until all pods of each job's next
-    /// attempt exist.
+    /// Fails the second pod of the given attempt of each job, at the same time for all jobs. Returns the seconds until
+    /// all pods of each job's next attempt exist.
     pub(super) fn restarted(&self, names: &[String], attempt: u64) -> Vec<f64> {
         let pods: Vec<String> = names.iter().map(|name| self.pods.second(name, attempt)).collect();
         let started = Instant::now();

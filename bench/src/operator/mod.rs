@@ -1,5 +1,5 @@
-//! Measures the cost of 500 jobs of 4 pods, with Stagecoach's operator and with JobSet and the Job controller, in one
-//! run on one machine.
+//! Measures the cost of 500 jobs of 4 pods, with two systems in one run on one machine: Stagecoach's operator, and
+//! JobSet with the Job controller.
 
 mod answers;
 mod cluster;
@@ -140,8 +140,8 @@ fn many(cluster: &Cluster) -> Value {
     })
 }
 
-/// Measures a client that creates as many pods as all the jobs have, one by one. This cost is the lower bound for every
-/// operator.
+/// Measures a client that creates, one by one, as many pods as all the jobs have together. This cost is the lower bound
+/// for every operator.
 fn floor(cluster: &Cluster) -> Value {
     println!("{}", cluster.system.name);
     let names: Vec<String> = (0..JOBS * STAGES).map(|n| format!("pod-{n}")).collect();
@@ -158,7 +158,7 @@ fn floor(cluster: &Cluster) -> Value {
 }
 
 /// Returns the number of writes per single job between the counts `from` and `to`, by request. Requests with fewer than
-/// 0.1 writes per job are left out.
+/// 0.1 writes per job are omitted.
 fn per_job(from: &BTreeMap<String, f64>, to: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let more = |(request, count): (&String, &f64)| {
         let count = (count - from.get(request).unwrap_or(&0.0)) / SINGLES as f64;

@@ -69,7 +69,8 @@ type Seen = HashMap<Attempt, BTreeMap<String, SeenPod>>;
 pub(super) struct Pods(Arc<(Mutex<Seen>, Condvar)>);
 
 impl Pods {
-    /// Follows the pods with `labels`. `answers` serves the status of the pods of Stagecoach's jobs.
+    /// Follows the pods with `labels`. For the pods of Stagecoach's jobs, `answers` answers the operator's `/status`
+    /// requests.
     pub(super) fn follow(client: &Client, labels: LabelKeys, answers: StatusServer) -> Pods {
         let all: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
         let shared = Arc::clone(&all);
@@ -91,12 +92,12 @@ impl Pods {
         Pods(all)
     }
 
-    /// Waits until the attempt has `count` pods. Returns the time at which the last of them appeared.
+    /// Waits until `count` pods of the attempt have appeared. Returns the time at which the last pod appeared.
     pub(super) fn wait(&self, job: &str, attempt: u64, count: usize) -> Instant {
         self.until(job, attempt, |pods| pods.len() >= count)
     }
 
-    /// Waits until `count` pods of the attempt are ready.
+    /// Waits until `count` pods of the attempt have been ready, not necessarily at the same time.
     pub(super) fn wait_ready(&self, job: &str, attempt: u64, count: usize) {
         self.until(job, attempt, |pods| pods.values().filter(|pod| pod.ready).count() >= count);
     }

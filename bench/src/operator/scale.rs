@@ -84,7 +84,7 @@ fn phases(cluster: &Cluster, phase: &str) -> usize {
     jobs.iter().filter(|job| job["status"]["phase"] == phase).count()
 }
 
-/// A complete job of one stage and its pod, with the last status from the operator and from the node.
+/// A complete job of one stage, with the operator's last status, and the job's pod, with the node's last status.
 struct Complete {
     job: Value,
     pod: Value,

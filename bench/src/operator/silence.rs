@@ -12,7 +12,7 @@ use super::system::{STAGECOACH, STAGES};
 use super::{AT_REST, JOBS, SETTLE};
 use crate::stats::{line, median, percentile};
 
-/// The number of restarts of the measured job in each of these three cases.
+/// The number of restarts of the measured job in each of the three cases.
 const RESTARTS: usize = 100;
 /// The number of times that the pods of the other jobs stop answering and answer again.
 const TURNS: usize = 2;

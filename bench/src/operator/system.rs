@@ -81,7 +81,7 @@ pub(super) const PODS_ALONE: System = System {
     first_attempt: 0,
 };
 
-/// The PersistentVolumeClaim that all jobs share.
+/// The PersistentVolumeClaim that all jobs share, and its PersistentVolume.
 const VOLUME: &str = "
 {apiVersion: v1, kind: PersistentVolume, metadata: {name: training}, spec: {
   accessModes: [ReadWriteMany], storageClassName: '', capacity: {storage: 1Gi}, hostPath: {path: /nonexistent}}}

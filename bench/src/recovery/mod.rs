@@ -54,8 +54,8 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds) })
 }
 
-/// Kills the stages of two replicas in turn, including the leader. Measures the time until the other replica, which
-/// continues alone, finishes a step.
+/// Kills the stages of two replicas one after the other, including the leader (the stage that coordinates the group).
+/// After each kill, measures the time until the other replica, which continues alone, finishes a step.
 fn replica(folder: &Path) -> Value {
     let job = BenchJob {
         name: "replicated",

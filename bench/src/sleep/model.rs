@@ -1,4 +1,5 @@
-//! A model that sleeps instead of computing. The rest of a step's time is the cost of the runtime.
+//! A model that sleeps instead of computing. In the rest of a step's time, a rank waits or executes the code of the
+//! runtime.
 
 use std::cell::Cell;
 use std::fmt;

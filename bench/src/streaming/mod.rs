@@ -122,7 +122,7 @@ fn long_run(hub: &Hub, folder: &Path, corpus: u64) -> Value {
     });
     assert!(status.success(), "{status}");
     let metrics = job.metrics(folder);
-    // leave out the first steps, which wait for the first windows
+    // omits the first steps, which wait for the first windows
     let sum = |field: &str| metrics.iter().skip(10).filter_map(|record| record[field].as_f64()).sum::<f64>();
     let (waited, seconds) = (sum("dataWaitSeconds"), sum("seconds"));
     let read = steps * BATCH * LENGTH * 2;

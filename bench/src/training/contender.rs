@@ -88,8 +88,8 @@ impl Contender {
                     "tokenizer": { "type": "File", "file": { "path": "model/tokenizer.json" } },
                 },
                 "training": {
-                    // the trainer saves at its last step, so the last step must be far beyond the timed steps, after
-                    // which this program ends the trainer
+                    // this program ends the trainer after the timed steps; the last step, at which the trainer saves,
+                    // must be far beyond these steps
                     "steps": steps + 1000,
                     "globalBatchSize": SEQUENCES,
                     "microbatches": workload.microbatches,

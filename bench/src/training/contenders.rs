@@ -39,7 +39,8 @@ impl Figure {
     }
 }
 
-/// The ratio of a figure of `ours` to the same figure of `theirs`. The ratio should be at most `goal`.
+/// A reported ratio: a figure of the contender `ours`, divided by the same figure of the contender `theirs`. The ratio
+/// should be at most `goal`.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) what: String,
@@ -64,7 +65,7 @@ pub(super) fn single(trainer: Framework, threads: usize, bf16: bool) -> Contende
     contender(&EIGHT_LAYERS, trainer, threads, bf16, pipeline)
 }
 
-/// Returns a pipeline with one thread per rank.
+/// Returns a contender that trains one replica of a pipeline in fp32, with one thread per rank.
 fn pipelined(
     workload: &'static TrainingCase,
     trainer: Framework,
@@ -98,7 +99,7 @@ fn contender(
     Contender { name, workload, trainer, threads, bf16, pipeline, is_checked: false }
 }
 
-/// Returns replicas of a pipeline, with one thread per rank.
+/// Returns a contender that trains several replicas of a pipeline in fp32, with one thread per rank.
 pub(super) fn replicated(trainer: Framework, ranks: usize, data_parallel: usize) -> Contender {
     let split = equal_split(EIGHT_LAYERS.layers, ranks);
     let pipeline = Pipeline { schedule: "1F1B", ranks, data_parallel, split };

@@ -3,8 +3,8 @@
 //!
 //! In a round, all trainers run one after the other. Every second round has the opposite order (A B C, C B A, ...), so
 //! that a drift of the machine's speed favours no trainer. A ratio compares runs of one round. Before anything is
-//! timed, runs of Stagecoach and PyTorch in fp32 are compared: their losses must agree. A later run in fp32 with other
-//! losses ends the measurement.
+//! timed, runs of Stagecoach and PyTorch in fp32 are compared: their losses must agree. If a timed run in fp32 later
+//! has other losses, the measurement panics.
 
 mod contender;
 mod contenders;

@@ -29,7 +29,8 @@ pub(super) const TWELVE_LAYERS: TrainingCase =
     TrainingCase { name: "12-layers", layers: 12, vocabulary: 16_512, microbatches: 4 };
 
 impl TrainingCase {
-    /// Writes the files from which all trainers start, into `folder`/NAME.
+    /// Writes the files from which all trainers start. The files of a case are in the folder `folder`/NAME, where NAME
+    /// is the case's name.
     pub(super) fn write_all(folder: &Path) -> [&'static TrainingCase; 2] {
         let workloads = [&EIGHT_LAYERS, &TWELVE_LAYERS];
         for workload in workloads {

@@ -15,7 +15,7 @@ pub(super) struct SpotJob {
     system: System,
     /// The label with a pod's index. A pod's stage is the index modulo the number of stages.
     pub(super) index: &'static str,
-    /// The rules by which the trainer uses the pods.
+    /// The rules by which the simulated trainer uses the pods.
     pub(super) policy: ReplicaPolicy,
 }
 
@@ -26,7 +26,7 @@ impl SpotJob {
 }
 
 const RANK: &str = "stagecoach.dev/rank";
-/// The number of restarts of a JobSet, which no trace reaches.
+/// The restart limit of a JobSet. It is so high that no trace reaches it.
 const MAX_RESTARTS: u32 = 100_000;
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 

@@ -18,7 +18,7 @@ const CHECKPOINT_SECONDS: f64 = 300.0;
 /// The time for which the pods of additional replicas must be ready before the group grows.
 const WINDOW_SECONDS: f64 = 60.0;
 
-/// The constants of the model, for the report.
+/// The constants of this simulation, for the report.
 pub(super) fn parameters() -> Value {
     json!({
         "stepSeconds": STEP_SECONDS, "startSeconds": START_SECONDS, "regroupSeconds": REGROUP_SECONDS,
@@ -63,7 +63,8 @@ pub(super) struct SimulatedTrainer {
     trains_at: f64,
     /// The time since which the ready pods are enough for more replicas; `None` while they are not.
     more_since: Option<f64>,
-    /// The time and the steps of the newest checkpoint on the volume.
+    /// The time from which the interval to the next checkpoint counts, and the steps of the newest checkpoint on the
+    /// volume.
     saved: (f64, f64),
 }
 
@@ -99,7 +100,8 @@ impl SimulatedTrainer {
         if lost > 0 {
             self.lost += lost;
             self.members.retain(|member| ready.iter().any(|pod| pod.uid == *member));
-            // a member holds a copy of the state of one other member, so the group can recover from one loss only
+            // each member has a copy of the weights of one other member, so after two losses, the group needs the
+            // checkpoint
             if self.lost > 1 || !self.policy.keeps_survivors {
                 self.steps = self.saved.1;
             }
@@ -107,7 +109,7 @@ impl SimulatedTrainer {
         let is_whole = lost == 0 && group >= self.policy.min_replicas.max(1) && self.lost == 0;
         if possible < self.policy.min_replicas {
             self.trains_at = f64::INFINITY;
-            // the remaining members keep their state, but belong to no group
+            // the remaining members belong to no group, so the next group must form even if no further pod is lost
             self.lost = self.lost.max(1);
             return;
         }
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(after(elastic, &[start, (60.0, &[0, 1, 2, 3]), (120.0, &[0, 1, 2, 3])]), (2.0, 2));
         // one lost pod costs a pause and one replica
         assert_eq!(after(elastic, &[start, (120.0, &[0, 1, 2]), (190.0, &[0, 1, 2])]), (3.0, 1));
-        // two lost pods cost the steps since the checkpoint
+        // two lost pods cost all steps, because there is no checkpoint yet
         assert_eq!(after(elastic, &[start, (120.0, &[0, 1]), (180.0, &[0, 1]), (240.0, &[0, 1])]), (1.0, 1));
         // a further replica joins after the window
         let returned =

@@ -28,7 +28,7 @@ pub const HTTP_PORT: u16 = 9090;
 pub const PAGE_PORT: u16 = 9091;
 /// The path of the attempt's job file in a pod.
 pub const CONFIG_PATH: &str = "/etc/stagecoach/job.yaml";
-/// The path of the volume in a pod.
+/// The path at which a pod mounts the job's shared volume, which has the corpus and the checkpoints.
 pub const WORKSPACE_PATH: &str = "/workspace";
 /// The name of the container that runs the stage. The stage ends when this container exits.
 pub const CONTAINER_NAME: &str = "trainer";

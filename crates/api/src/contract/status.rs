@@ -28,7 +28,7 @@ string_enum! {
     }
 }
 
-/// A stage to which another stage has lost its connection.
+/// A stage to which the stage that responds has lost its connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostStage {
@@ -52,7 +52,7 @@ pub struct SuspectedStage {
     pub incarnation: u32,
 }
 
-/// The findings of audits in a run so far.
+/// The findings of the audits so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuditStatus {
@@ -76,7 +76,7 @@ pub struct GroupStatus {
     /// The time at which all stages had joined.
     #[serde(deserialize_with = "count")]
     pub joined_at: u64,
-    /// The time at which all stages had loaded their state.
+    /// The time at which all stages had loaded their weights and optimizer state.
     #[serde(deserialize_with = "count")]
     pub loaded_at: u64,
     /// The time at which the first step was finished.
@@ -97,7 +97,8 @@ pub struct StageStatus {
     pub pod_uid: String,
     /// The stage's rank. 0 for a spare that has no stage yet.
     pub stage: u32,
-    /// The incarnation of this stage in this attempt.
+    /// The incarnation of this stage in this attempt: the number of its pod or process. Each replacement has a higher
+    /// number.
     pub incarnation: u32,
     /// The number of a spare that has no stage yet.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,8 +127,8 @@ pub struct StageStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_failure: Option<String>,
     /// The differences between the environments in which the run has trained. If there are any, the results may differ
-    /// from the results of a run in a single environment. Empty if there is no difference, `None` if the stage can't
-    /// tell.
+    /// from the results of a run in a single environment. Empty if there is no difference, and `None` if the stage does
+    /// not know the environments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment_differences: Option<Vec<String>>,
     /// The findings of audits. `None` before the first audit.

@@ -144,8 +144,8 @@ impl TerminationMessage {
         Self { kind, stage, step: None, action: None, message: message.into(), progress: None, checkpoint: None }
     }
 
-    /// Returns the message as one line of JSON of at most 4096 bytes. If the JSON is longer, the text is cut at a
-    /// character boundary.
+    /// Returns the message as one line of JSON of at most 4096 bytes. If the JSON is longer, the function cuts
+    /// `message` at a character boundary. If even an empty `message` is not enough, only `kind` and `stage` remain.
     pub fn to_json(&self) -> String {
         let mut shortened = self.clone();
         loop {
@@ -167,8 +167,8 @@ impl TerminationMessage {
         }
     }
 
-    /// Reads a termination message and makes its texts [`visible`]. Returns `None` for any other text, because a custom
-    /// trainer may write whatever it wants.
+    /// Reads a termination message, and makes the invisible characters of its texts [`visible`]. Returns `None` for any
+    /// other text, because a custom trainer may write any text.
     pub fn from_json(text: &str) -> Option<Self> {
         let read: Self = serde_json::from_str(text).ok()?;
         let shown = |text: &str| visible(text).into_owned();

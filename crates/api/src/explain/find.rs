@@ -12,11 +12,11 @@ const RESOURCE: [&str; 3] = ["pipelinejob", "pipelinejobs", "pj"];
 /// The error of a path that names no field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownField {
-    /// The path of the last object that exists on the path.
+    /// The path of the object that lacks the field. Empty for the PipelineJob itself.
     pub object: String,
     /// The name that is no field of the object.
     pub name: String,
-    /// The path that the user most likely meant.
+    /// The path that the user most likely meant. `None` if no field has a similar name.
     pub nearest: Option<String>,
     /// The names of the object's fields.
     pub known: Vec<String>,

@@ -25,13 +25,14 @@ pub struct Field {
     pub description: String,
     /// The values that a string may have; empty if any value is allowed.
     pub choices: Vec<String>,
-    /// The default of the field, as a job file would write it.
+    /// The default of the field, as a job file would write it. `None` if the field has no default.
     pub default: Option<String>,
     /// The range of a number, and the length of a text or list.
     pub limits: Vec<String>,
     /// The messages with which validation rules refuse a value.
     pub refusals: Vec<String>,
-    /// The effect of a change of the field on an existing job.
+    /// The effect of a change of the field on an existing job. `None` for a field outside `spec`, and for an object
+    /// whose fields have different effects.
     pub change: Option<ChangeEffect>,
     /// The fields of the object, or of each item or value, in the order of a job file.
     pub fields: Vec<Field>,
@@ -92,13 +93,13 @@ fn name(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// Returns the schema of the values in a list or map, also if lists and maps are nested. Returns any other schema
-/// itself.
+/// Returns the schema of the values in a list or map. For nested lists and maps, returns the schema of the innermost
+/// values. Returns any other schema itself.
 fn content(schema: &Value) -> &Value {
     inside(schema).map_or(schema, content)
 }
 
-/// Returns the schema of the items of a list, or of the values of a map.
+/// Returns the schema of the items of a list, or of the values of a map. `None` for any other schema.
 fn inside(schema: &Value) -> Option<&Value> {
     schema.get("items").or_else(|| schema.get("additionalProperties"))
 }
@@ -159,7 +160,8 @@ struct RuleSentence {
 
 impl RuleSentence {
     /// Returns the messages of the rules of the schema at `path`. `subject` names the value in a message. The rule
-    /// whose message is an expression is left out, because it is about changes, which [`Field::change`] describes.
+    /// whose message is an expression is omitted, because that rule is about changes, which [`Field::change`]
+    /// describes.
     fn of(schema: &Value, path: &str, subject: &str) -> Vec<Self> {
         let rules = array(&schema["x-kubernetes-validations"]);
         let refusals = rules.filter_map(|rule| {

@@ -24,7 +24,7 @@ pub enum ChangeEffect {
 
 use ChangeEffect::{Attempt, Cluster, Extension, Identity, Live};
 
-/// Every field below `spec`, in the order of [`PipelineJobSpec`], by its path.
+/// Every field below `spec`, in the order of [`PipelineJobSpec`]: its path, and the effect of changing it.
 pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("stages", Attempt),
     ("dataParallel", Attempt),
@@ -180,8 +180,8 @@ pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
 /// The fields that determine the mesh, which is the numbers of stages and replicas.
 const MESH_FIELDS: [&str; 3] = ["stages", "dataParallel", "elastic.maxDataParallel"];
 
-/// Returns the top-level fields of the spec that contain a field whose change needs a new attempt, in the spec's order.
-/// The fields of the mesh are left out, because the state of a job contains their numbers separately.
+/// Returns the top-level fields of the spec that contain a field whose change is refused or needs a new attempt, in the
+/// spec's order. The fields of the mesh are omitted, because the state of a job contains their numbers separately.
 pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
     let mut last = "";
     CHANGES.iter().filter(|(_, effect)| !matches!(effect, Live | Cluster)).filter_map(move |(path, _)| {
@@ -207,7 +207,7 @@ impl PipelineJobSpec {
     }
 }
 
-/// Removes the fields whose change has none of `effects`. Returns whether `value` itself stays.
+/// Removes the fields whose change has none of `effects`. Returns whether the caller must keep `value` itself.
 fn retain(value: &mut Value, path: &str, effects: &[ChangeEffect]) -> bool {
     match (change_effect(path), value) {
         (Some(effect), _) => effects.contains(&effect),

@@ -1,4 +1,5 @@
-//! `spec.checkpoint` and `spec.storage`: the contents, the times and the place of checkpoints.
+//! `spec.checkpoint` and `spec.storage`: the intervals, the mode and the location of checkpoints, and the source of the
+//! initial weights.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

@@ -10,8 +10,8 @@ pub const SOURCE_SCHEMES: [&str; 4] = ["hf", "s3", "gs", "az"];
 /// The end of the message that refuses the URI of a data set where the job expects a model.
 pub(crate) const DATA_SET: &str = "is the URI of a data set: name a model, as in hf://OWNER/NAME";
 
-/// The schema of a path on the volume: a relative path inside the volume, not empty. In Rust, the fields with this
-/// schema are plain strings.
+/// The schema of a path on the volume: a relative path that is not empty and stays inside the volume. In Rust, the
+/// fields with this schema are plain strings.
 pub(super) struct VolumePath;
 
 /// The schema of a path on the volume or of a URI with a scheme of [`SOURCE_SCHEMES`].

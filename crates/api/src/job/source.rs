@@ -94,7 +94,8 @@ impl JsonSchema for SourceName {
 }
 
 impl DataSource {
-    /// Returns the weights, each with the index (from 0) of the first step to which it applies, in ascending order.
+    /// Returns pairs of a step and a weight, in ascending order of the steps. The step is the index (from 0) of the
+    /// first step to which the weight applies.
     pub fn weights(&self) -> Vec<(u64, u64)> {
         let mut later: Vec<(u64, u64)> = self
             .weight_schedule

@@ -187,7 +187,8 @@ impl PipelineJobSpec {
         }
     }
 
-    /// Returns the smallest number of replicas that the spec gives. `None` if the spec gives no number.
+    /// Returns the smallest number of replicas as the spec gives it: in `elastic` or in `restart`. `None` if the spec
+    /// gives no number.
     pub fn given_min_data_parallel(&self) -> Option<u32> {
         self.elastic.as_ref().map(|elastic| elastic.min_data_parallel).or(self.restart.min_data_parallel)
     }
@@ -213,19 +214,19 @@ impl PipelineJobSpec {
         self.spares == 0 && self.min_data_parallel() < data_parallel
     }
 
-    /// Returns the settings of checkpoints in memory. `None` if the job has only one process, or if a lost stage ends
-    /// the whole group.
+    /// Returns the settings of checkpoints in memory. `None` if the spec has no such settings, if the job has only one
+    /// process, or if a lost stage ends the whole group.
     pub fn memory_checkpoints(&self) -> Option<&MemoryCheckpointSpec> {
         self.checkpoint.memory.as_ref().filter(|_| self.mesh().ranks() > 1 && self.replaces_stages())
     }
 
-    /// Returns the settings of audits. `None` if the job has only one process.
+    /// Returns the settings of audits. `None` if the spec has no such settings, or if the job has only one process.
     pub fn audit(&self) -> Option<AuditSpec> {
         self.training.as_ref()?.audit.filter(|_| self.mesh().ranks() > 1)
     }
 
     /// Returns the model, data and training of a job with the built-in trainer. Returns `None` for a custom trainer,
-    /// and if one of them is missing, which `validate` reports.
+    /// and if one of these three parts is missing, which `validate` reports.
     pub fn built_in(&self) -> Option<BuiltIn<'_>> {
         match self.trainer.kind {
             TrainerType::BuiltIn => Some(BuiltIn {

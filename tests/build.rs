@@ -1,6 +1,7 @@
-//! Sets the rpath of binaries and tests to the libtorch of `.cargo/config.toml`. Even a test that calls no function of
-//! the trainer needs this rpath, because the linker may keep parts of the trainer in it. In the binary `faulty`, the
-//! option `--wrap` redirects the calls of two kernels to functions of that binary.
+//! Sets the rpath of binaries and tests to the libtorch that the variable `LIBTORCH` in `.cargo/config.toml` names.
+//! Even a test that calls no function of the trainer needs this rpath, because the linker may keep parts of the trainer
+//! in the test's program. In the binary `faulty`, the option `--wrap` redirects the calls of two kernels to functions
+//! of that binary.
 
 fn main() {
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == "stagecoach-tests") {

@@ -1,5 +1,5 @@
-//! Tests of pods that the API server rejects. A rejection is no failure of the job, and the job does not hold resources
-//! forever.
+//! Tests of pods that the API server rejects. A rejection does not count against the restart budget, and the pods that
+//! the job already has do not hold resources forever.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -11,8 +11,8 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let (cluster, job) = (shared(), "half/job");
     cluster.create_namespace("half");
     let quota = "/api/v1/namespaces/half/resourcequotas";
-    // the quota allows no pod of stage 1, which has its own priority class; a quota of one pod for both stages is
-    // unsuitable, because the quota controller counts pods late and may admit two
+    // the quota allows no pod of stage 1, because it counts only pods with the priority class of this stage; a quota of
+    // one pod for both stages is unsuitable, because the quota controller counts pods late and may admit both
     let of_stage_1 = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {
         "hard": {"pods": "0"},
         "scopeSelector": {"matchExpressions": [
@@ -33,7 +33,7 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     assert_eq!(waited["status"]["lastFailure"]["reason"], "Unschedulable", "{:#}", waited["status"]);
     let message = waited["status"]["lastFailure"]["message"].to_string();
     assert!(message.contains("exceeded quota: one"), "{message}");
-    // the result is the same if the pod finds no peer and exits before the operator deletes it
+    // the result is the same if the pod of stage 0 finds no peer and exits before the operator deletes it
     let attempt_of =
         |pod: &Value| -> Option<u64> { pod["metadata"]["labels"]["stagecoach.dev/attempt"].as_str()?.parse().ok() };
     // the operator tries again within a minute

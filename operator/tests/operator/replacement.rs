@@ -1,4 +1,4 @@
-//! Tests of a lost stage, which gets a new pod. The pods of the other stages stay.
+//! Tests of the replacement of a lost stage: the stage gets a new pod, and the pods of the other stages stay.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus, env};
@@ -8,7 +8,7 @@ use stagecoach_cluster::until;
 use crate::support::{TestCluster, shared};
 
 /// Creates a job of three stages, with `reformTimeoutSeconds` so that the operator replaces a lost stage, and waits
-/// until the job runs. Returns the UIDs of its pods.
+/// until the job runs. Returns the UIDs of the job's pods, ordered by stage.
 fn training(cluster: &TestCluster, name: &str) -> Vec<Value> {
     cluster.create(name, json!({"stages": 3, "restart": {"reformTimeoutSeconds": 60}}));
     cluster.wait_running(name, 1);

@@ -1,4 +1,4 @@
-//! Tests of replicas of the pipeline: their pods, and their report in the status.
+//! Tests of jobs with several replicas of the pipeline: the pods of the replicas, and the job's status.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus};
@@ -13,8 +13,8 @@ fn names(pods: &[Value]) -> Vec<&str> {
     names
 }
 
-/// The disruption controller counts the pods itself for a budget with a number. For a budget with a percentage or
-/// `maxUnavailable`, it uses `spec.replicas` of the scale subresource.
+/// For a budget with a number, the disruption controller counts the pods itself. For a budget with a percentage or
+/// `maxUnavailable`, it uses `spec.replicas` of the scale subresource, which counts only the stages of one replica.
 #[test]
 fn a_disruption_budget_with_a_number_counts_all_replicas() {
     let cluster = shared();
@@ -119,7 +119,7 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     stage.set_ready(true);
     let job = cluster.wait("bereft", "both replicas again", replicas(2));
     assert!(has_condition(&job, "Running", "True", "AllReady"), "{job:#}");
-    // stage 0 of one replica and stage 1 of the other form one replica
+    // stage 0 of one replica and stage 1 of the other replica together form one replica
     cluster.kubelet.pod("bereft-0-1-1").set_ready(false);
     cluster.wait("bereft", "one replica", replicas(1));
     cluster.kubelet.pod("bereft-1-0-1").set_ready(false);
@@ -129,8 +129,9 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert_eq!(job["status"]["phase"], "Starting");
 }
 
-/// The operator uses the report with the highest `leader_fence`, the number of the fence that a stage acquired when it
-/// became the leader. It ignores the report of a former leader whose pod still runs.
+/// The operator uses the report with the highest `leader_fence`. A stage acquires this number when it becomes the
+/// leader, and each later leader gets a higher number. The operator ignores the report of a former leader whose pod
+/// still runs.
 #[test]
 fn the_stage_that_took_the_newest_fence_is_believed() {
     let cluster = shared();

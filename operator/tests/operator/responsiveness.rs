@@ -8,8 +8,8 @@ use tokio::sync::watch;
 
 use crate::support::shared;
 
-/// The number of jobs whose pods do not answer. Each poll of such a pod takes the full time limit, so sequential polls
-/// would take a minute.
+/// The number of jobs whose pods do not answer. A poll of such a pod ends only at its time limit, so polling these pods
+/// one after another would take a minute.
 const SILENT_JOBS: usize = 30;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of obstacles to the creation of objects and the scheduling of pods, which the condition `Scheduled` shows.
+//! Tests of the condition `Scheduled`, which shows why objects can't be created or pods can't be scheduled.
 
 use serde_json::{Value, json};
 

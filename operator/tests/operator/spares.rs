@@ -44,7 +44,8 @@ fn take_place(cluster: &TestCluster, pod: &str, stage: u32, incarnation: u32) {
     cluster.kubelet.pod(pod).set_status(StageStatus { stage, incarnation, phase, ..StageStatus::default() });
 }
 
-/// Makes stage 0 report that it trains and has saved this step.
+/// Makes the pod `stage_0` report that it is incarnation `incarnation` of stage 0, that it trains, and that it has
+/// saved a checkpoint of step `step`.
 fn has_saved(cluster: &TestCluster, stage_0: &str, incarnation: u32, step: u64) {
     cluster.kubelet.pod(stage_0).set_status(StageStatus {
         phase: StagePhase::Training,

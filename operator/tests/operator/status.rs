@@ -54,8 +54,8 @@ fn progress_and_checkpoints_are_in_the_status() {
     assert_eq!(job["status"]["checkpoint"]["step"], 5);
     assert!(has_condition(&job, "Progressing", "True", "Training"));
     assert!(has_condition(&job, "CheckpointsHealthy", "True", "Committed"));
-    // the operator writes a new checkpoint to the status at once, together with the newest step; it writes a new step
-    // alone only every 15 s
+    // the operator writes a new checkpoint to the status at once, together with the newest step; without a new
+    // checkpoint, it writes the step only every 15 s
     stage_0.set_status(status(8, 5));
     stage_0.set_status(status(12, 10));
     let job = cluster.wait("shown", "checkpointed", |job| job["status"]["checkpoint"]["step"] == 10);

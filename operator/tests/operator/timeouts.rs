@@ -1,4 +1,4 @@
-//! Tests of the timeouts for startup and for progress, and of cases in which these timeouts do not count.
+//! Tests of the timeouts for startup and for progress, and of the time that does not count towards these timeouts.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};

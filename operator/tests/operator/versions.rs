@@ -165,7 +165,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
         (json!("example.com/trainer:2"), json!("example.com/trainer:1"))
     );
 
-    // upgrade again, while all jobs train
+    // upgrade again, while all jobs run
     cluster.train_to("newer", 2, 2);
     cluster.kill_operator();
     let next = start_next();

@@ -1,4 +1,5 @@
-//! Tests of the operator's requests for all pods: one list, whatever the number of jobs, and one watch.
+//! Tests of how the operator lists and watches pods: a starting operator lists them once, whatever the number of jobs,
+//! and a failed watch is restarted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

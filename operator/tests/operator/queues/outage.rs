@@ -22,7 +22,8 @@ fn a_job_survives_that_kueue_is_away() {
     cluster.wait_running("patient", 1);
     let admitted = queues.wait_workload("patient", "PodsReady", "True");
 
-    // outage while a job trains: the new pod of a lost stage waits for Kueue's webhook, and keeps the same admission
+    // outage while a job trains: the new pod of a lost stage can't be created until Kueue's webhook answers, and the
+    // job keeps its admission
     queues.kueue.kill();
     cluster.kubelet.pod("patient-1-1").exit(1, "");
     cluster.wait("patient", "without a stage", |job| job["status"]["restarts"]["replaced"] == 1);

@@ -17,8 +17,8 @@ fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
     queues.create("elastic", &queue, elastic());
     cluster.wait_running("elastic", 1);
 
-    // Kueue calls the Workload for the new number of pods a slice; the slice waits for quota, and the job runs with two
-    // stages
+    // Kueue calls the Workload for the new number of pods a slice; the slice waits for quota, and meanwhile the job
+    // runs with two stages
     cluster.edit("elastic", json!({"stages": 4}));
     let job = cluster.wait("elastic", "waiting for four stages", |job| {
         let message = message(job, "Admitted");
@@ -52,7 +52,7 @@ fn an_elastic_job_scales_by_slices_and_runs_meanwhile() {
 #[test]
 fn an_elastic_job_is_queued_again_whole_if_kueue_has_no_slices() {
     let (queues, cluster) = (without_slices(), &without_slices().cluster);
-    // the quota has no room for a slice beside the first Workload
+    // the quota has no room for a second Workload, of three pods, beside the first Workload
     let queue = queues.queue(3, json!({}));
     queues.create("whole", &queue, elastic());
     cluster.wait_running("whole", 1);

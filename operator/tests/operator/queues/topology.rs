@@ -22,7 +22,8 @@ fn with_cpus(cpus: &str, annotations: Value, changes: Value) -> Value {
     json!({ "spec": spec })
 }
 
-/// Waits until `count` pods of the job have a node. Returns the names of these nodes, ordered by the pods' ranks.
+/// Waits until the job has `count` pods, not counting deleted pods, and each of them has a node. Returns the names of
+/// these nodes, ordered by the pods' ranks.
 fn nodes(job: &str, count: usize) -> Vec<String> {
     until(&format!("the pods of {job} to be placed"), || {
         let mut pods = queued().cluster.pods(job);

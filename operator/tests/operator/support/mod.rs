@@ -36,9 +36,9 @@ pub struct TestCluster {
 /// The namespaces of the operator in [`shared`].
 const SHARED_NAMESPACES: &str = "default,few,small,strict";
 
-/// Returns the cluster of all tests that do not disturb nodes, API server or CRD. Its operator watches
-/// [`SHARED_NAMESPACES`]. A test that starts another operator uses another namespace for it. The cluster is never
-/// dropped: its processes end with the test's process.
+/// Returns the cluster that is shared by all tests that do not disturb the nodes, the API server or the CRD. Its
+/// operator watches [`SHARED_NAMESPACES`]. A test that starts another operator uses another namespace for it. The
+/// cluster is never dropped: its processes end with the test's process.
 pub fn shared() -> &'static TestCluster {
     static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -48,8 +48,9 @@ pub fn shared() -> &'static TestCluster {
     })
 }
 
-/// Returns the cluster of the tests that disturb nodes, API server or CRD. Only one test at a time can use this
-/// cluster. The function returns when all nodes are in order. The cluster's operator watches all namespaces.
+/// Returns the cluster of the tests that disturb the nodes, the API server or the CRD. Only one test at a time can use
+/// this cluster. The function first waits until all nodes are ready and have no taints. The cluster's operator watches
+/// all namespaces.
 pub fn exclusive() -> MutexGuard<'static, TestCluster> {
     static CLUSTER: OnceLock<Mutex<TestCluster>> = OnceLock::new();
     let start = || {
@@ -80,8 +81,8 @@ impl TestCluster {
         TestCluster::with_values(settings, &Value::Null)
     }
 
-    /// Like [`TestCluster::with_settings`]. The operator has the rights that the chart grants with these values; null
-    /// stands for the chart's defaults.
+    /// Like [`TestCluster::with_settings`]. The operator has the rights that the chart grants with these Helm values;
+    /// null stands for the chart's defaults.
     pub fn with_values(settings: ControlPlaneSettings, values: &Value) -> TestCluster {
         let plane = ControlPlane::start_with(settings);
         plane.create_namespace(OPERATOR_NAMESPACE);
@@ -129,7 +130,7 @@ impl TestCluster {
         OperatorProcess { process: Process::start(command, &log).unwrap(), log }
     }
 
-    /// Returns the kubeconfig of the operator's service account, with the permissions that the chart grants.
+    /// Returns the kubeconfig of the operator's service account, which has the permissions that the chart grants.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -144,8 +145,8 @@ impl TestCluster {
         self.operators.lock().unwrap().iter_mut().all(|operator| operator.ended().is_none())
     }
 
-    /// Returns the last 30 lines in the operators' logs that contain the job's name, or the namespace of a job that is
-    /// not in `default`.
+    /// Returns the last 30 lines about a job in the operators' logs. These are the lines that contain the job's name
+    /// or, if the job is not in `default`, its namespace.
     fn log_tail(&self, job: &str) -> String {
         let about = if split(job).0 == "default" { job } else { split(job).0 };
         let logs = (0..self.started.load(Ordering::Relaxed)).map(|number| self.log_file(number));
@@ -191,8 +192,8 @@ impl TestCluster {
         self.plane.get(&path(name))
     }
 
-    /// Waits until `wanted` returns true for the job. Returns the job. If the wait fails, panics with the job's status
-    /// and the operators' logs.
+    /// Waits until `wanted` returns true for the job. Returns the job. If the wait fails, panics with `what`, the job's
+    /// status, the status of its pods and the last log lines about the job.
     #[track_caller]
     pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let job = || self.job(name).unwrap_or_else(|| panic!("{name} was deleted while waiting for it to be {what}"));

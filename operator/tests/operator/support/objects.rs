@@ -62,7 +62,7 @@ pub fn job(name: &str, changes: Value) -> Value {
     object
 }
 
-/// Whether a condition has this status and reason.
+/// Whether the condition of type `kind` has this status and reason.
 pub fn has_condition(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
     condition_of(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
 }

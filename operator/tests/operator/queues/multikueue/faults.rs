@@ -36,7 +36,7 @@ fn an_evicted_copy_returns_to_the_queue() {
     clusters.add_queues("default", "narrow", "workers", [800, 200], preemption);
     clusters.dispatch("evicted", "narrow", json!({}));
     let first = worker.cluster.job("evicted").unwrap()["metadata"]["uid"].clone();
-    // a local job of the worker cluster takes the quota
+    // a job that a user creates in the worker cluster itself preempts the copy
     let labels = json!({"kueue.x-k8s.io/priority-class": "high"});
     worker.create("local", "narrow", json!({"metadata": {"labels": labels}, "spec": {"template": template()}}));
     worker.cluster.wait_running("local", 1);
@@ -125,7 +125,8 @@ fn dispatched(run: &ScenarioRun) {
     wait_reported(run);
 }
 
-/// Returns the state of a run's job: its copied status, its pods in both clusters, and its Workloads in the manager.
+/// Returns the state of a run's job: the status that MultiKueue copied to the manager cluster, the number of pods in
+/// both clusters, and the Workloads in the manager cluster.
 fn end_of(run: &ScenarioRun) -> Value {
     let status = &run.cluster.job(&run.job()).unwrap_or_default()["status"];
     let attempt = &status["attempt"];

@@ -76,7 +76,8 @@ fn a_suspended_or_changed_job_saves_in_the_worker_and_is_sent_again() {
     clusters.assert_left_alone("paused");
 }
 
-/// There is no running copy that has to save first, and Kueue itself cancels a reservation that was never admitted.
+/// The worker cluster has too little quota for the job, so no running copy has to save first. Kueue itself cancels a
+/// reservation of quota if the Workload was never admitted.
 #[test]
 fn a_job_that_waits_for_a_worker_leaves_the_queue_at_once() {
     let clusters = clusters();

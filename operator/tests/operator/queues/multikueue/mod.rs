@@ -1,5 +1,6 @@
 //! Tests of jobs that MultiKueue sends from a manager cluster to a worker cluster. Each cluster has a Kueue and an
-//! operator. The manager has the rights in docs/KUEUE.md, and the rights that Kueue documents for its own kinds.
+//! operator. The manager's Kueue has the rights that docs/KUEUE.md lists, and the rights that Kueue's documentation
+//! lists for Pods and Jobs.
 
 mod faults;
 mod jobs;
@@ -22,7 +23,7 @@ struct Clusters {
     worker: QueuedCluster,
 }
 
-/// Returns the manager cluster and its only worker cluster, which are never dropped.
+/// Returns the manager cluster and its only worker cluster. All tests share both, and they are never dropped.
 fn clusters() -> &'static Clusters {
     static CLUSTERS: OnceLock<Clusters> = OnceLock::new();
     CLUSTERS.get_or_init(|| {
@@ -51,8 +52,8 @@ fn clusters() -> &'static Clusters {
     })
 }
 
-/// Returns RBAC objects that let the manager read Pods and Jobs, which Kueue itself integrates. Kueue's documentation
-/// asks for these rights.
+/// Returns RBAC objects for the worker cluster that let the manager's Kueue read Pods and Jobs. Kueue's documentation
+/// asks for these rights, because Kueue itself manages these kinds.
 fn rights_of_kueues_own_kinds() -> Value {
     let version = "rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": ["", "batch"], "resources": ["pods", "jobs"], "verbs": ["get", "list", "watch"]}]);
@@ -65,7 +66,7 @@ fn rights_of_kueues_own_kinds() -> Value {
 }
 
 /// Returns a kubeconfig of the manager's account in the worker cluster. The kubeconfig contains the certificate of the
-/// authority, because Kueue rejects a kubeconfig that contains the path of another file.
+/// certificate authority itself, because Kueue rejects a kubeconfig that refers to another file.
 fn kubeconfig(worker: &QueuedCluster) -> ByteString {
     let file = worker.cluster.plane.service_account_kubeconfig("kueue-system", "multikueue");
     let mut config: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -81,7 +82,7 @@ fn template() -> Value {
     json!({"spec": {"containers": [{"name": "trainer", "resources": {"requests": {"cpu": "100m"}}}]}})
 }
 
-/// Returns a job that MultiKueue sends to the worker cluster, with changes merged into the object.
+/// Returns a job that MultiKueue sends to the worker cluster, with `changes` merged into the object.
 fn sent(changes: Value) -> Value {
     let mut object = json!({"spec": {"managedBy": "kueue.x-k8s.io/multikueue", "template": template()}});
     merge(&mut object, changes);
@@ -107,9 +108,9 @@ impl Clusters {
         );
     }
 
-    /// Creates a LocalQueue of the same name in both clusters, each with its own ClusterQueue. `milli_cpus` has the
-    /// quotas of the manager and of the worker, in thousandths of a CPU. `of_worker` is merged into the worker's
-    /// ClusterQueue. The admission check `check` sends the jobs of the manager's queue to a worker cluster.
+    /// Creates a LocalQueue of the same name in both clusters, and a ClusterQueue for each. `milli_cpus` contains the
+    /// quotas in the manager and in the worker cluster, in thousandths of a CPU. `of_worker` is merged into the
+    /// worker's ClusterQueue. The admission check `check` sends the jobs of the manager's queue to a worker cluster.
     fn add_queues(&self, namespace: &str, name: &str, check: &str, milli_cpus: [u32; 2], of_worker: Value) {
         let sent = json!({"admissionChecksStrategy": {"admissionChecks": [{"name": check}]}});
         for ((queues, spec), milli_cpus) in
@@ -151,7 +152,8 @@ impl Clusters {
         of_manager.wait(name, "running elsewhere", |job| attempt(job) == Some(number));
     }
 
-    /// Returns the status and the Workloads of a job in both clusters, for the message of a failed wait.
+    /// Returns the status and the Workloads of a job in both clusters, and the last lines of both Kueue logs, for the
+    /// message of a failed wait.
     fn details(&self, name: &str) -> String {
         let clusters = [&self.manager, &self.worker];
         let jobs = clusters.map(|queues| queues.cluster.job(name).map(|job| job["status"].clone()));
@@ -160,7 +162,7 @@ impl Clusters {
         format!(": {jobs:#?}\n{workloads:#?}\n{of_worker:#?}\nmanager: {log}\nworker: {log_of_worker}")
     }
 
-    /// Waits until the worker cluster has no object of a job.
+    /// Waits until the worker cluster has no copy of a job, no Workload of the copy and no pods of the copy.
     fn wait_gone(&self, name: &str) {
         let cluster = &self.worker.cluster;
         until(&format!("the copy of {name} to go"), || cluster.job(name).is_none().then_some(()));

@@ -16,8 +16,8 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Creates an authority. Writes its certificate `ca.crt`, and the keys of service account tokens, `sa.key` and
-    /// `sa.pub`, to `folder`.
+    /// Creates an authority. Writes its certificate `ca.crt` to `folder`, and the key pair `sa.key` and `sa.pub`, with
+    /// which the API server signs and verifies service account tokens.
     pub fn new(folder: &Path) -> Authority {
         let mut params = subject("stagecoach-cluster", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::process::run;
 use crate::tools::tool;
 
-/// The name of the rendered release. The chart's objects and the operator's account are named `stagecoach-operator`.
+/// The name of the rendered release. With this name, the chart's objects and the operator's service account are named
+/// `stagecoach-operator`.
 pub const RELEASE: &str = "stagecoach";
 
 /// Returns the chart's folder.
@@ -40,7 +41,7 @@ pub fn try_render(release_namespace: &str, values: &Value) -> Result<String, Str
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
 
-/// Runs helm with `input`, without the settings and plugins of the user who runs the test.
+/// Runs helm with the standard input `input`, without the settings and plugins of the user who runs the test.
 pub fn helm(arguments: &[&str], input: &str) -> Output {
     let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|home| (home, "/nonexistent"));
     run(Command::new(tool("helm")).args(arguments).envs(homes), input)

@@ -135,8 +135,8 @@ impl Client {
     }
 
     /// Watches the collection at `path` in the background for as long as the client lives. Calls `seen` with each
-    /// object that exists, that is added or that changes. After the API server ends the watch, this client does not
-    /// call `seen` again.
+    /// object that exists when the watch begins, and later with each object that is added or changes. If the API server
+    /// ends the watch, `seen` is not called again.
     pub fn watch<T>(&self, path: &str, mut seen: impl FnMut(T) + Send + 'static)
     where
         T: DeserializeOwned + Clone + Send + 'static,

@@ -49,14 +49,14 @@ pub struct ControlPlaneSite<'a> {
     pub folder: &'a Path,
     /// The address of the API server.
     pub server: SocketAddrV4,
-    /// Whether the nodes run a real kubelet, which needs root. If so, each kubelet has credentials, and the API server
-    /// has an address that Endpoints accept. Otherwise, pods have loopback addresses, which Endpoints refuse.
+    /// Whether the nodes run a real kubelet, which needs root. If so, each kubelet has its own credentials, and the API
+    /// server has an address that Endpoints accept. Otherwise, pods have loopback addresses, which Endpoints refuse.
     pub real_nodes: bool,
 }
 
 /// The address range of Services. The first address of the range belongs to the API server's Service.
 pub const SERVICES: &str = "10.96.0.0/16";
-/// The feature gates of native gang scheduling.
+/// The feature gates of Kubernetes' own gang scheduling.
 const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 
 /// Returns the command that runs `component`.

@@ -1,5 +1,5 @@
-//! Evaluates NetworkPolicies as Kubernetes defines them, since the nodes of tests enforce none. These functions are
-//! pure.
+//! Evaluates NetworkPolicies as Kubernetes defines them, because the nodes of tests do not enforce NetworkPolicies.
+//! These functions are pure.
 //!
 //! Both ends must permit a connection: the policies that select the source pod (egress), and those that select the
 //! target pod (ingress). A pod that no policy selects allows every connection. A pod that some policies select allows
@@ -41,7 +41,8 @@ pub type Target<'a> = (&'a str, u16);
 /// The policies of a cluster and the labels of its namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
-    /// The labels of each namespace. As in Kubernetes, the label `kubernetes.io/metadata.name` contains its name.
+    /// The labels of each namespace. As in Kubernetes, the label `kubernetes.io/metadata.name` contains the namespace's
+    /// name.
     namespaces: BTreeMap<String, Labels>,
     policies: Vec<Value>,
 }
@@ -75,7 +76,8 @@ impl Network {
         self.leave(Direction::Egress, from, to, to, target) && self.leave(Direction::Ingress, to, from, to, target)
     }
 
-    /// Whether the policies that select `own` allow it to communicate with `other`. `target` is a port of `to`.
+    /// Whether the policies that select `own` allow it to communicate with `other` in this direction. `to` is the end
+    /// that accepts the connection, at its port `target`.
     fn leave(&self, direction: Direction, own: &End, other: &End, to: &End, target: Target<'_>) -> bool {
         let End::Pod(pod) = own else { return true };
         let mut isolated = false;
@@ -97,7 +99,7 @@ impl Network {
         !isolated
     }
 
-    /// Whether `end` matches `peer`, a peer of a rule in a policy of `namespace`.
+    /// Whether `end` matches `peer`, which belongs to a rule of a policy in `namespace`.
     fn is_peer(&self, peer: &Value, namespace: &str, end: &End) -> bool {
         let peer = fields(peer, &["podSelector", "namespaceSelector", "ipBlock"]);
         if let Some(block) = peer.get("ipBlock") {

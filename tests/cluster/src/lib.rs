@@ -1,7 +1,7 @@
-//! A Kubernetes for tests. [`ControlPlane`] needs neither root nor a container runtime: etcd, the API server, the
-//! controller manager and the scheduler are processes of the test. [`TestKubelet`] simulates the nodes, and lets a test
-//! decide the behaviour of each pod. [`kueue::Kueue`] runs Kueue's controller. The functions of this crate panic on
-//! failure, so that the test fails. The crate `stagecoach-node` builds a real node from the same parts.
+//! A Kubernetes cluster for tests. [`ControlPlane`] needs neither root nor a container runtime: etcd, the API server,
+//! the controller manager and the scheduler are processes of the test. [`TestKubelet`] simulates the nodes, and lets a
+//! test decide the behaviour of each pod. [`kueue::Kueue`] runs Kueue's controller. The functions of this crate panic
+//! on failure, so that the test fails. The crate `stagecoach-node` builds a real node from the same parts.
 
 mod certificates;
 pub mod chart;

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// Returns a PipelineJob that is valid in a cluster: a small Llama over two stages, on the claim `training`.
+/// Returns a PipelineJob that is valid in a cluster: a small Llama with two stages, on the PersistentVolumeClaim
+/// `training`. `spec` is merged into the job's spec.
 pub fn pipeline_job(name: &str, spec: Value) -> Value {
     let mut object = json!({
         "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "metadata": {"name": name},

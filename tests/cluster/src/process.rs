@@ -1,4 +1,5 @@
-//! The process of a component. It writes its output to a file, and never outlives the test.
+//! A process that a test starts, such as a component of the control plane. It writes its output to a file, and never
+//! outlives the test.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -54,7 +55,7 @@ impl Process {
     }
 }
 
-/// Runs a command with `input`, and waits for its exit. Returns its output and exit status.
+/// Runs a command with the standard input `input`, and waits for its exit. Returns its output and exit status.
 pub fn run(command: &mut Command, input: &str) -> Output {
     // the servers are on this machine, so the proxies of the environment do not apply
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy"] {

@@ -40,7 +40,7 @@ pub struct Seen {
     pub method: Method,
     /// The path without the query.
     pub path: String,
-    /// Whether the request opens a watch.
+    /// Whether the request opens a watch, with `watch=true` in the query.
     pub watch: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Finds the cluster's programs, which `tools.sh` builds into a folder of the cache.
+//! Finds the cluster's programs, which `tools.sh` builds into a folder below `~/.cache/stagecoach`.
 
 use std::path::{Path, PathBuf};
 

@@ -14,8 +14,8 @@ const ANNOTATION: &str = "stagecoach.test/address";
 /// The port on which an [`Address`] listens, to reserve its IP address. No stage uses this port.
 const CLAIM_PORT: u16 = 65535;
 
-/// The address of a pod or of another server of a test. While this value lives, no other [`Address`] on this machine,
-/// in any test, has the same IP address.
+/// The IP address of a pod, or of another server that a test starts. While this value lives, no other [`Address`] on
+/// this machine, in any test, has the same IP address.
 #[derive(Debug)]
 pub(crate) struct Address {
     pub(crate) ip: String,

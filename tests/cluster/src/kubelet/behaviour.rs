@@ -7,7 +7,8 @@ use std::time::Duration;
 pub(super) const ANNOTATION: &str = "stagecoach.test/behaviour";
 
 /// The behaviour of a pod's trainer container. All variants except `Command` are scripts: the kubelet simulates the
-/// container. Until a script ends, it serves `/healthz`, `/readyz` and `/status` on the pod's address, as a stage does.
+/// container. Until a script ends, it serves `/healthz`, `/readyz` and `/status` on the pod's address, as a stage does,
+/// unless its variant says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Runs until SIGTERM, and exits with 143 after `drain`.
@@ -70,7 +71,7 @@ impl Behaviour {
     }
 }
 
-/// The attributes of a pod when the pod starts.
+/// The attributes that a pod had when it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodView {
     /// The namespace.

@@ -57,7 +57,7 @@ impl FakeContainer {
         }
     }
 
-    /// Returns a sidecar, which runs until the kubelet stops it.
+    /// Returns a simulated sidecar container, which runs until the kubelet stops it.
     pub(super) fn sidecar() -> FakeContainer {
         FakeContainer::Script { end: None, drain: Some(Duration::ZERO) }
     }

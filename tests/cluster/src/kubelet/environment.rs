@@ -76,8 +76,8 @@ fn volume_folder(folder: &Path, pod: &Pod, volume: &Volume) -> std::path::PathBu
     }
 }
 
-/// Replaces a path below one of the container's mounts by the path in the volume's folder. Returns any other text
-/// unchanged.
+/// If `text` is a path in one of the container's mounts, returns the corresponding path in the volume's folder. Returns
+/// any other text unchanged.
 pub(super) fn local(folder: &Path, pod: &Pod, container: &Container, text: &str) -> String {
     for mount in container.volume_mounts.iter().flatten() {
         let volumes = pod.spec.as_ref().unwrap().volumes.iter().flatten();
@@ -108,8 +108,8 @@ pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host:
     }
 }
 
-/// Returns the variables of `from_secrets`, and the container's variables with their sources resolved and `$(NAME)`
-/// replaced.
+/// Returns the variables in `from_secrets`, and the variables in the container's `env`. The latter have their
+/// `valueFrom` resolved, and each `$(NAME)` replaced by the value of an earlier variable.
 pub(super) fn variables(
     pod: &Pod,
     container: &Container,

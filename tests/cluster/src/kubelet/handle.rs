@@ -30,7 +30,8 @@ impl ContainerExit {
     }
 }
 
-/// The responses of a pod.
+/// The answers of a pod's HTTP server: `ready` selects the answer of `/readyz`, and `status` is the answer of
+/// `/status`.
 #[derive(Debug, Default)]
 pub(super) struct PodResponses {
     pub(super) ready: bool,
@@ -44,7 +45,7 @@ pub(super) struct PodResponses {
 pub(super) struct Started {
     pub(super) view: PodView,
     pub(super) responses: Mutex<PodResponses>,
-    /// The revision of the pod's status, for requests that wait for a new one.
+    /// The revision of the pod's status, for requests that wait for a newer status.
     pub(super) revision: watch::Sender<u64>,
     pub(super) exits: UnboundedSender<ContainerExit>,
     /// The file of the container's output.
@@ -55,7 +56,8 @@ pub(super) struct Started {
     pub(super) grace_seconds: Arc<Mutex<Option<i64>>>,
 }
 
-/// A pod, by its name. Each method waits until a pod of this name has started, and acts on the newest such pod.
+/// A handle on the pod of a given name. Each method waits until a pod of this name has started, and acts on the newest
+/// such pod.
 pub struct PodHandle {
     shared: Arc<KubeletState>,
     namespace: String,
@@ -70,7 +72,7 @@ impl PodHandle {
     /// Returns the pod's attributes at its start.
     ///
     /// # Panics
-    /// If no such pod starts before the deadline of tests. Every method of this type panics in that case.
+    /// If no such pod starts before the deadline of `until`. Every method of this type panics in that case.
     #[track_caller]
     pub fn view(&self) -> PodView {
         self.started().view.clone()
@@ -151,8 +153,8 @@ impl PodHandle {
     }
 }
 
-/// Returns a status that identifies a stage or a spare: its job, attempt, pod, stage and incarnation, from its
-/// environment.
+/// Returns the first status of a stage or a spare. It contains the job, attempt, stage and incarnation from the
+/// container's environment, the pod's UID, and the phase: `StandingBy` for a spare, otherwise `Training`.
 pub(super) fn identity(view: &PodView) -> StageStatus {
     let text = |name: &str| view.env.get(name).cloned().unwrap_or_default();
     let spare = text(env::SPARE).parse().ok();

@@ -14,8 +14,8 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use super::KubeletState;
 use super::http::{request, respond};
 
-/// Returns a TLS acceptor with a self-signed certificate. The API server of a test accepts any certificate, since it
-/// has no certificate authority for kubelets.
+/// Returns a TLS acceptor with a self-signed certificate. The API server of a test accepts any certificate, because no
+/// certificate authority for kubelets is configured.
 pub(super) fn acceptor() -> TlsAcceptor {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["kubelet".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();

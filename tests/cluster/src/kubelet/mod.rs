@@ -112,7 +112,7 @@ impl TestKubelet {
         self.shared.nodes[name].send_replace(true);
     }
 
-    /// Ends a node's silence. The node then reports everything that has happened.
+    /// Ends a node's silence. The node then reports what happened during the silence.
     ///
     /// # Panics
     /// If the node does not exist.
@@ -124,7 +124,8 @@ impl TestKubelet {
 impl Drop for TestKubelet {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // the runtime drops each task at its next await, which closes its sockets and ends its processes
+            // the runtime drops each task at the task's next await; this closes the task's sockets and ends its
+            // processes
             runtime.shutdown_timeout(std::time::Duration::from_secs(5));
         }
     }

@@ -22,8 +22,8 @@ pub(super) async fn register(shared: &KubeletState, gpus: u32, port: u16) {
     }
 }
 
-/// Reports every second that each node is ready, unless the node is silent. Never returns. The controller manager
-/// counts a node as lost after 50 s without a report.
+/// Reports every second that each node is ready, unless the node is silent. Never returns. By default, the controller
+/// manager counts a node as lost after 50 s without a report.
 pub(super) async fn heartbeats(shared: Arc<KubeletState>) {
     let api: Api<Node> = Api::all(shared.client.clone());
     let mut clock = tokio::time::interval(Duration::from_secs(1));

@@ -67,7 +67,8 @@ struct PodRunner {
 }
 
 impl PodRunner {
-    /// Runs until the pod has ended, or until a client requests its deletion before it has started.
+    /// Runs the pod until its containers have ended. Returns earlier if the containers can't start, or if a client
+    /// requests the pod's deletion before they start.
     async fn run(&mut self) {
         let pod = self.object.borrow().clone();
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
@@ -192,8 +193,9 @@ impl PodRunner {
         Some((containers, states))
     }
 
-    /// Runs the containers until all have ended. Applies the exits that a test sends for the `main` container, and the
-    /// pod's deletion. Sidecars among the init containers end after the pod's containers.
+    /// Runs the containers until all have ended. The `main` container ends with an exit that a test sends over
+    /// `ordered`. All containers end if a client requests the pod's deletion. Sidecars among the init containers end
+    /// after the pod's containers.
     async fn watch_containers(
         &mut self,
         pod: &Pod,
@@ -255,9 +257,9 @@ impl PodRunner {
         }
     }
 
-    /// If `known` is `None`, waits until a client requests the deletion. Otherwise, waits until a client shortens the
-    /// grace period so that the deadline is before `known`. Returns the time at which the kubelet must kill the
-    /// containers.
+    /// Returns the time at which the kubelet must kill the containers. `known` is the time that an earlier call
+    /// returned. If `known` is `None`, waits until a client requests the deletion. Otherwise, waits until a client
+    /// shortens the grace period so that the new time is before `known`.
     async fn deadline(&mut self, known: Option<Instant>) -> Instant {
         loop {
             let grace = {
@@ -314,7 +316,7 @@ impl PodRunner {
     }
 
     /// Returns the variables that a container has from Secrets. Waits until the Secrets exist. Returns `None` if a
-    /// client deletes the pod before that.
+    /// client deletes the pod before they exist.
     async fn secrets(&mut self, container: &Container, count: usize) -> Option<BTreeMap<String, String>> {
         let (client, namespace) = (self.shared.client.clone(), self.namespace.clone());
         loop {

@@ -1,4 +1,4 @@
-//! Builds pod status as a kubelet writes it. The results depend only on the arguments and on the current time.
+//! Builds the status of pods as a kubelet writes it. The results depend only on the arguments and on the current time.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -50,8 +50,8 @@ pub(super) fn install(host: &KueueCluster<'_>, program: &Path, ip: &str) {
 
     create("/api/v1/namespaces", &json!({"metadata": {"name": NAMESPACE}}));
     create(&namespaced("secrets"), &json!({"metadata": {"name": SECRET}}));
-    // The API server connects to an external name that is an IP address. With this Service, the webhooks and the name
-    // in their certificate are those of a real cluster.
+    // The API server connects to an external name that is an IP address. With this Service, the webhook configurations
+    // and the DNS name in the certificate are the same as in a real cluster.
     let spec = json!({"type": "ExternalName", "externalName": ip});
     create(&namespaced("services"), &json!({"metadata": {"name": SERVICE}, "spec": spec}));
 

@@ -49,8 +49,9 @@ pub struct Kueue {
 
 impl Kueue {
     /// Installs Kueue's CRDs and webhooks, starts the controller, and waits until the API server calls the webhooks.
-    /// The environment variable `STAGECOACH_TEST_KUEUE` can name the tool of another version of Kueue. This function
-    /// merges `changes`, such as `{"featureGates": {"PriorityBoost": true}}`, into the configuration.
+    /// The environment variable `STAGECOACH_TEST_KUEUE` can name the program of another version of Kueue, such as
+    /// `kueue-0.18`. This function merges `changes`, such as `{"featureGates": {"PriorityBoost": true}}`, into the
+    /// controller's configuration.
     ///
     /// # Panics
     /// If the controller does not start. The test's output has the last lines of its log.
@@ -59,7 +60,7 @@ impl Kueue {
         Kueue::start_version(&tool, plane, changes)
     }
 
-    /// Like [`Kueue::start`], with the version of Kueue of the tool `name`, such as `kueue-0.18`.
+    /// Like [`Kueue::start`], but `name` is the program of a version of Kueue, such as `kueue-0.18`.
     ///
     /// # Panics
     /// If the controller does not start.
@@ -142,9 +143,10 @@ impl Kueue {
             "metrics": {"bindAddress": "0"},
             "webhook": {"host": ip, "port": WEBHOOKS, "certDir": self.folder.join("certificates")},
             "leaderElection": {"leaderElect": false},
-            // if the certificates came from elsewhere, the controller would also read certificates in /etc/kueue
+            // if Kueue did not manage its certificates itself, the controller would also read certificates in
+            // /etc/kueue
             "internalCertManagement": {"enable": true},
-            // the server of this feature writes to a folder in /
+            // the server of this feature writes to a folder in /, which needs root
             "featureGates": {"VisibilityOnDemand": false},
             "integrations": {"frameworks": ["batch/job", "pod"]},
         })

@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition on a real API server. The API server refuses the manifests and changes of the tables in
-//! `crates/api`, with the messages of those tables.
+//! Tests of the CustomResourceDefinition on a real API server. The API server accepts or refuses the manifests and
+//! changes in the tables of `crates/api` as those tables say, and its messages contain the text in the tables.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -131,8 +131,8 @@ fn transitions(client: &Client) -> Vec<String> {
         }
         let mut changed = client.get(&path).unwrap();
         transition.set.iter().for_each(|(path, value)| rows::put(&mut changed, path, Some(value.clone())));
-        // some rules do not apply to a write of the status; a status in a request for the spec does not bypass these
-        // rules
+        // some rules do not apply to a write of the status; a request that changes the spec can't bypass these rules by
+        // also containing a status
         changed["status"] = json!({"phase": "Failed"});
         let answer = client.replace(&path, &changed);
         let wrong = difference(&format!("{:?}", transition.set), transition.refused.as_ref(), &answer);

@@ -1,4 +1,4 @@
-//! The test kubelet writes the same pod status as a real kubelet, in the same order.
+//! Checks that the test kubelet writes the same pod status as a real kubelet, in the same order.
 
 use std::sync::OnceLock;
 use std::time::Duration;

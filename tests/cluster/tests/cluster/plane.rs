@@ -1,4 +1,4 @@
-//! The control plane starts, runs beside others, and leaves no process or file behind.
+//! Checks that the control plane starts, runs beside other control planes, and leaves no process or file behind.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -97,7 +97,7 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: team}]
     let error = plane.try_apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: typo}, dota: {}}").unwrap_err();
     assert!(error.contains("unknown field"), "{error}");
 
-    // the API server serves native gang scheduling
+    // the API server serves Kubernetes' own gang scheduling
     let group = plane.get("/apis/scheduling.k8s.io/v1alpha2").unwrap();
     assert!(group["resources"].as_array().unwrap().iter().any(|resource| resource["kind"] == "PodGroup"), "{group}");
 }

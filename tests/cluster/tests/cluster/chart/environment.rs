@@ -1,4 +1,4 @@
-//! The operator can parse the environment of the chart's Deployment.
+//! Checks that the operator can parse the environment variables of the chart's Deployment.
 
 use clap::{Args, Command, FromArgMatches};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The kustomize manifests are equal to the chart's objects.
+//! Checks that the kustomize manifests are equal to the chart's objects.
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The chart's rendered objects, its refusals, and the rights that it grants, checked with helm, kustomize and a real
-//! API server.
+//! Tests of the chart with helm, kustomize and a real API server: its rendered objects, the values that it refuses, and
+//! the rights that it grants.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -170,7 +170,7 @@ fn every_rule_has_its_reason() {
         let rules: Vec<usize> = (0..lines.len()).filter(|line| lines[*line].starts_with("- apiGroups")).collect();
         assert!(rules.len() >= 10, "{path}");
         for rule in rules {
-            // one comment above the roles for users gives the reason of their first rules
+            // one comment above the roles for users gives the reason for the first rule of each role
             let is_of_people = lines[rule + 1].contains("pipelinejobs") && lines[rule - 1] == "rules:";
             assert!(
                 is_of_people || lines[rule - 1].starts_with("# "),

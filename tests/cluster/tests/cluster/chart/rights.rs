@@ -1,5 +1,5 @@
-//! The rights of the operator's service account. The test checks every verb on every resource of the API server. The
-//! granted rights must be exactly those of the tables in this file.
+//! Tests of the rights of the operator's service account. The test checks every verb on every resource of the API
+//! server. The granted rights must be exactly those of the tables in this file.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use stagecoach_cluster::{Client, ControlPlane, until};
 const VERBS: [&str; 9] =
     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"];
 
-/// The group, the resource and the verbs in namespaces with jobs.
+/// The group, the resource and the verbs in each namespace that the operator watches.
 const JOBS: [(&str, &str, &[&str]); 12] = [
     ("stagecoach.dev", "pipelinejobs", &["get", "list", "watch", "delete"]),
     ("stagecoach.dev", "pipelinejobs/status", &["update", "patch"]),
@@ -26,7 +26,7 @@ const JOBS: [(&str, &str, &[&str]); 12] = [
     ("events.k8s.io", "events", &["create"]),
 ];
 
-/// The additional rights with `kueue.enabled`, in namespaces with jobs.
+/// The additional rights with `kueue.enabled`, in each namespace that the operator watches.
 const WORKLOADS: [(&str, &str, &[&str]); 2] = [
     ("kueue.x-k8s.io", "workloads", &["get", "list", "watch", "create", "update", "delete"]),
     ("kueue.x-k8s.io", "workloads/status", &["update"]),
@@ -142,7 +142,7 @@ fn check_user_roles(plane: &ControlPlane) {
     }
 }
 
-/// Installs the chart's CRD, accounts and roles.
+/// Installs the chart's CRD, service account, roles and role bindings.
 fn install(plane: &ControlPlane, namespace: &str, values: &Value) {
     let kinds =
         ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];

@@ -1,5 +1,5 @@
-//! The chart on a real API server. The server accepts every object, and the operator's pod satisfies restricted pod
-//! security. Installing, upgrading and removing the chart keeps the jobs.
+//! Tests of the chart on a real API server. The server accepts every object, and the operator's pod satisfies the Pod
+//! Security Standard `restricted`. Installing, upgrading and removing the chart keeps the jobs.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::{self, find, helm, render, try_render};

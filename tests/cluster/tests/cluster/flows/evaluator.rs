@@ -1,4 +1,5 @@
-//! Checks each rule of the evaluator of NetworkPolicies against the definition of Kubernetes.
+//! Tests of the NetworkPolicy evaluator `stagecoach_cluster::flows`. The expected results follow Kubernetes' definition
+//! of a NetworkPolicy.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Evaluates which connections the policies of the operator and of its jobs allow, since the nodes of tests enforce
-//! none.
+//! Evaluates which connections the NetworkPolicies of the operator and of its jobs allow. The tests don't open real
+//! connections, because the nodes of tests do not enforce NetworkPolicies.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use stagecoach_cluster::{ControlPlane, merge};
 
 use super::workload;
 
-/// The minor versions, the oldest first, and their tools in `tools.sh`.
+/// The minor versions, the oldest first, and the programs that `tools.sh` builds from them.
 const MINORS: [(u32, &str); 3] = [(17, "kueue-0.17"), (18, "kueue-0.18"), (19, "kueue")];
 
 /// The expected answer of the API server, which calls the webhooks.
@@ -16,7 +16,7 @@ enum Answer {
     Accepted,
     /// A refusal whose message contains this text.
     Refused(&'static str),
-    /// A refusal by these minor versions, whose message contains this text. The other versions accept.
+    /// A refusal by these minor versions, whose message contains this text. The other versions accept the Workload.
     RefusedBy(RangeInclusive<u32>, &'static str),
 }
 

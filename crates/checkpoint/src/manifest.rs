@@ -1,7 +1,7 @@
 //! Reads and writes `manifest.json`, which lists the contents of a committed checkpoint and their hashes.
 //!
 //! The file begins with the BLAKE3 digest of all bytes that follow the digest, so that a flipped bit in the manifest
-//! itself is also detected. Every format version begins this way.
+//! itself is also detected. Files of every format version begin this way.
 
 use std::collections::BTreeSet;
 
@@ -20,14 +20,14 @@ const DIGEST_CHARS: usize = 64;
 /// Metadata from the trainer. This crate compares `identity`, and only stores the other fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointMetadata {
-    /// The number of the attempt that wrote the checkpoint.
+    /// The number of the attempt to run the job during which the checkpoint was written.
     pub attempt: u64,
     /// The settings that determine the result of a run. A run resumes only from a checkpoint with the same settings.
     pub identity: Value,
     /// The partition and schedule. A resumed run may use another plan.
     pub plan: Value,
-    /// The trainer's version, the instruction set, the device and the threads. Results may differ in single bits
-    /// between environments.
+    /// The trainer's version, the instruction set, the device and the number of threads. Results may differ in single
+    /// bits between environments.
     pub environment: Value,
     /// The numbers of sequences and tokens seen, and other counters.
     pub progress: Value,
@@ -45,7 +45,7 @@ pub struct Manifest {
     pub step: u64,
     /// The number of the [`crate::Fence`] under which the checkpoint was written.
     pub fence: u64,
-    /// The random name of the group that held the fence.
+    /// The random name of the group (the processes of one attempt to run the job) that held the fence.
     pub holder: String,
     /// Metadata from the trainer.
     #[serde(flatten)]

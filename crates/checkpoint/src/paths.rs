@@ -1,5 +1,6 @@
 //! Defines the names of all files and folders on the volume. A group is the set of processes of one attempt to run the
-//! job. The newest group holds the fence, the right to change checkpoints ([`crate::Fence`]).
+//! job. The newest group holds the fence, the right to change checkpoints ([`crate::Fence`]). `<holder>` is the random
+//! name of a group.
 //!
 //! ```text
 //! fences/0007/<holder>/step-00000100/    unfinished work of the current group

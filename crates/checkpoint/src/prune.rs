@@ -11,7 +11,7 @@ use crate::volume::{Volume, io_error_on, remove_tree, rename_idempotent, sync_di
 /// The rule that decides which checkpoints are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// The number of newest checkpoints to keep. The newest checkpoint is always kept.
+    /// The number of newest checkpoints to keep. The newest checkpoint is kept even if the number is 0.
     pub keep_last: usize,
     /// The interval, in steps, of further checkpoints to keep. 0 disables the rule. For every multiple of the interval,
     /// the policy keeps the first checkpoint at or after the multiple, because a save can be deferred to a later step.
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(pruned(3, 0), [100, 200]);
         assert_eq!(pruned(2, 200), [100, 300]);
         assert_eq!(pruned(0, 0), [100, 200, 300, 400]);
-        // the save due at step 200 was deferred to 201, and a stop saved step 210
+        // the save due at step 200 was deferred to step 201, and step 210 was saved because the job was stopped
         assert_eq!(
             to_prune(&[100, 201, 210, 300, 301, 400], RetentionPolicy { keep_last: 1, keep_every: 100, best: None }),
             [210, 301]

@@ -10,9 +10,9 @@ use crate::paths::{self, CHECKPOINTS_DIR, REASON_FILE};
 use crate::safetensors::write_file;
 use crate::volume::{Volume, io_error_on, rename_idempotent, sync_dir};
 
-/// Moves each damaged checkpoint into the fence's folder, and from there to `damaged/`. The first move fails if the
-/// group has lost the fence, so that a fenced-off group can't move a newer group's checkpoint. Returns a warning for
-/// each damage.
+/// Moves each damaged checkpoint into the folder of `fence` (the group's right to change checkpoints), and from there
+/// to `damaged/`. The first move fails if the group has lost the fence, so that a fenced-off group can't move a newer
+/// group's checkpoint. Returns a warning for each damage.
 ///
 /// # Errors
 /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.
@@ -25,9 +25,9 @@ pub fn quarantine(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Resu
     for (step, damage) in steps {
         let from = paths::checkpoint_path(step);
         let entry = format!("{}/{}", fence.work_dir(), damaged_entry_name(step));
-        // The reason is written in the fence's folder and moved into the checkpoint's folder. A file that is opened in
-        // the checkpoint's folder would stay writable after the loss of the fence. Errors of the write are ignored,
-        // because a full disk must not prevent the move of the checkpoint.
+        // The reason is written in the fence's folder and moved into the checkpoint's folder. If it were opened in the
+        // checkpoint's folder, a group that has lost the fence could still write to it. Errors of the write are
+        // ignored, because a full disk must not prevent the move of the checkpoint.
         let reason = format!("{}/{}.{REASON_FILE}", fence.work_dir(), paths::step_dir_name(step));
         let reasons: String = damage.iter().map(|d| format!("{d}\n")).collect();
         let _ = write_file(volume, &reason, reasons.as_bytes());

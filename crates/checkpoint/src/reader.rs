@@ -126,7 +126,7 @@ impl CheckpointReader {
         self.read_into(tensor, &mut bytes).map(|()| bytes)
     }
 
-    /// Reads one of the checkpoint's small files. Returns `None` if there is no such file.
+    /// Reads all of a file, such as `config.json`, into memory. Returns `None` if there is no such file.
     ///
     /// # Errors
     /// Returns the errors of [`CheckpointReader::read_into`].
@@ -149,7 +149,8 @@ impl CheckpointReader {
         Ok(())
     }
 
-    /// Verifies the hash of the open file of an entry. Calls `on_read` with the number of bytes of each read.
+    /// Verifies the hash of `file`, which is the open file of `entry`. Calls `on_read` with the number of bytes of each
+    /// read.
     pub(crate) fn verify_file(
         &self,
         file: &dyn FileReader,

@@ -1,5 +1,5 @@
-//! Saves checkpoints: every stage writes into the folder of the group's [`Fence`], and stage 0 commits the checkpoint
-//! by one rename.
+//! Saves checkpoints: every stage writes into the folder of the [`Fence`] that its group (the processes of one attempt
+//! to run the job) holds, and stage 0 commits the checkpoint by one rename.
 //!
 //! 1. Stage 0 calls [`PendingCheckpoint::begin`] and broadcasts the result to all stages.
 //! 2. Every stage calls [`PendingCheckpoint::write_stage`] and sends its [`StageFiles`] to stage 0.
@@ -47,7 +47,8 @@ impl Fence {
 
 impl PendingCheckpoint {
     /// Removes the files of an unfinished save, and creates the checkpoint's folder. Only stage 0 calls this function.
-    /// Returns false if a checkpoint of this step and identity is already committed, so that there is nothing to save.
+    /// Returns false if a checkpoint of this step is already committed with the same `identity` (the settings that
+    /// determine a run's result), so that there is nothing to save.
     ///
     /// # Errors
     /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence. Returns

@@ -1,5 +1,5 @@
 //! Verifies every byte of a checkpoint and reports a result for each file. Unlike a resume, the verification continues
-//! after damage.
+//! after it finds damage.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Draws a chart as SVG. The page's style sheet sets the colours and line widths. The module is pure.
+//! Draws a chart as SVG. The page's style sheet sets the colours and line widths. The module does no I/O.
 
 use std::fmt::Write;
 
@@ -70,7 +70,7 @@ impl Chart<'_> {
         }
     }
 
-    /// Returns the range of the values, with a margin; `None` without values.
+    /// Returns the lowest and the highest value on the axis, with a margin, or `None` if there are no values.
     fn values(&self) -> Option<(f64, f64)> {
         let all = || self.columns.iter().chain(self.points).chain(self.others.iter().flatten());
         let low = all().map(|column| column.low).chain(self.reference).reduce(f64::min)?;

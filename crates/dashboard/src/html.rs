@@ -1,5 +1,5 @@
-//! Draws the page and its fragments. A script in the browser replaces the fragments while the job runs. The module is
-//! pure. `maud` escapes all data from files as text. Only the timeline is inserted as markup: the crate `pipeline`
+//! Draws the page and its fragments. A script in the browser replaces the fragments while the job runs. The module does
+//! no I/O. `maud` escapes all data from files as text. Only the timeline is inserted as markup: the crate `pipeline`
 //! draws the timeline and escapes the texts in it.
 
 mod parts;

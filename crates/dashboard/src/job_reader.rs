@@ -29,7 +29,7 @@ const MAX_CHECKPOINTS: usize = 10;
 pub enum StatusSource {
     /// The launcher's records in the folder.
     Folder,
-    /// Stage 0, which serves the page from its own process: its telemetry, and the job.
+    /// The telemetry of stage 0, and the job. Stage 0 serves the page from its own process.
     Stage(StageTelemetry, Box<PipelineJob>),
 }
 

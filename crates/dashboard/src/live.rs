@@ -33,7 +33,7 @@ const MAX_STREAMS: usize = 32;
 /// Returns the address, with the token.
 ///
 /// # Errors
-/// Fails if the port is taken, or the system has no thread or no randomness.
+/// Fails if the port is taken, or if the system can't start a thread or provide random bytes.
 pub fn serve(folder: JobFolder, status: StatusSource, port: u16) -> io::Result<String> {
     serve_site(site(folder, status, MAX_STREAMS), port, LIMITS)
 }
@@ -83,8 +83,8 @@ async fn events(State(page): State<Arc<PageState>>, Query(query): Query<ViewQuer
     Sse::new(updates.stream()).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// The updates for one browser. The stream makes an update only after the browser has accepted the previous updates. A
-/// slow browser therefore gets fewer updates.
+/// The event stream for one browser. The stream makes an update only after the browser has accepted the previous
+/// updates. A slow browser therefore gets fewer updates.
 struct Updates {
     page: Arc<PageState>,
     view: View,

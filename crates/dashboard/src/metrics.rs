@@ -1,5 +1,5 @@
-//! The part of `metrics.jsonl` that a page keeps: curves in bounded memory, the last step, and the newest timelines.
-//! The module is pure.
+//! The part of `metrics.jsonl` that a page keeps: curves in bounded memory, the last step, and the newest timelines
+//! (the measured times of a step's actions on each stage). The module does no I/O.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! The content of a job's page, without the presentation. The module is pure.
+//! The content of a job's page, without the presentation. The module does no I/O.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(super) struct PageModel {
     pub(super) status_text: String,
     /// A sentence for each problem, such as a file that could not be read.
     pub(super) problems: Vec<String>,
-    /// The number of the job's steps; `None` if the job's length is in epochs.
+    /// The number of the job's steps; `None` if the job's length is in epochs or not known.
     pub(super) steps: Option<u64>,
     pub(super) metrics: Arc<Metrics>,
     /// Unigram entropy of the held-out tokens, in nats per token; `None` before the run is finished.
@@ -60,9 +60,9 @@ pub(super) struct FailureRow {
     pub(super) failed_at: UnixMillis,
     /// The root cause of the failure.
     pub(super) cause: String,
-    /// The finished phases in their order, each with its seconds.
+    /// The finished phases of the recovery in their order, each with its duration in seconds.
     pub(super) phases: Vec<(&'static str, f64)>,
-    /// The step from which training resumed, and the number of repeated steps.
+    /// The step from which training resumed, and the number of repeated steps; `None` if they are not known.
     pub(super) resumption: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! A series of values by step, in bounded memory. For a run of any length, the series has a limited number of buckets.
 //! Each bucket has the lowest, the highest and the mean value of its steps. The number of steps in a bucket is a power
-//! of two. The module is pure.
+//! of two. The module does no I/O.
 
 /// The largest number of buckets. A run with at most this number of steps has a bucket for each step.
 const MAX_BUCKETS: usize = 1 << 16;
@@ -80,9 +80,9 @@ impl Series {
         self.steps_per_bucket *= 2;
     }
 
-    /// Returns the steps from `first` to `last` in at most `most + 1` columns, by ascending steps, without empty
-    /// columns. Columns begin at multiples of their size. The columns of a growing curve therefore stay the same until
-    /// their size doubles.
+    /// Returns the values of the steps from `first` to `last` in at most `most + 1` columns, by ascending steps,
+    /// without empty columns. Columns begin at multiples of their size. The columns of a growing curve therefore stay
+    /// the same until their size doubles.
     pub(super) fn columns(&self, first: u64, last: u64, most: usize) -> Vec<Column> {
         let end = self.buckets.len();
         let from = usize::try_from(first / self.steps_per_bucket).unwrap_or(end).min(end);

@@ -23,7 +23,8 @@ use super::token::PageToken;
 
 /// The name of the threads that serve the page.
 pub const THREAD: &str = "page";
-/// The nice value of the threads that serve the page. Their priority is lower than that of training.
+/// The nice value of the threads that serve the page. A nice value above 0 gives these threads a lower priority than
+/// training has.
 const NICE: i32 = 10;
 /// The delay after a failure to accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
@@ -58,7 +59,7 @@ const SECURITY_HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
 ];
 
-/// The content that the server serves below the token.
+/// The content that the server serves at paths that begin with the token.
 pub(super) struct Site {
     /// The routes of the site, each below `/{token}/`. The server adds the style sheet and the icon, which all sites
     /// share.
@@ -90,7 +91,7 @@ pub(super) fn file<S: Clone + Send + Sync + 'static>(
 /// with the token.
 ///
 /// # Errors
-/// Fails if the port is taken, or the system has no thread or no randomness.
+/// Fails if the port is taken, or if the system can't start a thread or provide random bytes.
 pub(super) fn serve_site(site: Site, port: u16, limits: ServerLimits) -> io::Result<String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     let (address, token) = (listener.local_addr()?, PageToken::draw()?);

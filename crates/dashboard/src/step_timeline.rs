@@ -1,4 +1,4 @@
-//! Draws a measured step above its simulation, with the shares of each stage's time. The module is pure.
+//! Draws a measured step above its simulation, with the shares of each stage's time. The module does no I/O.
 
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
 use stagecoach_telemetry::{DataWait, TimelineRecord, advice};
@@ -24,14 +24,14 @@ pub(super) struct StepTimeline {
     pub(super) data_wait: Option<String>,
     /// The sentence about the slowest stage.
     pub(super) advice: Option<String>,
-    /// The reason that the record can't be shown.
+    /// The reason why the step can't be shown; `None` if it can.
     pub(super) problem: Option<String>,
 }
 
 /// The parts of a stage's time, as shares of the step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StageShare {
-    /// The number of layers of each chunk.
+    /// The number of layers in each of the stage's chunks. A chunk is a group of consecutive layers.
     pub(super) layers: Vec<usize>,
     pub(super) computation: f64,
     pub(super) bubble: f64,
@@ -42,8 +42,8 @@ pub(super) struct StageShare {
 }
 
 impl StepTimeline {
-    /// Returns the timeline of the last of `records`; `None` if there are no records. `records` are in the order of
-    /// their steps. `data_wait` is the time that stage 0 waited for the data of the last step, in seconds.
+    /// Returns the timeline of the last record in `records`; `None` if there are no records. `records` are in the order
+    /// of their steps. `data_wait` is the time that stage 0 waited for the data of the last step, in seconds.
     pub(super) fn new(records: &[(u64, TimelineRecord)], data_wait: Option<f64>) -> Option<StepTimeline> {
         let (step, record) = records.last()?;
         let empty = StepTimeline {

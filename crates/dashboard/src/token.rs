@@ -14,7 +14,7 @@ impl PageToken {
     /// Draws a token from the operating system's generator.
     ///
     /// # Errors
-    /// Fails if the generator has no randomness.
+    /// Fails if the generator returns an error.
     pub(super) fn draw() -> std::io::Result<PageToken> {
         let mut bytes = [0; BYTES];
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;

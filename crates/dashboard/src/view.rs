@@ -1,5 +1,5 @@
 //! The view of a run: the steps that the page shows, and the width of the charts. The query of the page's address
-//! contains the view. The module is pure.
+//! contains the view. The module does no I/O.
 
 use serde::Deserialize;
 
@@ -22,7 +22,7 @@ pub(super) struct ViewQuery {
 pub(super) struct View {
     /// The first step; `None` for the run's first step.
     from: Option<u64>,
-    /// The last step; `None` for the newest step, which changes.
+    /// The last step; `None` for the newest step, which changes while the job runs.
     to: Option<u64>,
     /// The width of the charts, in pixels.
     pub(super) width: u32,
@@ -68,7 +68,7 @@ impl View {
         (self.from.unwrap_or(1).clamp(1, last - 1), last)
     }
 
-    /// Returns the query of the view after `zoom`, with the question mark.
+    /// Returns the URL query of the view after `zoom`, with the question mark.
     pub(super) fn query_after(&self, zoom: Zoom, newest: u64) -> String {
         let (first, last) = self.range(newest);
         let (span, half) = (last - first, (last - first).div_ceil(2));

@@ -123,7 +123,8 @@ pub struct Streaming {
     /// The approximate number of bytes of a block, the unit in which the files of a source are permuted. A file that
     /// can't be divided is one block.
     pub block_bytes: u64,
-    /// The largest size of all windows in `folder`, in bytes. Windows in use are kept even if they exceed this size.
+    /// The largest total size of all windows in `folder`, in bytes. Windows in use are kept even if they exceed this
+    /// size.
     pub max_bytes: u64,
 }
 
@@ -175,8 +176,8 @@ pub enum HeldOut {
     /// This share of the documents, drawn by seed and content. A source with few documents holds out this share of its
     /// tokens instead. In this case, only the end of the last document drawn is held out.
     Documents(f64),
-    /// This share of the sequences, from the end of the source. Only jobs that began under an older version have this
-    /// rule.
+    /// This share of the sequences, from the end of the source. Only jobs that began under an older version of
+    /// Stagecoach have this rule.
     LastSequences(f64),
 }
 
@@ -285,7 +286,7 @@ pub enum TokenizerSource {
     },
     /// A `tokenizer.json` as the Hugging Face libraries write it.
     File {
-        /// Relative paths start at [`DataConfig::volume_root`].
+        /// The path of the file. Relative paths start at [`DataConfig::volume_root`].
         path: PathBuf,
     },
 }

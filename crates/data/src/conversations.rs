@@ -16,7 +16,8 @@ use crate::template_parts::TemplateParts;
 /// The tokens of a conversation, or the reason why the conversation is left out.
 #[derive(Debug)]
 pub(crate) enum EncodedConversation {
-    /// The ids with their marks, see [`crate::loss_mask`]. At least one target is trained on.
+    /// The token ids. A bit of each id marks whether the token is trained on, see [`crate::loss_mask`]. At least one
+    /// target is trained on.
     Tokens {
         tokens: Vec<u32>,
         findings: Findings,
@@ -28,7 +29,7 @@ pub(crate) enum EncodedConversation {
 pub(crate) struct ConversationEncoder {
     pub(crate) chat: Chat,
     /// The token before a prompt, if the prompt and its completion are texts and not lists of messages. In this case,
-    /// `eos` follows the completion.
+    /// `eos` follows the completion. `None` if the tokenizer has no such token.
     pub(crate) bos: Option<u32>,
     pub(crate) eos: u32,
     /// The largest number of tokens of a conversation: the inputs of a sequence, and the target of the last input.
@@ -145,7 +146,7 @@ impl ConversationEncoder {
             OnLongConversation::Skip => RequestedTokens::Nothing,
             OnLongConversation::Truncate => RequestedTokens::MaskAndEnds,
             // a long conversation is not refused if the mask shows that it is left out anyway: it has no token to train
-            // on, or the encoder can't prove which tokens these are
+            // on, or the encoder can't prove which tokens to train on
             OnLongConversation::Fail => RequestedTokens::Mask,
         }
     }

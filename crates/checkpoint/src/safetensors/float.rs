@@ -19,8 +19,8 @@ pub(crate) fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
     }
 }
 
-/// Rounds each little-endian fp32 value to the nearest little-endian bf16 value, with ties to even, as torch does. NaN
-/// becomes torch's NaN.
+/// Rounds each little-endian fp32 value to the nearest little-endian bf16 value, with ties to even, as torch does.
+/// Every NaN becomes 0x7fc0, as in torch.
 pub(crate) fn f32_to_bf16(bytes: &[u8]) -> Vec<u8> {
     let round = |bits: u32| match f32::from_bits(bits).is_nan() {
         true => 0x7fc0,

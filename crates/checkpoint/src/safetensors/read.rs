@@ -1,5 +1,6 @@
 //! Reads the header of a safetensors file without its tensors, and defines lazy tensors. The bytes of a lazy tensor are
-//! loaded when the tensor is written to another file. A copy of a model thus needs memory for one tensor at a time.
+//! loaded when the tensor is written to another file. A program that copies a model thus needs memory for only one
+//! tensor at a time.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -15,11 +16,11 @@ use crate::volume::FileReader;
 /// The maximum length of a header in bytes, as in the `safetensors` crate.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// The length of the prefix in bytes. The prefix holds the header's length as a u64.
+/// The length in bytes of the file's prefix, which holds the header's length as a u64.
 const LENGTH_PREFIX_BYTES: u64 = 8;
 
-/// Returns the name and type of each tensor of a file, and the offset of the tensor's first byte from the start of the
-/// file.
+/// Returns, for each tensor of a file, its name, its type and shape, and the offset of its first byte from the start of
+/// the file.
 pub(crate) fn read_header(file: &File, path: &Path) -> Result<Vec<(String, TensorInfo, u64)>, CheckpointError> {
     let wrong = |problem: String| CheckpointError::Content { path: path.to_owned(), problem };
     let read = |offset: u64, buffer: &mut [u8]| FileReader::read_at(file, offset, buffer).map_err(io("read", path));
@@ -55,7 +56,8 @@ pub(crate) fn read_header(file: &File, path: &Path) -> Result<Vec<(String, Tenso
 /// Reads the bytes of tensors, by name.
 pub(crate) struct TensorReader<'a> {
     read: &'a dyn Fn(&str) -> Result<Vec<u8>, CheckpointError>,
-    /// The first read error. [`View::data`] can't return an error, so it returns no data and stores the error here.
+    /// The error of a failed read, if any. [`View::data`] can't return an error, so it returns no data and stores the
+    /// error here.
     failed: RefCell<Option<CheckpointError>>,
 }
 

@@ -24,7 +24,7 @@ pub struct WrittenShard {
     pub tensors: Vec<TensorEntry>,
 }
 
-/// A function that is called before each write of a file. An error of the function cancels the remaining writes.
+/// A function that is called before each write to a file. An error of the function cancels the remaining writes.
 pub type CancelCheck<'a> = &'a (dyn Fn() -> io::Result<()> + Sync);
 
 /// Writes `tensors` (name and value) as the safetensors file `path`, and syncs the file. [`View::data`] is called for

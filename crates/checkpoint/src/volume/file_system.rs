@@ -14,7 +14,7 @@ use crate::paths;
 #[derive(Clone, Debug)]
 pub struct FileSystemVolume {
     root: PathBuf,
-    /// The path of the only checkpoint on a volume that [`FileSystemVolume::of_checkpoint`] returns.
+    /// The path of the only checkpoint if [`FileSystemVolume::of_checkpoint`] created this value, otherwise `None`.
     alone: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl FileSystemVolume {
         FileSystemVolume { root: folder.to_owned(), alone: Some(paths::checkpoint_path(step)) }
     }
 
-    /// Returns the volume in `root`. Creates missing folders durably.
+    /// Returns the volume in `root`. Creates missing folders, and syncs them so that they survive a power loss.
     ///
     /// # Errors
     /// Returns an error if the folder can't be created.

@@ -61,7 +61,7 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// Treats `NotFound` as success, because two groups may remove the same folder.
+/// Treats `NotFound` as success, because another process may have removed the same file or folder.
 pub(crate) fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),

@@ -11,7 +11,7 @@ const ALIGNMENT_BYTES: usize = 4096;
 /// The number of bytes per write.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The number of writes in flight. With a latency of 2 ms, the queue writes up to 4 GB/s.
+/// The largest number of writes in flight. With a latency of 2 ms, the queue writes up to 4 GB/s.
 const WRITES_IN_FLIGHT: usize = 8;
 
 /// The destination of a [`WriteQueue`].

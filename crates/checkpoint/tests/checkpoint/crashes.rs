@@ -58,8 +58,8 @@ impl CrashScenario {
         counting.trace()
     }
 
-    /// Asserts that a new attempt finds the committed checkpoints intact, and ends with the same bytes as a run without
-    /// faults.
+    /// Asserts that the committed checkpoints are intact, unless the scenario damages one, and that a new attempt ends
+    /// with the same bytes as a run without faults.
     fn assert_resumes(self, volume: &MemoryVolume, acknowledged: u64, context: &str) {
         let mut next = self.mount.group(volume);
         let until = self.until + 2;

@@ -1,4 +1,5 @@
-//! Tests fences: races to acquire a fence, late claims of old numbers, the owners of fences, and the refusals that a
+//! Tests fences. A fence is the right of one group (the processes of one attempt) to change a job's checkpoints. The
+//! tests cover races to acquire a fence, late claims of old numbers, the owners of fences, and the refusals that a
 //! fenced-off group gets.
 
 use std::sync::{Arc, Mutex};
@@ -52,8 +53,8 @@ fn exactly_one_racing_thread_holds_the_fence_on_a_file_system() {
 }
 
 /// Suspends a group in [`Fence::acquire`], after it has chosen number 1 and before it claims that number. During the
-/// suspension, `older` claims the numbers 1 and 2. The group then claims number 1 too late, and crashes `calls` calls
-/// after the claim.
+/// suspension, `older` runs and claims the numbers 1 and 2. The group then claims number 1 too late, and crashes
+/// `calls` calls after the claim.
 fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, calls: usize) {
     let dying = Arc::new(FaultyVolume::failing(Arc::new(volume.clone()), CLAIM + calls, VolumeFault::CrashBefore));
     let late = FaultyVolume::interrupted(dying, CLAIM, older);
@@ -62,7 +63,7 @@ fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, call
     assert_eq!((claim.operation, claim.path.as_str()), ("make_dir", "fences/0001"));
 }
 
-/// The index of the call by which [`Fence::acquire`] claims its number.
+/// The index of the volume call by which [`Fence::acquire`] claims its number.
 const CLAIM: usize = 6;
 
 #[test]
@@ -112,7 +113,7 @@ fn a_number_that_was_used_twice_is_fenced_off_twice() {
 fn a_fence_names_its_owner_and_a_lost_fence_its_new_owner() {
     let volume = MemoryVolume::new();
     assert_eq!(newest_owner(&volume).unwrap(), None);
-    // fences of earlier versions and of commands have no owner
+    // a fence has no owner if an earlier version of Stagecoach, or one of its commands, acquired it
     let unnamed = Fence::acquire(&volume).unwrap();
     assert_eq!((newest_owner(&volume).unwrap(), unnamed.owner()), (None, None));
     let (one, two) = (FenceOwner::new("one", "11-aa"), FenceOwner::new("two", "22,../bb"));

@@ -172,7 +172,7 @@ fn invalid_headers_are_rejected() {
         let message = refusal(folder.path());
         assert!(message.contains(words) && message.contains(SHARD), "{message}");
     }
-    // the file is truncated at every length
+    // the file is truncated to every shorter length
     let whole = second(x, good);
     for length in 0..whole.len() {
         let folder = sharded();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use stagecoach_checkpoint::*;
 use stagecoach_test_volumes::*;
 
-/// Returns the index of the first call of [`Fence::acquire`] with this operation and a path that ends with `end`.
+/// Returns the index of the first volume call of [`Fence::acquire`] that has this operation and a path that ends with
+/// `end`.
 fn call_at(operation: &str, end: &str) -> usize {
     let counting = FaultyVolume::counting(Arc::new(MemoryVolume::new()));
     Fence::acquire(&counting).unwrap();
@@ -13,7 +14,7 @@ fn call_at(operation: &str, end: &str) -> usize {
     counting.trace().iter().position(is_call).unwrap()
 }
 
-/// The rename into the folder of checkpoints fails with EXDEV. A commit makes the same rename.
+/// The probe renames a folder into the folder of checkpoints, as a commit does. Here this rename fails with EXDEV.
 #[test]
 fn a_folder_of_checkpoints_on_another_file_system_is_refused_before_anything_is_trained() {
     let at = call_at("rename", "/probe");

@@ -179,7 +179,7 @@ fn direct_io_round_trips() {
         let content: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
         let name = format!("{bytes}.bin");
         let mut file = volume.create(&name).unwrap();
-        // the chunks have no alignment
+        // the chunks are not aligned to the writer's buffers
         content.chunks(1_000_003).for_each(|chunk| file.write(chunk).unwrap());
         file.sync().unwrap();
         assert!(std::fs::read(folder.path().join(name)).unwrap() == content, "{bytes} bytes");

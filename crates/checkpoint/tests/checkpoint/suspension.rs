@@ -1,5 +1,5 @@
-//! Tests two groups on one volume. Only the newer group commits, and its files do not change, no matter at which call
-//! the older group is suspended.
+//! Tests an older group and newer groups on one volume. Only the newest group commits, and its files do not change, no
+//! matter at which call the older group is suspended.
 
 use std::sync::{Arc, Mutex};
 
@@ -38,7 +38,7 @@ fn calls(mount: Mount, rank: usize) -> usize {
     handle.trace().len()
 }
 
-/// Returns the files that the newer group needs.
+/// Returns the files, with their contents, that the group with this fence needs.
 fn needed_files(volume: &MemoryVolume, fence: &Fence) -> Vec<(String, Vec<u8>)> {
     let own = format!("fences/{:04}", fence.number());
     let files = ["checkpoints", "damaged", &own].into_iter().flat_map(|path| snapshot(volume, path));
@@ -74,7 +74,7 @@ fn suspend_at_every_call(mount: Mount, rank: usize, newer: u64) {
         let ended = older.run(UNTIL);
         assert!(handle.has_fired(), "{context}");
         let (before, fence) = seen.lock().unwrap().take().unwrap();
-        // an older group that was suspended before the claim of its number becomes the newest group
+        // an older group that was suspended before it claimed its fence's number becomes the newest group
         let older_is_newest = older.fence.as_ref().is_some_and(|older| older.number() > fence.number());
         if older_is_newest {
             assert!(ended.unwrap() == state_at(UNTIL), "{context}");
@@ -84,7 +84,7 @@ fn suspend_at_every_call(mount: Mount, rank: usize, newer: u64) {
         }
         match ended {
             Err(CheckpointError::FencedOff { .. }) => fenced_off += 1,
-            // the older group found nothing to load, or its remaining calls only removed files
+            // the older group found no intact checkpoint, or its remaining calls only removed files
             Err(CheckpointError::NoneIntact { .. }) | Ok(_) => {}
             Err(other) => panic!("{context}: {other}"),
         }
@@ -114,7 +114,7 @@ fn an_older_stage_can_neither_commit_nor_damage() {
     suspend_at_every_call(Mount::Local, 1, 2);
 }
 
-/// The older group's NFS client still resolves the folder that the newer group has renamed.
+/// The older group's NFS client still resolves the old name of the folder that the newer group has renamed.
 #[test]
 fn an_older_group_on_nfs_can_neither_commit_nor_damage() {
     suspend_at_every_call(Mount::Nfs, 0, 1);
@@ -142,7 +142,7 @@ fn nothing_changes_once_a_newer_group_holds_the_fence() {
             let ended = group(&volume, mount, 0, &handle).run(UNTIL);
             let (before, fence) = seen.lock().unwrap().take().unwrap();
             if ended.is_ok() {
-                continue; // the older group claimed its number after the newer group, or had ended before
+                continue; // the older group claimed its number after the newer group, or ended before the newer group began
             }
             fenced_off += usize::from(matches!(ended, Err(CheckpointError::FencedOff { .. })));
             assert!(needed_files(&volume, &fence) == before, "{mount:?}, call {at}: {:?}", handle.trace()[at]);

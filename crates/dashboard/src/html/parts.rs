@@ -1,4 +1,4 @@
-//! Draws the parts of the page that change.
+//! Draws the parts of the job's page that change while the job runs.
 
 use indicatif::{HumanBytes, HumanCount};
 use maud::{Markup, PreEscaped, html};
@@ -51,7 +51,7 @@ pub(super) fn figures(model: &PageModel, _: &View) -> Markup {
     }
 }
 
-/// Returns the query of the view after each zoom, for the script.
+/// Returns the name of each zoom, and the URL query of the view after the zoom. The page's script uses the queries.
 fn zooms(view: &View, newest: u64) -> Vec<(&'static str, String)> {
     Zoom::ALL.iter().map(|(zoom, name, _)| (*name, view.query_after(*zoom, newest))).collect()
 }
@@ -247,7 +247,7 @@ fn time(at: UnixMillis) -> Markup {
     html! { time { (text.as_deref().unwrap_or("-")) } }
 }
 
-/// Returns the age in the largest unit only. The text therefore changes rarely.
+/// Returns the age as text in its largest unit only, so that the text rarely changes.
 fn age(at: UnixMillis, now: UnixMillis) -> String {
     let seconds = now.0.saturating_sub(at.0) / 1000;
     match seconds {

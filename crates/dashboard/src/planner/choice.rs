@@ -1,5 +1,5 @@
 //! The choices that a user makes in the planner's form. This module parses choices from a query, applies them to the
-//! job, and writes them as lines of a job file. The module is pure.
+//! job, and writes them as lines of a job file. The module does no I/O.
 
 use std::ops::RangeInclusive;
 
@@ -10,14 +10,14 @@ use stagecoach_pipeline::RankSpeeds;
 
 use stagecoach_planner::{JobConfig, Machines};
 
-/// The range of factors for the speed of a stage.
+/// The range of factors by which a user may multiply the speed of a stage.
 pub(super) const SPEEDS: RangeInclusive<f64> = 0.01..=100.0;
 /// The range of link bandwidths, in Gbit/s.
 pub(super) const BANDWIDTHS: RangeInclusive<f64> = 0.001..=100_000.0;
 /// A gigabit per second, in bytes per second.
 const GIGABIT: f64 = 1e9 / 8.0;
 
-/// The query as received. An empty field means the value of the job.
+/// The fields of the page's URL query, as received. An empty field means the job's own value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct PlannerQuery {
@@ -48,7 +48,7 @@ impl PlannerQuery {
         ]
     }
 
-    /// Returns the query, in which each empty field has the value from `own`.
+    /// Returns the query with each empty field replaced by the value from `own`.
     pub(super) fn or(&self, own: &Choice) -> PlannerQuery {
         let (mut all, mut own) = (self.clone(), PlannerQuery::from(own));
         for ((_, field), (_, own)) in all.fields().into_iter().zip(own.fields()) {
@@ -155,7 +155,7 @@ impl Choice {
     /// Returns the machines that the choice assumes. `known` has the known speeds of the stages.
     ///
     /// # Errors
-    /// Fails if the stage with a changed speed does not exist.
+    /// Fails if the stage whose speed is changed does not exist, or if the machines are invalid.
     pub(super) fn machines(&self, known: &RankSpeeds) -> Result<Machines, String> {
         let mut speeds: Vec<f64> = (0..self.stages as usize).map(|rank| known.of(rank)).collect();
         match speeds.get_mut(self.stage as usize) {
@@ -198,8 +198,7 @@ impl Choice {
         (lines.len() > 1).then(|| lines.join("\n") + "\n")
     }
 
-    /// Returns the query of the choice's address, with the question mark. Numbers and names of schedules need no
-    /// escapes.
+    /// Returns the URL query for this choice, with the question mark. Numbers and names of schedules need no escapes.
     pub(super) fn address(&self) -> String {
         let mut query = PlannerQuery::from(self);
         let parts: Vec<String> = query.fields().into_iter().map(|(name, text)| format!("{name}={text}")).collect();

@@ -1,4 +1,4 @@
-//! The page of the planner. The page has a form and the plan of the job with the form's values. The query of the page's
+//! The page of the planner, which simulates a step of the job with the values of a form. The query of the page's
 //! address contains these values. `choice` has the fields that a user can change. `model` plans the job with a choice,
 //! as `stagecoach plan` does. `html` shows the plan.
 //!
@@ -32,7 +32,7 @@ const WORKERS: usize = 2;
 /// the address, with the token.
 ///
 /// # Errors
-/// Fails if the port is taken, or the system has no thread or no randomness.
+/// Fails if the port is taken, or if the system can't start a thread or provide random bytes.
 pub fn serve_planner(planner: Planner, port: u16) -> io::Result<String> {
     serve_site(site(planner), port, ServerLimits { workers: WORKERS, ..LIMITS })
 }
@@ -47,7 +47,8 @@ fn site(planner: Planner) -> Site {
     Site { router, form_action: "'self'" }
 }
 
-/// Draws the answer to a query. An invalid query, such as a query with a field twice, counts as empty.
+/// Returns a handler that answers a query with the HTML from `draw`. An invalid query, such as a query that contains a
+/// field twice, counts as empty.
 fn drawn(draw: fn(&Planner, &PlannerQuery) -> String) -> MethodRouter<Arc<Planner>> {
     get(move |State(planner): State<Arc<Planner>>, query: Result<Query<PlannerQuery>, QueryRejection>| async move {
         let query = query.map(|Query(query)| query).unwrap_or_default();

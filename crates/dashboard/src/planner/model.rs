@@ -27,9 +27,9 @@ pub struct Planner {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SimulatedStep {
     pub(super) seconds: f64,
-    /// The mean bubble of all stages, 0 to 1.
+    /// The mean bubble of all stages, as a share of the step from 0 to 1.
     pub(super) bubble: f64,
-    /// The peak bytes of the largest stage.
+    /// The peak memory of the stage that needs the most memory, in bytes.
     pub(super) bytes: u64,
 }
 
@@ -39,7 +39,7 @@ impl SimulatedStep {
     }
 }
 
-/// A choice and its plan.
+/// The content of the planner's page: the values of the form, and the plan.
 #[derive(Debug)]
 pub(super) struct PlannerModel {
     /// The fields of the query. A missing field has the value of the job.
@@ -56,8 +56,8 @@ pub(super) struct Planned {
 }
 
 impl Planner {
-    /// Returns the planner of a job. `vocab_size` is the size of the model's vocabulary, and `speeds` are the speeds of
-    /// the stages.
+    /// Returns the planner of a job. `vocab_size` is the size of the model's vocabulary, and `speeds` are the measured
+    /// speeds of the stages.
     pub fn new(config: JobConfig, vocab_size: usize, speeds: RankSpeeds) -> Planner {
         let own = Choice::of(&config);
         let mut planner = Planner { config, vocab_size, speeds, own, own_step: Err(String::new()) };
@@ -70,7 +70,7 @@ impl Planner {
         &self.config.job.metadata.name
     }
 
-    /// Returns `pipeline.memoryLimit`, in bytes.
+    /// Returns `pipeline.memoryLimit`, in bytes, or `None` if the job sets no limit.
     pub(super) fn memory_limit(&self) -> Option<u64> {
         self.config.job.spec.pipeline.memory_limit.as_ref()?.bytes()
     }

@@ -162,8 +162,8 @@ impl CacheBuilder<'_> {
         Ok(headers)
     }
 
-    /// Writes the parts from `from` to the end of its source. Returns the start of the next source's first part, or
-    /// `None` after the last source.
+    /// Writes the parts from `from` to the end of the source that contains `from`. Returns the start of the next
+    /// source's first part, or `None` after the last source.
     fn tokenise_source(
         &self,
         tokenizer: &Tokenizer,

@@ -103,8 +103,8 @@ pub(super) fn hash_files(
 }
 
 /// Returns the identity of the corpus: a hash of the formats and contents of its files in order, and of each file's
-/// text field or conversation format. File names don't count. Checkpoints record this hash, so every version must hash
-/// the same input.
+/// text field or conversation format. File names don't count. Checkpoints record this hash, so every version of
+/// Stagecoach must hash the same input.
 pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, hash) in corpus.files.iter().zip(hashes) {

@@ -34,10 +34,11 @@ const CACHE_FORMAT_VERSION: u32 = 1;
 /// The number of corpus bytes per part. A crash loses the work on one part, which takes a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Finds the corpus, trains or reads the tokenizer, and tokenises the corpus. If the corpus is streamed, the function
-/// tokenises only the held-out documents. The function skips the work whose results are in the cache. Concurrent calls
-/// are safe, but repeat each other's work. After a crash, the next call resumes. If the data is invalid, the function
-/// removes the incomplete folder. It calls `progress` once for every piece of text, often thousands of times a second.
+/// Finds the corpus, trains or reads the tokenizer, and tokenises the corpus. If the corpus is streamed (tokenised
+/// while training runs), the function tokenises only the held-out documents. The function skips the work whose results
+/// are in the cache. Concurrent calls are safe, but repeat each other's work. After a crash, the next call resumes. If
+/// the data is invalid, the function removes the incomplete folder. It calls `progress` once for every piece of text,
+/// often thousands of times a second.
 ///
 /// # Errors
 /// Fails with any [`DataError`].
@@ -214,8 +215,8 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
 }
 
 /// Returns the name of the cache's folder: 32 hexadecimal digits of a hash of everything that determines the ids. A
-/// setting is hashed only if it makes the ids differ from those of older versions without the setting, so that the
-/// caches of older versions keep their names.
+/// setting is hashed only if it makes the ids differ from the ids that older versions, which lack the setting, produce.
+/// The caches of older versions therefore keep their names.
 fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
     let conversations = match tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.conversations.as_ref(),

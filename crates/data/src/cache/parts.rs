@@ -1,5 +1,6 @@
-//! The file of one part of the tokenised corpus. It consists of a line of JSON, the offsets at which the part's
-//! documents start, the token ids, and, for a corpus with conversations, a bitmap of the tokens that are trained on.
+//! The file of one part of the tokenised corpus. It consists of a line of JSON, the offsets (in tokens) at which the
+//! part's documents start, the token ids, and, for a corpus with conversations, a bitmap of the tokens that are trained
+//! on.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, Write};

@@ -23,7 +23,8 @@ const STREAM_VERSION: u32 = 2;
 /// The total number of bytes of text, from all sources, on which a tokenizer is trained.
 const TOKENIZER_SAMPLE_BYTES: u64 = 256 << 20;
 
-/// Returns the name of the stream's folder, which depends on everything that determines the stream's windows.
+/// Returns the name of the stream's folder, which depends on everything that determines the stream's windows. `tokens`
+/// is the cache key of the corpus and the tokenizer.
 pub(super) fn key(tokens: &str, config: &DataConfig, streaming: &Streaming) -> String {
     let Streaming { window_sequences, block_bytes, folder: _, max_bytes: _ } = streaming;
     let held_out = match config.held_out {
@@ -122,7 +123,8 @@ impl HeldOutDocuments {
     }
 
     /// Reads the first window of a source, and adds the documents that are drawn by hash to be held out. If these
-    /// documents are too few for a sequence, the function reads further windows. It writes only the first window.
+    /// documents have fewer tokens than a held-out set needs, the function reads further windows. It writes only the
+    /// first window.
     fn draw(
         &mut self,
         (config, streaming, fraction): (&DataConfig, &Streaming, f64),

@@ -101,7 +101,8 @@ fn run(config: &DataConfig) -> PreparedCorpus {
     prepare_in_parts(config, PART_BYTES, &mut |_| {}).unwrap()
 }
 
-/// Returns the names and contents of all files of the cache, without the contents of `meta.json`, which holds times.
+/// Returns the names and contents of all files of the cache, without the contents of `meta.json`, which contains
+/// modification times.
 fn contents(config: &DataConfig) -> Vec<(PathBuf, Vec<u8>)> {
     fn visit(folder: &Path, into: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -211,7 +212,8 @@ fn the_result_does_not_depend_on_the_parts() {
     assert!(contents(&in_parts) == contents(&at_once));
 }
 
-/// Restores the state of a run that was killed between its last part and the final files. Returns the cache folder.
+/// Removes `meta.json` and creates an empty folder of parts, as if a run had been interrupted. Returns the cache
+/// folder.
 fn remove_final_files(config: &DataConfig, prepared: &PreparedCorpus) -> PathBuf {
     let folder = config.cache_root.join(&prepared.folder);
     fs::remove_file(folder.join("meta.json")).unwrap();
@@ -284,7 +286,7 @@ fn only_changed_files_are_read() {
     assert_eq!(all, ["hashing the corpus", "training the tokenizer", "tokenising"]);
     assert_eq!(phases_reported(&config), (first.clone(), vec![]));
 
-    // The cache doesn't depend on the settings of sequences.
+    // The cache doesn't depend on the settings by which tokens are cut into sequences.
     config.sequence_length = 32;
     config.packing = false;
     config.held_out = HeldOut::LastSequences(0.2);

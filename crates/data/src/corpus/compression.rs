@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// The error must tell a failing volume from a damaged file, because a retry helps only against a failing volume.
+    /// The error must tell a failing volume from a damaged file, because a retry helps only if the volume failed.
     #[test]
     fn a_failing_volume_is_no_damage() {
         for compression in Compression::ALL {

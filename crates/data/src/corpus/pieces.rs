@@ -34,7 +34,7 @@ pub(crate) const MAX_PIECE_BYTES: usize = 16 << 20;
 /// make the cost per piece negligible.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
-/// Returns the last position at which `text` may be split.
+/// Returns the last position at which `text` may be split, or `None` if it can't be split.
 pub(super) fn last_split(text: &str, split: SplitPoints) -> Option<usize> {
     if split == SplitPoints::Never {
         return None;
@@ -137,7 +137,7 @@ pub(super) fn emit_conversation(
     on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
 }
 
-/// Reports to `on_piece` the number of lone surrogates that were replaced in a record's text, unless it is 0.
+/// Reports to `on_piece` the number of lone surrogates that were replaced in a record's text, unless the number is 0.
 ///
 /// # Errors
 /// Fails if `on_piece` fails.

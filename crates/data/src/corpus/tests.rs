@@ -145,7 +145,7 @@ fn a_corpus_is_the_same_from_any_source() {
     let config = config_of(&folder, "memory://texts");
     let corpus = Corpus::of(&config, |pattern| Ok((source.clone(), source.list(pattern)?))).unwrap();
     let contents = |corpus: &Corpus, split| -> Vec<ReadPiece> {
-        // the contents of a file of token ids name the file
+        // the debug text of token ids ends with their file, which differs between the two sources
         let file = |text: &str| text.split("file: ").next().unwrap_or_default().to_owned();
         let pieces = read(corpus, Cursor::default(), split).into_iter();
         pieces.map(|(text, is_last, resume_at, bytes_read)| (file(&text), is_last, resume_at, bytes_read)).collect()

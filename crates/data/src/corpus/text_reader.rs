@@ -31,7 +31,7 @@ impl TextReader {
     }
 
     /// Returns the number of bytes of the file that hold the text up to `offset`, a position that has been read. For a
-    /// compressed file, these are all bytes that have been decompressed.
+    /// compressed file, this is the number of all compressed bytes that the decoder has consumed.
     pub(super) fn file_bytes(&self, offset: u64) -> u64 {
         self.blocks.reader.compressed().map_or(offset, |compressed| compressed.consumed)
     }

@@ -50,7 +50,7 @@ impl Dataset {
     }
 
     /// Holds out the sequences in `range`, which are the last sequences of a source. An evaluation reads at most the
-    /// first `max` held-out sequences.
+    /// first `max` held-out sequences, or all if `max` is `None`.
     pub(super) fn hold_out_end(
         &mut self,
         name: String,

@@ -36,6 +36,7 @@ pub struct Dataset {
 /// A source to train on.
 struct TrainingSource {
     sequences: SourceSequences,
+    /// Whether training ends before it would read a sequence of this source a second time.
     stops: bool,
 }
 
@@ -80,13 +81,13 @@ impl Dataset {
         self.sources.iter().map(length).collect()
     }
 
-    /// Returns the number of sequences of each source that training reads up to `position`.
+    /// Returns the number of sequences of each source among the first `position` sequences that training reads.
     pub fn sequences_read(&self, position: u64) -> Vec<u64> {
         self.mixture.counts(position)
     }
 
-    /// Returns the position at which training ends because a source with `stops` is exhausted, and the index of this
-    /// source. Returns `None` if no source with `stops` is exhausted before `end`.
+    /// Returns the number of sequences after which training ends because a source with `stops` is exhausted, and the
+    /// index of this source. Returns `None` if no source with `stops` is exhausted before `end`.
     pub fn exhausted_before(&self, end: u64) -> Option<(u64, usize)> {
         let stopping = self.sources.iter().enumerate().filter(|(_, source)| source.stops);
         let exhausted = stopping.filter_map(|(index, source)| {

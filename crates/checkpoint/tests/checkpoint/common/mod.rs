@@ -1,5 +1,5 @@
-//! Simulates a trainer of three stages by its calls on the volume. The state at a step is a function of the previous
-//! state, so that a run that resumes from wrong bytes also ends with wrong bytes.
+//! Simulates the calls that a trainer of three stages makes on the volume. The state at a step is a function of the
+//! previous state, so that a run that resumes from wrong bytes also ends with wrong bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

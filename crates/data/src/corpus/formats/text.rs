@@ -84,7 +84,8 @@ fn read(
     }
 }
 
-/// Returns the position of the first byte of a file that is not UTF-8, or `None` if all bytes are UTF-8.
+/// Returns the position of the first byte that is not valid UTF-8 in a file, or `None` if the whole file is valid
+/// UTF-8.
 fn find_invalid(corpus_file: &CorpusFile) -> Result<Option<u64>, DataError> {
     let mut reader = corpus_file.open_text(0)?;
     let mut offset = reader.offset();

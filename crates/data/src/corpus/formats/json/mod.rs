@@ -116,7 +116,7 @@ fn text_fields(next_record: NextRecord, corpus_file: &CorpusFile) -> Result<Fiel
             _ if is_first => {
                 return Err(problem(&format!("has a first {} that is no JSON object", corpus_file.format.unit)));
             }
-            _ => {} // training refuses such a record and reports its number
+            _ => {} // training reports such a record with its number
         }
         is_first = false;
     }

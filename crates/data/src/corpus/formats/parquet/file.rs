@@ -1,6 +1,6 @@
 //! Gives the Parquet library access to a file of a source. The library reads page by page, and alternates between
 //! columns. This module sends few, large requests to the source: first for the footer, then for windows of the column
-//! chunks.
+//! chunks. A window is a range of the file's bytes in memory.
 
 use std::io::{self, Read};
 use std::iter;
@@ -15,7 +15,8 @@ use crate::catch_panic::catch_panic;
 use crate::corpus::CorpusFile;
 use crate::error::DataError;
 
-/// The number of bytes that one request reads at the end of a file. They hold the metadata of most files.
+/// The number of bytes that one request reads at the end of a file. These bytes contain the whole metadata of most
+/// files.
 const FOOTER_BYTES: u64 = 64 << 10;
 
 /// The memory budget, in bytes, for the windows of all column chunks together.
@@ -62,7 +63,8 @@ impl ParquetFile {
         ParquetFile(Arc::new(SharedFile { file: file.clone(), state: Mutex::default() }))
     }
 
-    /// Returns the result of a call of the library. The library panics on some damaged files.
+    /// Returns the result of a call of the library. The library panics on some damaged files, and this function turns
+    /// the panic into an error.
     ///
     /// # Errors
     /// Fails if the source can't be read, or with `Parquet` if the file is damaged.

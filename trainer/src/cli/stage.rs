@@ -67,7 +67,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     }
 }
 
-/// Serves `/status` and `/metrics`, unless the environment disables it.
+/// Serves `/status` and `/metrics`, unless the environment variable with their port is 0.
 fn serve_status(stage_env: &StageEnv, monitor: &StageMonitor) -> Result<(), String> {
     let Some(port) = http_port()? else { return Ok(()) };
     serve(&stage_env.pod_ip, port, monitor.telemetry().clone()).map_err(|e| {

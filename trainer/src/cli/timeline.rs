@@ -67,7 +67,7 @@ impl TimelineCommand {
     }
 }
 
-/// Returns the index of the record of `step`, or of the newest record.
+/// Returns the index of the record of `step`, or of the newest record if `step` is `None`.
 fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) -> anyhow::Result<usize> {
     if !metrics.exists() {
         bail!("{} does not exist: expected a job's folder, such as workspace/NAME", metrics.display());

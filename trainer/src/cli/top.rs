@@ -59,7 +59,7 @@ impl TopCommand {
     }
 }
 
-/// Returns the paths of the jobs' folders below the workspace, sorted.
+/// Returns the paths of the jobs' folders below the workspace, relative to the workspace and sorted.
 fn jobs(workspace: &Path) -> anyhow::Result<Vec<String>> {
     let entries = std::fs::read_dir(workspace).with_context(|| {
         format!("could not list the workspace {}: name another with --workspace DIR", workspace.display())

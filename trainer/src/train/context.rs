@@ -29,7 +29,8 @@ pub(in crate::train) struct StageContext<'a> {
     /// The job's configuration. Within a group, its number of replicas is the number of replicas in the group.
     pub(in crate::train) config: &'a JobConfig,
     pub(in crate::train) device: tch::Device,
-    /// The facts, besides the job, on which the last bits of results depend. Checkpoints record them.
+    /// The facts besides the job, such as the processor, on which the last bits of results depend. Checkpoints record
+    /// them.
     pub(in crate::train) environment: &'a Value,
     pub(in crate::train) volume: &'a dyn Volume,
     pub(in crate::train) stale_fences: &'a StaleFenceRemoval,
@@ -38,7 +39,7 @@ pub(in crate::train) struct StageContext<'a> {
     pub(in crate::train) replay: &'a ReplayOptions,
 }
 
-/// A stage ready to train.
+/// A stage that is ready to train, with the plan of its group.
 pub(in crate::train) struct RunningStage<'a> {
     pub(in crate::train) context: StageContext<'a>,
     pub(in crate::train) plan: &'a Plan,

@@ -54,8 +54,7 @@ pub(in crate::train) fn run_group(
     }
 }
 
-/// Runs the stage in one group. Returns `None` if the stage joins the next group without a loss; see
-/// [`AfterGroup::Regroup`].
+/// Runs the stage in one group. Returns `None` in the cases of [`AfterGroup::Regroup`].
 fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<Option<StageOutcome>, LeaveReason> {
     let monitor = context.monitor;
     monitor.set_forming();

@@ -10,8 +10,9 @@ use stagecoach_model::SourceConfig;
 use stagecoach_planner::JobConfig;
 
 /// Returns the model directory from which the job starts, if the job names one. Checks the model before any stage loads
-/// it. If `vocab_size` is `None`, because it is not known yet, the check assumes the vocabulary size of the model. If
-/// there is no file `tokenizer` yet, the check does not compare the tokenizers.
+/// it, and appends messages for the user to `notes`. If `vocab_size` is `None`, because it is not known yet, the check
+/// assumes the vocabulary size of the model. If there is no file `tokenizer` yet, the check does not compare the
+/// tokenizers.
 pub(super) fn resolve_initial_weights(
     config: &JobConfig,
     vocab_size: Option<usize>,

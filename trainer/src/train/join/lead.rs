@@ -35,7 +35,8 @@ pub(in crate::train) struct LeaderSession {
 /// The right to begin the next group, unless another stage acquires the fence first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::train) struct LeadClaim {
-    /// The newest fence that this stage has seen; `None` if no other stage may lead.
+    /// The number of the newest fence that this stage has seen; `None` if there was none, or if no other stage may
+    /// lead.
     after: Option<u64>,
 }
 
@@ -48,14 +49,15 @@ enum LeadDecision {
     Wait,
 }
 
-/// Decides whether this stage leads the next group. Rank 0 leads if the job needs all replicas. If a replica may be
-/// missing, the leader of the last group also leads the next one, even after a restart of the leader's process, unless
-/// another stage has become the leader since. Stage 0 of the second replica becomes the leader if it observes that the
-/// leader's process has ended. The volume records the last leader. A stage that can't read this record does not lead.
-/// Returns `None` if this stage does not lead.
+/// Decides whether this stage leads the next group. Returns `None` if it does not.
+///
+/// If the job needs all replicas, rank 0 leads. If a replica may be missing, the leader of the last group also leads
+/// the next one, even after a restart of the leader's process, unless another stage has become the leader since. Stage
+/// 0 of the second replica becomes the leader if it observes that the leader's process has ended. The volume records
+/// the last leader. A stage that can't read this record retries until `timeout`.
 ///
 /// # Errors
-/// If a newer attempt has begun, or the volume can't be read.
+/// If a newer attempt has begun, or the record of the last leader can't be read in time.
 pub(in crate::train) fn claim_lead(
     context: &StageContext,
     last_group: &mut LastGroup,

@@ -5,7 +5,7 @@ use stagecoach_data::Dataset;
 use stagecoach_kernels as kernels;
 use stagecoach_planner::JobConfig;
 
-/// Warns if bf16 saves memory but no time on this device.
+/// Returns a warning if bf16 saves memory but no time on this device, otherwise `None`.
 fn bf16_warning(config: &JobConfig, device: tch::Device) -> Option<String> {
     let slow = config.training.precision == Precision::BFloat16
         && device == tch::Device::Cpu

@@ -1,6 +1,6 @@
-//! The rendezvous of an attempt's stages. A fence is a numbered folder on the volume. The newest fence is the right to
-//! commit the job's checkpoints. The leader publishes its address and the group's key in the folder of its fence, which
-//! only the folder's user can read. Only a process that runs as this user and can read the job's folder can join.
+//! The rendezvous of an attempt's stages. A fence is a numbered folder on the volume. The holder of the newest fence
+//! may commit the job's checkpoints. The leader publishes its address and the group's key in the folder of its fence.
+//! Only the owner of this folder can read it, so only processes that run as this user can join.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ pub(in crate::train) struct LastLeader {
     pub(in crate::train) rank: Option<u32>,
 }
 
-/// Finds the group of a stage's attempt.
+/// Finds the newest group of a stage's attempt.
 pub(in crate::train) struct RendezvousWatcher<'a> {
     volume: &'a dyn Volume,
     env: &'a StageEnv,
@@ -62,7 +62,7 @@ pub(in crate::train) struct RendezvousWatcher<'a> {
     over: Option<u64>,
     /// The rank that this stage succeeds as leader if the process of that rank ends.
     succeeds: Option<u32>,
-    /// The fence number of the newest group that existed before this stage started to wait; `None` until it is known.
+    /// The fence number of the newest group when this stage began to search; `None` until it is known.
     first_epoch: Option<u64>,
     /// The newest fence whose holder has not published its address, and the time at which this stage first saw it.
     unpublished: Option<(u64, Instant)>,

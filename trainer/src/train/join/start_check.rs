@@ -40,7 +40,8 @@ pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> R
     check_space(config, architecture.as_ref(), || available_bytes)
 }
 
-/// Checks that the volume has room for one checkpoint. Without that room, training could not save its results.
+/// Checks that the volume has room for one checkpoint, if its available bytes are known. Without that room, training
+/// could not save its results.
 ///
 /// # Errors
 /// If the volume has too little room. The error has the needed and the available bytes.

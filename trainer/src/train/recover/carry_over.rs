@@ -81,7 +81,7 @@ impl TensorLayout {
         }
     }
 
-    /// Returns the layers of each stage, in their order, and the stages of the embedding and the head. They determine
+    /// Returns the layers of each stage, in their order, and the stages of the embedding and the head. Both determine
     /// the parameters in memory checkpoints.
     fn layers(&self) -> (Vec<Vec<usize>>, [usize; 2]) {
         let TensorLayout { placement, partition, .. } = self;

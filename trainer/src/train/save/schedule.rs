@@ -101,7 +101,7 @@ impl<'s> SaveSchedule<'s> {
     }
 
     /// Returns the estimate that decides whether a step that began at `step_started` is finished or abandoned after a
-    /// stop request. The step before it took `step`.
+    /// stop request. `step` is the duration of the previous step, if there was one.
     pub(in crate::train) fn drain_estimate(&self, step_started: Instant, step: Option<Duration>) -> DrainEstimate {
         let is_saving = self.thread.as_ref().is_some_and(CheckpointThread::is_writing);
         DrainEstimate { timeout: self.drain_timeout, step_started, step, save: self.last_save, is_saving }

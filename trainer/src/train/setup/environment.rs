@@ -9,7 +9,7 @@ use crate::train::collective::{all_gather, topic};
 use crate::train::leave::LeaveReason;
 
 /// Compares `before`, the environment of a checkpoint, with `now`, the environment of this stage. Records each
-/// difference in `state`, the trainer state of the checkpoint. Returns a message for the user.
+/// difference in `state`, the trainer state of the checkpoint. Returns a message for the user if there is a difference.
 pub(in crate::train) fn compare_with_checkpoint(
     state: &mut TrainerState,
     before: &Value,
@@ -27,8 +27,8 @@ pub(in crate::train) fn compare_with_checkpoint(
 }
 
 /// Compares the environment of every stage with the environment of the first one. `names` are the names of the stages.
-/// All stages record the same differences in `state`. Returns a message for the user, and the environment of each
-/// stage.
+/// All stages record the same differences in `state`. Returns the environment of each stage and, if they differ, a
+/// message for the user.
 ///
 /// # Errors
 /// If the group has failed.

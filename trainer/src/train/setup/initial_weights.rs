@@ -16,8 +16,8 @@ use crate::train::collective::{all_gather, topic};
 use crate::train::context::StageContext;
 use crate::train::leave::LeaveReason;
 
-/// Loads weights from a model directory. Converts damage into [`CheckpointError::Content`], because the stages answer
-/// damage to a checkpoint by loading an older checkpoint, and a model directory has no older one.
+/// Loads weights from a model directory. Converts damage into [`CheckpointError::Content`]: when a checkpoint is
+/// damaged, the stages load an older one, but there is no older model directory.
 pub(in crate::train) fn load_initial_weights<T>(
     folder: &Path,
     load: impl FnOnce(InitialWeights) -> Result<T, CheckpointError>,

@@ -135,7 +135,8 @@ impl<'a> GroupSetup<'a> {
         opened.map_err(|error| link_failure(self.member, error))
     }
 
-    /// Reports the faster transports that links can't use. Only the leader reports them, and only once.
+    /// Reports the faster transports that links can't use. Only the leader reports them, and not again in the next
+    /// group.
     pub(in crate::train) fn report_missing_transports(
         &self,
         links: &Links,

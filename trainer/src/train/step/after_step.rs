@@ -15,7 +15,8 @@ use crate::train::step::evaluate::evaluate_held_out;
 use crate::train::step::{StepStart, TrainingLoop};
 
 impl TrainingLoop<'_, '_, '_> {
-    /// Ends the audit of the previous step.
+    /// Ends the audit of the previous step and returns its record, if there was an audit. Returns an error if the audit
+    /// found a difference after which the job must restart.
     pub(in crate::train) fn end_audit(&mut self) -> Result<Option<AuditRecord>, LeaveReason> {
         let Some(audits) = &mut self.audits else { return Ok(None) };
         let running = &mut *self.running;

@@ -8,8 +8,8 @@ use stagecoach_transport::PeerRing;
 /// The report of a stage to the other stages about its copies in memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct HeldCopies {
-    /// This stage's rank in the group that made the copies, and that group. The group may have had other replicas than
-    /// the current one.
+    /// This stage's rank in the group that made the copies, and that group; `None` without copies. The group may have
+    /// had other replicas than the current one.
     pub(super) group: Option<(usize, PeerRing)>,
     /// The trainer states, each with its step, for which the stage has a copy of its own tensors.
     pub(super) own: Vec<TrainerState>,
@@ -71,8 +71,9 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
     })
 }
 
-/// Whether the stage with the current rank `at` had `rank` in the group `ring`, and has a copy after `step`. With
-/// `is_own`, the copy has the stage's own tensors, otherwise the tensors of the rank before `rank` in that ring.
+/// Whether the stage with the current rank `at` had `rank` in the group `ring`, and has a copy of the state after
+/// `step`. With `is_own`, the copy has the stage's own tensors, otherwise the tensors of the rank before `rank` in that
+/// ring.
 fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
     let has_step = match is_own {
         true => held[at].own.iter().any(|state| state.step == step),

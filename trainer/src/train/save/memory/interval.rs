@@ -4,8 +4,8 @@ use stagecoach_api::job::StepInterval;
 
 /// The largest share of time that checkpoints in memory may cost, if the interval is automatic.
 const MAX_COST: f64 = 0.02;
-/// The number of steps with a copy in transit, and of steps without one, that are measured before the interval depends
-/// on the measurements.
+/// The number of steps of each kind (with a copy in transit, and without one) that must be measured before the interval
+/// depends on the measurements.
 const MIN_SAMPLES: u32 = 8;
 /// The interval until enough steps are measured. A copy is in transit during every second step, so that steps of both
 /// kinds are measured.

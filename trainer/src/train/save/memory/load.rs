@@ -16,8 +16,8 @@ use super::{MemoryCheckpoints, StateCopies};
 use crate::train::collective::{all_gather, topic};
 use crate::train::leave::LeaveReason;
 
-/// The copies that the stages of a group hold at its start, by rank, and the memory checkpoint from which they resume,
-/// if there is one.
+/// The copies that the stages of a group hold when the group starts, by rank, and the memory checkpoint from which the
+/// stages resume, if there is one.
 #[derive(Debug)]
 pub(in crate::train) struct PeerCheckpoints {
     pub(super) held: Vec<HeldCopies>,

@@ -1,10 +1,11 @@
-//! Checkpoints in memory. After a step every stage copies its state, and sends the copy to another stage while training
-//! continues. With several replicas, the receiver is the same stage of the next replica. With a single replica, it is
-//! the next stage. When stages are lost, the surviving stages still have the newest complete checkpoint, and a
-//! replacement stage receives its copy from the holder. A group with other replicas redistributes the copies. A stage
-//! votes on a step only when it has the complete copy of the previous step. A verdict, which needs the votes of all
-//! stages, therefore means that every stage has that copy, that older copies may be overwritten, and that the loss of
-//! one stage can't lose the last step.
+//! Checkpoints in memory. After a step, every stage copies its state, and sends the copy to another stage while
+//! training continues. With several replicas, the receiver is the same stage of the next replica. With a single
+//! replica, it is the next stage. When stages are lost, the surviving stages still have the newest complete checkpoint,
+//! and a replacement stage receives its copy from the holder. A group with other replicas redistributes the copies.
+//!
+//! A stage votes on a step only when it has the complete copy of the previous step, and the group's verdict on a step
+//! needs the votes of all stages. A verdict therefore means that every stage has that copy, that older copies may be
+//! overwritten, and that the loss of one stage can't lose the last step.
 
 mod choice;
 mod copies;

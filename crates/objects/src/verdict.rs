@@ -5,7 +5,8 @@ use crate::failure::{ErrorResponse, Purpose, StoreFailure, causes, reason};
 use crate::settings::StoreVariables;
 use crate::uri::ObjectUri;
 
-/// Returns the error of a request for `uri`. The key of `uri` is empty for a listing.
+/// Returns the error that users see when a request for `uri` fails with `error`. The key of `uri` is empty for a
+/// listing.
 pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &StoreVariables) -> ObjectError {
     let failure = causes(error).into_iter().find_map(|cause| cause.downcast_ref::<StoreFailure>());
     match failure {

@@ -1,5 +1,5 @@
-//! Provides the services of the operating system that stages use: signals, the allocator, memory sizes, and names of
-//! the machine.
+//! Provides the services of the operating system that the processes of stages use: signals, the allocator, memory
+//! sizes, names of the machine, and the choice of the CPU instructions.
 
 mod allocator;
 mod machine;

@@ -15,8 +15,8 @@ pub fn processor_model() -> Option<String> {
     value("/proc/cpuinfo", "model name")
 }
 
-/// Returns the value of the first line of the form `key : value` with this key in a file of the kernel. Returns `None`
-/// if the kernel does not report it.
+/// Returns the value of the first line `key : value` that has this key in the kernel's file `path`. Returns `None` if
+/// there is no such line.
 pub(crate) fn value(path: &str, key: &str) -> Option<String> {
     let key_value = |line: &str| {
         line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())

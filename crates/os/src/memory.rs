@@ -3,7 +3,8 @@
 use super::machine::value;
 
 /// Returns the peak resident memory of this process in bytes, or 0 if the kernel does not report it. The peak that
-/// `getrusage` reports would include the memory that the launcher had when it started this process.
+/// `getrusage` reports would include the memory that the parent process (the launcher) had when it started this
+/// process.
 pub fn peak_resident_bytes() -> u64 {
     bytes("/proc/self/status", "VmHWM").unwrap_or(0)
 }
@@ -18,7 +19,7 @@ pub fn memory_bytes() -> Option<u64> {
     total.into_iter().chain(limit).min()
 }
 
-/// Returns a size that a file of the kernel has in kibibytes.
+/// Returns, in bytes, the size that the kernel's file `path` gives in kibibytes for `key`.
 fn bytes(path: &str, key: &str) -> Option<u64> {
     let kib: u64 = value(path, key)?.strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)

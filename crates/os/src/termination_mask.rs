@@ -2,8 +2,8 @@
 
 /// Blocks SIGTERM and SIGINT (`libc::SIG_BLOCK`) or unblocks them (`libc::SIG_UNBLOCK`) for this thread, and for
 /// threads that it starts afterwards. A blocked signal stays pending, even if `exec` replaces the program. Without the
-/// mask, the first process of a container would lose the signal, because the kernel applies no default action to that
-/// process.
+/// mask, the first process of a container would lose a signal that arrives before its handler is installed, because the
+/// kernel applies no default action to that process.
 pub(crate) fn mask_termination(how: libc::c_int) {
     // SAFETY: `sigemptyset` initialises the set, and the calls keep no pointer. The calls fail only for unknown
     // signals.

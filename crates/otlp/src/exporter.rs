@@ -22,7 +22,8 @@ pub const THREAD: &str = "otlp";
 const MAX_QUEUED_SPANS: usize = 2048;
 /// The largest number of spans in one request. A queue of this length is sent at once.
 const MAX_BATCH_SPANS: usize = 512;
-/// The longest time that a span waits in the queue, and the time that the thread waits after a failure.
+/// The longest time that a span waits in the queue while exports succeed, and the time that the thread waits after a
+/// failure.
 const SPAN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Provides the metrics of this process, and the attributes of its resource. The thread of the exporter calls the

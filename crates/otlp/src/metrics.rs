@@ -63,7 +63,7 @@ fn families(text: &str) -> Vec<MetricFamily<'_>> {
     families
 }
 
-/// Parses a line as a sample of the family `name`; `None` if the line is not one.
+/// Parses a line as a sample of the family `name`. Returns `None` if the line is not such a sample.
 fn sample<'t>(line: &'t str, name: &str) -> Option<Sample<'t>> {
     let rest = line.strip_prefix(name)?;
     let (suffix, rest) = rest.split_at(rest.find([' ', '{'])?);
@@ -138,7 +138,7 @@ impl MetricFamily<'_> {
     }
 
     /// Returns one data point for each set of labels. A bucket in the text counts all values up to its bound. A bucket
-    /// in OTLP counts only the values between the previous bucket's bound and its bound.
+    /// in OTLP counts only the values between the previous bucket's bound and its own.
     fn histograms(&self, interval: Interval) -> Vec<HistogramDataPoint> {
         let mut points: Vec<(Labels, HistogramDataPoint)> = Vec::new();
         for sample in &self.samples {

@@ -19,7 +19,7 @@ use stagecoach_test_objects::TestStore;
 /// A secret that no message may contain.
 const SECRET: &str = "planted-secret-AbC/123+";
 
-/// A client, and the log of its waits.
+/// A client, and the log of its messages to the user and its waits before retries.
 struct Reader {
     client: ObjectClient,
     log: Arc<Mutex<Log>>,

@@ -1,4 +1,4 @@
-//! Tests the error message of each reason why a store can't be read.
+//! Tests the error messages for the reasons why a store can't be read.
 
 use stagecoach_objects::ObjectError;
 use stagecoach_test_objects::{StoreFault, TestStore};

@@ -84,7 +84,8 @@ pub(crate) fn peak_of_rank(
     (peak(actions, size), temporaries.unwrap_or(0))
 }
 
-/// Returns the peak number of bytes that each rank holds: weights, activations and the temporaries of an action.
+/// Returns the peak number of bytes that each rank holds: the static bytes of its chunks (weights, gradient
+/// accumulators and optimizer moments), activations, inputs of weight gradients, and the temporaries of an action.
 pub(crate) fn peak_bytes(placement: &Placement, ranks: &[Vec<Action>], costs: &Costs) -> Vec<u64> {
     let rank = |(rank, actions): (usize, &Vec<Action>)| {
         let resident: u64 = placement.chunks_of(rank).map(|chunk| costs.chunk(chunk).static_bytes).sum();

@@ -20,8 +20,8 @@ pub struct Advice {
     pub saving: f64,
     /// The partition that was measured.
     pub partition: Partition,
-    /// A partition with a shorter step, and the share of the step, 0 to 1, that it saves. `None` if no partition saves
-    /// 1 %.
+    /// A partition with a shorter step, and the share of the step, 0 to 1, that it saves. `None` if the search found no
+    /// partition that saves 1 %.
     pub better: Option<(Partition, f64)>,
 }
 

@@ -1,8 +1,8 @@
 //! Defines the time and memory of the actions of a step. F is a forward pass, B a full backward pass, and I and W are
 //! the two parts of a split backward pass: the gradient of the input and the gradients of the weights.
 
-/// The number of messages that may wait on a link before a further SEND blocks. Links enforce this limit, and the
-/// verifier assumes it.
+/// The number of messages that may wait on a link (the connection between two neighbouring chunks) before a further
+/// SEND blocks. Links enforce this limit, and the verifier assumes it.
 pub const SENDS_IN_FLIGHT: usize = 2;
 
 /// The costs of one chunk per microbatch.
@@ -43,8 +43,8 @@ pub struct Costs {
     pub exchange_seconds: f64,
     /// The seconds of UPDATE.
     pub update_seconds: f64,
-    /// The seconds in which the replicas of the pipeline reduce the gradients of each chunk. Chunks beyond the list
-    /// take 0 seconds. A rank runs one reduction after another.
+    /// For each chunk, the seconds that the replicas of the pipeline take to reduce the chunk's gradients. Chunks
+    /// beyond the list take 0 seconds. A rank runs one reduction after another.
     pub reduce_seconds: Vec<f64>,
     /// The seconds to gather the weights of each chunk, with the same rules as `reduce_seconds`.
     pub gather_seconds: Vec<f64>,

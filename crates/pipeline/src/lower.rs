@@ -43,9 +43,9 @@ pub fn lower(schedule: &Schedule, tied: bool) -> Result<Programs, LowerError> {
     Ok(Programs { placement: placement.clone(), microbatches: *microbatches, ranks })
 }
 
-/// Returns the programs of a forward-only pass over all microbatches, for an evaluation. A rank with several chunks
-/// runs one chunk after the other. Consecutive chunks on one rank run together for each microbatch, because their
-/// results stay on the rank.
+/// Returns the programs of a forward-only pass over all microbatches, for an evaluation. A rank runs each group of
+/// consecutive chunks for all microbatches before its next group. Within a group, each microbatch runs through all
+/// chunks before the next microbatch, because the results of these chunks stay on the rank.
 pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Programs {
     let actions = |rank| -> Vec<Action> {
         let chunks: Vec<usize> = placement.chunks_of(rank).collect();
@@ -57,16 +57,16 @@ pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Prog
         groups.flat_map(group_forwards).collect()
     };
     let ranks: Vec<Vec<Action>> = (0..placement.ranks()).map(actions).collect();
-    // The groups of consecutive chunks ascend on every rank. The lowest unfinished group can always proceed, so no
-    // deadlock occurs.
+    // Every rank runs its groups in ascending order of chunks. The lowest unfinished group can therefore always
+    // proceed, so no deadlock occurs.
     let (ranks, _) = add_send_recv(placement, &ranks);
     Programs { placement: placement.clone(), microbatches, ranks }
 }
 
 /// Executes the schedule in ticks. In each tick, every rank that is not blocked executes one action. For each message,
 /// adds the send and the receive in the tick that produces the message. The send directly follows the producing action.
-/// The receive precedes the receiver's action of the same tick, so that the transfer overlaps the computation. Every
-/// receive therefore comes before its send, and one message in flight per edge is enough.
+/// The receive precedes the receiver's action of the same tick, so that the transfer overlaps the computation. Because
+/// each receive belongs to the tick of its send, one message in flight per edge is enough.
 ///
 /// Also returns the action at which each unfinished rank waits. This list is empty if every rank finishes.
 fn add_send_recv(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Action>>, Vec<ActionLocation>) {

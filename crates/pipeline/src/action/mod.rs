@@ -112,9 +112,9 @@ impl Action {
         matches!(self, Action::Reduce(_) | Action::Gather(_))
     }
 
-    /// Whether the rank records the action's time. A rank records computations, REDUCE, GATHER, REDUCE_TIED and
-    /// EXCHANGE. Other threads send and receive messages. UPDATE comes after EXCHANGE, in which the rank reports its
-    /// times.
+    /// Whether the rank records the action's time: computations, REDUCE, GATHER, REDUCE_TIED and EXCHANGE. The rank
+    /// does not record sends and receives, because other threads execute them. It does not record UPDATE and SNAPSHOT,
+    /// because it reports its times in EXCHANGE, before these actions.
     pub fn is_timed(self) -> bool {
         self.is_compute() || self.is_between_replicas() || matches!(self, Action::ReduceTied | Action::Exchange)
     }
@@ -124,7 +124,8 @@ impl Action {
         matches!(self, Action::FullBackward(_) | Action::BackwardWeight(_))
     }
 
-    /// Returns the edge of a send or receive, or `None` for other actions. Chunk 0 has no edge to a previous chunk.
+    /// Returns the edge of a send or receive, or `None` for other actions. Also returns `None` for chunk 0's RECV_F and
+    /// SEND_B, because chunk 0 has no previous chunk.
     pub fn edge(self) -> Option<Edge> {
         let (from, to) = match self {
             Action::SendForward(u) => (u.chunk, u.chunk.checked_add(1)?),

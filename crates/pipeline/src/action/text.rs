@@ -7,8 +7,8 @@ use super::Action;
 use crate::work_item::WorkItem;
 
 impl Action {
-    /// Returns torch's `_ComputationType` as text, such as `F`, `SEND_B` or `EXCHANGE`: the text form without its
-    /// numbers.
+    /// Returns the kind of the action (torch's `_ComputationType`), such as `F`, `SEND_B` or `EXCHANGE`: the text form
+    /// without its numbers.
     pub fn computation_type(self) -> &'static str {
         match self {
             Action::Forward(_) => "F",

@@ -4,8 +4,9 @@ use crate::action::Action;
 use std::collections::BTreeMap;
 
 /// Returns the timelines as trace-event JSON, for ui.perfetto.dev and chrome://tracing. Each stage is a process of the
-/// trace. Its first thread shows the computations. A further thread for each chunk and kind of message shows the
-/// messages. Times are in microseconds, as the format requires.
+/// trace. Its first thread shows the computations and the actions at the end of the step. Further threads show the
+/// messages, with one thread for each chunk and kind of message, and the REDUCE and GATHER actions. Times are in
+/// microseconds, as the format requires.
 pub fn timeline_trace(panels: &[Panel]) -> String {
     let mut events = Vec::new();
     let ranks =

@@ -27,7 +27,8 @@ pub(super) struct Search<'a> {
 pub(super) struct SearchResult {
     /// The best schedule.
     pub(super) best: Option<Found>,
-    /// A lower bound of all schedules that were not searched. It is infinite if the search was exhaustive.
+    /// A lower bound of the seconds of all schedules that were not searched. It is infinite if the search was
+    /// exhaustive.
     pub(super) open_bound: f64,
     /// The number of visited states.
     pub(super) states: u64,

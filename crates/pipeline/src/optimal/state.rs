@@ -222,7 +222,8 @@ impl PartialSchedule {
         let left = |done: usize| (problem.microbatches - done) as f64;
         let last_forward = self.last_forward_bounds(problem);
         let mut bound = 0.0f64;
-        // the earliest times at which the next rank's last I can end and its next I can begin
+        // for the rank of the previous iteration (`rank + 1`): the earliest times at which its last I can end, and at
+        // which its next I can begin
         let (mut last_backward, mut next_backward) = (0.0f64, 0.0f64);
         for rank in (0..count).rev() {
             let (state, cost) = (&self.ranks[rank], &problem.chunks[rank]);

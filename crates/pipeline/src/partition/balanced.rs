@@ -57,7 +57,7 @@ pub fn balanced_partition(
 /// Work is stored in fixed point, because equal sums must compare equal. Floating-point sums of the same layers differ
 /// in their last bits if the order of addition differs. The unit is a power of two that makes the time of the whole
 /// model on the slowest rank less than 2^61. Squares therefore fit 128 bits. If all ranks are equally fast, whole
-/// numbers of work stay exact (up to 2^53 per module with 254 layers).
+/// numbers of work stay exact (up to 2^53 per module in a model of 254 layers).
 struct CostTable<'a> {
     work: Vec<u128>,
     parameters: Vec<u128>,
@@ -158,7 +158,8 @@ impl<'a> CostTable<'a> {
         work * u128::from(FASTEST) / u128::from(self.thousandths[chunk])
     }
 
-    /// Returns the peak number of bytes that the chunk's rank would hold without its other chunks.
+    /// Returns the peak number of bytes that the chunk's rank would hold without its other chunks. The copies of the
+    /// previous rank's parameters are not included.
     fn bytes(&self, chunk: usize, range: Range<usize>) -> u128 {
         let sum = |sums: &[u128]| sums[range.end] - sums[range.start];
         let mut parameters = sum(&self.parameters);

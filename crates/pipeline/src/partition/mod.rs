@@ -75,7 +75,7 @@ impl ModelCost {
     }
 }
 
-/// The number of layers in every chunk.
+/// The number of layers in each chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Partition {
     /// The number of layers of each chunk, which may be 0.

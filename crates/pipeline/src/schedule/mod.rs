@@ -19,7 +19,7 @@ use crate::activation_memory;
 use crate::placement::Placement;
 
 /// Every schedule that a job can name, in the order in which lists show them. If two schedules with the same `chunks`
-/// take the same time, the choice of the fastest schedule prefers the later one.
+/// take the same time, the choice of the fastest schedule prefers the schedule that comes later in this list.
 pub const SCHEDULES: &[ScheduleType] = &[
     gpipe::GPIPE,
     ONE_F_ONE_B,

@@ -1,6 +1,7 @@
 //! Defines the order in which a rank of an interleaved pipeline visits its chunks. A round is a group of consecutive
-//! microbatches. In a round, the rank runs the group through its chunks, one chunk after another. With rounds of this
-//! form, a microbatch returns to the rank just when it has passed all other ranks.
+//! microbatches. In a round, the rank runs the group through its chunks, one chunk after another. While the rank runs
+//! the group through one chunk, the first microbatch of the group passes the other ranks. The rank can then run this
+//! microbatch through its next chunk without a wait.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Tests the analysis of measured timelines. The tests use simulated timelines in place of measured ones, because the
+//! Tests the analysis of measured timelines. The tests use simulated timelines instead of measured ones, because the
 //! costs of a simulated step are known.
 
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn a_rank_computes_waits_for_work_or_waits_for_messages() {
 
 #[test]
 fn communication_behind_a_computation_is_not_exposed() {
-    // stage 1 has the slower forwards, so all messages but the first arrive while stage 1 computes
+    // stage 1 has the slower forwards, so all activations but the first arrive while stage 1 computes
     let programs = lower(&gpipe(2, 4), false).unwrap();
     let mut costs = Costs { link_seconds: 0.25, ..Costs::uniform(2) };
     costs.chunks[1].forward_seconds = 2.0;

@@ -86,8 +86,9 @@ fn every_layout_verifies_and_simulates_without_deadlock() {
 }
 
 /// Checks the peak number of work items in flight: items whose F has run and whose B or W has not. Interleaved 1F1B has
-/// one more than its warm-up forwards. ZB-H1 has as many as there are ranks. ZB-V has twice that number on every rank,
-/// each item with half the layers.
+/// one more than its warm-up forwards. ZB-H1 has as many as there are ranks. With several chunks per rank, the forwards
+/// of the first round in all chunks but the last are added. ZB-V has twice the number of ranks on every rank, each item
+/// with half the layers.
 #[test]
 fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     every_layout(|ranks, chunks, microbatches| {

@@ -113,7 +113,7 @@ impl<'p> E2eJob<'p> {
         lines.filter_map(|line| line["step"].as_u64()).next().unwrap_or_default()
     }
 
-    /// Waits until the metrics contain `step`.
+    /// Waits until the metrics contain `step` or a later step.
     #[track_caller]
     pub fn wait_step(&self, step: u64) {
         self.wait(&format!("at step {step}"), |_| self.step() >= step);
@@ -140,7 +140,7 @@ impl<'p> E2eJob<'p> {
         uids
     }
 
-    /// Waits for a ready pod of a spare whose UID is not in `others`. Returns its UID.
+    /// Waits for a ready pod of a spare whose UID is not in `others`. Returns the UID of this pod.
     #[track_caller]
     pub fn wait_spare(&self, others: &[String]) -> String {
         let is_ready = |pod: &&Value| {

@@ -1,4 +1,5 @@
-//! Runs the same manifest without a cluster. Every job on the node must have the same result as this run.
+//! Runs the manifest of the e2e jobs (see [`spec`]) on this machine, without a cluster. A job with this manifest must
+//! have the same result on the node, whatever faults it survives there.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,11 +14,11 @@ use crate::{NAMESPACE, spec};
 /// The hashes in the result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashes {
-    /// The hash of every step's loss.
+    /// One hash over the losses of all steps.
     pub losses: String,
-    /// The hash of every held-out loss.
+    /// One hash over all held-out losses.
     pub evaluation_losses: String,
-    /// The hash of all weights.
+    /// One hash over all weights.
     pub weights: String,
 }
 
@@ -54,7 +55,8 @@ pub fn run_on_this_machine(folder: &Path, name: &str, changes: Value) -> Hashes 
     Hashes::read(&workspace.join(name)).expect("a result")
 }
 
-/// Returns the path of the trainer from which the image was made, two folders above this test's binary.
+/// Returns the path of the trainer from which the image was made. The trainer is in the parent folder of the folder
+/// with this test's binary.
 fn stagecoach() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let built = own.ancestors().nth(2).unwrap().join("stagecoach");

@@ -1,5 +1,5 @@
 //! The product as its users see it, on the node that `make e2e` starts: a helm release, kubectl, and jobs on a shared
-//! volume. A test with the [`Product`] has exclusive use of the node, since most tests disturb all of it.
+//! volume. A test with the [`Product`] has exclusive use of the node, because most tests disturb the whole node.
 
 mod job;
 mod laptop;

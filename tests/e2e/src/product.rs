@@ -89,8 +89,9 @@ impl Product {
 
     /// Kills all replicas of the operator at once (SIGKILL), as a node that runs out of memory does, and lets new pods
     /// replace them. If the containers restarted within their pods, the kubelet would delay each restart longer than
-    /// the last, and the job might end before an operator runs. For the same reason, this function deletes the Lease:
-    /// otherwise, the new replicas would wait until the Lease of the dead leader expires. Other tests cover that wait.
+    /// the previous one, and the job might end before an operator runs. For the same reason, this function deletes the
+    /// Lease: otherwise, the new replicas would wait until the Lease of the dead leader expires. Other tests cover that
+    /// wait.
     #[track_caller]
     pub fn kill_operators(&self) {
         let running = self.operators();

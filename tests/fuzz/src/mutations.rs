@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// One change of a byte string.
+/// One change of a byte string. An [`Index`] selects a position in a string of any length.
 #[derive(Clone, Debug)]
 pub enum Mutation {
-    /// Flips a bit of the byte at this index.
+    /// Flips the bit of this number in the byte at this index.
     Flip(Index, u8),
-    /// Replaces a byte. The strategy prefers bytes that often begin or end numbers and texts.
+    /// Replaces a byte. Half of the new bytes are special: zero, 0xff, digits, quotes, brackets and similar bytes.
     Set(Index, u8),
     /// Overwrites up to eight bytes at this index with a number in little-endian order, or up to four bytes if the flag
     /// is set.

@@ -1,7 +1,7 @@
 //! A library for `LD_PRELOAD` that records when the host waits for a GPU. It defines the functions of the CUDA runtime
-//! in which the host waits. Each function appends its name and the name of its thread to the file `HOST_WAITS`, and
-//! then calls the function of the runtime. libtorch waits in the runtime. The trainer's other threads wait in the
-//! driver, which this library does not record.
+//! in which the host waits. Each function appends its name and the id of the calling thread to the file that the
+//! environment variable `HOST_WAITS` names, and then calls the function of the runtime. libtorch waits in functions of
+//! the runtime. The trainer itself waits in functions of the driver, which this library does not record.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::OpenOptions;

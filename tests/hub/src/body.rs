@@ -42,7 +42,8 @@ pub(crate) fn file(faults: &mut Faults, request: &ReceivedRequest, file: &File, 
     answer.body(body).expect("an answer")
 }
 
-/// Parses `bytes=A-B` or `bytes=A-`. Returns `None` if no byte of the file is in the range.
+/// Parses `bytes=A-B` or `bytes=A-`. Returns `None` if no byte of the file is in the range, or if `value` has another
+/// form.
 fn parse_range(value: &str, size: u64) -> Option<Range<u64>> {
     let (start, last) = value.strip_prefix("bytes=")?.split_once('-')?;
     let end = last.parse().map_or(size, |last: u64| size.min(last.saturating_add(1)));

@@ -11,7 +11,7 @@ pub struct Faults {
     pub ignores_ranges: bool,
     /// The number of bytes of a file's body after which the connection breaks. `None` means that it never breaks.
     pub truncate_at: Option<u64>,
-    /// The number of bodies that are truncated.
+    /// The number of bodies that `truncate_at` truncates. `u32::MAX` means all bodies.
     pub truncations: u32,
     /// The offset of the byte in which the hub flips a bit when it serves a file. Shorter files are intact.
     pub flipped_byte: Option<u64>,
@@ -22,13 +22,13 @@ pub struct Faults {
     /// The number of bytes of a file's body after which the hub sends no more bytes and keeps the connection open.
     /// `None` means that no body stalls.
     pub stall_at: Option<u64>,
-    /// The number of bodies that stall.
+    /// The number of bodies that `stall_at` stalls. `u32::MAX` means all bodies.
     pub stalls: u32,
     /// The number of bytes per second of each body. `None` means no limit.
     pub bytes_per_second: Option<u64>,
     /// Whether the URLs of redirects within the hub contain the host.
     pub absolute_redirects: bool,
-    /// The headers with which the hub replaces its usual headers of files.
+    /// Headers that the hub adds to its answers to requests for files. They replace usual headers of the same name.
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -41,12 +41,12 @@ pub struct PlannedAnswer {
 }
 
 impl PlannedAnswer {
-    /// Returns an answer of the hub.
+    /// Returns an answer with this status to a request at the hub's port.
     pub fn hub(status: u16) -> PlannedAnswer {
         PlannedAnswer { port: Port::Hub, status, headers: Vec::new() }
     }
 
-    /// Returns an answer of the CDN.
+    /// Returns an answer with this status to a request at the CDN's port.
     pub fn cdn(status: u16) -> PlannedAnswer {
         PlannedAnswer { port: Port::Cdn, ..PlannedAnswer::hub(status) }
     }

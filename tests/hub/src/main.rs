@@ -1,5 +1,5 @@
-//! Serves the repositories of a folder, `FOLDER/{datasets,models}/OWNER/NAME/...`, as a hub does, until the end of its
-//! standard input. The CDN serves the files of a mebibyte or more. Prints the value for `HF_ENDPOINT`.
+//! Serves the repositories of a folder, `FOLDER/{datasets,models}/OWNER/NAME/...`, as a hub does, until standard input
+//! ends. The CDN serves the files of a mebibyte or more. Prints the value for `HF_ENDPOINT`.
 
 use std::env;
 use std::error::Error;

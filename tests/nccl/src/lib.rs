@@ -1,6 +1,6 @@
 //! A stand-in for `libnccl.so.2` and `libcuda.so.1`, for tests on machines without a GPU. The stand-in implements the
-//! functions with which the trainer sends tensors between stages. Its device memory is memory of the host. It is at
-//! least as strict and as asynchronous as the real libraries:
+//! functions with which the trainer sends tensors between stages. Its device memory is memory of the host. The stand-in
+//! is at least as strict and as asynchronous as the real libraries:
 //!
 //! - Streams are threads. The default stream is the calling thread, since on a CPU libtorch computes before it returns.
 //! - A receive fills its buffer with NaN until the receive is complete, and a send reads its buffer late. The results
@@ -13,7 +13,7 @@
 //! - With `NCCL_STAND_IN_ONE_QUEUE=1`, the tasks of all streams of a process run in the order of submission. A GPU with
 //!   one hardware queue, or a driver that waits for the device, behaves this way. A message that waits for its peer
 //!   delays all later work.
-//! - Two processes of one host (by `NCCL_HOSTID`) can't use the same device.
+//! - Two processes with the same `NCCL_HOSTID` are on one host, and can't use the same device.
 //! - A failed operation never completes by itself: the process must abort the communicator.
 //!
 //! `NCCL_STAND_IN_FAULT` is `RANK:KIND:N:FILE`. The process with this `RANK` has a fault in its Nth operation, if it

@@ -186,7 +186,8 @@ impl Memory {
         Ok(used.saturating_sub(cached.sum()))
     }
 
-    /// Returns the limit as the kernel writes it: bytes, or `max`.
+    /// Returns the limit in bytes as the kernel writes it. Without a limit, version 2 writes `max`, and version 1 a
+    /// number above the machine's memory.
     ///
     /// # Errors
     /// If the group does not exist.

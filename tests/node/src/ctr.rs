@@ -32,7 +32,8 @@ pub(crate) fn import(place: &NodeFolder, archive: &Path) -> Result<()> {
     call(place, &["images", "import", file]).map(drop)
 }
 
-/// Returns the id, on the machine, of the first process of the running container `name` of the pod with this UID.
+/// Returns the process id, on the machine, of the first process in a container: the running container `name` of the pod
+/// with this UID.
 ///
 /// # Errors
 /// If no such container runs.

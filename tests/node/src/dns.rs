@@ -28,8 +28,8 @@ fn question(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the address in the first answer. The address is at the end of the record, which follows the repeated
-/// question of `asked` bytes.
+/// Returns the address in the first answer record. The record follows the header and the repeated question, which
+/// together have `asked` bytes. The address is at the end of the record.
 fn address(answer: &[u8], asked: usize) -> Option<Ipv4Addr> {
     let (failed, answers) = (answer.get(3)? & 0x0f, answer.get(7)?);
     (failed == 0 && *answers > 0).then_some(())?;

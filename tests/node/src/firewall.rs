@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::place::NETWORK;
 
-/// Whether the machine has firewall rules of a Kubernetes.
+/// Whether the machine has firewall rules of a Kubernetes cluster.
 pub(crate) fn is_in_use(saved: &str) -> bool {
     saved.lines().any(|line| line.starts_with(":KUBE-"))
 }

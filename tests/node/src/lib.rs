@@ -1,6 +1,6 @@
-//! A real one-node Kubernetes on this machine, as root. [`up`] starts the node, and [`down`] ends it. A test attaches
-//! to the node as a [`TestNode`] and can disturb it. The node's processes outlive the command that started them. Later
-//! commands find the processes by the node's folder.
+//! A real one-node Kubernetes cluster on this machine, as root. [`up`] starts the node, and [`down`] ends it. A test
+//! attaches to the node as a [`TestNode`] and can disturb it. The node's processes outlive the command that started
+//! them. Later commands find the processes by the node's folder.
 
 mod agents;
 mod cgroups;
@@ -99,7 +99,7 @@ impl TestNode {
         }
     }
 
-    /// Runs kubectl as the administrator, with `input`.
+    /// Runs kubectl as the administrator, with the standard input `input`.
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> Output {
         self.kubectl.run(arguments, input)
     }

@@ -51,8 +51,8 @@ fn setting(name: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(name)
 }
 
-/// Checks that no other Kubernetes uses the node's addresses or has firewall rules on the machine, since the node must
-/// remove only its own rules.
+/// Checks that no other Kubernetes cluster uses the node's addresses or has firewall rules on the machine. Otherwise,
+/// the removal of the node's rules would also remove rules of the other cluster.
 ///
 /// # Errors
 /// If the machine has such addresses or rules.
@@ -110,7 +110,7 @@ pub(crate) fn remove_rules() -> Result<()> {
     Ok(())
 }
 
-/// Runs a program and waits for its exit. Returns its output.
+/// Runs a program with the standard input `input`, and waits for its exit. Returns its output.
 ///
 /// # Errors
 /// If the program fails. The error contains the program's standard error.

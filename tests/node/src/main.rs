@@ -1,4 +1,4 @@
-//! Starts and ends a real one-node Kubernetes for tests.
+//! Starts and ends a real one-node Kubernetes cluster for tests.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

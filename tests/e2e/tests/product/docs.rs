@@ -46,8 +46,8 @@ fn the_first_job_is_as_its_page_says() {
     assert!(printed.contains("the same\n"), "{printed}");
 }
 
-/// Returns the page's commands in order. Where the user watches the output, the script waits for the change. The job is
-/// shorter, since the script does not need the time that a user needs to type.
+/// Returns the page's commands in order. Where the user watches the output, the script waits for the change. The job
+/// trains fewer steps than on the page, because the script does not need the time that a user needs to type.
 fn commands(page: &str) -> String {
     let page = page.replace("steps: 1000", "steps: 300").replace("step-00001000", "step-00000300");
     let mut lines = String::new();

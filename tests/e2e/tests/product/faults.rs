@@ -1,4 +1,5 @@
-//! Jobs lose stages in every way that a cluster offers, each at a random moment, with or without the operator.
+//! Tests of jobs that lose stages in several ways, each at a random step, while the operator runs or right after its
+//! death.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

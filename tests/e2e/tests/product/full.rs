@@ -31,7 +31,7 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
 
     let healthy = |job: &Value| condition_of(job, "CheckpointsHealthy").unwrap_or_default();
     let reported = job.wait("reported as full", |job| {
-        // the loop also fills the space that pruning frees
+        // the loop also fills the space that the removal of old checkpoints frees
         while file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_data()).is_ok() {}
         healthy(job)["reason"] == "SavingFails"
     });

@@ -1,12 +1,13 @@
-//! Two tenants share a quota in Kueue. Kueue preempts the job of one tenant: the job saves, continues later, and ends
-//! with the same bits.
+//! Two tenants share a quota in Kueue. Kueue preempts the job of one tenant: the job saves and continues later, and its
+//! result is bit-identical to that of an undisturbed run.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::condition_of;
 use stagecoach_cluster::kueue::{self, Kueue, cluster_queue, local_queue, priority_class, resource_flavor};
 use stagecoach_e2e::{E2eJob, NAMESPACE, Product, on_this_machine};
 
-/// Kueue in the node's cluster. Dropping this value removes Kueue, and upgrades the operator to values without queues.
+/// Kueue in the node's cluster. Dropping this value removes Kueue, and upgrades the release to its usual values,
+/// without Kueue.
 struct Queues<'p> {
     product: &'p Product,
     kueue: Option<Kueue>,

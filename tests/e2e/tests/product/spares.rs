@@ -15,7 +15,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     job.trainer(1).kill();
     reported_of(&job, 1);
     let second = job.wait_spare(std::slice::from_ref(&first));
-    // the job had four pods: the operator has deleted the lost pod after its exit, and the spare is now a stage
+    // three of the job's four pods remain: the operator has deleted the lost pod, and the spare has become a stage
     job.wait("of three pods of before and the next spare", |_| {
         let now = job.pod_uids();
         let stayed: Vec<&String> = before.iter().filter(|uid| now.contains(uid)).collect();

@@ -1,4 +1,4 @@
-//! Fuzzes the readers of texts and tokenizers.
+//! Fuzzes the readers of corpus files and tokenizers.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The candidate schedules of a plan. A job that specifies a schedule has one candidate. For `Auto`, the planner
-//! combines every schedule with several numbers of chunks and kinds of recomputation.
+//! The candidate schedules of a plan. A job that specifies a schedule has one candidate. For the schedule type `Auto`,
+//! the planner combines every schedule with several numbers of chunks and kinds of recomputation.
 
 use stagecoach_api::job::{Recompute, ScheduleSpec};
 use stagecoach_engine::StageError;

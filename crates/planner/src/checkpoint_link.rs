@@ -14,7 +14,7 @@ use stagecoach_engine::StageError;
 pub struct CheckpointLink {
     /// The step of the checkpoint.
     pub step: u64,
-    /// BLAKE3 of the manifest, in hex.
+    /// BLAKE3 of the checkpoint's manifest (the JSON file that describes the checkpoint), in hex.
     pub manifest: String,
 }
 
@@ -29,8 +29,8 @@ impl CheckpointLink {
         Ok(CheckpointLink { step: manifest.step, manifest: blake3::hash(&bytes).to_hex().to_string() })
     }
 
-    /// Returns the link in the checkpoint of `manifest`; `None` in a job's first checkpoint, and in checkpoints of
-    /// versions without links.
+    /// Returns the link in the checkpoint of `manifest`. Returns `None` for a job's first checkpoint, and for a
+    /// checkpoint that a version of Stagecoach without links wrote.
     pub fn of(manifest: &Manifest) -> Option<CheckpointLink> {
         serde_json::from_value(manifest.metadata.progress.get("previous")?.clone()).ok()
     }

@@ -1,5 +1,5 @@
-//! The learning rate of a job whose number of steps is raised. The decay ends at the old number of steps, so the added
-//! steps train at the floor unless the job specifies a decay for them.
+//! The learning rate of a job whose number of steps is raised. The decay ends at the old number of steps. The added
+//! steps therefore train at the floor (the lowest learning rate) unless the job specifies a decay for them.
 
 use stagecoach_api::job::LearningRateSchedule;
 use stagecoach_engine::optimize::LearningRate;

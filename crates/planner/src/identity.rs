@@ -43,8 +43,8 @@ impl JobConfig {
         self.identity_over(OF_CORPUS.into_iter().zip(values))
     }
 
-    /// Returns the proportions of the sources; null for a job without `data.sources`. The names and the files of a
-    /// source may change.
+    /// Returns the weights of the sources, their `onExhausted` and, if known, their sequences per epoch; null for a job
+    /// without `data.sources`. The result does not have the names and the files of the sources, so these may change.
     fn identity_of_sources(&self, epoch_lengths: Option<&[u64]>) -> Value {
         let sources = self.data.sources.iter().flatten().enumerate();
         let sources = sources.map(|(index, source)| {

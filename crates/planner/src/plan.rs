@@ -1,4 +1,5 @@
-//! The plan of a group. Stage 0 makes the plan, and every stage verifies it.
+//! The plan of a group, the processes of a job that train together. Stage 0 makes the plan, and every stage verifies
+//! it.
 
 use std::path::PathBuf;
 
@@ -27,7 +28,7 @@ pub struct Plan {
     /// The identity: everything that determines the numerical results. Checkpoints contain the identity, and the job
     /// resumes only from a checkpoint with the same identity.
     pub identity: serde_json::Value,
-    /// The right to commit checkpoints. It ends when a newer group acquires the next fence.
+    /// The group's fence: the right to commit checkpoints. The right ends when a newer group acquires the next fence.
     pub fence: Fence,
     /// The state from which the group starts: the state in the checkpoint from which it resumes, or the initial state
     /// at step 0.
@@ -98,7 +99,7 @@ pub struct VerifiedPlan {
     pub blocks: ReplicaBlocks,
     /// The programs of an evaluation's windows, one for each number of microbatches, the largest first.
     pub evaluation: Vec<Programs>,
-    /// The layers of each chunk.
+    /// The layers of each chunk of the programs.
     pub partition: Partition,
 }
 

@@ -174,7 +174,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
     }
 }
 
-/// Sends `tensor` to the other rank and back. Rank 0 begins.
+/// Sends `tensor` from rank 0 to rank 1 and back, several times. Returns the median seconds of half a round trip.
 fn exchange(rank: usize, links: &mut Links, tensor: &Tensor) -> Result<f64, LinkError> {
     let (shape, kind) = (tensor.size(), tensor.kind());
     let broken = || LinkError::Broken("no link to measure".into());

@@ -18,7 +18,7 @@ use stagecoach_launcher::REMOTE_MODELS;
 const SCHEME: &str = "hf://";
 /// The branch of a URI without a revision.
 const MAIN: &str = "main";
-/// The folder of the copies, inside the folder of the token cache, whose name is already reserved.
+/// The folder of the copies. It is inside the folder of the token cache, whose name no job's folder can have.
 const COPIES: &str = "hub";
 
 /// The commits of the repositories that a job's paths name.
@@ -275,7 +275,8 @@ impl RemoteModels {
     }
 }
 
-/// A client that opens at its first use. A job whose files are on the volume needs neither a hub nor valid variables.
+/// A client that opens at its first use. A job whose files are on the volume therefore needs neither a reachable hub
+/// nor valid environment variables.
 struct LazyClient {
     variables: EnvironmentVariables,
     on_wait: OnWait,

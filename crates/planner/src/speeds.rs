@@ -56,10 +56,11 @@ struct AttemptSpeeds {
     speeds: Vec<f64>,
 }
 
-/// Returns the speeds that the first group of this attempt measured. With other speeds, a later group could assign
-/// other layers to a stage, and the stage's memory checkpoints (copies of its state at the next stage) would be
-/// unusable. The job's folder on the volume therefore stores the speeds for later groups. If the volume is full, a
-/// later group measures the speeds again.
+/// Returns the measured speeds with which the first group (the processes that train together) of this attempt was
+/// planned. With other speeds, a later group could assign other layers to a stage, and the stage's memory checkpoints
+/// (copies of its state at the next stage) would be unusable. The job's folder on the volume therefore stores the
+/// speeds for later groups. If the speeds can't be stored, for example because the volume is full, a later group takes
+/// the speeds from the metrics again.
 ///
 /// # Errors
 /// Returns an error if a newer group has acquired the next fence, and with it the right to write into the job's folder.

@@ -37,8 +37,8 @@ pub struct TrainerState {
     /// before the first evaluation, and in checkpoints that did not record it.
     #[serde(default)]
     pub evaluation_losses: String,
-    /// Whether the evaluation after the last step is due. The group stopped before this evaluation, so the next group
-    /// runs it.
+    /// Whether the evaluation after the last step is due, because the group (the processes that train together) stopped
+    /// before this evaluation. The next group then runs it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_due: bool,
     /// The step at which the learning rate's decay ends, as the job's first attempt determined it.

@@ -1,4 +1,4 @@
-//! Writes the job file, with a comment that explains each number.
+//! Returns the text of the job file, with a comment that explains each number.
 
 use std::fmt::Write;
 

@@ -1,6 +1,6 @@
-//! Implements the rules of `stagecoach init`, without input and output: proposes a job for a machine and a workspace.
-//! `sizes` chooses the numbers, and `file` writes the numbers with their reasons. `fine_tuning` proposes a job for a
-//! pretrained model.
+//! Implements the rules of `stagecoach init`, which propose a job for a machine and a workspace. The module reads and
+//! writes no files. `sizes` chooses the numbers, and `file` returns the job file with the numbers and their reasons.
+//! `fine_tuning` proposes a job for a pretrained model.
 
 mod file;
 mod fine_tuning;
@@ -49,7 +49,8 @@ impl Facts {
         (self.memory_bytes as f64 * MEMORY_SHARE) as u64
     }
 
-    /// Returns the error of a job that needs `needed` bytes over its fewest stages, which is more than the limit.
+    /// Returns the error of a job that exceeds the memory limit: it needs `needed` bytes even with its fewest stages,
+    /// `stages`.
     fn too_little_memory(&self, job: &str, stages: u32, needed: u64, remedy: &str) -> StageError {
         let fewer = if stages > 1 { "give fewer stages (--stages), or " } else { "" };
         StageError::invalid(format!(
@@ -71,8 +72,9 @@ pub const MEMORY_SHARE: f64 = 0.6;
 pub const MIN_CORPUS_BYTES: u64 = 1000;
 
 /// Returns the text of a job file with the largest model that the corpus, the time of a first run and the memory allow.
-/// The job has a stage for each GPU, or a few stages on CPUs. It has fewer stages if the memory is too small for so
-/// many processes. `planned_bytes` validates the text of a job file and returns the sum of its stages' peak bytes.
+/// The job has a stage for each GPU, or two or three stages on a machine with fewer than two GPUs. It has fewer stages
+/// if the memory is too small for so many processes. `planned_bytes` validates the text of a job file and returns the
+/// sum of its stages' peak bytes.
 ///
 /// # Errors
 /// Returns an error if a proposed job is invalid, or if the smallest job needs more than [`MEMORY_SHARE`] of the

@@ -1,5 +1,6 @@
-//! Implements the rules of `stagecoach init --from`, without input and output: proposes a job that continues to train a
-//! model. `sizes` chooses the numbers, and `file` writes the numbers with their reasons.
+//! Implements the rules of `stagecoach init --from`, which propose a job that continues to train a model. The module
+//! reads and writes no files. `sizes` chooses the numbers, and `file` returns the job file with the numbers and their
+//! reasons.
 
 mod file;
 mod sizes;

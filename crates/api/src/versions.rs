@@ -1,7 +1,7 @@
 //! Specs that another version of Stagecoach writes or reads. The CRD of a newer version fills in defaults of fields
 //! that an older operator lacks, so reading drops unknown fields. An older trainer refuses fields that only a newer
-//! operator has, so writing leaves out fields with their default. Neither changes the meaning of a spec, because a
-//! default never changes within an API version.
+//! operator has, so writing omits fields that have their default. Neither of these changes the meaning of a spec,
+//! because a default never changes within an API version.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -44,12 +44,12 @@ impl PipelineJobSpec {
     pub fn without_defaults(&self) -> Value {
         let mut spec = self.clone();
         // The default number of chunks depends on the schedule. In earlier versions the default is always 1, so this
-        // function leaves out only 1.
+        // function omits only 1.
         spec.pipeline.virtual_stages = Some(spec.pipeline.virtual_stages()).filter(|chunks| *chunks != 1);
         // An elastic job has its number of replicas in `elastic.maxDataParallel`.
         spec.data_parallel = if spec.elastic.is_some() { 1 } else { spec.data_parallel };
-        // The default fraction depends on the other fields, so the schema does not contain it. This function leaves out
-        // a fraction that equals the default.
+        // The default fraction depends on the other fields, so the schema does not contain it. This function omits a
+        // fraction that equals the default.
         if let Some(evaluation) = spec.data.as_mut().and_then(|data| data.evaluation.as_mut()) {
             let default = evaluation.default_fraction();
             evaluation.fraction = evaluation.fraction.filter(|fraction| *fraction != default);

@@ -155,7 +155,7 @@ fn others(record: &Value) -> String {
     }
 }
 
-/// Reads an optional list of objects.
+/// Reads an optional list of objects. Returns null if the field is absent or null.
 fn objects(record: &Value, field: &str) -> Result<Value, ConversationError> {
     let value = record.get(field).unwrap_or(&Value::Null);
     marks::check(field, marks::find_in(value))?;
@@ -232,7 +232,7 @@ fn without_nulls(fields: &Map<String, Value>) -> Map<String, Value> {
     fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Returns the fields with the reasoning under the names that templates read.
+/// Returns the fields with the reasoning under both names that templates read: `thinking` and `reasoning_content`.
 fn with_reasoning(fields: &Map<String, Value>) -> Map<String, Value> {
     let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name)) else {
         return fields.clone();

@@ -9,7 +9,7 @@ use std::fmt;
     code_point(*character)
 )]
 pub struct ReservedCharacter {
-    /// The template, the setting, the token, the field or the message.
+    /// The template, the setting, the token, the field or the message that contains the character.
     pub place: String,
     /// The character.
     pub character: char,
@@ -109,7 +109,7 @@ pub enum ConversationError {
         /// The message of the library.
         problem: String,
     },
-    /// The mask of a turn can't be proven.
+    /// The mask of a turn, which selects the tokens to train on, can't be proven.
     #[error("{turn}: {problem}")]
     Unproven {
         /// The turn at which the proof fails.

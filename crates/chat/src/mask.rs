@@ -1,7 +1,8 @@
 //! Finds the tokens of a conversation that are trained on, which are the tokens that the assistant writes, and proves
 //! that the result is right. If the template has `{% generation %}` blocks, the proof shows that no token crosses the
-//! border of a block. Without such blocks, the proof also shows that the first messages have the same text and the same
-//! tokens whether or not later messages follow. If a proof fails, the conversation is refused.
+//! border of a block. Without such blocks, the proof shows that no token crosses the border of a turn, and that the
+//! first messages have the same text and the same tokens whether or not later messages follow. If a proof fails, the
+//! conversation is refused.
 
 use std::ops::Range;
 
@@ -104,8 +105,9 @@ impl<'a> Whole<'a> {
     pub(crate) fn end_of(&self, text: &str) -> Result<TokenPlace, String> {
         self.check_begins_with(text)?;
         let tokens = self.tokens_before(text.len())?;
-        // the tokenizer library first splits a text at special tokens, so the tokens before the last special token are
-        // the same in both cases, and only the text from this special token on is encoded again
+        // The tokenizers library splits a text at special tokens, and encodes the parts separately. The tokens before
+        // the last special token are therefore the same with and without the text that follows. Only the text from this
+        // special token on needs to be encoded again.
         let before = self.rendering.special.partition_point(|found| found.range.end <= text.len());
         let special = before.checked_sub(1).and_then(|last| self.rendering.special.get(last));
         let start = special.map_or(0, |found| found.range.start);
@@ -151,7 +153,8 @@ impl<'a> Proof<'a> {
         (0..self.ends.len()).map(|index| self.end(index).ok().map(|place| place.tokens)).collect()
     }
 
-    /// Returns the place at which a message ends.
+    /// Returns the place at which a message ends, or the reason why it can't be proven that the message ends at one
+    /// place.
     fn end(&mut self, index: usize) -> Result<TokenPlace, String> {
         if let Some(Some(known)) = self.ends.get(index) {
             return known.clone();
@@ -235,8 +238,8 @@ impl<'a> Proof<'a> {
         Ok(start.tokens..end.tokens)
     }
 
-    /// Whether a turn begins with its content. A turn that contains its content twice does not count: the first
-    /// occurrence may be a part of a header.
+    /// Whether a turn is empty or begins with its content. A turn that contains its content twice does not count: the
+    /// first occurrence may be a part of a header.
     fn begins_with_content(&self, index: usize, turn: Range<usize>) -> bool {
         let content = self.conversation.messages.get(index).and_then(|message| message["content"].as_str());
         let content = content.unwrap_or_default().trim();

@@ -19,7 +19,7 @@ const FUEL: u64 = 100_000_000;
 /// The values that a template needs in addition to a conversation.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateSettings {
-    /// The date that `strftime_now` formats, at midnight.
+    /// The date that `strftime_now` formats, at midnight. If `None`, a call of `strftime_now` is an error.
     pub date: Option<Date>,
     /// The texts of special tokens, by the names of their variables, such as `bos_token`.
     pub special_tokens: BTreeMap<String, String>,

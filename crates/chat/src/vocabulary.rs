@@ -65,7 +65,7 @@ impl Vocabulary {
         let failed = |problem: tokenizers::Error| SetupError::Tokenizer { problem: problem.to_string() };
         tokenizer.set_encode_special_tokens(true);
         tokenizer.with_padding(None).with_truncation(None).map_err(failed)?;
-        // the copy has no post-processor, because a post-processor may take white space from the range of a token
+        // the copy has no post-processor, because a post-processor may exclude white space from the range of a token
         tokenizer.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let tokens: BTreeMap<u32, AddedToken> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         let special: Vec<(u32, &AddedToken)> =

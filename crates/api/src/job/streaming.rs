@@ -121,7 +121,7 @@ mod tests {
         assert!(streams(&[REMOTE]));
         assert!(streams(&[REMOTE, ("data.streaming", "{}")]));
         assert!(streams(&[("data.paths", "[s3://bucket/a.txt]")]));
-        // the job reads held-out files as a whole in any case
+        // a URI among the held-out files does not matter, because the job always reads these files as a whole
         assert!(!streams(&[("data.evaluation", "{paths: [s3://bucket/a.txt]}")]));
     }
 

@@ -11,7 +11,7 @@ use super::tree::Position;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{location}: {}{message}", Prefix(.field))]
 pub struct ParseError {
-    /// The place of the error.
+    /// The location of the error.
     pub location: Location,
     /// The field's full path, such as `spec.training.learningRate.peak`. Empty if the error concerns the whole file.
     pub field: String,
@@ -19,7 +19,7 @@ pub struct ParseError {
     pub message: String,
 }
 
-/// The place of a value: in a file, or in a `--set`.
+/// The location of a value: in a file, or in a `--set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A place in a file.
@@ -177,7 +177,7 @@ fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Resu
 }
 
 /// Returns the name that the user most likely meant. Returns `None` if more than a third of that name's letters differ
-/// from `found`, without regard to case.
+/// from `found`. The comparison ignores case.
 pub(crate) fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
     let found = found.trim_matches('`').to_lowercase();
     let (distance, name) = names

@@ -7,7 +7,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::error::LocatedError;
 
-/// The place of a value: in the file, or in a `--set`.
+/// The location of a value: in the file, or in a `--set`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     /// A place in the file. Line and column count from 1.
@@ -58,7 +58,8 @@ impl YamlNode {
         }
     }
 
-    /// Returns the value under a key of a map, with the key's position.
+    /// Returns the key's position and the value of the map's entry `name`. `None` if there is no such entry, or if this
+    /// value is no map.
     pub(super) fn entry(&self, name: &str) -> Option<(Position, &Self)> {
         match &self.value {
             Value::Map(entries) => {
@@ -76,7 +77,7 @@ impl YamlNode {
         }
     }
 
-    /// Gives the value and everything below it this position.
+    /// Sets the position of the value and of everything below it.
     pub(super) fn move_to(&mut self, position: Position) {
         self.position = position;
         match &mut self.value {

@@ -90,8 +90,8 @@ fn check_elastic(elastic: &ElasticSpec, spec: &PipelineJobSpec, problems: &mut P
     });
 }
 
-/// Checks for a job with spares that the other stages continue after the loss of a stage. Otherwise a spare would have
-/// no group to join.
+/// Checks that a job with spares has the built-in trainer, and that its other stages continue after the loss of a
+/// stage. Otherwise, a spare would have no group to join.
 fn check_spares(spec: &PipelineJobSpec, problems: &mut Problems) {
     const AT: &str = "spec.spares";
     if spec.spares == 0 {

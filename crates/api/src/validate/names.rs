@@ -38,7 +38,8 @@ pub(super) fn check(name: &str, spec: &PipelineJobSpec, problems: &mut Problems)
     });
 }
 
-/// Checks that the folder of a job with the built-in trainer overlaps with neither the token cache nor the corpus.
+/// Checks that the folder of a job with the built-in trainer is not the volume's root, and overlaps with neither the
+/// token cache nor the corpus.
 pub(super) fn check_folder(job: &PipelineJob, problems: &mut Problems) {
     let Some(data) = &job.spec.data else { return };
     let (path, folder) = (job.folder(), parts(job.folder()));

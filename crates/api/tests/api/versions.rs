@@ -1,4 +1,4 @@
-//! Tests of specs that other versions wrote or read.
+//! Tests of specs that other versions of Stagecoach wrote or read.
 
 use serde_json::{Value, json};
 use stagecoach_api::{StoredSpec, parse, parse_with};

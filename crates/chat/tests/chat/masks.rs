@@ -258,7 +258,7 @@ fn a_header_is_never_trained_on() {
 
 #[test]
 fn the_white_space_of_a_token_counts() {
-    // this tokenizer's post-processor takes the space from the range of " the"
+    // this tokenizer's post-processor would exclude the space from the range of " the"
     let family = family("llama3");
     let template =
         "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";

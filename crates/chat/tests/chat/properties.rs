@@ -16,7 +16,8 @@ enum Block {
     ContentAndEnd,
 }
 
-/// A template that writes `header content end` for each message. In `header`, `@` stands for the role.
+/// A template that writes `start` once, and then `header content end` for each message. In `header`, `@` stands for the
+/// role.
 #[derive(Clone, Debug)]
 struct Shape {
     start: String,
@@ -132,7 +133,7 @@ impl Reference {
         encoding.get_offsets().iter().map(inside).collect()
     }
 
-    /// Whether `prefix` alone has the same tokens as at the beginning of `text`.
+    /// Whether `text` begins with `prefix`, and `prefix` has the same tokens alone as at the beginning of `text`.
     fn has_border(&self, text: &str, prefix: &str) -> bool {
         let encoding = self.0.encode(text, false).unwrap();
         let (ids, alone) = (encoding.get_ids(), self.ids(prefix));

@@ -82,7 +82,8 @@ fn the_samples_are_accepted() {
     }
 }
 
-/// A change is refused because of the change itself, not because of the job that results.
+/// A change that is accepted, or refused with "can't be changed", results in a job that could be created. Any other
+/// refused change results in an invalid job.
 #[test]
 fn every_transition_leads_to_a_job_that_could_be_created() {
     for transition in transitions() {

@@ -19,7 +19,7 @@ pub(super) struct Row {
     pub(super) server: Option<String>,
     /// The reason why only Rust or only the API server refuses the manifest.
     pub(super) why: Option<String>,
-    /// The path and the kind of the constraint that a generated row breaks.
+    /// The path and the kind of the constraint that a generated row breaks. `None` for a row of a table.
     pub(super) breaks: Option<(String, String)>,
 }
 
@@ -53,7 +53,9 @@ struct Written {
     why: Option<String>,
 }
 
-/// Returns the rows of all three tables. An entry with `each` becomes one row for each field that `each` lists.
+/// Returns the rows of all three tables. An entry with `each` becomes one row for each field that `each` lists. The row
+/// sets this field to `value`. If `times` is given, the row repeats the text `value`, or the first item of the list
+/// `value`, that many times.
 pub(super) fn rows() -> Vec<Row> {
     let tables = [
         include_str!("../../data/refused-by-schema.yaml"),
@@ -114,7 +116,7 @@ fn expand(written: &Written) -> Vec<Row> {
     written.each.iter().map(one).collect()
 }
 
-/// Sets or removes the field at a path such as `spec.data.paths[0]`. Missing levels on the way are created.
+/// Sets or removes the field at a path such as `spec.data.paths[0]`. The function creates missing objects on the path.
 pub(super) fn put(root: &mut Value, path: &str, value: Option<Value>) {
     let pointer = path.replace('[', ".").replace(']', "");
     let (parents, last) = pointer.rsplit_once('.').unwrap_or(("", &pointer));

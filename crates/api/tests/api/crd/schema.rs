@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// One constraint of a schema: its path (`spec.data.paths[]`) and its kind (`minimum`, `required path`, `typo`).
+/// One constraint of a schema: its path (`spec.data.paths[]`) and its kind (`minimum`, `required path`, or `typo`,
+/// which refuses unknown fields).
 pub(super) type SchemaConstraint = (String, String);
 
 /// The keywords that bound a number, a text or a list.

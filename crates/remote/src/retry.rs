@@ -50,8 +50,8 @@ impl RetryPolicy {
         self.backoff(failures, random())
     }
 
-    /// Returns the wait after `failures` consecutive failures. The wait grows exponentially. `chance`, from 0 to 1,
-    /// selects a wait between half and all of that time.
+    /// Returns the wait after `failures` consecutive failures. The bound of the wait doubles with each failure, up to
+    /// `longest_wait`. `chance`, from 0 to 1, selects a wait between half of the bound and the bound.
     fn backoff(&self, failures: u32, chance: f64) -> Duration {
         let doubled = self.first_wait.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
         doubled.min(self.longest_wait).mul_f64(0.5 + chance / 2.0)

@@ -23,7 +23,7 @@ pub struct RecordedCheckpoint {
     pub state: TrainerState,
 }
 
-/// The record in a run's folder, or in a partial copy of it.
+/// The record in a run's folder, or in a partial copy of this folder.
 #[derive(Debug)]
 pub struct RunRecord {
     /// The job's folder.
@@ -38,8 +38,8 @@ pub struct RunRecord {
     pub steps: Vec<StepRecord>,
     /// The result, if the run is finished.
     pub result: Option<RunSummary>,
-    /// The job of the newest checkpoint. Without a checkpoint, this is the job that the launcher resolved for its
-    /// stages.
+    /// The job of the newest checkpoint. Without a checkpoint, this is the resolved job, which the launcher writes for
+    /// its stages.
     pub job: PipelineJob,
 }
 
@@ -162,7 +162,7 @@ impl RunRecord {
     }
 }
 
-/// Reads the job of the newest checkpoint. Without a checkpoint, reads the job that the launcher resolved.
+/// Reads the job of the newest checkpoint. Without a checkpoint, reads the resolved job, which the launcher wrote.
 fn read_job(folder: &Path, newest: Option<&RecordedCheckpoint>) -> anyhow::Result<PipelineJob> {
     if let Some(RecordedCheckpoint { folder, manifest, .. }) = newest {
         let spec = serde_json::from_value(manifest.metadata.job.clone())

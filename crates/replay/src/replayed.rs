@@ -156,7 +156,7 @@ pub fn replay(
 }
 
 /// Returns the job of the replay: the run's job, changed so that it ends with step `until`, saves a checkpoint only of
-/// that step, and has `stages` stages.
+/// that step, and has one replica, no restarts and no audits. The job has `stages` stages if the value is given.
 fn replayed_job(
     record: &RunRecord,
     base: Option<&RecordedCheckpoint>,

@@ -1,6 +1,6 @@
-//! The scratch folder of a replay, which is a job's folder. A job's files must be below the workspace, so this folder
-//! is in a hidden folder of the workspace. The scratch folder has symbolic links to the files of the checkpoint from
-//! which the replay starts. The replay only reads these files.
+//! The scratch folder of a replay, which has the layout of a job's folder. A job's files must be below the workspace,
+//! so this folder is in a hidden folder of the workspace. The scratch folder has symbolic links to the files of the
+//! checkpoint from which the replay starts. The replay only reads these files.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -21,7 +21,8 @@ pub(super) struct EventFormatter {
 }
 
 impl EventFormatter {
-    /// Returns the event's line without a line feed; `None` if the line would repeat the last line.
+    /// Returns the event's line without a line feed. Returns `None` for an event that needs no line: work before the
+    /// first step that has not reached another tenth, and most of many consecutive failed saves.
     pub(super) fn format(&mut self, event: &TrainingEvent) -> Option<String> {
         match event {
             TrainingEvent::Preparing { what, done, total } => self.format_preparation(what, *done, *total),

@@ -62,8 +62,9 @@ impl MetricsFile {
     /// Prepares a file with the lines of the old file up to `from_step`, so that a run that resumes after `from_step`
     /// keeps the records of the earlier steps. If `evaluation` is set, the line of `from_step` gets this evaluation.
     /// The first [`MetricsFile::flush`] creates the file in `temporary_folder` and renames it to `path`. A crash
-    /// therefore leaves the old file or the new one. A group that has lost the fence (the right to commit) can't
-    /// replace the file of a newer group, because the `temporary_folder` of the lost group no longer exists.
+    /// therefore leaves the old file or the new one. A group (the processes that train together) that has lost the
+    /// fence, the right to commit, can't replace the file of a newer group, because the `temporary_folder` of the lost
+    /// group no longer exists.
     ///
     /// # Errors
     /// Fails if the old file can't be read, or a line before the last line is not a record.

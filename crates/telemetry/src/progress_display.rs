@@ -116,7 +116,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// Prints a line above the bar.
+    /// Prints a line, above the bar if there is one.
     pub fn print_line(&mut self, line: &str) {
         // a message may quote a file name or the output of another process, which may contain control characters
         let line = visible(line);

@@ -10,7 +10,7 @@ use stagecoach_pipeline::Advice;
 use super::event_formatter::format_losses;
 use super::{BestEvaluation, DataWait, RunSummary};
 
-/// The results, files and duration of a run. The report is displayed as lines, each with its line feed.
+/// The results, files and duration of a run. The `Display` form consists of lines that end with a line feed.
 #[derive(Clone, Copy, Debug)]
 pub struct RunReport<'a> {
     /// The job's name.

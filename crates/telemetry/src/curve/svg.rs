@@ -37,8 +37,8 @@ pub fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> String 
     draw(title, &LossSeries::new(records, entropy))
 }
 
-/// Draws two series of training losses for the same steps. The losses of `others` are points, which the legend calls
-/// `name`.
+/// Draws two series of training losses for the same steps. The losses of `others` have the style of held-out losses,
+/// and the legend calls them `name`.
 pub fn comparison_svg(title: &str, records: &[StepRecord], others: &[StepRecord], name: &str) -> String {
     draw(title, &LossSeries::comparison(records, others, name))
 }

@@ -1,4 +1,4 @@
-//! The loss curve as text: 72 columns and 16 rows of braille characters, of 2 by 4 dots each.
+//! The loss curve as text of 72 columns. The plot has 16 rows of braille characters, of 2 by 4 dots each.
 
 use super::series::{CurvePoint, LossSeries, smooth};
 use super::ticks::{labels, step_label, ticks, whole_ticks};
@@ -14,7 +14,7 @@ const MARGIN: usize = 8;
 const WIDTH: usize = COLUMNS - MARGIN - 1;
 
 /// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes) in lines of at most
-/// 72 columns, each with its line feed.
+/// 72 columns. Each line ends with a line feed.
 pub fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
     draw(&LossSeries::new(records, entropy))
 }

@@ -14,8 +14,7 @@ pub use step_record::{BestEvaluation, EvaluationRecord, StepRecord};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum TrainingEvent {
-    /// A stage does work before the first step. `done` and `total` are 0 if the work isn't measured in bytes of the
-    /// corpus.
+    /// A stage does work before the first step. `done` and `total` are 0 if the work isn't measured in bytes.
     Preparing {
         /// The activity, such as "tokenising".
         what: String,

@@ -30,9 +30,9 @@ pub struct RunSummary {
     pub ended_early: Option<String>,
     /// Unigram entropy of the held-out tokens, in nats per token.
     pub unigram_entropy: Option<f64>,
-    /// BLAKE3 of the losses' f32 bits, in step order.
+    /// Chained BLAKE3 hash of the losses' f32 bits, in step order.
     pub losses_hash: String,
-    /// BLAKE3 of the held-out losses' f64 bits, in step order; empty if nothing was evaluated.
+    /// Chained BLAKE3 hash of the held-out losses' f64 bits, in step order; empty if nothing was evaluated.
     #[serde(default)]
     pub evaluation_losses_hash: String,
     /// BLAKE3 of the weights, sorted by name.

@@ -51,7 +51,7 @@ pub struct StepRecord {
     /// yet, by stage.
     #[serde(default)]
     pub exposed_communication: Vec<f64>,
-    /// Each stage's computation time relative to the mean of all stages.
+    /// Each stage's computation time divided by the mean of all stages, by stage.
     #[serde(default)]
     pub imbalance: Vec<f64>,
     /// Payload bytes sent over all links.

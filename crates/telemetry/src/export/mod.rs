@@ -31,7 +31,7 @@ struct TelemetryState {
     status: Mutex<StageStatus>,
     recoveries: Mutex<GroupRecoveries>,
     traces: Traces,
-    /// The revision of the status.
+    /// The revision of the status. Requests that wait for another revision subscribe to it.
     revision: watch::Sender<u64>,
     metrics: StageMetrics,
 }

@@ -171,7 +171,8 @@ fn the_gradient_is_the_tree_of_its_blocks() {
     }
 }
 
-/// bf16 rounds activations to 8 bits: losses, gradients and weights are close to those of fp32, but not equal.
+/// bf16 rounds activations to 8 significant bits: losses, gradients and weights are close to those of fp32, but not
+/// equal.
 #[test]
 fn bf16_trains_as_fp32_does_up_to_its_rounding() {
     let setup = setup(false, &[1, 1]);

@@ -73,8 +73,8 @@ fn distances(ours: &Weights, reference: &Weights) -> Vec<(f64, String)> {
     reference.iter().map(|(name, b)| (distance(&ours[name], b), name.clone())).collect()
 }
 
-/// Tests one stage, with every number of microbatches that divides the batch, and with both schedules where they may
-/// differ.
+/// Tests one stage, with every number of microbatches that divides the batch, and with both schedules for four
+/// microbatches.
 #[test]
 fn every_model_on_one_stage() {
     let reference = Reference::read();
@@ -146,8 +146,9 @@ fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
     (difference / square).sqrt()
 }
 
-/// Bfloat16 has three digits, so that a trainer's errors mostly depend on the points at which it rounds. The bound is
-/// the error of PyTorch's training in bf16, with the sums over the batch in two orders.
+/// Bfloat16 has three digits, so that a trainer's errors mostly depend on the points at which it rounds. The bounds are
+/// the largest errors of PyTorch's training in bf16, which was measured with two orders of the sums over the batch, and
+/// a margin.
 #[test]
 fn bf16_strays_no_further_than_pytorch_does() {
     let reference = Reference::read();

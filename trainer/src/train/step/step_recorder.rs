@@ -124,7 +124,7 @@ fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Optio
 }
 
 /// Returns the number of steps from one recorded timeline to the next. The number is ten, or more for large pipelines,
-/// so that on average at most a hundred actions are written per step.
+/// so that on average about a hundred actions at most are written per step.
 fn timeline_interval(programs: &Programs) -> u64 {
     let actions: usize = programs.ranks.iter().map(Vec::len).sum();
     (actions as u64 / 100).max(10)

@@ -126,7 +126,7 @@ fn an_empty_tensor_arrives() {
 }
 
 /// A gradient or a weight has the size of its parameter, which may exceed the capacity of the carrier (a TCP connection
-/// or a ring). The parameters are matrices, vectors and scalars.
+/// or a ring). The test also sends an empty tensor and a scalar.
 #[test]
 fn what_replicas_send_may_be_larger_than_what_carries_it() {
     const REPLICAS: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };
@@ -145,7 +145,7 @@ fn what_replicas_send_may_be_larger_than_what_carries_it() {
     }
 }
 
-/// Tensors of 32 MiB exceed TCP's buffers by far, so no tensor leaves before its receive is posted.
+/// Tensors of 32 MiB exceed TCP's buffers by far, so no tensor is sent completely before its receive is posted.
 #[test]
 fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {
     const LENGTH: i64 = 1 << 20;

@@ -86,7 +86,8 @@ fn an_empty_tensor_arrives_over_nccl() {
     assert_eq!(receiver.wait(0).unwrap().size(), [0, 4, 8]);
 }
 
-/// An incomplete receive holds NaN, so that any use of it would be detected.
+/// The stand-in fills the tensor of a receive with NaN until the receive is complete, so that any use of the tensor
+/// before then is detected.
 #[test]
 fn what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong() {
     if !is_here("links::nccl::what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong") {
@@ -187,7 +188,8 @@ fn a_failed_sender_leaves_no_receiver_waiting() {
     const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::PeerCopy };
     let ids = &[FORWARD, COPY];
     let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
-    // the sender's thread holds the first tensor and fails; the later sends wait until then
+    // the sender's thread takes the first tensor and fails; later sends block until then, and one of them returns the
+    // error
     let error = (0..).find_map(|m| links[0].senders[&COPY].send(m, tensor(0, 1, 4)).err()).unwrap().to_string();
     assert!(
         error.contains("cuMemHostRegister: ") && error.contains("4096 bytes of the host can't be pinned"),

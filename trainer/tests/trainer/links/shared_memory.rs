@@ -43,7 +43,7 @@ fn the_ring_of_a_killed_stage_is_removed_by_the_next_one() {
     assert_eq!(found, [false, true]);
 }
 
-/// Returns the number of rings of a group that have a name.
+/// Returns the number of rings of a group that still have a name in the folder of shared memory.
 fn names_in_shared_memory(group: &str) -> usize {
     let its = format!("stagecoach-{}-", &blake3::hash(group.as_bytes()).to_hex()[..16]);
     let names = std::fs::read_dir("/dev/shm").unwrap().flatten();

@@ -16,11 +16,11 @@ use tch::Kind;
 
 use super::{FORWARD, SECRET, config, tensor};
 
-/// The purpose of the handshakes of links.
+/// The text that both ends of a link put into their handshake, so that a handshake made for another use is rejected.
 const PURPOSE: &str = "stagecoach link";
 
-/// Connects to `address`, and sends the greeting of `link`. `ring` is the nonce and the size of the ring that the
-/// greeting names as the link's shared memory.
+/// Connects to `address`, and sends the greeting of `link`. `ring` is the ring (the link's shared memory) that the
+/// greeting announces: the text that distinguishes it from the link's other rings, and its size in bytes.
 fn greet(address: &str, link: LinkId, ring: Option<(&str, usize)>) -> (TcpStream, Session) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -45,8 +45,8 @@ fn read_all(mut stream: impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Opens the links of two stages. `strangers` gets the second stage's address and its number of rejected connections.
-/// At that time, the second stage already listens, and the first stage has not started.
+/// Opens the links of two stages. `strangers` is called with the second stage's address and its number of rejected
+/// connections, after the second stage has begun to listen and before the first stage starts.
 fn among_strangers(transport: Transport, timeout: u64, strangers: impl FnOnce(&str, &AtomicUsize)) -> [Links; 2] {
     let rejected = AtomicUsize::new(0);
     let count = || {
@@ -164,7 +164,8 @@ fn a_link_that_is_connected_is_not_connected_again() {
         });
         let mut links = middle.join().unwrap();
         drop(outgoing);
-        // the first stage's bytes arrive unchanged, and are not a header
+        // the link still uses the first connection: these bytes, which the test sends as stage 0, reach the receiver,
+        // which finds no tensor header in them
         mine.write_all(&[1; 64]).unwrap();
         let receiver = links.receivers.get_mut(&FORWARD).unwrap();
         receiver.post(0, &[1, 1, 8], Kind::Float);

@@ -20,7 +20,7 @@ pub(crate) struct Setup {
     pub(crate) config: Arc<dyn ModelConfig>,
     /// The number of layers of each chunk.
     pub(crate) layers: Vec<usize>,
-    /// Returns the schedule for a number of chunks and microbatches.
+    /// The function that returns the schedule for a number of chunks and of microbatches.
     pub(crate) schedule: fn(usize, usize) -> Schedule,
     pub(crate) transport: Transport,
     pub(crate) encryption: Encryption,
@@ -65,7 +65,7 @@ impl StepData {
     }
 }
 
-/// Token ids and targets, `[rows * length]`.
+/// The token ids (`inputs`) and the targets of a microbatch, each `[rows * length]`.
 #[derive(Clone, Debug)]
 pub(crate) struct MicrobatchData {
     pub(crate) layout: MicrobatchLayout,

@@ -38,9 +38,9 @@ pub(in crate::train) struct Audits<'a> {
     config: &'a StageConfig<'a>,
     to_next: Sender,
     from_previous: Receiver,
-    /// The environment of each rank. Results must be bit-identical only between equal environments.
+    /// The environment of each rank. Only stages in equal environments must compute bit-identical results.
     environments: Vec<Value>,
-    /// The recorded work item of the current step.
+    /// The recorder of the current step's audited item, if this stage computes that item.
     recorder: Option<WorkRecorder>,
     /// The audit that ends with the current step.
     pending: Option<PendingAudit>,
@@ -189,7 +189,8 @@ impl<'a> Audits<'a> {
     }
 
     fn send(&self, inputs: &WorkInputs) -> Result<(), LinkError> {
-        // the small tensors go first, because the call does not wait until the last and largest tensor has left
+        // the small tensors go first, because a call may wait until the earlier tensors are sent, but not for its own
+        // tensor
         let WorkInputs { input, target_or_gradient, parameters } = inputs;
         let mut messages = [input, target_or_gradient, parameters].into_iter().enumerate();
         messages.try_for_each(|(message, tensor)| self.to_next.send(message, tensor.view([-1])))

@@ -16,7 +16,8 @@ pub struct VolumeContents {
     pub checkpoints: Vec<u64>,
     /// The paths of the checkpoints in `damaged/`.
     pub damaged: Vec<String>,
-    /// The paths of the fences, both held and fenced off.
+    /// The paths of the fences' folders: of fences that a group holds, and of fences that a newer group has revoked
+    /// (fenced off).
     pub fences: Vec<String>,
 }
 
@@ -69,7 +70,7 @@ impl VolumeContents {
             remove_tree(volume, &path).map_err(io_error_on(volume, "remove", &path))?;
         }
         for folder in [CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR] {
-            // the call fails, and the folder stays, if the folder is a link or is not empty
+            // if the folder is a link or is not empty, the call fails and the folder remains
             let _ = volume.remove_dir(folder);
         }
         Ok(())

@@ -21,7 +21,7 @@ pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Res
     Ok(to)
 }
 
-/// Returns the name of a checkpoint in a fence's folder during its move to `damaged/`.
+/// Returns the name that a damaged checkpoint has in a fence's folder while a group moves the checkpoint to `damaged/`.
 pub(crate) fn damaged_entry_name(step: u64) -> String {
     format!("damaged-{}", paths::step_dir_name(step))
 }

@@ -62,7 +62,7 @@ pub enum CheckpointError {
         /// The name of the tensor.
         tensor: String,
     },
-    /// The folder of checkpoints is on another file system than the job's folder.
+    /// The folder of checkpoints is on another file system than the folder of fences.
     #[error(
         "{} is on another file system than {}, and a checkpoint is committed by a rename, which can't cross file \
          systems: move the job's whole folder to that file system and link to it, or move the checkpoints back",

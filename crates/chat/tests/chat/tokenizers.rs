@@ -31,7 +31,9 @@ const WORDS: [&str; 23] = [
     ". ",
 ];
 
-/// Returns a byte-level BPE. `added` has the added tokens, each with its kind: `special`, `ordinary` or `strips right`.
+/// Returns a byte-level BPE. The pre-tokenizer splits a text by the regular expression `pattern`, or by ByteLevel's own
+/// expression if `pattern` is `None`. `added` has the added tokens, each with its kind: `special`, `ordinary` or
+/// `strips right`.
 pub fn byte_level(pattern: Option<&str>, trims_offsets: bool, added: &[(String, &str)]) -> Value {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.sort();

@@ -34,7 +34,7 @@ fn features(name: &str) -> (&[&str], &[&str]) {
 }
 
 /// The chat templates of published models to which TRL, Hugging Face's library for fine-tuning, adds generation blocks.
-/// Each template has the family whose tokenizer these tests use.
+/// Each pair has the name of a template, and the family whose tokenizer these tests use with it.
 const OF_MODELS: [(&str, &str); 8] = [
     ("gemma", "gemma"),
     ("gemma3", "gemma"),

@@ -1,4 +1,4 @@
-//! Tests that a chat leaves out the parts of a conversation that the caller does not need.
+//! Tests that a chat computes only the part of a conversation's tokens that the caller requests.
 
 use stagecoach_chat::{ConversationError, RequestedTokens};
 
@@ -6,8 +6,8 @@ use crate::common::*;
 
 const TURNS: [(&str, &str); 4] = [("user", "Hello"), ("assistant", "you"), ("user", "2+2?"), ("assistant", "4")];
 
-/// The caller gets the number of tokens before any proof. A conversation that is too long is therefore left out without
-/// a proof.
+/// The caller gets the number of tokens before any proof. The caller can therefore skip a conversation that is too long
+/// without a proof.
 #[test]
 fn the_number_of_tokens_is_known_before_the_proof() {
     let family = family("chatml");

@@ -4,8 +4,8 @@
 //! a checkpoint (commit, prune, set aside) by a rename out of or into that folder. A newer group fences off the older
 //! group with a single rename of `fences/<number>`. From then on, each change by the older group fails with `NotFound`,
 //! even if the older group was suspended in the middle of the change. The holder's name is random, because a suspended
-//! group may create the folder of an old number long after it has listed the fences. This late `mkdir` must not make
-//! the paths of the number's first holder valid again.
+//! group may create the folder of an old number long after it has listed the fences. If two groups use the same number
+//! in this way, the late `mkdir` must not make the paths of the first group valid again.
 //!
 //! An NFS client may use the cached handle of a folder for a minute after another client has renamed that folder. A
 //! rename by handle succeeds regardless of the folder's current name. The newer group therefore also moves the contents
@@ -44,7 +44,7 @@ impl Fence {
     }
 
     /// Checks that this group still holds the fence. The call lists `fences/` again, so that an NFS client asks its
-    /// server.
+    /// server instead of its cache.
     ///
     /// # Errors
     /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence, or another error if the volume fails.

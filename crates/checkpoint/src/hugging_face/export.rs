@@ -136,7 +136,7 @@ pub fn export(
     export_weights(checkpoint, checkpoint, options, out, name, on_read)
 }
 
-/// Like [`export`], but takes the weights from `weights`. All other files come from the checkpoint.
+/// Like [`export`], but reads the weights from `weights`. All other files come from the checkpoint.
 ///
 /// # Errors
 /// Returns the errors of [`export`] and of `weights`.

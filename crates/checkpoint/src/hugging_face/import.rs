@@ -17,7 +17,8 @@ use crate::volume::Volume;
 const IMPORTED_IDENTITY: &str = "imported";
 
 /// Commits the first checkpoint on `volume`. The checkpoint holds the tensors `names` of `model`, as fp32, and
-/// `small_files` (name and content). The function replaces the identity in `metadata` with one that matches no job.
+/// `small_files` (name and content). The function replaces the identity in `metadata` with an identity that matches no
+/// job.
 ///
 /// # Errors
 /// Returns an error if the volume already has checkpoints, if a tensor can't be read or has an unsupported type, or if

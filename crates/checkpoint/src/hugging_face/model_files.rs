@@ -59,7 +59,7 @@ struct Index {
 }
 
 impl ModelFiles {
-    /// Opens the shards and reads their headers, but no tensor.
+    /// Opens the directory's files of weights and reads their headers, but no tensor.
     ///
     /// # Errors
     /// Returns an error if the directory has an adapter, if a file is missing or truncated, or if a file does not match

@@ -49,9 +49,10 @@ pub(crate) struct JobPod {
     pub(crate) name: String,
     pub(crate) role: PodRole,
     pub(crate) attempt: u64,
-    /// The number of the stage's pod in the attempt. A pod that replaces another pod has a higher number.
+    /// The number of the pod among the pods of its stage in the attempt. A pod that replaces another pod has a higher
+    /// number.
     pub(crate) incarnation: u32,
-    /// Whether the pod's containers were started, so that the pod has a log.
+    /// Whether the pod's phase is later than Pending, so that the pod may have a log.
     pub(crate) has_started: bool,
     pub(crate) is_running: bool,
 }

@@ -86,7 +86,7 @@ pub(crate) fn is_training(status: &PipelineJobStatus) -> bool {
     status.phase == Some(JobPhase::Running)
 }
 
-/// Whether the job has ended or is suspended, so that its pods write no new lines.
+/// Whether the job has ended or is suspended, so that its pods write no new log lines.
 pub(crate) fn is_over(status: &PipelineJobStatus) -> bool {
     status.phase.is_some_and(|phase| phase.has_ended() || phase == JobPhase::Suspended)
 }

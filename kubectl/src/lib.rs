@@ -102,7 +102,7 @@ pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: 
 mod tests {
     use super::*;
 
-    /// Runs the plugin with the kubectl of the tests. Returns the output and the result.
+    /// Runs the plugin with the script `tests/kubectl.sh` as kubectl. Returns the output and the result.
     fn plugin(arguments: &[&str]) -> (String, Result<(), String>) {
         let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubectl.sh");
         let all = ["kubectl-stagecoach"].iter().chain(arguments).map(OsString::from);

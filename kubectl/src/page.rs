@@ -97,7 +97,7 @@ fn serving(pods: Vec<JobPod>) -> Vec<JobPod> {
     pods
 }
 
-/// Returns the last address of a page in the log of stage 0.
+/// Returns the last page address in the log of a pod.
 fn address(log: &str) -> Option<Address> {
     let line = log.lines().rfind(|line| line.contains(PAGE_NOTE) && line.contains(LOOPBACK))?;
     let (_, rest) = line.split_once(LOOPBACK)?;

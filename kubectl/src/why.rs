@@ -184,7 +184,7 @@ mod tests {
 
     const NOW: UnixMillis = UnixMillis(1_790_000_100_000);
 
-    /// Returns the record of a job whose stage 1 was killed and replaced.
+    /// Returns the state of a job whose stage 1 was killed and replaced.
     fn replaced() -> JobState {
         JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },

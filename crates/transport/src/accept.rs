@@ -1,6 +1,6 @@
 //! Accepts the links that end at this stage. The stage reads from all connections concurrently, so that a silent peer
-//! does not delay the other links. If the peer is not the sender of a link that is still missing, the stage closes the
-//! connection and sends no answer.
+//! does not delay the other links. If the peer is not the sender of a link that this stage still waits for, the stage
+//! closes the connection and sends no answer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,14 +20,16 @@ use super::nccl::{NewCommunicator, UniqueId};
 use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
 
-/// The receiver's answers to a greeting. Each answer names the carrier of the link's payloads: the connection's stream,
-/// a ring (a buffer in shared memory), or an NCCL communicator.
+/// The receiver's answers to a greeting, the message with which a sender identifies its link. Each answer names the
+/// carrier of the link's payloads: the connection's stream, a ring (a buffer in shared memory), or an NCCL
+/// communicator.
 pub(super) const INLINE: u8 = 0;
 pub(super) const SHARED: u8 = 1;
 pub(super) const COMMUNICATOR: u8 = 2;
 
 /// The maximum number of connections with an incomplete greeting. Beyond this number, the stage closes the oldest such
-/// connection. A sender of the group greets at once, so that the oldest connection probably comes from a foreign peer.
+/// connection. A sender of the group sends its greeting at once, so the oldest connection probably comes from a peer
+/// outside the group.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 
 /// The links that end at this stage.
@@ -94,7 +96,8 @@ pub(super) fn accept(
             match connection.read_greeting(config.security()) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(config, has_nccl, &greeting, &accepted) {
-                    // a failed answer is ignored, because the control plane reports the loss of the sender
+                    // an answer that fails because the sender has disconnected is ignored: the control plane reports
+                    // the loss of that stage
                     Ok(carrier) => {
                         start(config, context, greeting.link, connection, carrier, &mut accepted).or_else(unless_own)?
                     }
@@ -117,7 +120,7 @@ pub(super) fn accept(
 /// Checks a greeting, and opens the carrier of its link's payloads.
 ///
 /// # Errors
-/// Returns the reason as text if the peer is not the sender of a link that is still missing.
+/// Returns the reason as text if the peer is not the sender of a link that this stage still waits for.
 fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
     let Greeting { link, ring, communicator } = greeting;
     if !config.link_ids.contains(link) || link.to != config.rank {

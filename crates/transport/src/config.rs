@@ -17,26 +17,27 @@ use super::{Interrupt, LinkError, LinkId, LinkPayload};
 pub struct LinksConfig<'a> {
     /// The rank of this stage.
     pub rank: usize,
-    /// The identifier of the group, from which the names of its shared memory are derived.
+    /// The identifier of the group (the connected processes of all stages). The names of the group's files in /dev/shm
+    /// are derived from it.
     pub group: String,
     /// The group's secret. The stage refuses peers that do not have the secret.
     pub secret: &'a GroupSecret,
     /// The function that the stage calls for each connection that it closes because the peer is not the sender of a
-    /// link that is still missing.
+    /// link that this stage still waits for.
     pub on_rejected: &'a (dyn Fn() + Sync),
     /// The listener at `addresses[rank]`.
     pub listener: TcpListener,
     /// The address at which each rank listens, by rank.
     pub addresses: &'a [String],
-    /// All links of the plan.
+    /// The links of all stages.
     pub link_ids: &'a [LinkId],
     /// The setting `spec.pipeline.transport`, which limits the carriers of payloads.
     pub transport: Transport,
     /// The device on which the stage computes.
     pub device: Device,
-    /// Whether payloads in a stream are encrypted.
+    /// Whether the TCP streams of the links are encrypted.
     pub encryption: Encryption,
-    /// The size of the largest activation or gradient between two chunks, in bytes.
+    /// The size of the largest activation or gradient between two chunks (parts of the model), in bytes.
     pub boundary_bytes: usize,
     /// The size of a tied weight's gradient, in bytes.
     pub tied_bytes: usize,
@@ -100,7 +101,7 @@ pub(super) struct LinksGpu {
     pub(super) context: CudaContext,
     /// The stage's endpoint for NCCL; `None` if the links do not use NCCL.
     pub(super) endpoint: Option<Endpoint>,
-    /// With the transport Auto, the reason why NCCL could not be opened.
+    /// The reason why NCCL could not be opened with the transport Auto; `None` if it was opened or is not needed.
     pub(super) without_nccl: Option<String>,
 }
 

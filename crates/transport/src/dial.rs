@@ -54,7 +54,7 @@ impl Dialer<'_> {
             .map_err(|why| LinkError::Broken(format!("{}: {why}", with_peer("no NCCL communicator for"))))?;
         let bytes = ring_bytes(config, link);
         let create = || -> io::Result<(NamedRing, AnnouncedRing)> {
-            // no two rings have the same name, even those of containers that share /dev/shm
+            // the random nonce gives each ring a unique name, even if containers share /dev/shm
             let nonce = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim_end().to_owned();
             let ring = NamedRing::create(&RingIdentity { group: &config.group, link, nonce: &nonce, bytes })?;
             Ok((ring, AnnouncedRing { nonce, bytes }))

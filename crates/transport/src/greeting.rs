@@ -13,7 +13,7 @@ use stagecoach_group::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, Se
 use super::LinkId;
 use super::stream::LinkStream;
 
-/// The time limit for a connection's greeting.
+/// The time limit for the handshake and the greeting of an accepted connection.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The size limit of a greeting, in bytes.

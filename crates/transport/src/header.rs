@@ -10,7 +10,7 @@ pub(super) const HEADER_BYTES: usize = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"SCF1");
 const MAX_DIMS: usize = 5;
 
-/// The dtypes that links carry. A header identifies a dtype by its position in this list, from 1.
+/// The dtypes that links carry. A header identifies a dtype by its position in this list, counted from 1.
 const KINDS: [Kind; 3] = [Kind::Float, Kind::BFloat16, Kind::Int64];
 
 fn code(kind: Kind) -> u8 {
@@ -20,8 +20,9 @@ fn code(kind: Kind) -> u8 {
 /// The description of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The identifier of the tensor on its link, like `tag` in `torch.distributed.send`: the microbatch, the index of a
-    /// gradient or weight between replicas, or the low bits of the step for a stage's state.
+    /// The identifier of the tensor on its link, like `tag` in `torch.distributed.send`. Depending on the link, the tag
+    /// is the microbatch, the index of a gradient or weight, or the low bits of the step to which a copy of training
+    /// state belongs.
     pub(super) tag: u32,
     pub(super) kind: Kind,
     pub(super) shape: Vec<i64>,
@@ -78,7 +79,8 @@ impl std::fmt::Display for Header {
     }
 }
 
-/// Returns the pieces in which a contiguous tensor is sent: parts that fit into the carrier, or the whole tensor.
+/// Returns the pieces in which the link sends a contiguous tensor: flat parts of [`LinkPayload::part_elements`]
+/// elements, or the whole tensor if the link does not split its tensors.
 pub(super) fn parts(tensor: &Tensor, payload: LinkPayload) -> Vec<Tensor> {
     match payload.part_elements() {
         Some(elements) => tensor.view(-1).split(elements, 0),

@@ -26,7 +26,7 @@ pub enum LinkPayload {
     Replicas,
     /// Copies of the sender's training state, which the receiver keeps in memory.
     PeerCopy,
-    /// The copy of the receiver's training state that the sender keeps, returned to the receiver.
+    /// The copy of the receiver's training state that the sender has kept in memory and now returns.
     HeldCopy,
     /// The inputs of one forward or backward pass of the sender. The receiver computes the pass again for an audit.
     Audit,
@@ -57,7 +57,7 @@ impl LinkPayload {
     }
 }
 
-/// The number of f32 elements in one part of a tensor: 2 MiB.
+/// The number of elements in one part of a tensor. A part of f32 elements has 2 MiB.
 pub(super) const STATE_PART_ELEMENTS: i64 = 1 << 19;
 
 /// The identifier of a directed link between two ranks.
@@ -135,8 +135,8 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// Returns all links of a placement, in a fixed order. Chunks on one rank need no link. `tied` adds the links for the
-/// gradients of a tied embedding.
+/// Returns all links of a placement, in a fixed order. Two chunks on the same rank need no link. `tied` adds the links
+/// for the gradients of a tied embedding.
 pub fn link_ids(placement: &Placement, tied: bool) -> Vec<LinkId> {
     let chunks = placement.chunks();
     let edges =
@@ -195,7 +195,7 @@ impl PeerRing {
         if self.replicas > 1 { self.stages } else { 1 }
     }
 
-    /// Returns the links of checkpoints in memory, in a fixed order.
+    /// Returns the links that carry copies of training state, in a fixed order.
     pub fn link_ids(self) -> Vec<LinkId> {
         (0..self.ranks()).flat_map(|rank| [LinkId::state_copy(rank, self), LinkId::held_copy(rank, self)]).collect()
     }

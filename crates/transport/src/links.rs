@@ -13,7 +13,7 @@ pub struct Links {
     pub senders: BTreeMap<LinkId, Sender>,
     /// The links that end at this stage.
     pub receivers: BTreeMap<LinkId, Receiver>,
-    /// The outgoing links that use a stream because shared memory was not available, and the reasons.
+    /// The outgoing links that use a stream because this stage could not create their shared memory, and the reasons.
     pub without_ring: BTreeMap<LinkId, String>,
     /// With the transport Auto, the reason why a stage with a GPU has no links over NCCL.
     pub without_nccl: Option<String>,
@@ -43,9 +43,9 @@ impl Links {
         self.senders.values().map(Sender::bytes).sum()
     }
 
-    /// Returns an error if any earlier send or receive has failed. A failed transfer between GPUs is detected only once
-    /// the device has finished. The caller must wait for the device and then call this method before it uses a result
-    /// that depends on received tensors.
+    /// Returns an error if any earlier send or receive has failed. A failed transfer between GPUs is detected only
+    /// after the GPU has finished its queued work. The caller must wait for the GPU and then call this method before it
+    /// uses a result that depends on received tensors.
     pub fn check(&self) -> Result<(), LinkError> {
         self.check_device()?;
         self.failures().next().map_or(Ok(()), Err)

@@ -1,6 +1,6 @@
 //! Opens the links of a group. Every stage listens; the sender of each link connects to its receiver and identifies the
-//! link. Both ends agree on the carrier: NCCL if both have GPUs, shared memory if the receiver can map the sender's
-//! ring, otherwise the stream.
+//! link. Both ends agree on the carrier: NCCL if both can use it for this link, shared memory if the receiver can map
+//! the sender's ring, otherwise the stream.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

@@ -36,8 +36,8 @@ impl PinnedBuffer {
         Ok(on_host)
     }
 
-    /// Returns a tensor of the same shape and dtype in host memory. The caller fills this tensor and passes it to
-    /// [`write`](Self::write).
+    /// Returns a tensor in host memory, with the shape and dtype of `tensor`. The caller fills the returned tensor and
+    /// passes it to [`write`](Self::write).
     pub(super) fn memory_for(&mut self, tensor: &Tensor) -> Result<Tensor, CudaError> {
         self.wait()?;
         let bytes = (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64;

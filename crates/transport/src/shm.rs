@@ -23,7 +23,7 @@ const PREFIX: &str = "stagecoach-";
 /// The permissions of a ring's file: only its owner has access.
 const FILE_MODE: u32 = 0o600;
 
-/// A mapping of the start of a file, which another process maps too.
+/// A mapping of the first bytes of a file. Another process maps the same bytes.
 #[derive(Debug)]
 struct Mapping(MmapRaw);
 

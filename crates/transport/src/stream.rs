@@ -1,4 +1,4 @@
-//! The connection of a link after its greeting: clear, or encrypted.
+//! The connection of a link after its greeting: unencrypted or encrypted.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

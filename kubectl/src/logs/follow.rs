@@ -23,9 +23,9 @@ struct Line {
     text: String,
 }
 
-/// Writes the log lines of the job's pods until the job is over or stopped. Pods of replaced stages and of new attempts
-/// are included. `shown` contains, for each pod, the position of the last line that is already shown. The function
-/// writes lines in the order in which they arrive, and `show` formats each line.
+/// Writes the log lines of the job's pods until the job has ended or is suspended. Pods that are created later are
+/// included. `shown` contains, for each pod, the position of the last line that is already shown. The function writes
+/// lines in the order in which they arrive, and `show` formats each line.
 ///
 /// # Errors
 /// Returns the error of kubectl, or an error if the reader of `out` has closed the output.
@@ -104,7 +104,7 @@ mod tests {
     use super::super::lines;
     use super::*;
 
-    /// A shell script in place of kubectl, for a complete job with one pod.
+    /// A shell script that replaces kubectl. The script knows a complete job with one pod.
     const SCRIPT: &str = r#"
 case "$1 $2" in
 "get pipelinejobs.stagecoach.dev") echo '{"metadata": {"name": "a"}, "status": {"phase": "Complete"}}' ;;

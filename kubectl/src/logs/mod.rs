@@ -16,7 +16,7 @@ use crate::kubectl::Kubectl;
 
 pub(crate) use follow::follow;
 
-/// The number of logs that the plugin reads at the same time.
+/// The maximum number of logs that the plugin reads at the same time.
 const AT_ONCE: usize = 8;
 
 /// The logs of all stages and spares.
@@ -57,8 +57,8 @@ struct LineReader {
 }
 
 impl LineReader {
-    /// Returns the position of the next line, and its text without the time that kubectl writes before each line. The
-    /// text is made [`visible`]. A line without a time gets the time of the previous line.
+    /// Returns the position of the next line, and its text without the time that kubectl writes before each line. In
+    /// the text, [`visible`] escapes control characters. A line without a time gets the time of the previous line.
     fn read(&mut self, line: &str) -> (LinePosition, String) {
         let LinePosition { at: last, index } = self.last;
         let timed = line.split_once(' ').and_then(|(at, text)| Some((at.parse().ok()?, text)));
@@ -121,8 +121,8 @@ fn lines(log: &str) -> Vec<(LinePosition, String)> {
     log.lines().map(|line| reader.read(line)).collect()
 }
 
-/// Returns all lines in the order of time, each with the role of its pod. For a failed job, the lines of the pod that
-/// failed first precede the other lines.
+/// Returns all lines sorted by time, each with the role of its pod. For a failed job, the lines of the pod that failed
+/// first precede the other lines.
 fn show(mut logs: Vec<PodLog>, failure: Option<&LastFailureStatus>, timestamps: bool) -> String {
     let mut text = String::new();
     if let Some(failure) = failure.filter(|failure| failure.pod.is_some() || failure.stage.is_some()) {
@@ -142,7 +142,7 @@ fn show(mut logs: Vec<PodLog>, failure: Option<&LastFailureStatus>, timestamps: 
     text + &merged(logs, timestamps)
 }
 
-/// Returns the lines of logs in the order of time. Lines of the same time are in the order of the pods.
+/// Returns the lines of all logs, sorted by time. Lines of the same time are in the order of the pods.
 fn merged(logs: Vec<PodLog>, timestamps: bool) -> String {
     let roles: Vec<String> = logs.iter().map(|log| log.pod.role.to_string()).collect();
     let width = roles.iter().map(String::len).max().unwrap_or_default();

@@ -144,7 +144,7 @@ fn only_the_senders_own_ring_is_mapped() {
         for bytes in [BYTES * 2, 0] {
             assert_eq!(greet(address, Some(("whole", bytes))), [0; 0], "{bytes}");
         }
-        // an announced path can't lead out of the folder
+        // an announced nonce can't lead to a file outside /dev/shm
         assert_eq!(greet(address, Some(("../../tmp/file", BYTES * 3))), [0; 0]);
     });
 }

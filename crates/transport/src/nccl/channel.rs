@@ -18,8 +18,8 @@ use super::communicator::{Communicator, CommunicatorEnd};
 use super::turn::{Signal, SlotGuard, TransferSlot, read_signal, write_signal};
 use crate::arrivals::ArrivedTensor;
 
-/// The shortest and the longest interval between polls of an event. Between these limits, the interval is a sixteenth
-/// of the time waited so far, which bounds both the delay and the work of polling.
+/// The shortest and the longest interval between polls of a CUDA event. Between these limits, the interval is a
+/// sixteenth of the time waited so far, which bounds both the delay and the work of polling.
 const POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(200)];
 
 /// The interval between checks for failures while a thread waits for a signal.
@@ -42,8 +42,8 @@ pub(crate) struct Message {
     pub(crate) arrivals: Option<mpsc::Sender<Result<ArrivedTensor, LinkError>>>,
 }
 
-/// The handle of a channel's thread. When the last handle is dropped, the thread sends its remaining messages, or
-/// abandons its remaining receives.
+/// The handle of a channel's thread. Dropping the handle waits for the thread. Before the thread ends, it sends its
+/// remaining messages, or abandons its remaining receives.
 #[derive(Debug)]
 pub(crate) struct Channel {
     context: CudaContext,
@@ -67,7 +67,7 @@ pub(super) struct ChannelConfig {
     /// The sockets of the links. The sockets close when the peer's process ends. The first socket carries the signals
     /// of both ends ([`super::turn`]).
     pub(super) sockets: Vec<TcpStream>,
-    /// The slot that all channels of the stage share.
+    /// The slot that permits one transfer at a time. All channels of the stage share it.
     pub(super) slot: Arc<TransferSlot>,
     /// The first failure among the stage's channels. All channels of the stage share this value, because later failures
     /// are consequences of the first one.

@@ -31,7 +31,7 @@ impl Endpoint {
     /// Opens NCCL and the driver for a stage whose tensors are on `device`.
     ///
     /// # Errors
-    /// A sentence that names the missing resource.
+    /// Returns a sentence that names the missing resource.
     pub(crate) fn open(device: Device) -> Result<Endpoint, String> {
         let index = match device {
             Device::Cuda(index) => index,

@@ -101,7 +101,7 @@ impl Nccl {
     /// Returns the NCCL library, which the first call opens.
     ///
     /// # Errors
-    /// A sentence, if NCCL is missing or too old.
+    /// Returns a sentence if NCCL is missing or too old.
     pub(crate) fn get() -> Result<&'static Nccl, String> {
         static NCCL: OnceLock<Result<Nccl, String>> = OnceLock::new();
         NCCL.get_or_init(|| Nccl::open(LIBRARY)).as_ref().map_err(Clone::clone)
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(other, "libc.so.6 has no ncclGetVersion: NCCL 2.18 or newer is needed");
     }
 
-    /// The layout equals the C compiler's layout on 64-bit machines, because NCCL reads the fields by offset.
+    /// The layout must equal the C compiler's layout on 64-bit machines, because NCCL reads the fields by offset.
     #[test]
     fn the_configuration_is_laid_out_as_in_the_header() {
         assert_eq!(size_of::<Config>(), 48);

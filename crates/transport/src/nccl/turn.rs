@@ -106,16 +106,16 @@ mod tests {
         Done,
     }
 
-    /// A state of a group: both ends of all messages, each between a lower and a higher rank, and for each rank whether
-    /// its slot is taken.
+    /// A state of a simulated group: the progress of both ends of each message (first the end at the lower rank), and
+    /// for each rank whether its slot is taken.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct World {
         messages: Vec<[End; 2]>,
         is_taken: Vec<bool>,
     }
 
-    /// Returns all worlds to which a single step of a single end leads. Without `is_ordered`, each end takes its slot
-    /// as soon as both ends are ready.
+    /// Returns all worlds that the next step of one end can produce. Without `is_ordered`, each end takes its slot as
+    /// soon as both ends are ready.
     fn next(world: &World, pairs: &[[usize; 2]], is_ordered: bool) -> Vec<World> {
         let mut all = Vec::new();
         for (message, ranks) in pairs.iter().enumerate() {

@@ -32,8 +32,8 @@ enum ReceiverBackend {
 }
 
 impl Receiver {
-    /// Starts to receive tensors for `device` from `stream`, the stream of the connection `socket`. With `gpu`, tensors
-    /// may be in GPU memory.
+    /// Starts to receive tensors for `device` from `stream`, the byte stream of the TCP connection `socket`. With
+    /// `gpu`, tensors may be in GPU memory.
     pub(super) fn start(
         link: LinkId,
         device: Device,

@@ -1,4 +1,4 @@
-//! Receives tensors from a stream. A thread fills the tensors.
+//! Receives tensors from a TCP stream or shared memory. A thread fills the tensors.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ use crate::arrivals::{Arrivals, ArrivedTensor};
 struct Posted {
     tag: u32,
     tensor: Tensor,
-    /// For a tensor in GPU memory, an event after all earlier uses of this memory.
+    /// For a tensor in GPU memory, an event that completes after all earlier uses of this memory.
     free: Option<Result<CudaEvent, CudaError>>,
 }
 

@@ -30,7 +30,8 @@ enum SenderBackend {
 }
 
 impl Sender {
-    /// Starts to send on `stream`, the stream of the connection `socket`. With `gpu`, tensors may be in GPU memory.
+    /// Starts to send on `stream`, the byte stream of the TCP connection `socket`. With `gpu`, tensors may be in GPU
+    /// memory.
     pub(super) fn start(
         link: LinkId,
         socket: TcpStream,
@@ -50,10 +51,10 @@ impl Sender {
 
     /// Sends a contiguous tensor. The link keeps the tensor alive until it is sent.
     ///
-    /// A send to a stream blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier tensors are
-    /// not sent yet. A tensor can't be sent while TCP's buffers or the shared memory are full, or while a GPU has not
-    /// computed the tensor. A send between replicas never blocks, because the queue of such a link is unbounded. A send
-    /// from GPU to GPU never blocks, because it runs on the device after the computation of the tensor.
+    /// A link over TCP or shared memory blocks the caller while
+    /// [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier tensors are not sent yet. A tensor can't be
+    /// sent while TCP's buffers or the shared memory are full, or while a GPU has not computed the tensor. Links
+    /// between replicas and links over NCCL never block the caller, because their queues are unbounded.
     ///
     /// # Errors
     /// If an earlier send failed.

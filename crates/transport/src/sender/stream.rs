@@ -1,4 +1,4 @@
-//! Sends to a stream: a short queue, and the thread that empties it.
+//! Sends tensors over a TCP stream or shared memory, with a queue and a thread that empties it.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::super::pinned_buffer::PinnedBuffer;
 use super::super::stream::LinkStream;
 use super::super::{LinkError, LinkId, LinkPayload};
 
-/// A queue of tensors to write to a stream, and the thread that writes them.
+/// A queue of tensors to send, and the thread that sends them.
 #[derive(Debug)]
 pub(super) struct StreamSender {
     gpu: Option<CudaContext>,
@@ -32,7 +32,7 @@ struct Outbound {
     tensor: Tensor,
     /// The GPU in whose memory the tensor is; `None` if the tensor is in host memory.
     gpu: Option<CudaContext>,
-    /// The event at which the tensor is complete; `None` if the tensor is complete already.
+    /// The event that completes when the tensor is complete; `None` if the tensor is complete already.
     complete: Option<Arc<CudaEvent>>,
 }
 
@@ -92,7 +92,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the tensor is complete, and returns its `part` in host memory.
+    /// Waits until the tensor of `outbound` is complete, and returns `part`, a part of this tensor, in host memory.
     fn on_host(&mut self, outbound: &Outbound, part: Tensor) -> Result<Tensor, CudaError> {
         let Some(complete) = &outbound.complete else { return Ok(part) };
         let Some(gpu) = outbound.gpu else {

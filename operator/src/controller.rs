@@ -162,7 +162,7 @@ where
     })
 }
 
-/// Returns the events of the objects that jobs own.
+/// Returns the events of the objects that have the label of a job. A job does not necessarily own such an object.
 fn watch_owned<K>(
     context: &Arc<Context>,
     objects: Api<K>,
@@ -173,7 +173,8 @@ where
     events(context, objects, watcher::Config::default().labels(JOB_UID_LABEL))
 }
 
-/// Returns the jobs whose objects of kind `K` another client changed.
+/// Returns the jobs to reconcile: each job with an object of kind `K` whose state differs from the state that the
+/// operator knows.
 fn changed_owned<K>(
     context: &Arc<Context>,
     namespace: &str,

@@ -1,6 +1,6 @@
 //! An API client for one kind in one namespace. Unlike `kube::Api`, the client accepts several Rust types of objects,
-//! and parses only the needed part of a response. Therefore it does not parse the specs of created pods, and a replaced
-//! object keeps the fields that k8s-openapi lacks.
+//! and parses only the needed part of a response. The client therefore does not parse the specs of created pods, and a
+//! replaced object keeps the fields that k8s-openapi lacks.
 
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
 use kube::core::Request;

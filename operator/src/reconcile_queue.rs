@@ -209,7 +209,8 @@ impl ObservedQueue {
         }
     }
 
-    /// Returns the time since which the job trains without a checkpoint: the newest checkpoint, or the admission.
+    /// Returns the time since which the job trains without a checkpoint: the time of the newest checkpoint or of the
+    /// admission, whichever is later.
     fn at_risk_since(&self, last_checkpoint: Option<&str>) -> UnixMillis {
         let millis = |time: jiff::Timestamp| UnixMillis::from_signed(time.as_millisecond());
         let saved = last_checkpoint.and_then(|time| time.parse().ok()).and_then(millis);

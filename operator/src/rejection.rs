@@ -128,7 +128,7 @@ impl Rejection {
         matches!(state.attempt_phase, AttemptPhase::Running { .. }) && self.attempt == state.attempt.number
     }
 
-    /// Returns the rejection in the form of `lifecycle::decide`; `None` if the rejection does not belong to the current
+    /// Returns the rejection as an input of `lifecycle::decide`; `None` if the rejection does not belong to the current
     /// attempt.
     pub(crate) fn refusal(&self, attempt: Attempt) -> Option<CreationRefusal> {
         let BlockingReason { reason, message } = &self.reason;

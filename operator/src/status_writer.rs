@@ -14,8 +14,8 @@ use crate::json_api::write_params;
 use crate::observe::now;
 use crate::status::{self, StatusInputs};
 
-/// Writes the status if it has changed. Otherwise, if other objects will be written, verifies that the record that was
-/// read is current.
+/// Writes the status if it has changed. Otherwise, if other objects will be written, verifies that the stored
+/// `status.record` still equals the record that was read.
 pub(crate) async fn persist_status(
     object: &RawPipelineJob,
     inputs: &StatusInputs<'_>,

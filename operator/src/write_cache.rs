@@ -20,7 +20,7 @@ pub(crate) struct WriteCache(PerJob<WrittenJob>);
 struct WrittenJob {
     version: u64,
     at: Instant,
-    /// The job; `None` after the watch has delivered this version.
+    /// The job; `None` after the watch has delivered this version or a newer one.
     job: Option<Arc<RawPipelineJob>>,
 }
 

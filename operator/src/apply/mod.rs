@@ -160,8 +160,8 @@ fn with_grace_period(seconds: u64) -> DeleteParams {
     DeleteParams::default().grace_period(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
-/// Deletes the pods of a finished job in which a sidecar still runs after the trainer has exited, so that the sidecar
-/// releases its resources. A pod whose containers have all ended is kept, so that users can read its log.
+/// In a finished job, deletes the pods whose trainer has exited while a sidecar still runs, so that these pods release
+/// their resources. A pod whose containers have all ended is kept, so that users can read its log.
 pub(crate) async fn delete_lingering_pods(context: &ApplyContext<'_>) -> kube::Result<()> {
     let lingering = context.pods.all.iter().filter(|pod| pod.has_exited() && !pod.ends_by_itself);
     delete_pods(context, lingering, DeleteParams::default()).await

@@ -1,5 +1,5 @@
-//! Discovers which PodGroup APIs, for the gang scheduling of pods, the cluster serves. The discovery runs when an
-//! attempt starts, at most once a minute.
+//! Discovers the PodGroup APIs that the cluster serves. With a PodGroup, a scheduler starts pods as a gang: all of them
+//! or none. The discovery runs when the operator builds the template of an attempt, at most once a minute.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

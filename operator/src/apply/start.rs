@@ -139,7 +139,7 @@ async fn create_pods(
 /// has changed the ConfigMap.
 type StoredAttempt = (ConfigMap, Option<AttemptTemplate>);
 
-/// Returns the stored templates of the attempts before `current`.
+/// Returns the ConfigMaps of the job's attempts other than `current`, with the templates in them.
 async fn older_attempts(clients: &Clients, job: &JobReference, current: u64) -> kube::Result<Vec<StoredAttempt>> {
     let selector = format!("{},{}!={current}", build::pod_label_selector(job), ATTEMPT_LABEL);
     let listed = clients.config_maps.list::<ConfigMap>(&selector).await?.into_iter();

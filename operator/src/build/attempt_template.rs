@@ -30,7 +30,8 @@ pub(crate) struct AttemptTemplate {
     /// The number of pods that a gang scheduler starts together. For an elastic job, this is the number of pods of the
     /// minimum number of replicas.
     pub(crate) gang_size: u32,
-    /// The revision of the spec that the attempt runs; `None` if an older operator stored the template.
+    /// The revision (a hash of the spec's fields that define an attempt); `None` if an older operator stored the
+    /// template.
     pub(crate) revision: Option<u64>,
     /// Whether the trainer is the built-in one.
     pub(crate) built_in: bool,
@@ -85,9 +86,10 @@ impl AttemptTemplate {
         })
     }
 
-    /// Returns this template with the job file of `earlier`, the template of an attempt with the same image. The image
-    /// can certainly read that job file. The fields that may differ between two attempts keep their values from this
-    /// template. If the revisions of the two attempts differ, the template keeps its own job file.
+    /// Returns this template with the job file of `earlier`, the template of an attempt with the same image. That image
+    /// has already read this job file, so the stages can certainly parse it. The fields that may differ between two
+    /// attempts keep their values from this template. If the revisions of the two attempts differ, the template keeps
+    /// its own job file.
     pub(crate) fn with_job_file_of(self, earlier: &AttemptTemplate) -> AttemptTemplate {
         let same = self.revision.is_some() && self.revision == earlier.revision;
         let kept = same.then(|| job_file::carried_over(&earlier.job_file, &self.job_file)).flatten();

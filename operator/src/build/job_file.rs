@@ -8,7 +8,7 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{DataSpec, NetworkPolicySpec, PipelineJobSpec, PodTemplate, RestartSpec, SchedulingSpec};
 
-/// The fields of the spec that may differ between two attempts of one revision.
+/// The fields of the spec that may differ between two attempts with the same revision of the spec.
 const PER_ATTEMPT_FIELDS: [&str; 4] = ["stages", "dataParallel", "elastic", "restart"];
 
 /// Returns the job file of an attempt with the stages and replicas of `mesh`. The file is JSON, and therefore also

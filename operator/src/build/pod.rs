@@ -148,8 +148,8 @@ pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     template.insert("spec".into(), spec.into());
 }
 
-/// Returns the problem of a job that has no volume that its pods can share in a cluster. Such a job is valid on one
-/// machine, where a folder suffices.
+/// Returns a message if the job has no volume that its pods can share in a cluster; `None` otherwise. Such a job is
+/// valid on one machine, where a folder suffices.
 pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
     is_missing.then(|| {
@@ -160,8 +160,8 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// Returns the problem of an otherwise valid job that trains on GPUs but requests none. A pod gets only the GPUs that
-/// it requests.
+/// Returns a message if an otherwise valid job trains on GPUs but requests none; `None` otherwise. A pod gets only the
+/// GPUs that it requests.
 pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     let wants_gpu = spec.training.as_ref().is_some_and(|training| training.device == Device::Cuda);
     let asks = |container: &Map<String, Value>| {
@@ -178,8 +178,8 @@ pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// Returns a message about a valid job whose pods request more GPUs than the one that a stage uses. A job with a custom
-/// trainer gets no message, because its trainer may use all GPUs.
+/// Returns a message if the pods of a valid job request more GPUs than the one that a stage uses; `None` otherwise. A
+/// job with a custom trainer gets no message, because its trainer may use all GPUs.
 pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     let uses_gpu = spec.trainer.kind == TrainerType::BuiltIn
         && spec.training.as_ref().is_some_and(|training| training.device != Device::Cpu);

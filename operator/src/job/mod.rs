@@ -1,4 +1,5 @@
-//! Parses a PipelineJob of the API. An unreadable spec or status becomes a condition message, not an error.
+//! Parses a PipelineJob of the API. An unreadable spec or status is an [`InvalidJob`], which the operator reports in
+//! the condition `Accepted`.
 
 mod raw;
 
@@ -202,7 +203,7 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, runs, demand, grant, revision })
 }
 
-/// An attempt whose pods the operator has all observed. `incarnations` maps each rank to the number of the rank's
+/// An attempt all of whose pods the operator has observed. `incarnations` maps each rank to the number of the rank's
 /// newest pod in the attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreatedAttempt {

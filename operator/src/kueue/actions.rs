@@ -16,8 +16,8 @@ use crate::build::kueue::{Demand, Workload, condition_type, next_workload_number
 /// A write to a Workload of the job.
 #[derive(Clone, Debug)]
 pub(crate) enum WorkloadAction {
-    /// Creates the Workload with this number. With `replaced`, the new Workload is a Workload slice that replaces this
-    /// Workload and has other counts.
+    /// Creates the Workload with this number. With `replaced`, the new Workload is a Workload slice with other counts,
+    /// which replaces the Workload `replaced`.
     Create { number: u64, replaced: Option<Arc<Workload>> },
     /// Makes the job the owner of a Workload that another controller has created for the job.
     Adopt(Arc<Workload>),

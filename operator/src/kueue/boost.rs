@@ -1,5 +1,5 @@
-//! The priority boost. Of two jobs with the same priority, Kueue preempts the job that saved most recently, because
-//! this job loses the least training.
+//! The priority boost. If Kueue can preempt either of two jobs with the same priority, it preempts the job that saved
+//! most recently, because this job loses the least training.
 //!
 //! A running job gets a boost that grows with the time since its newest checkpoint. A waiting job has no boost, and so
 //! never preempts a running job of the same priority. The boost has few steps, because each change makes Kueue examine

@@ -113,7 +113,7 @@ pub(crate) async fn write(context: &WriteContext<'_>, action: &WorkloadAction) -
     }
 }
 
-/// Whether slices are enabled in Kueue. Kueue does not report whether they are. Without slices, Kueue rejects smaller
+/// Whether slices are enabled in Kueue. Kueue does not report this setting. Without slices, Kueue rejects smaller
 /// counts of a Workload with a reservation, so this function tries such a change in a dry run.
 pub(crate) async fn slices_are_enabled(clients: &Clients, holder: &Workload) -> kube::Result<bool> {
     let Some(mut stored) = current(clients, holder).await? else { return Ok(true) };

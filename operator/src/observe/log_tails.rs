@@ -75,7 +75,7 @@ impl LogTails {
         });
     }
 
-    /// Returns the log tail of an attempt's failure; `None` until the log was read.
+    /// Returns the log tail of an attempt's failure; `None` before the log is read, or if it is empty or can't be read.
     pub(crate) fn get(&self, job: &str, attempt: u64) -> Option<String> {
         self.jobs.lock().get(job).filter(|tail| tail.attempt == attempt)?.text.clone()
     }
@@ -91,7 +91,7 @@ impl LogTails {
     }
 }
 
-/// Returns the last `LOG_TAIL_BYTES` bytes of `log`.
+/// Returns the end of `log`: at most `LOG_TAIL_BYTES` bytes, without a partial character.
 fn end_of(log: &str) -> &str {
     &log[log.ceil_char_boundary(log.len().saturating_sub(LOG_TAIL_BYTES))..]
 }

@@ -19,8 +19,8 @@ use crate::build::{self, PodRole};
 pub(crate) struct ObservedPod {
     /// The role for which the pod was created.
     pub role: PodRole,
-    /// The stage to which the group has promoted this spare, if the stage is known. The pod cache does not store this
-    /// field, because the spare's responses at `/status` report the stage.
+    /// The stage to which the group (the connected stages of the attempt) has promoted this spare, if the stage is
+    /// known. The pod cache does not store this field, because the spare's responses at `/status` report the stage.
     pub taken: Option<InstanceId>,
     /// The number of the pod's attempt.
     pub attempt: u64,
@@ -157,7 +157,7 @@ impl ObservedPod {
         }
     }
 
-    /// Returns the pod as an instance of a stage; `None` if the pod is a spare.
+    /// Returns the pod as an instance of a stage; `None` for a spare that the group has not promoted.
     pub(super) fn stage_instance(&self) -> Option<StageInstance> {
         let InstanceId { rank, incarnation } = self.instance_id()?;
         let (attempt, spare, since) = (self.attempt, self.spare(), self.since);
@@ -165,8 +165,8 @@ impl ObservedPod {
         Some(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
     }
 
-    /// Returns the pod as a spare; `None` if the pod is a stage. Also returns `None` for a deleted spare, because no
-    /// decision needs its exit.
+    /// Returns the pod as a spare; `None` if the pod was created as a stage or is promoted to a stage. Also returns
+    /// `None` for a deleted spare, because no decision needs its exit.
     pub(super) fn spare_instance(&self) -> Option<SpareInstance> {
         let number = self.spare().filter(|_| self.taken.is_none() && !self.deleted)?;
         Some(SpareInstance { number, attempt: self.attempt, state: self.state.clone(), since: self.since })

@@ -22,7 +22,8 @@ pub(crate) struct ObservedPods {
     pub all: Vec<ObservedPod>,
     /// The time at which the pods were observed.
     pub observed_at: UnixMillis,
-    /// The last `/status` of the leader of the current attempt's group; `None` before the first response.
+    /// The last `/status` of the leader, the stage that commits the checkpoints of the attempt's group (the connected
+    /// stages); `None` before the first response.
     pub leader_status: Option<PolledStatus>,
     /// Whether the leader runs but does not answer requests.
     pub leader_is_silent: bool,
@@ -47,8 +48,8 @@ impl ObservedPods {
         pod_cache.get(&job.reference.uid, job.state.attempt.number).map(ObservedPods::new)
     }
 
-    /// Returns the observation of a new job, which has no record and no pods. Returns `None` if the job has a record,
-    /// or if the cache can't prove that the job has no pods.
+    /// Returns the observation of a new job, which has no `status.record` and no pods. Returns `None` if the job has a
+    /// `status.record`, or if the cache can't prove that the job has no pods.
     pub(crate) fn of_new_job(job: &ParsedJob, pod_cache: &PodCache) -> Option<ObservedPods> {
         let is_new = job.status.record.is_none() && pod_cache.has_none(&job.reference);
         is_new.then(|| ObservedPods::new(Vec::new()))
@@ -87,8 +88,8 @@ impl ObservedPods {
         self.of_attempt(failure.attempt).find(|pod| pod.instance_id() == Some(instance))
     }
 
-    /// Returns the nodes of pods that have exited because an audit, in which another stage computes a result again, has
-    /// found the pod's result to be wrong.
+    /// Returns the nodes of pods that have exited because an audit found their result to be wrong. In an audit, another
+    /// stage computes a result again.
     pub(crate) fn nodes_that_computed_wrong(&self) -> impl Iterator<Item = String> + '_ {
         let is_suspected = |pod: &&ObservedPod| match &pod.state {
             InstanceState::Exited(exit) => {

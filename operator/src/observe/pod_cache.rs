@@ -1,6 +1,6 @@
 //! A cache of pods, which the watch updates. With the cache, a reconcile that changes nothing needs no API request. The
 //! cache may be stale, so the operator lists the pods before it writes anything. Only two facts from the cache need no
-//! list: all pods were created, and a job without a record has no pods.
+//! list: all pods were created, and a job without `status.record` has no pods.
 //!
 //! A watch begins with a list, and lists again after a gap in which it may have missed events (`Event::Init` to
 //! `Event::InitDone`). Until the list is complete, the cache keeps the pods from before the list. When the list is
@@ -103,8 +103,8 @@ impl PodCache {
         Some(pods.iter().filter(|pod| !pod.deleted || pod.attempt == attempt).cloned().collect())
     }
 
-    /// Whether the cache proves that a job without a record has no pods. In that case, the watch delivers all pods that
-    /// are created for the job later.
+    /// Whether the cache proves that a job without `status.record` has no pods. In that case, the watch delivers all
+    /// pods that are created for the job later.
     pub(super) fn has_none(&self, job: &JobReference) -> bool {
         let is_complete =
             self.watches.with_watch_of(&job.namespace, |watch| watch.has_listed && watch.listing.is_none());

@@ -59,7 +59,7 @@ fn disruption(pod: &PartialPod) -> Option<&PodCondition> {
 
 /// Returns the exit of a pod whose init container failed; `None` if no init container failed, or if an external cause
 /// such as an eviction ended the pod. The exit has the code of a general failure and not the code of the init
-/// container, because only the trainer uses the exit codes of the contract.
+/// container, because only the trainer uses the exit codes of `stagecoach_api::contract`.
 pub(super) fn init_container_exit(pod: &PartialPod) -> Option<Exit> {
     let (container, ended) = failed_init_container(pod).filter(|_| external_cause(pod).is_none())?;
     let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default();

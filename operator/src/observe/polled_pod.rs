@@ -13,7 +13,7 @@ use super::now;
 pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 
 /// The longest wait for the first response of a ready spare. After this time, the operator decides, although the group
-/// may have promoted the spare.
+/// (the connected stages) may have promoted the spare to a stage.
 const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The last response of a pod.
@@ -73,8 +73,8 @@ impl PolledPod {
     }
 
     /// Stores the response to a request; `None` stands for a request without a response. Returns whether the outcome is
-    /// news: the outcome of the first request, a pod that starts or stops to answer, or a status that differs in more
-    /// than the progress and the message.
+    /// news. News is the outcome of the first request, a pod that starts or stops answering, or a status that differs
+    /// in more than the progress and the message.
     pub(super) fn receive(&mut self, response: Option<StageStatus>) -> bool {
         let is_first = !std::mem::replace(&mut self.was_asked, true);
         if let Some(&StageStatus { spare: None, stage, incarnation, .. }) = response.as_ref() {

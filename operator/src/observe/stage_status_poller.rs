@@ -1,7 +1,7 @@
 //! Polls `/status` of each job's stage 0 and of its spares in the background, so that a pod that does not answer delays
-//! no reconcile. A pod delays its response until it has news, which is a change of more than progress, and news
-//! triggers a reconcile. Progress alone triggers one reconcile per interval. The operator polls the pods, so that the
-//! pods need no API permissions.
+//! no reconcile. A pod delays its response until it has news: a change of more than its progress. News triggers a
+//! reconcile. Progress alone triggers one reconcile per interval. The operator polls the pods, so that the pods need no
+//! API permissions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ struct Polls {
 
 impl Polls {
     /// Stores the response to a request; `None` stands for a request without a response. Returns whether the outcome is
-    /// news, and whether it triggers a reconcile.
+    /// news, and whether the outcome triggers a reconcile.
     fn receive(&mut self, response: Option<StageStatus>) -> (bool, bool) {
         let is_news = self.pod.receive(response);
         let is_due =

@@ -56,9 +56,10 @@ impl RecoveryProgress {
     }
 }
 
-/// Whether a group of this attempt has formed after the failure. Such a group has a later incarnation of the failed
-/// stage, or lacks this stage. Times can't decide this question: if a spare replaces the stage, the next group may
-/// train before the operator observes the failure.
+/// Whether a group (the connected stages) of this attempt has formed after the failure. A group of a later attempt
+/// always follows the failure. A group of the same attempt follows the failure if the group has a later incarnation of
+/// the failed stage or lacks this stage. Times can't decide this question: if a spare replaces the stage, the next
+/// group may train before the operator observes the failure.
 fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool {
     let taken_by = failure.rank.and_then(|rank| group.incarnations.get(rank as usize));
     attempt > failure.attempt
@@ -66,7 +67,8 @@ fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool 
 }
 
 impl RecoveryTimes {
-    /// Updates the recovery from the last failure: the `known` recovery, or a new recovery if the failure `is_new`.
+    /// Returns the recovery from the last failure, updated with the observed pods: the `known` recovery, or a new
+    /// recovery if the failure `is_new`. Returns `None` if there is neither.
     pub(crate) fn update(
         known: Option<RecoveryTimes>,
         is_new: bool,
@@ -230,8 +232,8 @@ mod tests {
     fn clocks_that_differ_make_no_phase_negative() {
         let mut recovery = RecoveryTimes::new(&failure());
         recovery.attempt = 4;
-        // by the operator's clock, the failure is in the future; the times from stage 0 are before and after all other
-        // times
+        // the operator's clock shows 900, before the failure at 1000; stage 0 reports one time before the failure and
+        // two times far after it
         let all =
             RecoveryProgress { is_decided: true, are_created: true, are_started: true, ..RecoveryProgress::default() };
         recovery.advance(&RecoveryProgress { now: UnixMillis(900), group: group([5, 1_000_000, 1_000_001]), ..all });

@@ -67,7 +67,7 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
     }
 }
 
-/// Returns the part of the record that must be written at once. The part excludes progress. It also excludes
+/// Returns the part of `status.record` that must be written at once. This part excludes progress. It also excludes
 /// `all_created`, which the operator caches in memory.
 fn recorded_state(status: &PipelineJobStatus) -> Option<JobState> {
     let mut state: JobState = serde_json::from_str(status.record.as_ref()?).ok()?;

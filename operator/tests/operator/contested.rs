@@ -70,7 +70,7 @@ fn a_client_that_undoes_repairs_is_named() {
     cluster.wait_running("undone", 1);
     let change = json!({"spec": {"egress": [{}]}});
     let contested = until("the condition to name the client", || {
-        // the API server rejects this change while the operator writes the object
+        // the API server may reject this change if the operator writes the object at the same time
         drop(cluster.plane.client().patch(&network_policy("undone"), &change));
         let job = cluster.job("undone")?;
         has_condition(&job, "ObjectsInSync", "False", "ChangedByOthers").then_some(job)

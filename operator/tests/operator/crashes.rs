@@ -1,5 +1,5 @@
-//! The operator crashes after its first, second, third ... write to the API and restarts. The result is always the
-//! same.
+//! Tests that a job reaches the same state if the operator crashes after its first, second, third, ... write to the API
+//! and restarts.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl ScenarioRun<'_> {
         end
     }
 
-    /// Waits until all objects are in their final state, in which the operator writes nothing.
+    /// Waits until the objects of the run are in the state `end`, in which the operator writes nothing.
     fn wait_for(&self, end: &Value) {
         let deadline = Deadline::start();
         let mut now = self.end();
@@ -111,9 +111,9 @@ impl ScenarioRun<'_> {
     }
 }
 
-/// Runs a scenario to its end in `namespace`. If `crash` is set, the operator crashes after this number of writes, or
-/// at the end of a run that needs fewer writes, because two status writes may become one. Returns the number of writes.
-/// The writes of the setup do not count.
+/// Runs a scenario to its end in `namespace`. If `crash` is set, the operator crashes after this number of writes. A
+/// run may need fewer writes, because the operator may combine two status writes; the operator then crashes at the end
+/// of the run. Returns the number of writes. The writes of the setup do not count.
 fn run(site: &ScenarioCluster, scenario: &Scenario, namespace: String, crash: Option<usize>) -> usize {
     let cluster = site.cluster;
     cluster.create_namespace(&namespace);

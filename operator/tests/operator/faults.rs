@@ -30,7 +30,7 @@ impl ProxiedOperator {
         format!("{}/job", self.namespace)
     }
 
-    /// Returns the images and the labels `version` of the pods of each attempt.
+    /// Returns, for each attempt, the image of each pod and the value of its label `version`.
     fn versions(&self) -> BTreeMap<String, BTreeSet<(String, Option<String>)>> {
         let mut all: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
         for pod in shared().kubelet.pods().into_iter().filter(|pod| pod.namespace == self.namespace) {

@@ -5,7 +5,8 @@ use stagecoach_cluster::{tool, until};
 
 use crate::support::{TestCluster, condition_of, exclusive, has_condition};
 
-/// Installs the CRD `name` from `file` in the folder of `controller-gen`, and waits until the API server serves it.
+/// Installs the CRD `name` from `file`, which is in the same folder as the tool `controller-gen`. Waits until the API
+/// server serves the CRD.
 fn install(cluster: &TestCluster, file: &str, name: &str) {
     let crd = tool("controller-gen").canonicalize().unwrap().with_file_name(file);
     cluster.plane.apply(&std::fs::read_to_string(crd).unwrap());

@@ -1,5 +1,5 @@
-//! Every job that the API server accepts gets the condition `Accepted` from the operator: true, or false with a
-//! message.
+//! Tests that the operator sets the condition `Accepted` of every job that the API server accepts: to `True`, or to
+//! `False` with a message.
 
 use crate::support::{condition_of, jobs, shared};
 use serde_json::json;

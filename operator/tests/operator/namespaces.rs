@@ -13,7 +13,7 @@ fn two_of_three_namespaces_are_watched() {
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "a,b")]);
     cluster.wait_running("a/job", 1);
     cluster.wait_running("b/job", 1);
-    // events in one namespace do not affect the other
+    // a failure in one namespace does not affect the job in the other
     cluster.kubelet.pod("b/job-1-1").exit(1, "");
     cluster.wait_running("b/job", 2);
     assert_eq!(cluster.job("a/job").unwrap()["status"]["attempt"]["number"], 1);

@@ -1,4 +1,4 @@
-//! The API server restarts, and jobs change while the operator is down.
+//! Tests of a restart of the API server, and of jobs that change while the operator is down.
 
 use crate::support::{exclusive, shared};
 use serde_json::json;

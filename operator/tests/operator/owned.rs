@@ -1,5 +1,5 @@
-//! Tests of the objects of a job beside its pods. The operator repairs these objects when another client changes them,
-//! and deletes them when the job does not need them.
+//! Tests of the objects of a job other than its pods. The operator repairs these objects when another client changes
+//! them, and deletes them when the job does not need them.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;

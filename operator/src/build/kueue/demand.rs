@@ -259,7 +259,7 @@ impl Demand {
     }
 }
 
-/// Returns the name of the n-th Workload of a job. A part of the UID distinguishes the Workloads of two jobs of the
+/// Returns the name of the Workload with this number. A part of the UID distinguishes the Workloads of two jobs of the
 /// same name.
 pub(crate) fn workload_name(job: &JobReference, number: u64) -> String {
     let uid = job.uid.get(..5).unwrap_or(&job.uid);

@@ -1,19 +1,19 @@
 //! Keys of labels, annotations and scheduling gates: those that Kueue defines, and those that the operator sets on
 //! Workloads.
 
-/// The label of a job that names its LocalQueue.
+/// The label of a job with the name of its LocalQueue.
 pub(crate) const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
-/// The label of a job that names its WorkloadPriorityClass.
+/// The label of a job with the name of its WorkloadPriorityClass.
 pub(crate) const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
-/// The label and the annotation that name a Workload that exists already. MultiKueue sets one of them on its copy of a
-/// job in a worker cluster.
+/// The label and the annotation of a job with the name of a Workload that exists already. MultiKueue sets one of them
+/// on its copy of a job in a worker cluster.
 pub(crate) const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
 /// The label of a job that MultiKueue has copied into this cluster, with the name of the manager cluster.
 pub(crate) const MULTI_KUEUE_ORIGIN_LABEL: &str = "kueue.x-k8s.io/multikueue-origin";
 /// The annotation that is `true` on a job that changes its number of pods through Workload slices, and on the Workloads
 /// of such a job.
 pub(crate) const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
-/// The annotation of a slice that names the Workload that the slice replaces, as `namespace/name`.
+/// The annotation of a Workload slice with the Workload that the slice replaces, as `namespace/name`.
 pub(crate) const SLICE_REPLACEMENT_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 /// The annotation with the name of the first Workload of a chain of slices.
 pub(crate) const SLICE_NAME_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
@@ -22,12 +22,12 @@ pub(crate) const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boos
 /// The label of a Workload with the UID of its job.
 pub(crate) const KUEUE_JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 
-/// The label of a pod that names the pod set of the pod.
+/// The label of a pod with the name of its pod set.
 pub(crate) const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
-/// The labels of a pod that name the pod's LocalQueue and ClusterQueue.
+/// The labels of a pod with the names of its LocalQueue and its ClusterQueue.
 pub(crate) const LOCAL_QUEUE_LABEL: &str = "kueue.x-k8s.io/local-queue-name";
 pub(crate) const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
-/// The annotation of a pod that names the pod's Workload.
+/// The annotation of a pod with the name of its Workload.
 pub(crate) const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
 /// The scheduling gate that Kueue removes from a pod after Kueue has chosen the pod's topology domain.
 pub(crate) const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";

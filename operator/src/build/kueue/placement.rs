@@ -1,4 +1,4 @@
-//! The placement of the pods of a job that a queue admits. An attempt keeps the placement with which it started.
+//! The placement of the pods of a job with a queue. An attempt keeps the placement with which it started.
 
 use std::collections::BTreeMap;
 

@@ -14,14 +14,14 @@ use crate::build::{PodRole, template_of_stage};
 pub(crate) const STAGES: &str = "stages";
 /// The name of the pod set of the spares.
 pub(crate) const SPARES: &str = "spares";
-/// The number of pod sets that every version of Kueue accepts.
+/// The maximum number of pod sets that every version of Kueue accepts.
 pub(crate) const MAX_POD_SETS: usize = 8;
 
 /// A group of pods with the same template.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodSet {
     pub(crate) name: String,
-    /// The stages of each replica in this set; `None` for the spares.
+    /// The stages whose pods, in each replica, are in this set; `None` for the set of the spares.
     stages: Option<Vec<u32>>,
     template: Map<String, Value>,
 }
@@ -98,8 +98,8 @@ impl PodSet {
         json!({"name": self.name, "template": template})
     }
 
-    /// Returns the topology request that the template's annotations make. Kueue's integrations for other kinds of jobs
-    /// read the same annotations.
+    /// Returns the topology request of the set, from the template's annotations; `None` without such annotations. Kueue
+    /// itself reads the same annotations from the other kinds of jobs that it supports.
     fn topology_request(&self, mesh: Mesh, is_alone: bool) -> Option<Value> {
         let annotations = self.template.get("metadata").and_then(|metadata| metadata.get("annotations"));
         let annotation = |key: &str| annotations?.get(key)?.as_str().map(str::to_owned);

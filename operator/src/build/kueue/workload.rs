@@ -187,14 +187,15 @@ impl Workload {
         (u64::from_le_bytes(bytes) >> 11).max(1)
     }
 
-    /// Returns the stages and replicas from which the operator derived the counts of the spec.
+    /// Returns the stages and replicas from which the operator derived the counts of the spec; `None` if the Workload
+    /// has no annotations of the operator.
     pub(crate) fn mesh(&self) -> Option<Mesh> {
         let number = |key: &str| self.annotations().get(key)?.parse().ok();
         Some(Mesh { stages: number(STAGES_ANNOTATION)?, data_parallel: number(DATA_PARALLEL_ANNOTATION)? })
     }
 
-    /// Returns the admitted stages and replicas. A partial admission has fewer replicas than the spec. Pods of an
-    /// incomplete replica do not count.
+    /// Returns the admitted stages and replicas; `None` if they are unknown, or if no complete replica is admitted. A
+    /// partial admission has fewer replicas than the spec. Pods of an incomplete replica do not count.
     pub(crate) fn admitted_mesh(&self) -> Option<Mesh> {
         let asked = self.mesh()?;
         let replicas = |set: &PodSetCount| {

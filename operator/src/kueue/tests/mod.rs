@@ -37,7 +37,7 @@ fn demand(elastic: bool, stages: u32) -> Demand {
     demand_of(elastic, &[("stages", &stages.to_string())])
 }
 
-/// Returns the n-th Workload of a demand, with these conditions set to `True`, and this number of admitted pods.
+/// Returns the Workload `number` of a demand, with these conditions set to `True` and with `admitted` admitted pods.
 fn workload(demand: &Demand, number: u64, conditions: &[&str], admitted: Option<u32>) -> Arc<Workload> {
     let mut object = demand.workload(&job(), number, 0, None, "trainer:1");
     object["metadata"]["uid"] = format!("uid-{number}").into();

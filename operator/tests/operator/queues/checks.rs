@@ -31,8 +31,8 @@ fn checked_queue(queues: &QueuedCluster, name: &str, flavor: Value) {
     client.patch(&path, &json!({"status": {"conditions": [active]}})).unwrap();
 }
 
-/// Waits until a job has reserved quota, and then answers as the check's controller. `updates` are the changes that the
-/// check makes to the pods.
+/// Waits until Kueue asks for the check of a job, and then answers as the check's controller. `updates` are the changes
+/// that the check makes to the pods.
 fn answer(queues: &QueuedCluster, job: &str, check: &str, updates: Value) {
     let workload = until("the check to be asked", || {
         let workload = queues.workload(job)?;

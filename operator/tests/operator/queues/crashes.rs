@@ -1,4 +1,4 @@
-//! The operator crashes after each of its writes to a job with a queue, including the writes to Workloads.
+//! Tests of an operator that crashes after each of its writes to a job with a queue, including the writes to Workloads.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::kueue::{self, cluster_queue, collection};
@@ -64,7 +64,7 @@ fn trains(number: u64, stages: usize, workloads: Value) -> Value {
     end
 }
 
-/// Returns the final state of a job of which no stage runs.
+/// Returns the final state of a job without running stages.
 fn end_without_pods(phase: &str, conditions: &[&str], workloads: Value) -> Value {
     let mut end = training(1, 2, json!({"workloads": workloads}));
     let changes = json!({"phase": phase, "conditions": conditions, "stages": [0, 0], "services": []});

@@ -1,4 +1,4 @@
-//! The number of replicas of an elastic job follows its admission.
+//! Tests of an elastic job whose number of replicas follows its admission by Kueue.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;

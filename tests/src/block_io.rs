@@ -1,5 +1,5 @@
-//! Blocks one call of a stage on the volume until the test releases the stage. SIGSTOP would halt all threads of the
-//! stage. A block halts only the thread that makes the call, so the stage's heartbeats continue.
+//! Blocks a stage in one of its calls on the volume until the test releases the stage. SIGSTOP would halt all threads
+//! of the stage. A block halts only the thread that makes the call, so the stage's heartbeats continue.
 
 use std::fmt;
 use std::fs;
@@ -24,7 +24,7 @@ pub(crate) const BLOCK_PREFIX: &str = "block=";
 const PHASES: [Phase; 7] =
     [Phase::Load, Phase::Sweep, Phase::Write, Phase::Commit, Phase::Prune, Phase::LastSave, Phase::Finish];
 
-// the names of files in the folder of the records
+// the files through which the test and the stage communicate, in the folder that `RECORDS_VARIABLE` names
 const ARMED: &str = "armed";
 const HELD: &str = "held";
 const RELEASED: &str = "released";
@@ -44,7 +44,8 @@ impl IoBlock {
         PHASES.contains(&phase).then_some(IoBlock { rank, phase })
     }
 
-    /// Whether a call belongs to the phase of this block.
+    /// Whether a call belongs to the phase of this block. `target` is the new path of a rename; for other calls, it
+    /// equals `path`.
     pub(crate) fn is_at(&self, operation: &str, path: &str, target: &str) -> bool {
         let writes_shard = || operation == "sync" && path.contains("/step-");
         let is_main = || gettid() == getpid();

@@ -159,7 +159,7 @@ impl Browser {
         }
     }
 
-    /// Sets the window's size in CSS pixels.
+    /// Sets the window's size in CSS pixels. If `is_phone`, emulates a phone with two device pixels for each CSS pixel.
     pub fn resize(&mut self, width: u32, height: u32, is_phone: bool) {
         let scale = if is_phone { 2 } else { 1 };
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": scale, "mobile": is_phone});
@@ -187,8 +187,8 @@ impl Browser {
         sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Returns the problems in the console so far: errors, warnings, exceptions and violations of the content security
-    /// policy.
+    /// Returns all messages in the console so far, including exceptions and violations of the content security policy.
+    /// A page without problems writes none.
     pub fn console_errors(&mut self) -> Vec<String> {
         let console_error = |event: &Value| {
             let params = &event["params"];

@@ -1,7 +1,7 @@
 //! Pairwise covering sets: few rows in which every pair of values of any two dimensions occurs.
 
-/// Returns rows of value indices, one index for each dimension of `sizes`, in which every pair occurs. The algorithm is
-/// greedy (Cohen et al. 1997).
+/// Returns rows in which every pair of values occurs. `sizes` contains the number of values of each dimension, and a
+/// row contains the index of a value for each dimension. The algorithm is greedy (Cohen et al. 1997).
 pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     let all = product(sizes);
     let mut open: Vec<[usize; 4]> = Vec::new();
@@ -20,7 +20,7 @@ pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     rows
 }
 
-/// Returns every combination as a row of value indices.
+/// Returns every combination of values, in the form of [`pairwise`].
 pub fn product(sizes: &[usize]) -> Vec<Vec<usize>> {
     sizes.iter().fold(vec![vec![]], |rows, &size| {
         rows.iter().flat_map(|row| (0..size).map(move |value| [row.as_slice(), &[value]].concat())).collect()

@@ -50,7 +50,8 @@ pub fn jsonl(documents: usize, longest: u64, seed: u64) -> String {
     lines
 }
 
-/// Returns the documents of [`jsonl`] as a Parquet file with ten rows in each row group. A second column has ids.
+/// Returns the documents of [`jsonl`] as a Parquet file with ten rows in each row group. A second column, `id`,
+/// contains the same texts.
 ///
 /// # Panics
 /// If the file can't be written.

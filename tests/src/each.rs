@@ -1,4 +1,4 @@
-//! Runs independent rows of a test, several at the same time.
+//! Runs the independent cases of a test, its rows, several at the same time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

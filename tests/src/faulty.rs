@@ -1,5 +1,5 @@
-//! The trainer over a volume with a fault in one of its calls. The binary `faulty` is the trainer with such a volume.
-//! The launcher passes the fault to its stages in the environment. A crash is a real SIGKILL.
+//! A volume with a fault in one of its calls. The binary `faulty` is the trainer with such a volume. The launcher
+//! passes the fault to its stages in the environment. A crash is a real SIGKILL.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -29,7 +29,7 @@ pub const BIT_FLIP_VARIABLE: &str = "STAGECOACH_BIT_FLIP";
 pub struct BitFlip {
     /// The stage.
     pub rank: u32,
-    /// The result of a norm: `output`, `input-gradient` or `weight-gradient`.
+    /// The result of the RMS norm kernels: `output`, `input-gradient` or `weight-gradient`.
     pub result: String,
     /// The calls in which the stage flips the bit. The process counts the calls with this result from 0.
     pub calls: Range<u64>,
@@ -142,7 +142,8 @@ impl StageCall {
     }
 }
 
-/// Returns the calls of all processes that ran in the mode `trace`, in order.
+/// Returns the recorded calls of all processes, in order: every call in the mode `trace`, and every read in the mode
+/// `rate=N`.
 pub fn traced(records: &Path) -> Vec<StageCall> {
     fs::read_to_string(records.join("trace")).unwrap_or_default().lines().map(StageCall::parse).collect()
 }

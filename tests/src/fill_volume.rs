@@ -53,20 +53,21 @@ impl FullVolumeCause {
     }
 }
 
-/// A launcher over a volume that the test can fill. Dropping this value kills the launcher and its stages.
+/// A launcher on a volume that the test can fill. Dropping this value kills the launcher and its stages.
 #[derive(Debug)]
 pub struct FillableRun {
     child: Child,
     full: FullVolumeCause,
     output: Arc<Mutex<String>>,
-    /// The workspace as the launcher sees it. This open file keeps the workspace beyond the launcher's end.
+    /// The workspace as the launcher sees it. While this file is open, the workspace exists even after the launcher's
+    /// end.
     workspace: File,
     _folder: tempfile::TempDir,
 }
 
 impl FillableRun {
-    /// Starts `job` over a volume that starts as a copy of `seed`. The launcher writes its output to pipes, since the
-    /// limit on files does not apply to pipes.
+    /// Starts `job` on a volume that initially is a copy of the folder `seed`. The launcher writes its output to pipes,
+    /// because the limit on files does not apply to pipes.
     pub fn start(full: FullVolumeCause, seed: &Path, job: &TestJob) -> FillableRun {
         let folder = tempfile::tempdir().unwrap();
         let mount = folder.path().join("workspace");
@@ -123,7 +124,7 @@ impl FillableRun {
         }
     }
 
-    /// Sets the limit on the size of files that the launcher and its stages write.
+    /// Sets the largest size in bytes to which the launcher and its stages can write a file. `None` means no limit.
     fn limit(&self, bytes: Option<u64>) {
         for pid in self.stages().into_iter().chain([self.child.id()]) {
             let limit = Rlimit { current: bytes, maximum: None };
@@ -144,7 +145,7 @@ impl FillableRun {
     /// Waits until the launcher's output satisfies `condition`.
     ///
     /// # Panics
-    /// If the launcher ends before that, or at the deadline of tests.
+    /// If the launcher ends before that, or if the deadline of `until` passes.
     pub fn wait(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
         until(what, || {
             let ended = self.child.try_wait().unwrap();

@@ -40,7 +40,7 @@ pub struct Case<'a> {
     pub name: &'a str,
     /// `spec.checkpoint`.
     pub checkpoint: &'a str,
-    /// A fault, or `trace`; empty for no fault.
+    /// The value of the environment variable `FAULT_VARIABLE`: a fault or a mode, such as `trace`. Empty for no fault.
     pub fault: &'a str,
     /// The number of restarts that the launcher may make.
     pub restarts: u32,
@@ -58,7 +58,7 @@ pub struct Ran {
 
 impl Fixture {
     /// Returns a workspace with the stopped job, trained by the binary `faulty`. Each test process trains the job once,
-    /// in a folder of `scratch`. Every fixture has a copy of that folder.
+    /// and keeps the workspace in the folder `scratch`. Every fixture has a copy of that workspace.
     pub fn new(faulty: &str, scratch: &str) -> Fixture {
         type Seed = (PathBuf, Hashes, Vec<StageCall>);
         static SEED: OnceLock<Seed> = OnceLock::new();
@@ -107,9 +107,9 @@ impl Fixture {
         self.path(name)
     }
 
-    /// Like [`Fixture::stopped`], with a damaged newest checkpoint, and with files that an older group left in its
-    /// folder in `fences/` and that no later group has removed: half a save, and a damaged checkpoint that the group
-    /// was moving to `damaged/`.
+    /// Like [`Fixture::stopped`], but the newest checkpoint is damaged, and the folder of an older group in `fences/`
+    /// contains files that no later group has removed: half a save, and a damaged checkpoint that the group was moving
+    /// to `damaged/`.
     pub fn with_leftovers(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
         let shard = folder.join(paths::checkpoint_path(COMMITTED[2])).join(paths::optimizer_file(0));
@@ -227,7 +227,7 @@ impl Ran {
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().ok()
     }
 
-    /// Asserts that no unfinished files remain, and that `damaged/` has these steps and no other steps.
+    /// Asserts that no unfinished files remain, and that `damaged/` contains the checkpoints of exactly these steps.
     pub fn is_tidy(&self, damaged: &[u64]) {
         let mut unfinished = files(&self.folder.join("fences"));
         // the files that the last group published stay until the next group starts

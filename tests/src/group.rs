@@ -1,5 +1,5 @@
-//! A group of stages as an operator starts it: one process for each stage, configured only by environment variables,
-//! without a launcher.
+//! A group of stages as the operator starts it in a cluster: one process for each stage, configured only by environment
+//! variables, without a launcher.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -7,13 +7,13 @@ use serde_json::Value;
 /// The hashes in `result.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hashes {
-    /// The hash of every step's loss.
+    /// One hash over the losses of all steps.
     pub losses: String,
-    /// The hash of every held-out loss.
+    /// One hash over all held-out losses.
     pub evaluation_losses: String,
-    /// The hash of all weights.
+    /// One hash over all weights.
     pub weights: String,
-    /// The hash chain over all steps. Empty if the result has none.
+    /// The last hash of the hash chain over all steps. Empty if the result has none.
     pub receipt: String,
 }
 

@@ -19,7 +19,7 @@ pub struct InProcessStage<'a> {
     pub member: Member,
     /// The socket at which the other stages reach the stage.
     pub listener: TcpListener,
-    /// The addresses of the other stages, by rank.
+    /// The addresses of all stages, by rank.
     pub addresses: &'a [String],
 }
 

@@ -189,12 +189,12 @@ impl Launched {
         until("all stages", || Some(self.stages()).filter(|stages| stages.len() == count))
     }
 
-    /// Returns the process ids of the waiting spares.
+    /// Returns the process ids of the spares that have not replaced a stage.
     pub fn waiting_spares(&self) -> Vec<u32> {
         waiting_spares(self.child.id())
     }
 
-    /// Waits until a spare stands by whose process id is not in `others`. Returns its process id.
+    /// Waits until a spare whose process id is not in `others` stands by. Returns its process id.
     pub fn wait_for_spare(&self, workspace: &Path, others: &[u32]) -> u32 {
         let standing_by = || {
             let printed = std::fs::read_to_string(workspace.join("stdout")).unwrap();
@@ -215,7 +215,8 @@ impl Drop for Launched {
 }
 
 impl Outcome {
-    /// Returns the hashes of the run without its receipt, since the receipt depends on the origin of the first weights.
+    /// Returns the hashes of the run without its receipt, because the receipt also depends on the origin of the initial
+    /// weights.
     ///
     /// # Panics
     /// If the run did not finish.
@@ -252,7 +253,7 @@ pub fn stages(launcher: u32) -> Vec<u32> {
     stages.into_iter().map(|(_, pid)| pid).collect()
 }
 
-/// Returns the process ids of a launcher's waiting spares, by number.
+/// Returns the process ids of a launcher's spares that have not replaced a stage, by the number of the spare.
 pub fn waiting_spares(launcher: u32) -> Vec<u32> {
     let waits = |pid: u32| !has_thread(pid, "group-receive") && !has_thread(pid, "group-accept");
     let numbered = children(launcher).into_iter().filter_map(|(pid, environment)| {

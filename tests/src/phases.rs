@@ -96,8 +96,8 @@ fn random() -> f64 {
     f64::from(clock.subsec_micros() % 1000) / 1000.0
 }
 
-/// Stops `pid` in `phase`. Returns whether the process is stopped in that phase. The result is false after `patience`,
-/// if the process has ended, or if the phase can't occur any more.
+/// Stops `pid` in `phase`. Returns whether the process is stopped in that phase. The result is false if `patience`
+/// passes first, if the process has ended, or if the phase can't occur any more.
 pub fn stop_in(pid: u32, phase: Phase, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     let mut sightings = 0;

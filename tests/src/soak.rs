@@ -1,5 +1,5 @@
-//! A job under the real launcher that a test kills repeatedly. The test kills single stages, or the launcher with all
-//! its stages. In the second case, the job continues with another number of stages or replicas.
+//! Runs a job under the real launcher, and kills processes of the job again and again: single stages, or the launcher
+//! with all its stages. In the second case, the job continues with another number of stages or replicas.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::{Deadline, Launched, Outcome, TestJob, is_gone, saved, until};
 
 /// The number of kills that each phase needs before the soak chooses phases at random.
 pub const ENOUGH: usize = 3;
-/// The time for which the soak waits for a phase of a stage before it chooses a phase and a stage again.
+/// The time for which the soak waits until a stage reaches a phase. After this time, it draws another phase and stage.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A soak test in progress.
@@ -94,8 +94,8 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Kills a stage in the middle of a phase, or the launcher while a stage is stopped in that phase. The kill happens
-    /// at `step` at the earliest, except in the phase `Load`.
+    /// Kills a stage in the middle of a phase, or the launcher while one of its stages is stopped in that phase. The
+    /// kill happens at `step` at the earliest, except in the phase `Load`.
     pub fn strike(&mut self, step: u64) {
         let (phase, stage) = self.catch(step);
         self.check_checkpoints();

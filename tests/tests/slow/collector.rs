@@ -87,8 +87,8 @@ impl Span {
     }
 }
 
-/// Runs `job`, which sends to the collector at `endpoint`. Calls `disturb` while the job runs, and then waits until the
-/// job ends.
+/// Runs `job`, which sends its metrics and traces to the collector at `endpoint`. Calls `disturb` while the job runs,
+/// and then waits until the job ends.
 fn run(job: &TestJob, endpoint: &str, disturb: impl FnOnce(&mut Launched, &Path)) -> Outcome {
     let workspace = corpus::workspace();
     let workspace = workspace.path();

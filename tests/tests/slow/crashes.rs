@@ -14,7 +14,8 @@ const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 const ASYNC: &str = "{everySteps: 2, keepLast: 1, mode: Async}";
 /// The steps of the checkpoints in `damaged/` after a run that resumed from a folder with leftovers.
 const MESS: [u64; 2] = [0, COMMITTED[2]];
-/// The number of crashes at less important calls in the sample.
+/// The number of crashes in the sample at calls other than renames, syncs and the creation of folders. Also the number
+/// of crashes in the test with asynchronous saves.
 const SAMPLE: usize = 10;
 
 struct Death {

@@ -265,8 +265,8 @@ fn a_job_with_frozen_weights_resumes_with_the_same_ones_only() {
     run(path, &longer, LORA).hashes();
 }
 
-/// A job can start from the newest checkpoint in another job's folder. It keeps that base even if the other job saves
-/// newer checkpoints.
+/// A job can start from the newest checkpoint in another job's folder. The job keeps this checkpoint as its base even
+/// if the other job saves newer checkpoints.
 #[test]
 fn the_base_of_a_job_stays_the_checkpoint_with_which_it_began() {
     let workspace = corpus::workspace();
@@ -293,7 +293,7 @@ fn the_base_of_a_job_stays_the_checkpoint_with_which_it_began() {
     says(&outcome, "base/checkpoints/step-00000008");
 }
 
-/// Returns the commands of a section of docs/FINE-TUNING.md that call this program, one string each.
+/// Returns the commands in a section of docs/FINE-TUNING.md that begin with `stagecoach`, one string each.
 fn commands_of(section: &str) -> Vec<String> {
     let page = include_str!("../../../docs/FINE-TUNING.md");
     let (_, rest) = page.split_once(&format!("# {section}\n")).unwrap_or_else(|| panic!("no section {section}"));

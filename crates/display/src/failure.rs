@@ -1,4 +1,4 @@
-//! Describes the failure of a stage, and shows the end of its log.
+//! Describes the failure of a stage, and returns the end of the stage's log.
 
 use stagecoach_api::visible;
 use stagecoach_lifecycle::AttemptFailure;
@@ -22,7 +22,7 @@ pub fn describe_failure(failure: &AttemptFailure) -> String {
     format!("{text}: {message}")
 }
 
-/// Returns the name of the signal that a shell's exit code encodes.
+/// Returns the name of the signal that an exit code encodes; `None` for other codes.
 fn signal_name(code: i32) -> Option<&'static str> {
     Some(match code - SIGNAL_BASE {
         1 => "SIGHUP",
@@ -38,7 +38,8 @@ fn signal_name(code: i32) -> Option<&'static str> {
     })
 }
 
-/// Returns the last lines of a log, made [`visible`]. Lines that only repeat the message are omitted.
+/// Returns the last lines of a log, with control characters made [`visible`]. Omits empty lines, and lines that contain
+/// a line of the message.
 pub fn log_tail(log: &str, message: &str) -> Vec<String> {
     let is_new = |line: &String| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
     let shown = log.lines().rev().map(|line| visible(line).into_owned());

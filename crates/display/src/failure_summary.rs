@@ -23,7 +23,7 @@ pub struct FailureSummary<'a> {
     pub successor: Option<Successor>,
     /// `restart.maxRestarts`.
     pub max_restarts: u32,
-    /// The point from which training continued; `None` until training continues.
+    /// A sentence on the point from which training continued; `None` until training continues.
     pub resumption: Option<String>,
     /// The state of the job, in a sentence.
     pub status_text: String,

@@ -15,12 +15,12 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Formats a share from 0 to 1 as a whole percentage.
+/// Formats a share from 0 to 1 as a whole percentage. A share that is not finite is `-`.
 pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.0}%", share * 100.0) } else { "-".into() }
 }
 
-/// Formats a loss in nats.
+/// Formats a loss in nats. `None` means that the loss was not finite.
 pub fn nats(loss: Option<f64>) -> String {
     match loss {
         Some(loss) if loss.is_finite() => format!("{:.4}", FloatString(loss).rounded(4).0),

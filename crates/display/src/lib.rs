@@ -1,6 +1,6 @@
-//! Texts about a job for people: the table of `top`, the last failure from cause to consequence, the documentation of
-//! fields, and quantities as text. `stagecoach` for a folder and `kubectl stagecoach` for a cluster print the same
-//! words. All functions are pure except `watch`, which prints.
+//! Texts about a job that users read: the table of `top`, the summary of the last failure, the documentation of fields,
+//! and quantities as text. `stagecoach` (for jobs in local folders) and `kubectl stagecoach` (for jobs in a cluster)
+//! print the same texts. All functions are pure except `watch`, which prints.
 
 #![forbid(unsafe_code)]
 

@@ -25,7 +25,8 @@ impl Replicas {
         self.training > 0 && self.training < self.all
     }
 
-    /// Returns a note that the job trains without some of its replicas; `None` if all replicas train, or none.
+    /// Returns a note that the job trains without some of its replicas; `None` if all replicas train or no replica
+    /// trains.
     pub fn missing(self) -> Option<String> {
         self.are_missing().then(|| format!("training with {self} until the missing replicas return"))
     }
@@ -38,7 +39,8 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// Describes the state of the other stages until a lost stage is back.
+/// Describes what happens until a lost stage is back. `training_replicas` is the number of replicas that train until
+/// then; 0 if the other stages wait.
 pub const fn meanwhile(training_replicas: u32) -> &'static str {
     if training_replicas > 0 { "the other replicas continue without this replica" } else { "the others wait for it" }
 }

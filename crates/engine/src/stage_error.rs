@@ -89,7 +89,7 @@ impl From<DataError> for StageError {
 impl From<CheckpointError> for StageError {
     fn from(error: CheckpointError) -> StageError {
         let kind = match error {
-            // a newer group of the job has fenced this stage off
+            // a newer group of the job has taken over the checkpoints, and this stage must not write any more
             CheckpointError::FencedOff { by: None, .. } => FailureKind::PeerLost,
             CheckpointError::FencedOff { by: Some(_), .. }
             | CheckpointError::NoFolderRename { .. }

@@ -60,7 +60,7 @@ pub enum GroupError {
         /// The leader's reason.
         refusal: Refusal,
     },
-    /// The leader answered, but did not release the group in time.
+    /// The leader answered, but did not release the group (send the plan to its members) in time.
     #[error("{name} waited {} s without progress by the leader, whose last report was: {progress}", .waited.as_secs_f32().round())]
     StartupTimedOut {
         /// The stage that waited.
@@ -152,7 +152,7 @@ impl fmt::Display for GroupFailure {
 }
 
 /// Returns the remedy if a call failed because this process or its machine has no free file descriptors, or no memory
-/// for sockets. Another attempt would fail as well.
+/// for sockets. Another attempt would fail as well. Returns `None` for any other error.
 pub fn local_shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::MFILE => Some("raise the limit of open files for a process (`ulimit -n`)"),

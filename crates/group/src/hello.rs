@@ -1,4 +1,5 @@
-//! The data with which a stage joins its group, the hello that it sends, and the roster and timeouts of a group.
+//! The data with which a stage joins its group, the hello (the stage's first message), and the roster and timeouts of a
+//! group.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +18,10 @@ pub struct Rendezvous {
     pub protocol_version: u32,
     /// The group's secret.
     pub secret: GroupSecret,
-    /// Whether the joining stage leads the next group if the leader's process ends before it releases this group.
-    /// In that case, joining fails with [`GroupError::LeaderEnded`](crate::GroupError::LeaderEnded). A stage for which
-    /// the field is false looks for the next group instead.
+    /// Whether the joining stage leads the next group if the leader's process ends before this group is released, that
+    /// is, before the leader sends the plan to the members. In that case, joining fails with
+    /// [`GroupError::LeaderEnded`](crate::GroupError::LeaderEnded). A stage for which the field is false looks for the
+    /// next group instead.
     pub succeeds_leader: bool,
 }
 

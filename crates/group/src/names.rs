@@ -1,5 +1,5 @@
-//! Names of processes in messages, by stage and replica, because with several replicas a rank does not show which stage
-//! of which replica is meant.
+//! The names of processes in messages. A name consists of the stage and the replica, because a rank does not show which
+//! stage of which replica is meant.
 
 use stagecoach_api::contract::Mesh;
 

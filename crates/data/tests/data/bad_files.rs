@@ -1,4 +1,4 @@
-//! Tests files of each format that can't be read, and their error messages.
+//! Tests the error messages for corpus files that can't be read, in each format.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Tests invalid data and the error messages. A refused job leaves no files in the cache.
+//! Tests the error messages for invalid data and settings. Also tests that a refused job leaves no files in the cache.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,7 +22,7 @@ pub(crate) fn refused_by(volume: &TestVolume, expected: &str) {
     );
 }
 
-/// The formats that may be compressed, as messages list them.
+/// The formats that may be compressed, as the error messages list them.
 const COMPRESSIBLE: &str = ".txt, .jsonl or .json";
 
 #[test]

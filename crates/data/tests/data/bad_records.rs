@@ -26,7 +26,7 @@ fn bad_records_are_left_out_and_counted_by_reason_and_file() {
     ]);
     let expected = [&[BOS, A, B, EOS, BOS, C, EOS].repeat(3)[..], &[BOS, D, EOS, BOS, A, EOS]].concat();
     assert_eq!(volume.ids(), expected);
-    // the first run has a new token cache, and the second run has the existing cache
+    // the first run builds the token cache, and the second run reads it
     for _ in 0..2 {
         let prepared = volume.prepare().unwrap();
         assert_eq!((prepared.documents, prepared.empty_documents), (8, 0));
@@ -51,7 +51,7 @@ fn a_long_text_that_is_not_utf8_is_left_out_whole() {
                 None => text.clone(),
             };
             let volume = skipping(&[(&format!("x.{extension}"), &contents), ("y.txt", b"\xef\xbb\xbfa \xc3\xa9 a")]);
-            // a trained tokenizer encodes a long text in pieces
+            // a tokenizer that the job itself trains encodes a long text in pieces
             let volume = volume.train(300);
             assert_eq!(volume.tokenizer().decode(&volume.ids()).unwrap(), "a é a");
             let note = format!("1 bad record is left out: 1 in invalid UTF-8; in corpus/x.{extension} (1)");

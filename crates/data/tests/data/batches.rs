@@ -12,7 +12,7 @@ fn all(dataset: &Dataset, plan: &BatchPlan) -> Vec<Microbatch> {
     (0..plan.layouts.len()).map(|index| dataset.microbatch(plan, index)).collect()
 }
 
-/// Returns every training sequence once, in the corpus's order, as rows of (inputs, targets, document starts).
+/// Returns every training sequence once, as a sorted list of rows (inputs, targets, document starts).
 fn rows(dataset: &Dataset) -> Vec<(Vec<i64>, Vec<i64>, Vec<u32>)> {
     let count = dataset.training_sequences().unwrap() as usize;
     let plan = dataset.step_plan(1, 0, count, count).unwrap();
@@ -30,8 +30,8 @@ const THREE: [(&str, &[u8]); 3] = [("1.txt", b"a b c"), ("2.txt", b"b c"), ("3.t
 #[test]
 fn packed_rows() {
     let dataset = TestVolume::new(&THREE).open();
-    // 11 targets make two sequences of 4, and three targets are left over. The last target of the first row is the end
-    // of the first document.
+    // The 12 tokens have 11 targets. Two sequences of 4 use the first 8 targets. The last target of the first row is
+    // the end token of the first document.
     assert_eq!(
         rows(&dataset),
         [(vec![0, 4, 5, 6], vec![4, 5, 6, 1], vec![]), (vec![1, 0, 5, 6], vec![NONE, 5, 6, 1], vec![1])]
@@ -48,8 +48,8 @@ fn packed_rows_hold_many_documents() {
         rows(&volume.open()),
         [(vec![0, 4, 5, 6, 1, 0, 5, 6, 1, 0, 6], vec![4, 5, 6, 1, NONE, 5, 6, 1, NONE, 6, 1], vec![5, 9])]
     );
-    // The second document starts right after the first row. The row's last target would be the begin of this document,
-    // so the target is ignored. The row itself has no document start.
+    // The second document starts right after the first row. The row's last target would be the begin token of this
+    // document, so this target is ignored. The first row itself contains no document start.
     volume.config.sequence_length = 5;
     assert_eq!(
         rows(&volume.open()),
@@ -129,7 +129,7 @@ fn the_last_sequences_are_held_out() {
     assert_eq!((&batches[0].inputs, &batches[0].targets), (&vec![7, 4, 5, 6], &vec![4, 5, 6, 7]));
     assert_eq!((&batches[1].inputs, &batches[1].targets), (&vec![7, 7], &vec![7, 1]));
     assert_eq!(dataset.training_tokens().unwrap(), 8);
-    // If an evaluation reads only the first of these sequences, all of them stay held out.
+    // All three sequences stay held out, even if an evaluation reads only the first one.
     volume.config.evaluation_max_sequences = Some(1);
     let limited = volume.open();
     assert_eq!((limited.training_sequences().unwrap(), limited.evaluation_sequences()), (4, 3));

@@ -39,7 +39,7 @@ fn a_part_is_reported_with_document_offset_and_text() {
         reported,
         [
             part("1", 0, 0, 0, "a b c"),
-            // the row starts with the end of the previous document, which has no target
+            // the row's first input is the end token of the previous document, and its target is ignored
             part("2", 1, 0, 1, "b  c d"),
             part("2", 6, 3, 0, "d d"),
             // the last input is the token that begins the document, and its target is the first word

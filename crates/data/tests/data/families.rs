@@ -1,6 +1,6 @@
-//! Imitations of the tokenizers of eight families, with their added tokens and configurations. The ids and special
-//! tokens equal those of Hugging Face's transformers. `make transformers` runs these tests with a Python that has
-//! transformers.
+//! Tests imitations of the tokenizers of eight model families, with their added tokens and configurations. The ids and
+//! special tokens must equal those of Hugging Face's transformers. `make transformers` runs these tests with a Python
+//! that has transformers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,8 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|value| id(value).unwrap()).collect()
 }
 
-/// Returns the ids that the token cache must have if each text is a document. `key` selects the encoding of the texts.
+/// Returns the ids that the token cache must have if each text is a document. `key` is `parsed` if the names of special
+/// tokens in a text become special tokens, and `asText` if they are encoded as text.
 fn framed(expected: &Value, key: &str) -> Vec<u32> {
     let (bos, eos) = (id(&expected["bos"]), id(&expected["eos"]).unwrap());
     let mut all = Vec::new();

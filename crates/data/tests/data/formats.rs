@@ -84,7 +84,7 @@ fn empty_files_and_folders_that_a_pattern_matches_are_reported() {
         volume.write(&format!("corpus/{name}"), b"");
     }
     volume.write("corpus/novels.txt/z.txt", b"e");
-    // the first run has a new token cache, and the second run has the existing cache
+    // the first run builds the token cache, and the second run reads it
     for _ in 0..2 {
         assert_eq!(
             volume.prepare().unwrap().notes,

@@ -1,4 +1,4 @@
-//! Tests the held-out part: documents drawn by their content, and files that are held out as a whole.
+//! Tests the held-out part: documents that are selected by their content, and files that are held out as a whole.
 
 use std::collections::BTreeSet;
 
@@ -54,8 +54,8 @@ fn targets(dataset: &Dataset, set: &HeldOutSet) -> Vec<i64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The corpora have so many documents that whole documents are drawn. With few documents, only the end of the last
-    /// drawn document would be held out.
+    /// The corpora have enough documents for whole documents to be held out. With few documents, only the end of one
+    /// document would be held out.
     #[test]
     fn neither_names_nor_copies_decide_which_documents_are_held_out(
         texts in prop::collection::btree_set("[a-h]( [a-h]){1,6}", 40..60), copies in prop::collection::vec(any::<prop::sample::Index>(), 0..6),

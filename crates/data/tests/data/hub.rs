@@ -9,7 +9,7 @@ use stagecoach_test_hub::{File, Hub, PlannedAnswer, Port};
 pub const REPO: &str = "datasets/org/plays";
 const TEXTS: [&str; 5] = ["a b", "c a b", "", "d", "b b c a"];
 
-/// Returns a hub with a file of each format of text, and a volume with the same files.
+/// Returns a hub with the same texts in each text format, and a volume with the same files.
 fn hub_and_volume() -> (Hub, TestVolume) {
     let volume = TestVolume::new(&[]);
     let mut files = Vec::new();
@@ -25,7 +25,7 @@ fn hub_and_volume() -> (Hub, TestVolume) {
     (hub, volume)
 }
 
-/// Returns a volume without texts, whose job reads from `hub`.
+/// Returns a volume without corpus files. Its job reads the files that match `pattern` from `hub`.
 pub fn remote(hub: &Hub, pattern: &str) -> TestVolume {
     remote_with(hub, pattern, &[])
 }

@@ -42,7 +42,7 @@ fn a_job_names_the_tokens_of_its_documents() {
     assert_eq!(prepared.padding, pad);
     assert_eq!(prepared.special_tokens.identity(), Some(json!({"bos": bos, "eos": [eos], "pad": pad})));
     assert_ne!(prepared.folder, plain.folder);
-    // a job that names no tokens keeps its cache and its identity
+    // a job that names no tokens has the same cache as before
     volume.config.named_tokens = NamedTokens::default();
     assert_eq!(volume.prepare().unwrap(), plain);
     // the job names a token that the files also name
@@ -52,7 +52,7 @@ fn a_job_names_the_tokens_of_its_documents() {
         volume.prepare().unwrap().special_tokens.identity(),
         Some(json!({"bos": null, "eos": [last], "pad": null}))
     );
-    // the job names tokens without usual names, and no file names tokens
+    // the job names tokens that do not have the usual names, and no file names tokens
     std::fs::remove_file(volume.folder.path().join("letters/tokenizer_config.json")).unwrap();
     volume.config.named_tokens = named_tokens([Some("<fill>"), Some("<end>"), None]);
     assert_eq!(volume.ids(), [pad, first, eos, pad, ids[2], ids[3], eos]);
@@ -74,7 +74,7 @@ fn a_checkpoint_has_the_tokens_that_the_job_names() {
     files.iter().for_each(|(name, bytes)| drop(volume.write(&format!("saved/{name}"), bytes)));
     let saved = Tokenizer::load(&volume.folder.path().join("saved/tokenizer.json")).unwrap();
     assert_eq!(special(&saved), (expected.bos, expected.eos, expected.pad));
-    // files without such names stay as they are
+    // if the job names no tokens, the files stay as they are
     volume.config.named_tokens = NamedTokens::default();
     assert_eq!(volume.tokenizer_files()["special_tokens_map.json"], br#"{"eos_token": "</s>", "y": 2}"#);
 }

@@ -9,7 +9,7 @@ use stagecoach_test_objects::{StoreFault, TestStore};
 const TEXTS: [&str; 5] = ["a b", "c a b", "", "d", "b b c a"];
 const ALL: &str = "s3://bucket/data/**/*";
 
-/// Returns a store with a file of each format of text, and a volume with the same files.
+/// Returns a store with the same texts in each text format, and a volume with the same files.
 fn store_and_volume() -> (TestStore, TestVolume) {
     let (store, volume) = (TestStore::start(), TestVolume::new(&[]));
     for format in FORMATS.iter().filter(|format| format.is_text()) {
@@ -22,7 +22,7 @@ fn store_and_volume() -> (TestStore, TestVolume) {
     (store, volume)
 }
 
-/// Returns a volume without texts, whose job reads from `store`.
+/// Returns a volume without corpus files. Its job reads the objects that match `pattern` from `store`.
 fn remote(store: &TestStore, pattern: &str) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
     volume.config.sources[0].paths = vec![pattern.to_owned()];

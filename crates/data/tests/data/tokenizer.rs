@@ -258,7 +258,8 @@ fn token_files_end_documents_at_every_end_of_text_and_keep_it() {
     assert_eq!(volume.prepare().unwrap().documents, 3);
 }
 
-/// Prepares the same corpus with a copy of the tokenizer in `folder`, beside the files `configs`.
+/// Prepares the corpus of `volume` with a copy of its tokenizer. `folder` receives the copy and the configuration files
+/// `configs` (name, contents).
 fn beside(volume: &mut TestVolume, folder: &str, configs: &[(&str, Value)]) -> PreparedCorpus {
     let tokenizer = std::fs::read(volume.folder.path().join("letters/tokenizer.json")).unwrap();
     volume.write(&format!("{folder}/tokenizer.json"), &tokenizer);
@@ -279,12 +280,12 @@ fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
     let identities = |first: &PreparedCorpus, other: &PreparedCorpus| {
         [first, other].map(|prepared| prepared.special_tokens.identity())
     };
-    // padding has no targets, so the padding token is not part of the identity
+    // padding has no targets, so the padding token does not change the results of training and is not in the identity
     let [plain, padded] = identities(&first, &other);
     assert_eq!(plain, padded);
 
-    // the configuration of `other` makes `<x>` the padding token, which is special: in `other`, `<x>` in a text stays
-    // text, and in `first`, `<x>` in a text becomes the token
+    // In `first`, `<x>` is an ordinary added token, so `<x>` in a text becomes this token. In `other`, `<x>` is the
+    // padding token and therefore special, so `<x>` in a text is encoded as text.
     let mut volume = TestVolume::new(&[("x.txt", b"a<x>b")]);
     let mut tokenizer = letters_alone(&[("[BOT]", 0), ("[EOT]", 1)]);
     let mut added = special_token("<x>", 7);

@@ -1,5 +1,6 @@
-//! The effect of each key of a tokenizer's files, for the keys of eight families (GPT-2, Llama 2 and 3, Qwen, Mistral,
-//! Gemma, Phi-3, DeepSeek). A key that is not in these tables is new: find out its effect, and add the key.
+//! Tests the effect of each key of a tokenizer's files. The tables contain the keys of eight model families (GPT-2,
+//! Llama 2 and 3, Qwen, Mistral, Gemma, Phi-3, DeepSeek). If a key is not in the tables, find out its effect, and add
+//! the key.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use stagecoach_data::Tokenizer;
 
 use crate::common::*;
 
-/// The effect of another value of a key.
+/// The effect of a change of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Effect {
     /// Texts get other ids, or documents begin, end or are padded with other tokens.
@@ -21,7 +22,7 @@ enum Effect {
 
 use Effect::{Kept, Refused, Used};
 
-/// A text in which a change of any key of the tokenizer would show.
+/// A text whose ids change with each key that has an effect on the ids.
 const TEXT: &str = "Caf\u{e9} na\u{ef}ve  x<a> y <s> \u{6f22}";
 
 /// Returns a byte-level BPE with added tokens: `<s>` 259, `</s>` 260, `<a>` 261 and `<pad>` 262.
@@ -88,7 +89,7 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
     let truncation = json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
     vec![
         ("version", json!("2.0"), Refused("this tokenizer.json can't be read")),
-        // the job sets the length of a text
+        // the job sets the length of sequences
         ("truncation", truncation, Kept),
         ("padding", padding, Kept),
         ("added_tokens/2/content", json!("<b>"), Used),
@@ -154,7 +155,7 @@ fn of_tokenizer_config() -> Vec<(&'static str, Value, Effect)> {
         ("from_slow", json!(true), Kept),
         // the job decides this with data.specialTokens
         ("split_special_tokens", json!(true), Kept),
-        // the job sets the length of a text
+        // the job sets the length of sequences
         ("model_max_length", json!(2), Kept),
         ("max_length", json!(2), Kept),
         ("stride", json!(1), Kept),

@@ -14,7 +14,7 @@ use super::gradients::AccumulatorGroup;
 use super::sequences::sequence_bounds;
 use super::{ChunkOutput, LossInputs, Stage, StepProbe};
 
-/// The inputs of a work item besides its layout: read-only tensors on the CPU.
+/// The inputs of a work item except its [`MicrobatchLayout`]. The tensors are on the CPU, and no code changes them.
 #[derive(Debug)]
 pub struct WorkInputs {
     /// The token ids, `i64[tokens]`, on the first chunk; on later chunks the hidden states, `[tokens, hidden]`.
@@ -88,8 +88,8 @@ impl WorkRecorder {
 }
 
 impl StepProbe for WorkRecorder {
-    /// Copies the input, the targets, the weights and the head's accumulator to the host. This method copies the head's
-    /// accumulator because the forward pass already adds to it.
+    /// Copies the input, the targets, the weights and the head's accumulator to the host. The other accumulators are
+    /// copied later. The head's accumulator is copied here, because the forward pass already adds to it.
     fn forward_begins(&mut self, stage: &Stage, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
         if item != self.item {
             return;
@@ -143,7 +143,7 @@ impl StepProbe for WorkRecorder {
 }
 
 impl Stage {
-    /// Returns the context of a microbatch, which layers need besides the microbatch's activations.
+    /// Returns the context that the layers need for a microbatch, in addition to the activations.
     pub(super) fn forward_context(&self, layout: &MicrobatchLayout) -> ForwardContext {
         ForwardContext {
             length: layout.length as i64,
@@ -218,7 +218,8 @@ impl Stage {
 
 /// A weight of a chunk, with its gradient accumulator.
 struct ChunkWeight {
-    /// The copy that layers read. The fp32 master weight is outdated on replicas that do not own the weight.
+    /// The copy of the weight that the layers read. The fp32 master weight can't serve here, because it is outdated on
+    /// replicas whose optimizer does not update the weight.
     value: Tensor,
     accumulator: Tensor,
     is_head: bool,

@@ -1,6 +1,6 @@
-//! The forward and backward pass of one chunk for one microbatch. Every layer computes the same values under every
-//! partition: its input and the gradient of its output arrive unchanged from the adjacent layers, on whichever stages
-//! these layers are. Results are therefore bit-identical for every partition.
+//! The forward and backward pass of one chunk for one microbatch. A partition assigns the layers of a model to chunks.
+//! The input of a layer and the gradient of its output arrive unchanged from the adjacent layers, even if these layers
+//! are on other stages. Results are therefore bit-identical for every partition.
 
 use std::rc::Rc;
 
@@ -110,9 +110,9 @@ impl Chunk {
         self.embedding.as_ref().map_or_else(|| input.shallow_clone(), |embedding| embedding.forward(input))
     }
 
-    /// Runs the backward pass through `saved`. `dy` is the gradient of the chunk's output (unused on the last chunk,
-    /// whose gradient comes from the loss). Calls `weight_gradients` with one gradient of each weight except the
-    /// head's. Returns the gradient of the chunk's input, or `None` on the first chunk.
+    /// Runs the backward pass through `saved`. `dy` is the gradient of the chunk's output. The last chunk does not use
+    /// `dy`, because its gradient comes from the loss. Calls `weight_gradients` with the gradient of each weight except
+    /// the head's. Returns the gradient of the chunk's input, or `None` on the first chunk.
     pub fn backward(
         &self,
         saved: SavedActivations,

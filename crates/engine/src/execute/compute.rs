@@ -100,7 +100,7 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Sends the tensor that `results` holds for the consumer of `send`.
+    /// Removes the tensor that the receiver of `send` needs from `results`, and sends this tensor.
     pub(super) fn send(
         &self,
         send: Action,
@@ -139,7 +139,7 @@ impl Executor<'_, '_> {
         link.ok_or_else(|| self.invalid(action, "there is no chunk at the other end"))
     }
 
-    /// Records that `computation` begins. The caller has already received its input.
+    /// Records that `computation` begins. The caller has already received the input of the computation.
     pub(super) fn begin(&self, computation: Action, item: WorkItem, timer: &mut StepTimer) {
         let chunk = self.of_chunk(item);
         let text = format!("{} {}{chunk}", computation.computation_type(), item.microbatch);

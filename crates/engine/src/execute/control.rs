@@ -1,4 +1,5 @@
-//! The objects that a running step calls: its control, and its probes.
+//! The objects that a running step calls: its control, and its probes. A step ends with a vote, in which each rank
+//! sends its gradient norms and losses to the group.
 
 use stagecoach_pipeline::WorkItem;
 use stagecoach_transport::LinkError;
@@ -24,8 +25,8 @@ pub trait StepControl {
         StopRequest::None
     }
 
-    /// Completes the work that other stages may rely on once this rank has voted, that is, has sent its norms and
-    /// losses to the group. The step calls this method before it votes.
+    /// Completes the work that other stages may rely on after this rank's vote. The step calls this method before it
+    /// votes.
     ///
     /// # Errors
     /// If a link fails.

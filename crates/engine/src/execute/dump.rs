@@ -48,7 +48,7 @@ impl TensorDump {
         }
     }
 
-    /// Starts a dump of the next program's tensors. Copies the weights immediately.
+    /// Starts a dump of the tensors of the next program (the actions of a step). Copies the weights immediately.
     pub fn begin(&self, stage: &Stage) {
         self.is_active.set(true);
         self.add_parameters(stage, "value", |parameter| &parameter.value);

@@ -1,4 +1,5 @@
-//! The end of a step: this rank votes with its norms and losses, and the group returns a verdict.
+//! The end of a step. This rank votes: it sends its gradient norms and losses to the group. The group answers with a
+//! verdict: whether all ranks apply the update.
 
 use stagecoach_group::{BlockLosses, StepVote, Verdict};
 use stagecoach_kernels as kernels;
@@ -92,7 +93,7 @@ fn source_losses(
     sums
 }
 
-/// Returns the peak number of bytes that this stage has held so far: in its GPU's memory, or in its process.
+/// Returns the peak memory use of this stage so far, in bytes: of its GPU, or of its process if it computes on the CPU.
 fn peak_bytes(device: Device) -> u64 {
     match device {
         Device::Cuda(gpu) => kernels::peak_device_bytes(gpu),

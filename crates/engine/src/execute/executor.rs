@@ -1,5 +1,5 @@
-//! The executor of a rank's program: the list of pipeline actions that `stagecoach_pipeline` verifies, simulates and
-//! draws.
+//! The executor of a rank's program. A program is a list of pipeline actions, which `stagecoach_pipeline` generates and
+//! verifies.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -47,7 +47,7 @@ pub(super) struct StepState {
     /// The input gradients that no SEND and no earlier chunk on this rank has consumed yet, keyed by the work item that
     /// consumes them.
     pub(super) gradients: HashMap<WorkItem, Tensor>,
-    /// The sums of the losses by block, `f64[]`, on the stage's device.
+    /// The sums of the losses, one `f64[]` for each block of consecutive microbatches, on the stage's device.
     pub(super) losses: Vec<Tensor>,
     /// The losses of the tokens of each microbatch, if the step measures the loss of each source
     /// ([`StepInputs::rows`]).

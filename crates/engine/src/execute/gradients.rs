@@ -68,7 +68,7 @@ pub(super) struct GradientSums {
     partial: HashMap<(AccumulatorGroup, Subtree), Vec<Tensor>>,
 }
 
-/// An accumulator, and the replica's sums for it after the last microbatch of the replica.
+/// An accumulator, and its sums in this replica after the replica's last microbatch.
 pub(super) struct ReplicaSums<'a> {
     /// The index among all accumulators of the stage, which is the same in all replicas.
     pub(super) index: usize,
@@ -86,8 +86,9 @@ impl GradientSums {
         self.accumulators.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// Finishes the block that ends with `item`, if such a block exists. Then adds the stored sums of sibling subtrees
-    /// to the accumulators of `group`, up the tree. If more blocks follow, stores the sum and zeroes the accumulators.
+    /// Finishes the block that ends with `item`; does nothing if no block ends with it. As long as the sum of the
+    /// sibling subtree is stored, adds this sum to the accumulators of `group`, and continues with the parent. If more
+    /// blocks follow, stores the result and zeroes the accumulators.
     pub(super) fn finish_block_after(&mut self, group: AccumulatorGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&group) else { return };

@@ -1,6 +1,6 @@
-//! REDUCE and GATHER (reduce-scatter and all-gather, as in ZeRO-1). In REDUCE, the replicas of a stage send their
-//! gradient sums to the owner of each parameter. In GATHER, the owner sends the new weights to the other replicas. Both
-//! actions run chunk by chunk, concurrently with the computations.
+//! REDUCE and GATHER (reduce-scatter and all-gather, as in ZeRO-1). Each parameter of a stage has an owner, the replica
+//! that updates it. In REDUCE, the replicas send their gradient sums to the owners. In GATHER, the owners send the new
+//! weights to the other replicas. Both actions run chunk by chunk, concurrently with the computations.
 
 use stagecoach_group::Activity;
 use stagecoach_kernels::device::Timestamp;
@@ -38,8 +38,8 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the gradient sums of the parameters that this replica owns in a chunk, and adds these sums along the
-    /// tree of all blocks. Returns the arrival time of each sum from another replica.
+    /// Waits for the gradient sums of the parameters that this replica owns in a chunk, and adds up these sums in the
+    /// order of the tree of blocks. Returns the arrival time of each sum from another replica.
     fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Vec<Timestamp>, StepError> {
         let replica = self.stage.replica;
         let sums = sums_of(self.stage, chunk, &subtrees(blocks, replica));
@@ -89,8 +89,8 @@ impl Executor<'_, '_> {
         Ok(begin_gather(self.stage, self.links, self.placement.ranks(), chunk)?)
     }
 
-    /// Waits for the weights of a chunk, if their gather is in progress. Returns the start time of the gather and the
-    /// arrival time of each weight.
+    /// Waits for the weights of a chunk. Returns the start time of their gather and the arrival time of each weight, or
+    /// `None` if no gather of the chunk is in progress.
     pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Timestamp, Vec<Timestamp>)>, StepError> {
         Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, self.activity)?)
     }
@@ -130,7 +130,7 @@ pub fn gather_weights(
 }
 
 /// Waits for all gathers in progress. The caller uses this function after a group's last step, because the executor
-/// waits for a chunk's weights only before the chunk's F.
+/// waits for a chunk's weights only before the chunk's next forward pass.
 pub fn finish_gathers(
     stage: &mut Stage,
     links: &mut Links,

@@ -2,7 +2,8 @@
 
 use stagecoach_data::MicrobatchLayout;
 
-/// Returns the bounds of the sequences of a microbatch: one sequence for each document of each row.
+/// Returns the bounds of the sequences of a microbatch (`cu_seqlens`): the offset of the first token of each sequence,
+/// and the number of all tokens. Each document of each row is a sequence.
 pub(super) fn sequence_bounds(layout: &MicrobatchLayout) -> Vec<i64> {
     let row_starts = (0..layout.rows).map(|row| (row * layout.length) as i64);
     let starts = row_starts.zip(&layout.document_starts).flat_map(|(row_start, document_starts)| {

@@ -162,8 +162,8 @@ impl Stage {
         self.gpu.as_ref().map_or_else(Timestamp::now, StageGpu::timestamp)
     }
 
-    /// Sets the activity that heartbeats report, as soon as the stage has completed the work that it has queued so far.
-    /// Returns the time at which the activity begins.
+    /// Sets the activity that heartbeats report. The activity begins when the stage has completed the work that it has
+    /// queued so far. Returns this time. `waits_for` is the rank for which the stage waits.
     pub(super) fn set_activity(
         &self,
         activity: &Activity,

@@ -94,8 +94,8 @@ fn clock_of_idle(context: CudaContext) -> Result<DeviceClock, CudaError> {
     Ok(DeviceClock::new(context.record_default_stream()?, now))
 }
 
-/// Waits for pending copies, so that the next owner of the memory does not overwrite the source tensors of these
-/// copies.
+/// Makes later work of libtorch wait for pending copies, so that this work does not overwrite the source tensors of the
+/// copies after their memory is freed.
 impl Drop for StageGpu {
     fn drop(&mut self) {
         let _ = self.wait_for_copies();

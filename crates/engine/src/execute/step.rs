@@ -1,4 +1,5 @@
-//! The inputs, results and measurements of a step. A vote carries the measurements as a list of numbers without names.
+//! The inputs, results and measurements of a step. The vote that a rank sends at the end of a step contains the
+//! measurements as a list of numbers without names.
 
 use std::time::Instant;
 
@@ -92,7 +93,7 @@ pub struct StepOutput {
 pub struct StepMeasurements {
     /// The number of bytes sent over the links since the links were opened.
     pub bytes_sent: f64,
-    /// The peak number of bytes that the stage has held: on a GPU its tensors, otherwise the resident memory of this
+    /// The peak memory use so far, in bytes: of the stage's tensors on a GPU, otherwise the resident memory of this
     /// process.
     pub peak_bytes: f64,
     /// For each source of the corpus, the sum of the losses of its targets, in nats, and the number of these targets.

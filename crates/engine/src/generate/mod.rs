@@ -131,7 +131,7 @@ impl TextGenerator {
         self.context_length
     }
 
-    /// Returns the special tokens that `prompt` spells, but that the model reads as text.
+    /// Returns the special tokens whose names are in `prompt`, but which the tokenizer encodes as ordinary text.
     pub fn spelled(&self, prompt: &str) -> BTreeSet<String> {
         self.tokenizer.special_as_text(prompt).map(str::to_owned).collect()
     }

@@ -21,9 +21,9 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Returns the first token at which the cumulative distribution of `logits`, `[vocabulary]`, sorted by descending
-    /// probability, exceeds `uniform`, a number in [0, 1). As in transformers, the temperature applies first, `top_k`
-    /// second and `top_p` last.
+    /// Samples a token from `logits`, `[vocabulary]`: sorts the tokens by descending probability, and returns the first
+    /// token at which the cumulative probability exceeds `uniform`, a number in [0, 1). As in transformers, the
+    /// temperature applies first, `top_k` second and `top_p` last.
     pub(super) fn token(self, logits: &Tensor, uniform: f64) -> i64 {
         let logits = logits.to_kind(Kind::Double);
         if self.temperature <= 0.0 {

@@ -1,4 +1,4 @@
-//! The part of a growing text that can be shown, and the end of the text.
+//! Finds the part of a growing text that can already be shown, and ends the text at a stop string.
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! The AdamW optimizer. Each parameter is updated separately, so the result does not depend on the other parameters of
-//! the stage.
+//! The AdamW optimizer. The update of a parameter uses only its own gradient and moments, the learning rate and `clip`.
+//! The result therefore does not depend on which other parameters the stage holds.
 
 use stagecoach_api::job::AdamWSpec;
 use stagecoach_kernels::{self as kernels, AdamWOptions, AdamWParameter};

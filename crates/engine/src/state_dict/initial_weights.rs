@@ -85,7 +85,7 @@ impl InitialWeights {
         self.files.note()
     }
 
-    /// Loads the parameters of `stage` that are weights of the model, converted to fp32. Adapters stay unchanged.
+    /// Loads the parameters of `stage` that are weights of the model, converted to fp32. LoRA adapters stay unchanged.
     /// `on_read` receives the number of bytes in memory of each loaded weight.
     ///
     /// # Errors

@@ -15,8 +15,8 @@ use crate::execute::Stage;
 /// The suffixes of the names of a parameter's tensors.
 const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];
 
-/// Returns the names of the tensors that [`load_checkpoint`] reads for `stage`: the tensors of the parameters that its
-/// replica owns, without the tensors in `held`.
+/// Returns the names of the tensors that [`load_checkpoint`] reads from files for `stage`: the tensors of the
+/// parameters that its replica owns, except the tensors in `held`.
 pub fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<String> {
     let parameter_tensors = |name: &String| SUFFIXES.map(|suffix| format!("{name}{suffix}"));
     let owned = stage.parameters.iter().enumerate().filter(|(index, _)| stage.owns(*index));
@@ -24,9 +24,9 @@ pub fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<Str
     names.filter(|name| held.is_none_or(|held| held.tensor(name).is_none())).collect()
 }
 
-/// Loads the weights and moments that the replica of `stage` owns. The tensors in `held`, a copy of the same step, come
-/// from memory. All other tensors come from the checkpoint, whose files are verified by their hashes. `on_read`
-/// receives the number of bytes of each tensor.
+/// Loads the weights and moments that the replica of `stage` owns. `held` is a copy in memory of the same step. Tensors
+/// that are not in `held` come from the checkpoint, whose files are verified by their hashes. `updates` is the number
+/// of optimizer updates up to this step. `on_read` receives the number of bytes of each tensor.
 ///
 /// # Errors
 /// If a tensor is damaged or missing, or has another shape or dtype.

@@ -42,9 +42,9 @@ struct FineTuning {
 }
 
 impl MergedWeights {
-    /// Opens the checkpoint in `folder` and the model directory with its frozen weights: `base`, or otherwise the
-    /// directory that the job recorded, which must be in a folder above the checkpoint. Returns `None` if `folder` is
-    /// not a checkpoint, or if the checkpoint has all weights.
+    /// Opens the checkpoint in `folder` and the model directory with its frozen weights: `base` or, if `base` is
+    /// `None`, the directory that the job recorded. The recorded path must exist relative to a folder above the
+    /// checkpoint. Returns `None` if `folder` is not a checkpoint, or if the checkpoint has all weights.
     ///
     /// # Errors
     /// If the directory is missing or has another model, or if the checkpoint can't be read.

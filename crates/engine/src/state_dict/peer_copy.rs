@@ -1,5 +1,5 @@
-//! A copy of a stage's mutable state, weights and moments, in one buffer. Another rank holds this copy as a checkpoint
-//! in memory.
+//! A copy of a stage's mutable state (weights and optimizer moments) in one buffer. Another rank holds this copy as a
+//! checkpoint in memory.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use stagecoach_checkpoint::{CheckpointError, ModelFiles, is_float};
 use stagecoach_model::{Architecture, ParameterSpec, names};
 
-/// The suffix of buffers that old versions of Hugging Face's Llama saved and that this trainer computes.
+/// The suffix of buffers that old versions of Hugging Face's Llama saved. Stagecoach computes these buffers itself.
 const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
 
 /// Checks that `files` contains exactly the weights of `architecture`.

@@ -91,8 +91,8 @@ impl NamedTensor {
         unsafe { &*bytes_of(&self.tensor) }
     }
 
-    /// Returns the values of a `buffer` as mutable bytes, because a plain memory copy into these bytes takes a third of
-    /// the time of torch's `copy_`.
+    /// Returns the values of a `buffer` as mutable bytes. A plain memory copy into these bytes takes a third of the
+    /// time of torch's `copy_`.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the tensor is contiguous and on the CPU by construction. A buffer has the only reference to its
         // tensor.

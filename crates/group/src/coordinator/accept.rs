@@ -17,9 +17,9 @@ use crate::wire::connection::configure;
 use crate::wire::handshake::{self, FirstMessage};
 use crate::{GroupSecret, GroupTimeouts, SecureReader};
 
-/// The maximum number of connections without a hello, which is a stage's first message. Beyond this number, the
-/// coordinator closes the oldest of these connections. A stage sends its hello at once, so the oldest one is probably a
-/// foreign client, which may never send a hello.
+/// The maximum number of connections that have not sent a hello, a stage's first message. Beyond this number, the
+/// coordinator closes the oldest of these connections. A stage sends its hello at once, so the oldest connection is
+/// probably from a foreign client, which may never send a hello.
 const MAX_PENDING_CONNECTIONS: usize = 256;
 
 /// Admits or closes the connections that the accepting thread receives.

@@ -1,5 +1,5 @@
-//! The coordinator's side of one control connection: a reader thread, a writer thread and a bounded send queue. With
-//! the queue, a slow peer does not block other peers.
+//! The coordinator's side of one control connection: a reader thread, a writer thread and a bounded send queue. Because
+//! of the queue, a slow peer does not block other peers.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -22,7 +22,7 @@ pub(crate) struct Connection {
     queue: Option<SyncSender<Arc<[u8]>>>,
 }
 
-/// The error of a full send queue: the peer does not read.
+/// The error of a full send queue: the peer does not read its messages.
 #[derive(Debug)]
 pub(crate) struct QueueFull;
 

@@ -98,7 +98,7 @@ impl Coordinator {
     }
 
     /// Reports that the leader is ready. Once all members have joined, the coordinator sends the roster and `plan` to
-    /// every member. `plan` holds the identity, the plan and the programs as bytes, which this crate does not
+    /// every member. `plan` contains the job's identity, its plan and the programs, as bytes that this crate does not
     /// interpret.
     pub fn release(&self, plan: Vec<u8>, rules: StepRules) {
         self.send_event(GroupEvent::Release(plan, rules));

@@ -99,7 +99,7 @@ impl Inbox {
         waited.unwrap_or_else(PoisonError::into_inner).0.failure.clone()
     }
 
-    /// Records that the group has ended: every current and later call returns `failure`.
+    /// Records that the group has ended. Every call that would have to wait for a message returns `failure` instead.
     pub(crate) fn close(&self, failure: GroupFailure) {
         lock(&self.state).failure.get_or_insert(failure);
         self.changed.notify_all();

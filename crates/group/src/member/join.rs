@@ -74,7 +74,8 @@ impl JoinError {
 struct JoinProgress {
     last_progress_at: Instant,
     last_report: Option<String>,
-    /// The epoch of the group that has formed without this stage, and whether this stage succeeds that group's leader.
+    /// The epoch of the group that has formed without this stage, and whether this stage is the successor of that
+    /// group's leader.
     waits_beside: Option<(u64, bool)>,
     /// The epoch of the last group that accepted this stage's hello.
     joining: Option<u64>,
@@ -212,7 +213,7 @@ fn try_join(
                 progress.ended = Some(at.secret.epoch());
                 return Err(JoinError::Retry(refusal.describe(name)));
             }
-            // the next group begins soon
+            // this stage can join the next group, which begins soon
             Ok(CoordinatorMessage::Refused(refusal @ Refusal::AlreadyFormed { .. })) => {
                 return Err(JoinError::Retry(refusal.describe(name)));
             }

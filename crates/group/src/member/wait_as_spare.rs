@@ -1,4 +1,4 @@
-//! A spare's side of the protocol. A spare connects to one group after another, until it takes the place of a stage.
+//! A spare's side of the protocol. A spare connects to one group after another, until it replaces a stage.
 
 use std::io;
 use std::thread;
@@ -24,9 +24,9 @@ pub enum SpareOutcome {
     Dismissed,
 }
 
-/// Waits, without a time limit, until this spare takes the place of a stage or all stages have left. `hello.rank` is
-/// the spare's number among the spares. `find` returns the group to connect to. `on_released` receives the plan of each
-/// group that has formed.
+/// Waits, without a time limit, until this spare replaces a stage or all stages have left. `hello.rank` is the spare's
+/// number among the spares. `find` returns the group to connect to. `on_released` receives the plan of each group that
+/// has formed.
 ///
 /// # Errors
 /// Returns an error if the group refuses this spare, or if a newer attempt or job has begun.
@@ -72,7 +72,7 @@ fn wait_in_group(
     name: &str,
     on_released: &mut impl FnMut(&[u8]),
 ) -> Result<SpareOutcome, JoinError> {
-    // the incarnation with which this spare would take the leader's place, if the spare is the first in line
+    // the incarnation with which this spare would replace the leader, if the spare is the first in line
     let mut leader_incarnation = None;
     let lost = |error: io::Error| JoinError::Retry(error.to_string());
     loop {

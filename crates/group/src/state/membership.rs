@@ -27,9 +27,9 @@ impl GroupState {
         self.release_if_complete(now);
     }
 
-    /// Decides the members if the present ranks are enough for a group, and the group has waited long enough
-    /// (`has_waited`) or waits for no missing rank. The leader counts as present, because it connects only after it has
-    /// planned.
+    /// Decides the members if the connected ranks are enough for a group, and the group has waited long enough
+    /// (`has_waited`) or has no missing rank to wait for. The leader counts as connected, because it connects only
+    /// after it has made its plan.
     pub(crate) fn decide_members(&mut self, has_waited: bool) {
         if self.members.is_some() || !self.is_prepared {
             return;
@@ -42,8 +42,8 @@ impl GroupState {
         members.iter().enumerate().for_each(|(group_rank, &rank)| self.group_ranks[rank] = Some(group_rank));
     }
 
-    /// Returns the missing ranks that the group waits for. The leader counts as missing only after it has planned,
-    /// because it joins only then.
+    /// Returns the missing ranks that the group waits for. The leader counts as missing only after it has made its
+    /// plan, because it joins only then.
     pub(crate) fn awaited_ranks(&self) -> Vec<usize> {
         let has_planned = self.plan.is_some();
         let awaited = |&rank: &usize| self.has_member(rank) && (rank != self.leader() || has_planned);
@@ -94,7 +94,8 @@ impl GroupState {
 
     /// Notifies the stages that wait outside the group, and names the missing stages in the notice. Each notice
     /// restarts the start-up timeout of the waiting stages. If the group has only one replica, every waiting stage 0
-    /// may succeed the leader. The first one to acquire the fence (the right to lead) does.
+    /// may lead the next group. The first of these stages that acquires the fence (the right to lead) becomes the
+    /// leader.
     pub(crate) fn notify_waiting(&mut self) {
         let missing = self.ranks(|slot| slot.conn.is_none());
         let progress = match missing.as_slice() {

@@ -47,7 +47,7 @@ pub(crate) enum GroupEvent {
     Disconnected(ConnectionId, Disconnect),
     /// The leader reports progress of its preparation.
     Preparing(String),
-    /// The leader has prepared, and will plan once the members are decided.
+    /// The leader has finished its preparation. It makes its plan once the members are decided.
     Prepared,
     /// The leader has a plan.
     Release(Vec<u8>, StepRules),

@@ -259,8 +259,8 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     }
 }
 
-/// The five seconds begin when the coordinator notices the loss, and pass on the simulated clock of the test. The limit
-/// holds for every stage, even if the other stages do not react.
+/// The five seconds begin when the coordinator notices the loss. The test measures them on a simulated clock. The limit
+/// applies to every stage, even if the other stages do not react.
 #[test]
 fn a_lost_stage_ends_the_group_within_five_seconds() {
     let losses = [Disconnect::Closed, Disconnect::TimedOut, Disconnect::Malformed("nonsense".to_owned())];

@@ -30,7 +30,7 @@ impl Quorum {
         Quorum { mesh, min_replicas, waits_for_lost_ranks: false, stabilization_window: None, lost: BTreeSet::new() }
     }
 
-    /// Sets whether the group also waits for lost ranks, because spares may take their places.
+    /// Sets whether the group also waits for lost ranks, because spares may replace them.
     pub fn awaiting_lost(self, waits_for_lost_ranks: bool) -> Quorum {
         Quorum { waits_for_lost_ranks, ..self }
     }

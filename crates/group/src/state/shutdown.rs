@@ -35,7 +35,8 @@ impl GroupState {
         if slot.leave_code.is_some() {
             return;
         }
-        // a stage that has only joined holds no training state: it reconnects, or another process replaces it
+        // a stage that is still joining has no training state, so its loss does not end the group: the stage reconnects,
+        // or another process replaces it
         if may_be_replaced {
             if let Some(silent) = slot.conn.take() {
                 // without a message, a stage that wakes up would mistake the closed connection for the end of the
@@ -43,7 +44,7 @@ impl GroupState {
                 let reason = "this stage was silent for too long".to_owned();
                 self.send_and_close(silent, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));
             }
-            // a stage whose process has ended is lost until a spare takes its place or another process joins
+            // a stage whose process has ended is lost if no spare replaces it
             if disconnect == Disconnect::Closed && self.hand_over(rank).is_none() {
                 self.quorum.lost.insert(rank);
                 self.decide_members(false);
@@ -153,8 +154,8 @@ impl GroupState {
         self.begin_shutdown(now, self.final_message_for(leader, &failure), waiting_for);
     }
 
-    /// Whether a spare takes the place of the stage that ended the group. The stage's process must have ended, or must
-    /// have announced its end.
+    /// Whether a spare replaces the stage that ended the group. The stage's process must have ended, or must have
+    /// announced its end.
     fn is_replaced_by_spare(&self, rank: usize, failure: &GroupFailure) -> bool {
         match self.slots[rank].leave_code {
             // a spare would fail with the same invalid configuration

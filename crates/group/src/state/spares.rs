@@ -1,5 +1,5 @@
-//! Spares: processes without a stage that wait to take the place of a stage whose process has ended. This module is a
-//! pure part of the state machine. The coordinator selects a spare, which joins as an ordinary member afterwards.
+//! Spares: processes that do not run a stage yet. When the process of a stage ends, the coordinator selects a spare to
+//! replace the stage. The spare then joins as an ordinary member. This module is a pure part of the state machine.
 
 use crate::state::admission::admit_spare;
 use crate::state::{ConnectionId, GroupPhase, GroupState};
@@ -62,7 +62,7 @@ impl GroupState {
         }
     }
 
-    /// Hands over the place of `rank`, whose process has ended or leaves, to the first spare. Returns the spare's
+    /// Makes the first spare replace the stage `rank`, whose process has ended or leaves. Returns the spare's
     /// connection; `None` if there is no spare.
     pub(crate) fn hand_over(&mut self, rank: usize) -> Option<ConnectionId> {
         let incarnation = self.slots[rank].hello.as_ref()?.incarnation.checked_add(1)?;

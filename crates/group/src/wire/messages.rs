@@ -15,7 +15,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
 pub const PROTOCOL_VERSION: u32 = 12;
 /// The leave code of a member that joins the next group.
 pub(crate) const JOINS_NEXT_GROUP: i32 = -1;
-/// The leave code of a member that ends the group for all members. No spare takes this member's place.
+/// The leave code of a member that ends the group for all members. No spare replaces this member.
 pub(crate) const ENDS_GROUP: i32 = -2;
 /// The size limit of a hello, in bytes.
 pub(crate) const MAX_HELLO_BYTES: usize = 256 << 10;
@@ -42,7 +42,7 @@ pub(crate) enum MemberMessage {
     Leave {
         code: i32,
     },
-    /// The hello of a spare, which waits to take the place of a stage.
+    /// The hello of a spare, which waits until it can replace a stage.
     WaitAsSpare(Hello),
 }
 
@@ -72,15 +72,16 @@ pub(crate) enum CoordinatorMessage {
     /// All members have left.
     LeaveAcknowledged,
     GroupEnded(GroupFailure),
-    /// The receiving spare is the first in line. If the leader's process ends, this spare takes the leader's place with
-    /// the incarnation after `incarnation`.
+    /// The receiving spare is the first in line. If the leader's process ends, this spare replaces the leader.
+    /// `incarnation` is the leader's incarnation. The spare uses the next one.
     NextInLine {
         incarnation: u32,
     },
-    /// The last message to a spare, which takes the place of a stage whose process has ended.
+    /// The last message to a spare, which replaces a stage whose process has ended.
     Promote {
         /// The stage's global rank.
         rank: usize,
+        /// The spare's incarnation as this stage.
         incarnation: u32,
     },
     /// The group has formed without this stage, which waits for the next group.

@@ -54,12 +54,12 @@ pub fn example(extension: &str) -> &'static Example {
     found.unwrap_or_else(|| panic!("there is no example of .{extension}"))
 }
 
-/// Returns the bytes of little-endian ids of `width` bytes each.
+/// Returns `ids` as little-endian integers of `width` bytes each.
 pub fn little_endian(ids: &[u32], width: usize) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect()
 }
 
-/// Returns a compressed file with one gzip member or Zstandard frame for each of `streams`.
+/// Returns a compressed file with one gzip member (if `extension` is `gz`) or Zstandard frame per text in `streams`.
 pub fn compressed(streams: &[&[u8]], extension: &str) -> Vec<u8> {
     let stream = |text: &&[u8]| match extension {
         "gz" => {
@@ -98,8 +98,8 @@ pub fn parquet(column: &str, texts: &[Option<&str>]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// Returns a Parquet file with columns of text. Each value has its definition level, and values below the highest level
-/// of their column are null.
+/// Returns a Parquet file with columns of text. A value is a text and its definition level. A value is null if its
+/// level is below the highest definition level of the column.
 pub fn parquet_columns(schema: &str, columns: &[&[(&str, i16)]]) -> Vec<u8> {
     let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns a volume with conversations of 10, 20 and 40 tokens. The last conversation does not fit into 24 tokens.
+/// Returns a volume with conversations of 10, 20 and 40 tokens. The last one is longer than a sequence of 24 tokens.
 fn long(on_long: OnLongConversation) -> TestVolume {
     let records = [conversation(0, 1, 1), conversation(1, 2, 1), conversation(2, 4, 1)];
     let mut volume = volume(DocumentFormat::Chat, &[("a.jsonl", &lines(&records))]);
@@ -25,7 +25,7 @@ fn long_conversations_are_refused_cut_or_left_out() {
     let cut = long(OnLongConversation::Truncate).prepare().unwrap();
     assert_eq!((cut.documents, cut.tokens), (3, 30 + 25));
     assert_eq!(cut.notes, ["1 conversation is cut at the end of a turn, since it is longer than data.sequenceLength"]);
-    // a sequence of 9 tokens holds one answer, and a sequence of 8 tokens holds none
+    // a question with its answer fits into a sequence of 9 tokens, but not into a sequence of 8 tokens
     let mut short = long(OnLongConversation::Truncate);
     short.config.sequence_length = 9;
     let prepared = short.prepare().unwrap();
@@ -34,12 +34,12 @@ fn long_conversations_are_refused_cut_or_left_out() {
     assert!(short.error_message().contains("are left out, most of them longer than data.sequenceLength"));
 }
 
-/// The encoder counts a conversation's tokens before it proves which of them the assistant writes, because the proof is
-/// expensive for conversations with many turns.
+/// The encoder must prove which tokens of a conversation the assistant writes. The proof is expensive for conversations
+/// with many turns, so the encoder counts the tokens first.
 #[test]
 fn a_long_conversation_that_is_left_out_needs_no_proof() {
     let mut volume = long(OnLongConversation::Skip);
-    // this template has no header for add_generation_prompt, so no mask of trained tokens can be proven
+    // this template ignores add_generation_prompt, so the encoder can't prove which tokens the assistant writes
     let unproven = "{% for m in messages %}[BOT] {{ m.role[:1] }} {{ m.content }} [EOT] {% endfor %}";
     volume.write("letters/chat_template.jinja", unproven.as_bytes());
     volume.config.on_bad_record = OnBadRecord::Skip;
@@ -50,7 +50,8 @@ fn a_long_conversation_that_is_left_out_needs_no_proof() {
     assert!(nothing.contains("are left out, most of them longer than data.sequenceLength"), "{nothing}");
 }
 
-/// A note reports the characters of conversations that the tokenizer lacks, except in the part that is cut off.
+/// A note reports the characters for which the tokenizer has no token. The note does not count the characters in the
+/// part of a conversation that is cut off.
 #[test]
 fn losses_of_a_conversation_are_counted() {
     let of = |contents: [&str; 4]| {

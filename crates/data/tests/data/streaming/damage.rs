@@ -1,4 +1,5 @@
-//! Tests bytes that are damaged on their way from a hub. The hub has no digest for a range of a Parquet file.
+//! Tests bytes that change on their way from a hub. A job reads ranges of a Parquet file, and the hub has no digest for
+//! a range. The job stores the tokens in windows: folders with a fixed number of sequences.
 
 use std::io::Read;
 
@@ -9,8 +10,8 @@ use super::{document, documents, rows, stream, train};
 use crate::common::{TestVolume, open_stream};
 use crate::hub::{REPO, remote};
 
-/// A file whose pages have checksums, as pyarrow writes it with `write_page_checksum`. A column of zeros makes the file
-/// larger than the bytes that a reader requests with the footer.
+/// A Parquet file in gzip compression. pyarrow wrote it with `write_page_checksum`, so its pages have checksums. A
+/// column of zeros makes the file larger than the bytes that a reader requests together with the footer.
 const WITH_CHECKSUMS: &[u8] = include_bytes!("../files/checksums.parquet.gz");
 
 /// Returns a hub with the file `contents`, and a volume whose job streams this file.
@@ -29,7 +30,7 @@ fn without_windows(volume: &TestVolume) -> DataConfig {
     config
 }
 
-/// Returns the error of step `step`. The windows are made from `positions` on.
+/// Returns the error with which step `step` fails, if the stream begins at `positions`.
 fn refused(config: &DataConfig, positions: &[StreamPosition], step: u64) -> DataError {
     open_stream(config, positions).wait_for_step(3 * step, 3, &|_| true).unwrap_err()
 }
@@ -63,8 +64,8 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
         let step = open_stream(&other, positions).wait_for_step(15, 3, &|_| true);
         matches!(step, Err(DataError::WindowDiffers { window: 3 }))
     };
-    // the positions of letters that the flipped bit turns into the next letter; a position may be in the page
-    // statistics
+    // the positions of letters that the flipped bit turns into the next letter; some of them may be in the page
+    // statistics, where a flipped bit does not change a token
     let letters = texts.iter().flat_map(|text| {
         let text = document(512 + text.name.number as usize).into_bytes();
         let starts = (0..contents.len()).filter(|&at| contents[at..].starts_with(&text)).collect::<Vec<_>>();
@@ -74,7 +75,7 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
     let damaged: Vec<usize> = letters.filter(|&at| differs(at)).collect();
     assert!(damaged.len() >= 2);
 
-    // the windows of an attempt that read damaged bytes are made again
+    // windows that an earlier attempt made of damaged bytes are made again
     let mut keeping = without_windows(&volume);
     keeping.streaming.as_mut().unwrap().max_bytes = 1 << 30;
     hub.faults(|faults| faults.flipped_byte = Some(damaged[0] as u64));

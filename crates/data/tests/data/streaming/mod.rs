@@ -34,7 +34,8 @@ fn rows(texts: &[String]) -> Vec<u8> {
     parquet("text", &texts.iter().map(|text| Some(text.as_str())).collect::<Vec<_>>())
 }
 
-/// Returns a volume with documents in files of several formats. Only the Parquet file is divided into several blocks.
+/// Returns a volume with documents in files of several formats. Only the Parquet file is divided into several blocks,
+/// the units in which a stream shuffles and reads the corpus.
 fn volume(documents_per_file: usize) -> TestVolume {
     let mut volume = TestVolume::new(&[]);
     let of_file = |file: usize| documents(file * documents_per_file..(file + 1) * documents_per_file);
@@ -197,7 +198,7 @@ fn a_copy_of_a_held_out_document_is_never_trained_on() {
     let trained: BTreeSet<Vec<i64>> =
         train(&dataset, 0, 0..700).into_iter().flat_map(|(batches, ..)| batches).flat_map(rows).collect();
     assert!(!held_out.is_empty() && held_out.is_disjoint(&trained), "{held_out:?}");
-    // about a tenth of the documents is held out; some of these are not in the evaluation
+    // about a tenth of the documents is held out; the evaluation does not read all of them
     let all: BTreeSet<Vec<i64>> = (64..264).map(tokens).collect();
     assert!((150..=195).contains(&trained.len()) && trained.is_subset(&all), "{}", trained.len());
 }
@@ -294,7 +295,7 @@ fn all_documents_are_counted_over_resumes() {
         assert_eq!(found, *expected);
         positions = found.0;
     }
-    // the windows of 90 sequences of 4 tokens end in the second epoch
+    // the windows for 30 steps (90 sequences of 4 tokens) end in the second epoch
     let expected = [
         "of the streamed corpus: 45 documents read, 2 empty",
         "the texts contain the names of special tokens, which are encoded as ordinary text: [EOT] (2 times); set \

@@ -1,4 +1,4 @@
-//! Handshakes and records, without sockets.
+//! Tests handshakes and records without sockets.
 
 use std::io::{ErrorKind, Read, Write};
 

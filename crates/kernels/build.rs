@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The instruction sets for which the CPU kernels are compiled. Each has the name and the compiler flags that libtorch
-/// uses.
+/// The instruction sets for which the CPU kernels are compiled: libtorch's name for each set, and the compiler flags
+/// that libtorch uses for it.
 const INSTRUCTION_SETS: [(&str, &[&str]); 3] = [
     ("DEFAULT", &[]),
     ("AVX2", &["-mavx2", "-mfma", "-mf16c"]),
@@ -21,8 +21,8 @@ fn main() {
         return;
     };
     let include = lib.with_file_name("include");
-    // If several objects contain the same inline function, the linker keeps the first copy, and every CPU must be able
-    // to run that copy. These files therefore come first: they need no particular instruction set.
+    // If several objects contain the same inline function, the linker keeps the first copy, which must run on every
+    // CPU. These files are therefore linked first: they are compiled without flags for an instruction set.
     let sources = ["shim.cpp", "flash_attention.cpp", "allocator.cpp"].map(|name| format!("src/{name}"));
     compiler(&include).files(sources).compile("stagecoach_shim");
     let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");

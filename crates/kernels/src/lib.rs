@@ -170,7 +170,7 @@ pub fn column_sums(x: &Tensor) -> Tensor {
 }
 
 /// Computes the root-mean-square norm of each row, times `weight`, `f32[width]` (Zhang and Sennrich 2019). Returns the
-/// result and, for the backward pass, the factor of each row, `f32[rows]`.
+/// result and, for the backward pass, the reciprocal of each row's root mean square (`rstd`), `f32[rows]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
     by_device!(rms_norm(x, weight, eps))
 }

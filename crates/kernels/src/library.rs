@@ -29,8 +29,8 @@ pub enum LibraryError {
 /// # Errors
 /// If the loader does not find the library or one of its dependencies.
 pub fn open(name: &str) -> Result<Library, LibraryError> {
-    // SAFETY: this is a library of the driver or of NVIDIA, whose initialisers only set it up. A table of functions
-    // (`c_functions`) keeps the library open.
+    // SAFETY: the library is a part of NVIDIA's driver or of CUDA, and its initialisers only set it up. A table of
+    // functions (`c_functions`) keeps the library open.
     unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| LibraryError::Missing { name: name.to_owned(), why: loader_message(&error) })
 }

@@ -17,8 +17,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 
-/// Runs the test of this name in a separate process, because another test of this process may already have opened a
-/// library.
+/// Runs the test of this name in a child process with these environment variables. The test needs its own process,
+/// because another test of this process may already have opened the library that the test replaces.
 fn run_in_child(test: &str, environment: [(&str, &Path); 2]) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     let output = child.args([test, "--exact", "--nocapture"]).envs(environment).output().unwrap();

@@ -23,7 +23,7 @@ const TAIL_BYTES: u64 = 16 << 20;
 pub struct History {
     /// The path of the job's folder, as the user wrote it.
     pub(super) folder: PathBuf,
-    /// The launcher's record; `None` if no launcher has run the job.
+    /// The state of the job that the launcher recorded; `None` if no launcher has run the job.
     pub(super) state: Option<JobState>,
     /// The consequences of the last failure that a launcher has observed.
     pub(super) recovery: Option<Recovery>,
@@ -81,8 +81,8 @@ impl History {
         Ok(History { log, successor, audit_difference, ..history })
     }
 
-    /// Reads the facts that need no stage's log. `shown_as` is the folder's path as the user wrote it, and `trained` is
-    /// the last step in the metrics.
+    /// Reads a job's folder without the logs of the stages and without the results of audits. `shown_as` is the
+    /// folder's path as the user wrote it, and `trained` is the last step in the metrics.
     ///
     /// # Errors
     /// Returns an error if the folder can't be read.
@@ -127,13 +127,13 @@ impl History {
         Replicas::of(self.state.as_ref()?.attempt.mesh, self.training_replicas)
     }
 
-    /// Returns the root cause of the last failure.
+    /// Returns the root cause of the last failure, if an attempt has failed.
     fn last_failure(&self) -> Option<&AttemptFailure> {
         self.state.as_ref()?.last_failure.as_ref()
     }
 
-    /// Returns the last failures of all runs, the newest first. Each failure comes with the consequences that a
-    /// launcher has observed.
+    /// Returns the recorded failures of all runs, the newest first, each with its recovery. The recovery of the last
+    /// failure is `None` if no launcher has observed it.
     pub fn failures(&self) -> impl Iterator<Item = (&AttemptFailure, Option<&Recovery>)> {
         let last = self.last_failure().map(|failure| (failure, self.recovery.as_ref()));
         last.into_iter().chain(self.earlier.iter().rev().map(|earlier| (&earlier.failure, Some(&earlier.recovery))))

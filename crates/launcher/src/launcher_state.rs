@@ -11,9 +11,9 @@ use crate::folder::{JobFolder, write_file};
 
 /// The job's UID and the state of `lifecycle`: attempt, budget, last failure.
 ///
-/// If the volume can't be written, a launcher that dies leaves an older state, or none. The next run may then use an
-/// attempt's number twice, or give the job another UID. Both are harmless: the stages died with their launcher, and
-/// only the stages that created the newest fence (a folder beside the checkpoints) may write checkpoints.
+/// If a launcher dies while the volume can't be written, the file contains an older state or is missing. The next run
+/// may then reuse an attempt's number, or give the job another UID. Both are harmless: the stages died with their
+/// launcher, and only the stages that created the newest fence (a folder beside the checkpoints) may write checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LauncherState {
@@ -32,10 +32,10 @@ pub struct LauncherState {
     pub(crate) earlier: Vec<EarlierFailure>,
 }
 
-/// The number of earlier failures that the state keeps.
+/// The maximum number of earlier failures that the state keeps.
 const MAX_EARLIER: usize = 20;
 
-/// A failure that another failure followed.
+/// A failure before the last one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EarlierFailure {

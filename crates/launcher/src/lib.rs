@@ -1,9 +1,9 @@
-//! The local launcher. It runs a job's stages as processes of this machine, under the same restart policy as pods.
-//! `folder` is the job's folder, and `job_lock` locks it. `stage_process` is the process of one stage,
+//! The local launcher. It runs a job's stages as processes of this machine, under the same restart policy as in a
+//! cluster. `folder` is the job's folder, and `job_lock` locks it. `stage_process` is the process of one stage,
 //! `stage_processes` is the list of all processes, and `supervisor` is the loop around `lifecycle::decide`. `nccl_host`
-//! supports stages that share a GPU. `report` has the launcher's messages, `launcher_state` the state between runs, and
-//! `previous_run` the results of an earlier run. `history` collects the facts about a run's last failure, `why`
-//! explains them, and `top` makes a job's line for `stagecoach top`.
+//! lets stages that share a GPU use NCCL. `report` has the launcher's messages. `launcher_state` stores the state
+//! between runs, and `previous_run` reads the results of an earlier run. `history` collects the facts about a run's
+//! last failure, `why` explains them, and `top` creates a job's line for `stagecoach top`.
 
 mod error;
 mod folder;

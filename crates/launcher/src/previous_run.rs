@@ -10,16 +10,16 @@ use crate::folder::JobFolder;
 /// The earlier run in the job's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PreviousRun {
-    /// There is no run of this job.
+    /// The folder has no result, and no job that differs from this job at most in its length.
     Nothing,
-    /// An unfinished run of this job. The job may have had another length then.
+    /// An unfinished run of this job, possibly with another length.
     Unfinished,
     /// The result of this job with the same settings.
     Finished(RunSummary),
     /// The result of this job with another number of steps, or with another `data.evaluation.patience`, which may end a
     /// job before its last step.
     OtherLength(RunSummary),
-    /// The result of a job with other settings, and the field that differs.
+    /// The result of a job with other settings. The value describes the first difference.
     OtherJob(String),
 }
 
@@ -55,7 +55,8 @@ fn patience(spec: &PipelineJobSpec) -> Option<u32> {
 }
 
 /// Returns a description of the first differing field that changes the results of a job. If the lengths of the jobs
-/// differ, the decay of the learning rate may differ too, and the checkpoint determines whether this is allowed.
+/// differ, the function ignores the decay of the learning rate, which may then differ too. Stage 0 compares the decay
+/// with the checkpoint.
 fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option<String> {
     let effects: &[ChangeEffect] =
         if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };

@@ -145,7 +145,8 @@ fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> boo
 
 /// Whether an instance that matches `predicate` is alive. A terminating instance counts only for `grace_seconds` plus
 /// `terminationTimeoutSeconds` after its termination was requested. After that time, its node is considered dead. If
-/// its process still runs, it can't commit checkpoints, because only the newest group holds the fence on the volume.
+/// its process still runs, it can't commit checkpoints, because only the newest group has the fence, which gives the
+/// right to write checkpoints on the volume.
 fn remain_within_timeout(
     observed: &Observed,
     predicate: &dyn Fn(&InstanceRef) -> bool,

@@ -14,7 +14,7 @@ use crate::{AttemptFailure, FailurePolicy, FailureReason, backoff_delay, jittere
 
 /// The remedy after a failure.
 pub(crate) enum Remedy<'a> {
-    /// A spare (an instance that waits for this case) was promoted to the lost stage.
+    /// A spare (an instance that waits to replace a lost stage) was promoted to the lost stage.
     Promotion(&'a StageInstance),
     /// The lost stages start again.
     Replacement(BTreeSet<u32>),

@@ -12,7 +12,8 @@ pub fn backoff_delay(initial: Duration, max: Duration, failures: u32) -> Duratio
     initial.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(max)
 }
 
-/// Extends `delay` by up to `percent` of it, chosen by `seed`, so that jobs that failed together do not retry together.
+/// Extends `delay` by a pseudorandom share of it, at most `percent` percent, so that jobs that failed together do not
+/// retry together. `seed` determines the share.
 pub fn jittered(delay: Duration, percent: u32, seed: u64) -> Duration {
     // the finaliser of SplitMix64 gives unrelated numbers for consecutive seeds
     let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -49,7 +49,7 @@ pub struct Decision {
     pub state: JobState,
     /// The actions, in their order. Each is idempotent.
     pub actions: Vec<AttemptAction>,
-    /// The time of the next decision if nothing changes.
+    /// The time of the next decision if nothing changes; `None` if only a change requires a decision.
     pub wake_at: Option<UnixMillis>,
     /// The phase shown to the user.
     pub job_phase: JobPhase,
@@ -57,7 +57,7 @@ pub struct Decision {
     /// too few to train.
     pub training_replicas: u32,
     /// Whether an instance of any attempt may still use resources: it is alive, and the time that `decide` waits for
-    /// its end has not passed. While this is true, the queue must keep the job's reservation.
+    /// its end has not passed. While this is true, the queue must keep the resources that it has reserved for the job.
     pub instances_remain: bool,
 }
 
@@ -111,8 +111,8 @@ fn record_progress(observed: &mut Observed) {
         .max(observed.progress.finished_steps)
         .max(checkpoint_step);
     if let Some(outcome) = observed.state.outcome() {
-        // After the deadline, stages that still train save before they exit, so their progress is recorded. The record
-        // of any other outcome is final.
+        // After the deadline, stages that still train save before they exit, so their progress is recorded. After any
+        // other outcome, the stored progress does not change.
         if *outcome == JobOutcome::Failed(JobFailureReason::DeadlineExceeded) {
             observed.state.checkpoint_step = observed.state.checkpoint_step.max(checkpoint_step);
             observed.state.max_finished_steps = observed.state.max_finished_steps.max(finished_steps);

@@ -47,7 +47,7 @@ pub enum FailureReason {
     Error,
     /// The job or its plan is invalid.
     InvalidConfig,
-    /// The volume failed.
+    /// A file operation on the volume failed.
     Storage,
     /// A signal killed the process; SIGKILL may come from the kernel's out-of-memory killer. The reason also applies
     /// when the peers report the end of the process before its exit is observed.

@@ -79,8 +79,8 @@ pub struct Exit {
     pub termination: Option<TerminationReport>,
 }
 
-/// Causes outside the job, which the caller reads from the pod's conditions. Such causes do not count against the
-/// budget by themselves.
+/// Causes outside the job, which the caller reads from the pod's conditions. A failure with such a cause counts against
+/// the budget only if a rule of `restart.podFailurePolicy` requires this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExternalCause {
     /// A pod of higher priority preempted the pod.

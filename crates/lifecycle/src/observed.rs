@@ -80,7 +80,7 @@ impl Desired {
         is_same && self.attempt(attempt.number).instances() >= attempt.instances()
     }
 
-    /// Returns an attempt with this number that has the desired state.
+    /// Returns an attempt with this number and the desired stages, replicas, revision and admission.
     pub fn attempt(&self, number: u64) -> Attempt {
         let Desired { mesh, revision, admission, admitted_replicas, .. } = *self;
         Attempt { number, mesh, revision, admission: admission.id(), admitted_replicas }
@@ -104,13 +104,14 @@ pub struct ObservedProgress {
     pub checkpoint_step: Option<u64>,
     /// The number of finished steps.
     pub finished_steps: Option<u64>,
-    /// The time at which this attempt last finished a piece of preparation. The start-up timeout counts from this time.
+    /// The time at which this attempt last finished a part of its preparation. The start-up timeout counts from this
+    /// time.
     pub last_preparation_at: Option<UnixMillis>,
     /// Whether stage 0 should report its preparation but can't be reached. If so, the start-up timeout does not apply.
     pub is_unreachable: bool,
     /// The time at which this attempt last finished a step. With `None`, a stall is detected only once a stage is done.
     pub last_step_at: Option<UnixMillis>,
-    /// The last instance that the other stages have lost since the group formed.
+    /// The instance to which the other stages have lost their connection since the last group formed.
     pub lost: Option<LostInstance>,
 }
 

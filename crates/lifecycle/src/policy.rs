@@ -20,7 +20,7 @@ pub struct FailurePolicy {
     pub grace_seconds: u64,
     /// The scheduling timeout, in seconds.
     pub scheduling_timeout_seconds: u64,
-    /// The longest duration of the job, in seconds.
+    /// `spec.activeDeadlineSeconds`: the longest time for which the job may run; `None` without a limit.
     pub active_deadline_seconds: Option<u64>,
     /// The jitter of a back-off, in percent, so that jobs that failed together do not restart together.
     pub backoff_jitter_percent: u32,
@@ -69,9 +69,9 @@ impl FailurePolicy {
         max.saturating_add(max.mul_f64(f64::from(self.backoff_jitter_percent) / 100.0))
     }
 
-    /// Returns the consequence of a failure, before the budget is checked. The rules of `podFailurePolicy` come first,
-    /// and then the contract of exit codes. If `enough_replicas_train` is set, enough replicas continue to train in
-    /// spite of the failure.
+    /// Returns the consequence of a failure, before the budget is checked. The rules of `podFailurePolicy` come first.
+    /// If no rule matches, the reason and the exit code determine the consequence. If `enough_replicas_train` is set,
+    /// enough replicas continue to train in spite of the failure.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,

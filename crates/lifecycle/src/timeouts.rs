@@ -6,12 +6,12 @@ use crate::instance::{InstanceState, StageInstance};
 use crate::observed::Observed;
 use crate::time::DeadlineClock;
 
-/// The time, in seconds, for which an attempt keeps its instances while the cluster refuses to create another one. If
-/// only terminating instances fill a quota, the quota has room again within this time.
+/// The time, in seconds, for which an attempt keeps its instances while the cluster refuses to create another one. If a
+/// quota is full only because of terminating instances, it has room again within this time.
 const CREATION_REFUSED_GRACE_SECONDS: u64 = 10;
 
 /// Returns the failure for a refusal to create an instance while other instances of the attempt are alive. The attempt
-/// fails, because the live instances must not occupy resources until the refusal ends.
+/// fails, because its live instances would otherwise occupy resources for as long as the refusal lasts.
 pub(crate) fn refusal_failure(
     observed: &Observed,
     all_created: bool,
@@ -39,7 +39,8 @@ pub(crate) fn timeout_failure(
     let latest = |wanted: fn(&StageInstance) -> bool| {
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
-    // The queue determines how long the job waits. A new attempt would lose the job's position in the queue.
+    // A scheduling gate shows that the job waits in a queue. The queue determines the duration of the wait, and a new
+    // attempt would lose the job's position.
     if !observed.enough_replicas_train()
         && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
     {
@@ -71,8 +72,8 @@ pub(crate) fn timeout_failure(
         });
     }
     let ready = latest(|instance| instance.state == InstanceState::Ready)?;
-    // Once a stage is done, the others must finish within the stall timeout. Before that, a stall is detected only if
-    // progress is known.
+    // After a stage is done, the other stages must exit within the stall timeout. Before that, a stall is detected only
+    // if the time of the last finished step is known.
     let done = latest(|instance| !instance.is_alive());
     let since = done.map(|instance| instance.since).or(observed.progress.last_step_at)?.max(ready.since);
     let timeout = restart.stall_timeout_seconds;

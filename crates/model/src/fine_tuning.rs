@@ -16,7 +16,8 @@ use super::{
 };
 
 /// Returns `model` as a model of which training updates only a part. With `lora`, training updates adapters. Otherwise,
-/// training updates the weights whose name matches none of the patterns `freeze`.
+/// training updates the weights whose name matches none of the patterns `freeze`. Without `lora` and patterns, returns
+/// `model` unchanged.
 pub fn fine_tuned(model: Box<dyn Architecture>, lora: Option<&LoraSpec>, freeze: &[String]) -> Box<dyn Architecture> {
     let method = match lora {
         Some(lora) => Method::Lora(lora.clone()),
@@ -162,9 +163,9 @@ impl Architecture for FineTunedModel {
         cost
     }
 
-    /// Returns the operations of the model without the gradients of frozen weights, and the operations of the adapters.
-    /// One layer in the result stands for all layers, so its costs of weight gradients and adapters are the mean over
-    /// all layers.
+    /// Returns the operations of the model, without the gradients of frozen weights but with the operations of the
+    /// adapters. One layer in the result stands for all layers, so its costs of weight gradients and adapters are the
+    /// mean over all layers.
     fn operations(&self, microbatch: MicrobatchCost) -> ModelOperations {
         let mut operations = self.model.operations(microbatch);
         let is_trained = |part: ModelPart| {

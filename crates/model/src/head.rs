@@ -25,9 +25,9 @@ pub struct Head {
     linear: Linear,
     /// The accumulator of the weight's gradient; `None` for a frozen weight.
     accumulator: Option<Tensor>,
-    /// The memory of a block's logits, `f32[tokens, vocab]`, which the head keeps after the first use. On many stages,
-    /// this tensor is the largest. If the head freed its memory, the allocator would not always find room for the next
-    /// block between other tensors.
+    /// The memory of a block's logits, `f32[tokens, vocab]`, which the head keeps after the first use. This tensor is
+    /// often the largest of the stage. If the head freed its memory, the allocator would not always find room for the
+    /// next block between other tensors.
     block: RefCell<Option<Tensor>>,
 }
 
@@ -60,8 +60,8 @@ pub struct HeadOutput {
 }
 
 impl Head {
-    /// Returns the head of a stage with these parameters. The head adds the weight's gradient to `accumulator` or,
-    /// without it, to the parameter's accumulator.
+    /// Returns the head of a stage with these parameters. The head adds the weight's gradient to `accumulator` or, if
+    /// this is `None`, to the parameter's own accumulator.
     pub fn new(tied: bool, parameters: &Parameters, accumulator: Option<&Tensor>) -> Head {
         let linear = parameters.linear(&[if tied { names::EMBEDDING } else { names::HEAD }.to_owned()]);
         let own = linear.gradients.first().map(|gradient| gradient.accumulator.shallow_clone());

@@ -225,7 +225,7 @@ pub struct ParameterCopies {
     /// The number of sums of gradient blocks (fixed groups of microbatches) that wait to be added up, besides the
     /// accumulators.
     pub partial_sums: usize,
-    /// The number of sums that the owner of a parameter receives from the other replicas.
+    /// The number of sums that the owner of a parameter (the replica that updates it) receives from the other replicas.
     pub received_sums: usize,
     /// The number of replicas of the pipeline. Each replica holds its share of the moments, and of the copies of
     /// moments and weights.

@@ -12,8 +12,9 @@ use super::config_json::ConfigJson;
 pub trait ModelConfig: Debug + Send + Sync {
     /// Returns the field of a job's `spec.model` that configures this architecture, such as `llama`.
     fn spec_field(&self) -> &'static str;
-    /// Returns the fields that determine the shape or the function of weights, by their names in a job. All models with
-    /// the same [`spec_field`](Self::spec_field) have fields with the same names.
+    /// Returns the fields that determine the shapes of the weights or the function that the model computes. Each field
+    /// has its name in a job and its value as text. All models with the same [`spec_field`](Self::spec_field) have
+    /// fields with the same names.
     fn fields(&self) -> Vec<(&'static str, String)>;
     /// Returns a field that this model has and that no job can specify, if there is one.
     fn field_not_in_spec(&self) -> Option<&'static str>;

@@ -60,8 +60,8 @@ pub(crate) struct LayerWeight {
 }
 
 impl Parameters {
-    /// Allocates the weights `specs`, with `kind` as the dtype of activations. With a seed, initialises the parameters.
-    /// A name that occurs twice (a tied weight on one stage) gives one weight.
+    /// Allocates the weights `specs`, with `kind` as the dtype of activations. Initialises the parameters if `seed` is
+    /// set; otherwise all weights are zeros. A name that occurs twice (a tied weight on one stage) gives one weight.
     pub fn new(specs: Vec<ParameterSpec>, seed: Option<u64>, kind: Kind, device: Device) -> Parameters {
         let mut parameters = Parameters { trained: Vec::new(), frozen: Vec::new() };
         for group in specs.chunk_by(|_, next| next.adjacent_to_previous) {

@@ -29,7 +29,8 @@ impl RmsNorm {
         kernels::rms_norm(x, &self.weight, self.eps)
     }
 
-    /// Returns the gradient of the input plus `residual_gradient`, and the norm's recomputed output.
+    /// Returns the gradient of the input plus `residual_gradient`, and the norm's recomputed output. Passes the
+    /// gradient of the weight to `weight_gradients`.
     pub(super) fn gradients(
         &self,
         dy: &Tensor,

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn position_0_is_unchanged_and_position_1_rotates_by_the_formulas_angle() {
         let rope = RotaryEmbedding::new(4, 1e4, None, 3, Device::Cpu);
-        // two positions, each with one head of queries, of keys, and of values, which are not rotated
+        // two positions, each with one head of queries, one of keys and one of values; the values are not rotated
         let row = [1.0f32, 2.0, 3.0, 4.0].repeat(3);
         let qkv = Tensor::from_slice(&[row.clone(), row].concat()).view([2, 12]);
         let heads = Heads { heads: 1, kv_heads: 1, head_dim: 4 };

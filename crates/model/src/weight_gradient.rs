@@ -4,7 +4,7 @@ use stagecoach_kernels::{accumulate_embedding, accumulate_linear};
 use tch::Tensor;
 
 /// The contribution of one microbatch to a weight's gradient. A backward pass creates the contribution as soon as its
-/// inputs exist. The schedule determines when it is accumulated.
+/// inputs exist. The schedule determines when the contribution is accumulated.
 #[derive(Debug)]
 #[must_use]
 pub enum WeightGradient {

@@ -69,7 +69,7 @@ impl ObjectClient {
     /// [`ObjectError::within`] finds the [`ObjectError`] in an error of the reader.
     ///
     /// # Errors
-    /// Fails if a variable can't be used.
+    /// Fails if an environment variable of the store can't be used.
     pub fn open(&self, object: &Object, bytes: Range<u64>) -> Result<Box<dyn Read + Send>, ObjectError> {
         let range = bytes.start.min(object.size)..bytes.end.min(object.size);
         Ok(Box::new(ObjectReader::new(self.bucket(&object.uri)?, object.clone(), range)))

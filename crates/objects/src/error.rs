@@ -19,15 +19,15 @@ pub enum ObjectError {
         /// The message of the pattern's parser.
         reason: String,
     },
-    /// A variable with the URL of a server can't be used.
+    /// An environment variable that should contain the URL of a server is invalid.
     #[error("{variable} is not the URL of a server, such as https://minio.example.org:9000: {reason}")]
     Endpoint {
-        /// The variable.
+        /// The name of the variable.
         variable: String,
         /// The problem.
         reason: String,
     },
-    /// A variable can't be used, or a required variable is missing.
+    /// An environment variable of a store is invalid, or a required variable is missing.
     #[error(
         "the variables {}* don't describe a store of {}:// files: {reason}",
         provider.prefix(),

@@ -78,7 +78,7 @@ pub(crate) struct ErrorResponse {
 
 impl ErrorResponse {
     /// Returns the error for a page that is not XML, such as a web console or the login page of a network. Returns
-    /// `None` for XML.
+    /// `None` for XML, and for an answer without a content type.
     pub(crate) fn other_page(status: u16, headers: &HeaderMap) -> Option<ErrorResponse> {
         let kind = headers.get(http::header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
         let kind = kind.filter(|kind| !kind.contains("xml"))?;

@@ -13,7 +13,8 @@ pub struct Object {
     pub size: u64,
     /// The time of the last modification, in seconds since 1970.
     pub modified: u64,
-    /// The entity tag of the contents, with its quotes. Different contents have different tags.
+    /// The entity tag of the contents, with its quotes; `None` if the store gives no strong tag. Different contents
+    /// have different tags.
     pub etag: Option<String>,
     /// The version, if the bucket keeps versions and the store lists them.
     pub version: Option<String>,

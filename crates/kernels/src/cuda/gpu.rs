@@ -11,7 +11,8 @@ use super::{Grid, KERNELS, Launcher, SOURCES};
 use crate::device::{CudaContext, CudaError, CudaFunction, CudaModule};
 use crate::{ffi, upload};
 
-/// The number of blocks per multiprocessor. With 256 threads per block, these blocks hide the latency of memory.
+/// The number of blocks per multiprocessor. With 256 threads per block, a multiprocessor then has enough threads to
+/// hide the latency of memory.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
 
 /// The reason that the kernels can't be loaded on a GPU.
@@ -30,14 +31,14 @@ pub(crate) struct Gpu {
     module: CudaModule,
     functions: HashMap<&'static str, CudaFunction>,
     max_blocks: u32,
-    /// The version of NVRTC. Another version may produce kernels whose results have other bits.
+    /// The version of NVRTC. The results of kernels that another version compiled may differ in their bits.
     nvrtc_version: String,
     /// The compute capability: major and minor version.
     capability: (u32, u32),
 }
 
-/// The GPUs with loaded kernels. A process computes on one GPU, but a spare (a waiting process that replaces a lost
-/// stage) may replace a stage that uses another GPU.
+/// The GPUs with loaded kernels. A process computes on one GPU at a time. A spare (a waiting process that replaces a
+/// lost stage) can change its GPU when it replaces a stage that uses another one.
 static GPUS: RwLock<Vec<&'static Gpu>> = RwLock::new(Vec::new());
 
 fn find(index: usize) -> Option<&'static Gpu> {

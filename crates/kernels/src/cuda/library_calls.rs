@@ -1,5 +1,5 @@
-//! The operations for which libtorch has better GPU code than the `reference` module: flash attention, and bf16
-//! products with fp32 sums.
+//! The operations for which libtorch has better GPU code than the `reference` module: flash attention, and products of
+//! bf16 matrices that are summed in fp32.
 
 use tch::{Kind, Tensor};
 

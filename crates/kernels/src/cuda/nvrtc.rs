@@ -83,8 +83,8 @@ pub(crate) struct Compiled {
 #[derive(Debug)]
 pub(crate) struct Nvrtc {
     version: String,
-    /// The open library `BUILTINS`; `None` if it can't be opened. NVRTC does not search the folder of this program's
-    /// libraries for it, but the loader finds a library that is already open.
+    /// The library `BUILTINS`; `None` if it can't be opened. NVRTC does not search the folder of this program's
+    /// libraries, so this program opens the library there. The loader then finds it for NVRTC.
     _builtins: Option<Library>,
 }
 
@@ -98,8 +98,8 @@ impl Nvrtc {
         let name = in_folder(LIBRARY);
         let library = open_library(&name).map_err(NvrtcError::Missing)?.into();
         check_functions(&name, &library, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
-        // `cudarc` tries several names. One of them is the name of the open library, so `cudarc` finds a library, but
-        // possibly one of another version.
+        // `cudarc` tries several names. One of them is `LIBRARY`, which is open, so `cudarc` finds a library. A name
+        // that `cudarc` tries earlier may belong to another version of NVRTC.
         // SAFETY: the library exists, and its initialisers only set it up.
         check_functions("libnvrtc.so", unsafe { sys::culib() }, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
         // a failure is ignored here, because NVRTC reports missing builtins when it compiles

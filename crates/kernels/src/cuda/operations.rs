@@ -14,7 +14,8 @@ use crate::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients,
 const THREADS: u32 = 256;
 /// The number of neighbouring elements that a thread reads at a time (`block.cuh`).
 const GROUP: i64 = 8;
-/// The number of token positions, sorted by token id, in a piece of an embedding's gradient.
+/// The maximum number of token positions in a piece of an embedding's gradient. The positions are first sorted by token
+/// id and then divided into pieces.
 const EMBEDDING_PIECE: i64 = 64;
 /// The smallest number of rows in a piece of a sum over rows.
 const MIN_ROWS_PER_PIECE: i64 = 32;
@@ -195,8 +196,9 @@ pub(crate) fn rotate_back(on: &dyn Launcher, gradients: [&Tensor; 3], rotation: 
     dqkv
 }
 
-/// Rotates the queries and keys at the addresses `from`, and writes them to `qkv`. Also copies the values, unless their
-/// address is null. `widths` are the distances between rows of queries, and between rows of keys and of values.
+/// Rotates the queries and keys, and writes them to `qkv`. Also copies the values, unless their address is null. `from`
+/// has the addresses of the queries, the keys and the values. `widths` has the distance between two rows in elements,
+/// first for the queries, then for the keys and the values.
 fn launch_rotary(
     on: &dyn Launcher,
     from: [*mut c_void; 3],
@@ -296,7 +298,7 @@ pub(crate) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter], options: A
     launch!(on, "adamw", grid; data(on, &table, Kind::Int64), CudaAdamWOptions::from(options));
 }
 
-/// Adds each row of `dy` to the accumulator's row for its token id. The rows of a token id are added in their order, in
+/// Adds each row `dy[i]` to the row `accumulator[token_ids[i]]`. The rows of one token id are added in their order, in
 /// pieces of at most [`EMBEDDING_PIECE`] rows.
 pub(crate) fn accumulate_embedding(on: &dyn Launcher, accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
     let ((tokens, width), kind) = (matrix(dy), dy.kind());

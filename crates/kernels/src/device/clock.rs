@@ -20,7 +20,8 @@ impl Timestamp {
         Timestamp::Host(Instant::now())
     }
 
-    /// Waits until the point in time has passed. Returns `false` if the wait fails.
+    /// Waits until the GPU has reached an event; does not wait for an instant on the host. Returns `false` if the wait
+    /// fails.
     pub fn wait(&self) -> bool {
         match self {
             Timestamp::Host(_) => true,
@@ -29,7 +30,7 @@ impl Timestamp {
     }
 
     /// Converts the timestamp to an instant of the host's clock. Returns `None` for an event that the GPU has not
-    /// reached, or if there is no clock for the GPU.
+    /// reached, and for every event if `clock` is `None`.
     pub fn instant(&self, clock: Option<&DeviceClock>) -> Option<Instant> {
         match self {
             Timestamp::Host(at) => Some(*at),

@@ -37,8 +37,8 @@ impl CudaModule {
     }
 
     /// Queues a kernel on the default stream, after the work that libtorch has queued so far. The method does not wait
-    /// for the kernel. `blocks` has two dimensions. `arguments` are addresses, whose contents are copied before this
-    /// method returns.
+    /// for the kernel. `blocks` is the number of blocks in two dimensions, and `threads` is the number of threads of a
+    /// block. `arguments` are the addresses of the kernel's arguments, which are copied before this method returns.
     ///
     /// # Safety
     /// The arguments are those of the kernel, in number and type. The device memory to which they point stays allocated

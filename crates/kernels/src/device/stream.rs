@@ -90,7 +90,7 @@ impl CudaStream {
 }
 
 /// A point in the work of a stream. Several threads may use an event at the same time, because no thread records it
-/// again. If an event is dropped, threads that wait for it continue to wait.
+/// again. If an event is dropped, streams that wait for it continue to wait.
 #[derive(Debug)]
 pub struct CudaEvent(driver::CudaEvent);
 

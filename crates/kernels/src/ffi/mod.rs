@@ -1,6 +1,6 @@
-//! The functions of `shim.cpp`, for tensors on the CPU, and of `flash_attention.cpp`, for tensors on a GPU. A failing
-//! operation panics with libtorch's message, as tch's operations do. Only a defect of this program can make an
-//! operation fail, and the process's panic hook writes the termination message.
+//! The functions of `shim.cpp`, for tensors on the CPU, and of `flash_attention.cpp`, for tensors on a GPU. If an
+//! operation fails, it panics with libtorch's message, as tch's operations do. The process's panic hook then writes the
+//! termination message. An operation fails only because of a defect of this program or a lack of memory.
 
 mod operations;
 
@@ -168,7 +168,8 @@ unsafe extern "C" {
 }
 
 /// Makes `malloc` the allocator of all tensors on the CPU that are created after this call. With `malloc`, a new tensor
-/// can use the memory of a freed tensor of the same size. libtorch's allocator does not ensure this (`allocator.cpp`).
+/// fits into the memory of a freed tensor of the same size. With libtorch's allocator, it may not fit
+/// (`allocator.cpp`).
 pub fn use_malloc() {
     sc_use_malloc();
 }
@@ -203,8 +204,8 @@ pub fn mkl() -> String {
     text(sc_mkl())
 }
 
-/// Returns the peak bytes of a GPU's memory that tensors have used so far; 0 if libtorch's allocator does not report
-/// the number.
+/// Returns the largest number of bytes of a GPU's memory that tensors have used at one time; 0 if libtorch's allocator
+/// does not report the number.
 pub fn peak_device_bytes(gpu: usize) -> u64 {
     let mut bytes = 0;
     if sc_peak_device_bytes(gpu as c_int, &mut bytes) == 0 { bytes } else { 0 }

@@ -1,6 +1,6 @@
 //! Compares GPU results with the reference operations on the same GPU: kernels, flash attention and matrix products.
-//! The tests call the same functions as the layers of a model. `make gpu` runs these tests. Without a GPU, only the
-//! error messages are tested.
+//! The tests call the same functions as the layers of a model. `make gpu` runs these tests. Only the test of an error
+//! message runs without a GPU.
 
 use std::os::unix::fs::symlink;
 

@@ -84,7 +84,7 @@ fn rows_are_read_and_written_in_vectors() {
     let kernels: BTreeMap<&str, &str> =
         ptx.split(".entry ").skip(1).filter_map(|text| Some((text.split('(').next()?.trim(), text))).collect();
     assert!(kernels.keys().copied().eq(KERNELS));
-    // the excluded kernels read tables, compute in double precision, or were measured to be as fast as memory
+    // the excluded kernels read tables, compute in double precision, or reached the speed of memory in measurements
     let in_vectors = |kernel: &str| !["adamw", "row_sums_f64", "squared_norms", "sum_pieces"].contains(&kernel);
     for (kernel, text) in kernels.into_iter().filter(|(kernel, _)| in_vectors(kernel)) {
         for access in ["ld.global", "st.global"] {

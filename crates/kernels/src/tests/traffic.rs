@@ -9,8 +9,8 @@ use super::host_kernels::{HostKernels, guarded};
 use super::*;
 use crate::cuda::{self as operations, Grid, KERNELS, Launcher};
 
-/// The largest accepted number of bytes that a kernel moves, as a multiple of the fewest bytes. The multiple is small,
-/// because statistics, tables and weights are small compared with the rows.
+/// The largest accepted number of bytes that a kernel moves, as a multiple of the fewest bytes. The multiple is close
+/// to 1, because statistics, tables and weights, which may be read repeatedly, are small compared with the rows.
 const USUAL_SHARE: f64 = 1.07;
 /// The kernels that read some bytes repeatedly, each with its accepted multiple and a description of the repeated
 /// reads. A GPU's caches serve these reads.
@@ -92,7 +92,7 @@ impl Launcher for Counting {
     }
 }
 
-/// Runs every kernel, at shapes for which a block's threads cover a row.
+/// Runs every kernel. The threads of one block cover a row at these shapes, except a row of logits.
 fn run_all(on: &Counting) {
     let (rows, width) = (200, 2048);
     let ids: Vec<i64> = (0..rows).map(|row| if row < 150 { 7 } else { row }).collect();

@@ -12,7 +12,7 @@ const MAX_LISTED_NAMES: usize = 3;
 /// The reason why a folder can't be used for a job.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// The folder has files and was not created by a job.
+    /// The folder has entries that no job created, and no job has used the folder.
     #[error("{} is not a job's folder: it holds {}, which no job created: use another folder (spec.storage.path, or metadata.name), or move them away", folder.display(), list_names(.found))]
     Foreign {
         /// The folder.
@@ -28,7 +28,7 @@ pub enum FolderError {
         /// The problem with the folder.
         found: &'static str,
     },
-    /// The volume failed.
+    /// A file operation on the volume failed.
     #[error("could not {operation} {}: {source}", path.display())]
     Storage {
         /// The operation that failed.
@@ -38,8 +38,8 @@ pub enum FolderError {
         /// The error.
         source: io::Error,
     },
-    /// The volume failed in the folders of checkpoints and fences. A fence gives a group of stages the right to write
-    /// checkpoints.
+    /// A file operation failed in the folders of checkpoints or fences. A fence gives a group of stages the right to
+    /// write checkpoints.
     #[error(transparent)]
     Checkpoints(#[from] CheckpointError),
 }

@@ -39,19 +39,20 @@ const TERMINATION: &str = "termination";
 const PLOTS: &str = "plots";
 const LOSS_CURVE: &str = "loss.svg";
 
-/// The folder `<workspace>/<storage.path>`.
+/// A job's folder, `<workspace>/<storage.path>`.
 #[derive(Clone, Debug)]
 pub struct JobFolder {
     root: PathBuf,
 }
 
 impl JobFolder {
-    /// Opens a job's folder, or creates one. An existing folder may become a job's folder if it holds only hidden files
-    /// and `job_file`, the file from which the caller read the job.
+    /// Opens a job's folder, or creates one. An existing folder that no job has used becomes a job's folder only if
+    /// each of its entries is a hidden file, `job_file` (the file from which the caller read the job), an empty lock
+    /// file, or a [`REMOTE_MODELS`] file.
     ///
     /// # Errors
-    /// Returns `Foreign` if the folder holds any other entry. The function then changes nothing. Returns another error
-    /// if the volume fails.
+    /// Returns `Foreign` if the folder contains any other entry. In this case, the function changes nothing. Returns
+    /// another error if the volume fails.
     pub fn open(root: &Path, job_file: Option<&Path>) -> Result<Self, FolderError> {
         let folder = Self { root: root.to_owned() };
         let foreign = match fs::read_dir(root) {
@@ -78,7 +79,7 @@ impl JobFolder {
         Ok((root.is_dir() && folder.belongs_to_job()?).then_some(folder))
     }
 
-    /// Returns the names of the entries that a new job's folder must not have.
+    /// Returns the names of the entries that prevent the folder from becoming a job's folder.
     fn foreign_entries(&self, entries: fs::ReadDir, job_file: Option<&Path>) -> Result<Vec<String>, FolderError> {
         let job_file = job_file.and_then(|file| fs::canonicalize(file).ok());
         let mut foreign = Vec::new();
@@ -102,8 +103,8 @@ impl JobFolder {
         Ok(foreign)
     }
 
-    /// Whether a job created the folder. A launcher first writes its process id into the lock file. In a cluster, stage
-    /// 0 first creates a fence, a folder that gives the right to write checkpoints.
+    /// Whether a job has used the folder. A launcher writes its process id into the lock file before it starts stages.
+    /// In a cluster, stage 0 creates a fence (a folder that gives the right to write checkpoints) before training.
     fn belongs_to_job(&self) -> Result<bool, FolderError> {
         Ok(self.lock_holder().is_some() || is_used(&self.volume())?)
     }
@@ -114,8 +115,8 @@ impl JobFolder {
         [self.resolved_job(), self.launcher_state(), self.metrics(), self.result()].iter().any(|path| path.exists())
     }
 
-    /// Returns the path of the model that `summary` describes, even if the folder was moved after the run. Returns
-    /// `None` if the checkpoint is missing.
+    /// Returns the path of the checkpoint with the model that `summary` describes. The path is correct even if the
+    /// folder was moved after the run. Returns `None` if the checkpoint is missing.
     pub fn model(&self, summary: &RunSummary) -> Option<PathBuf> {
         Some(self.root.join(paths::checkpoint_path(summary.steps))).filter(|path| path.is_dir())
     }

@@ -37,8 +37,8 @@ impl Supervisor<'_> {
             }
             AttemptAction::DeleteInstances { attempt, .. } => {
                 let terminated = self.processes.terminate(attempt, now);
-                // While the attempt drains, the exit of a stage shows that the stage has saved its state. In the other
-                // phases, `lifecycle` does not need the exited processes.
+                // While the attempt drains, the exit of a stage shows that the stage has saved its state. In the phases
+                // Idle and Running, `lifecycle` does not need the exited processes.
                 let needless =
                     matches!(self.stored.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
                 let forgotten = needless && self.processes.forget_exited(attempt);

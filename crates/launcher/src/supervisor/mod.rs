@@ -55,7 +55,7 @@ pub enum RunOutcome {
     Stopped,
     /// A second signal stopped the run, and the launcher killed all stages.
     Killed,
-    /// The job failed. The value is the exit code of the root cause.
+    /// The job failed. The value is the exit code of the root cause, or of `ExitCode::Failure` if there is none.
     Failed(i32),
 }
 
@@ -194,7 +194,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Prints for the user how the state changes.
+    /// Prints the change of the state for the user, and begins the recovery from a new failure.
     fn report_transition(&mut self, decision: &Decision, now: UnixMillis) {
         let (old, state) = (&self.stored.state, &decision.state);
         let new_failure = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));

@@ -24,7 +24,7 @@ pub(crate) enum Role {
 
 use Role::{Kept, Only, OnlyIf, Refused, Used};
 
-/// The keys with tokens, names and settings of other tools.
+/// The kept keys that are special tokens, names, or settings of other tools.
 const KEPT: &str = "
     bos_token_id eos_token_id pad_token_id sep_token_id tokenizer_class model_max_length transformers_version
     transformers.js_config unsloth_fixed unsloth_version use_cache use_bfloat16 output_attentions
@@ -123,7 +123,7 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 /// The fields that limit the length of a text. A checkpoint keeps them if it has the model type of its source, so that
-/// it is loaded with the same limit.
+/// other tools apply the same limit to the checkpoint.
 const WINDOW: [&str; 3] = ["layer_types", "sliding_window", "use_sliding_window"];
 
 /// The older and the newer name of the field with the dtype in which tools load the weights. A checkpoint keeps the

@@ -65,8 +65,8 @@ pub fn adapter_config(lora: &LoraSpec, architecture: &dyn Architecture, base: &s
         .filter(|module| !adapted.contains(module))
         .map(last)
         .collect();
-    // to PEFT, the last part of a name selects the module in all layers, so a module that only some layers adapt needs
-    // its whole name
+    // PEFT adapts every module whose name ends with a target. The last part of a name is therefore enough, unless a
+    // module with the same last part has no adapter. Such a name is written as a whole.
     let target = |module: &&str| if others.contains(&last(module)) { (*module).to_owned() } else { last(module) };
     let targets: BTreeSet<String> = adapted.iter().map(target).collect();
     json!({

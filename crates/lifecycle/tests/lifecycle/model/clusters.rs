@@ -36,12 +36,12 @@ pub(super) const fn queued(faults: Faults) -> ClusterModel {
     ClusterModel { is_queued: true, ..replacing(faults) }
 }
 
-/// Two replicas of one stage. Either replica is enough for a group.
+/// Two replicas with one stage each. One replica is enough for a group.
 pub(super) const fn one_of_two_replicas(faults: Faults) -> ClusterModel {
     ClusterModel { mesh: Mesh { stages: 1, data_parallel: 2 }, min_data_parallel: 1, ..replacing(faults) }
 }
 
-/// Two replicas of one stage, with a queue that admits one of them first.
+/// Two replicas with one stage each, and a queue that first admits one replica.
 pub(super) const fn elastic(faults: Faults) -> ClusterModel {
     ClusterModel { is_queued: true, is_elastic: true, ..one_of_two_replicas(faults) }
 }

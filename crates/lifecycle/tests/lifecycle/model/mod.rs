@@ -1,17 +1,24 @@
 //! Model checking: the tests explore every interleaving of events in a small cluster with the state machine and its
 //! caller.
 //!
-//! The model contains the job object; pods with unique names, deleted by UID; nodes that start, kill and remove the
-//! pods; groups (the stages that train together) that form, commit, drain and lose peers; the volume's fence, which
-//! gives one group the right to commit checkpoints; and the operator. The operator reads the job (sometimes a stale
-//! version), lists the pods, decides with the real `decide`, and writes: first the record by compare-and-swap, then one
-//! pod at a time. The operator may crash between any two writes, or after a write whose response it never received. A
-//! node may be partitioned: the API then shows its pod unchanged for ever, while the process continues to run for any
-//! time. Time is an event: it advances only to the operator's wake-up, and only when no other transition is immediate.
-//! A terminating process may take any time below the termination timeout.
+//! The model contains these parts:
+//!
+//! - the job object;
+//! - pods with unique names, which are deleted by UID;
+//! - nodes that start, kill and remove the pods;
+//! - groups (the stages that train together), which form, commit, drain and lose peers;
+//! - the volume's fence, which gives one group the right to commit checkpoints;
+//! - the operator.
+//!
+//! The operator reads the job (sometimes a stale version), lists the pods, decides with the real `decide`, and writes:
+//! first the record by compare-and-swap, then one pod at a time. The operator may crash between any two writes, or
+//! after a write whose response it never received. A node may be partitioned: the API then shows its pod unchanged for
+//! ever, while the process may run for any further time. Time is an event. It advances only to the operator's wake-up,
+//! and not before an immediate transition, unless a fault makes the pods or the operator slow. A terminating process
+//! may take any time below the termination timeout.
 //!
 //! The API guarantees, through the pods' names, that no stage of an attempt runs twice. The volume guarantees that only
-//! the fence's holder commits; the model only shows that the fence is necessary. An older attempt on partitioned nodes
+//! the fence's holder commits. The model only shows that the fence is necessary. An older attempt on partitioned nodes
 //! may take the fence from a newer attempt, which then fails and restarts. Two attempts still never commit at the same
 //! time.
 //!
@@ -23,23 +30,27 @@
 //!
 //! With spares (processes that wait to replace a stage), a group promotes a spare to a stage that has ended, or by
 //! mistake to a stage 0 that is alive. The promotion may happen at any time until another process of that stage has
-//! started, and the API may show it at any later time. A spare that is not ready counts as pending.
+//! started, and the API may show the promotion at any later time. A spare that is not ready counts as pending.
 //!
-//! With missing replicas, a group forms with every replica that the present stages can form. The group may form earlier
-//! or later than in reality, and no time passes for the other processes. A process that waits beside a group never
-//! makes a member of the group exit. When the waiting processes can form another replica, the leader leaves its group
-//! for the next group, which includes these processes. The other members follow. When the leader's process ends, the
-//! next leader is stage 0 of the second replica, or the process that replaces the leader, which the volume names. An
-//! older group may train beside a newer group.
+//! If replicas may be missing, a group has as many replicas as the waiting processes can form. A replica in a group may
+//! combine stages of different replicas of the job. The group may form earlier or later than in reality, and no time
+//! passes for the other processes. A process that waits outside a group never makes a member of the group exit. When
+//! the waiting processes can form another replica, the leader leaves its group for the next group, which includes these
+//! processes. The other members follow. When the leader's process ends, the next leader is stage 0 of the second
+//! replica, or the process that replaces the leader. The volume records the rank of the leader. An older group may
+//! train beside a newer group.
 //!
-//! The model leaves out reports of lost stages that may be alive; a process's computations, reports and published
-//! progress (in the model, training is done after one checkpoint); a second operator beside the first; time between two
-//! writes of a plan, or while an operator starts; gang scheduling, quotas and active deadlines; and pods that are
-//! removed by force while they run. Times are multiples of ten seconds, with timeouts as close together as possible.
-//! Exits within the same ten seconds are simultaneous.
+//! The model does not contain the following:
 //!
-//! `make test-slow` also explores clusters with more faults. `STAGECOACH_MODEL=all` also explores larger clusters,
-//! which takes minutes and two gigabytes of memory.
+//! - reports of lost stages that may be alive;
+//! - a process's computations, reports and published progress: training is done after one checkpoint;
+//! - a second operator beside the first;
+//! - time between two writes of a plan, or while an operator starts;
+//! - gang scheduling, quotas and active deadlines;
+//! - pods that are removed by force while they run.
+//!
+//! Times are multiples of ten seconds, and the timeouts are as close together as possible. Exits within the same ten
+//! seconds are simultaneous.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -199,7 +199,7 @@ fn timed_out_on_lost_node(pod: &ModelPod) -> bool {
     !pod.is_reachable() && waited
 }
 
-/// Whether every pod that runs has a reservation in the queue.
+/// Whether every pod of a job that runs has a reservation in the queue, except a pod on a lost node after its timeout.
 fn runs_with_reservation(cluster: &ClusterState) -> bool {
     let mut alive = cluster.pods.iter().filter(|pod| pod.is_alive());
     !matches!(cluster.queue, ModelQueue::Waiting(_)) || alive.all(timed_out_on_lost_node)

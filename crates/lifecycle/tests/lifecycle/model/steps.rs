@@ -42,9 +42,10 @@ pub(crate) enum ModelTransition {
     Write,
     /// A transition of a pod, a group, or a node.
     PodTransition(PodTransition),
-    /// Time advances to the operator's wake-up while no other transition is immediate.
+    /// Time advances to the operator's wake-up, because no other transition is immediate. Time does not advance before
+    /// an immediate transition.
     Wait,
-    /// Time advances while another transition is immediate: pods or the operator are slow.
+    /// Time advances although another transition is immediate: pods or the operator are slow.
     WaitDespiteActivity,
     /// The operator writes the status, and a cache keeps the previous version.
     WriteWithStaleCache,

@@ -65,7 +65,7 @@ fn conditions_of_the_pod_are_compared_by_type_and_status() {
     let own = r#"[{"action": "FailJob", "onPodConditions": [{"type": "example.com/Broken", "status": "False"},
         {"type": "example.com/GpuHealthy", "status": "False"}]}]"#;
     assert_eq!(after(with_condition(exited(0, 1, 995), "example.com/GpuHealthy", "False"), own), "FailJob");
-    // only the conditions of the stage that failed first count
+    // a rule looks only at the pod conditions of the stage that failed first
     let mut observed = running(vec![exited(0, 1, 995), with_condition(ready(1), "example.com/GpuHealthy", "False")]);
     observed.policy.restart.pod_failure_policy =
         Some(PodFailurePolicySpec { rules: serde_json::from_str(own).unwrap() });

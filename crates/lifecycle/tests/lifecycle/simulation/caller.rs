@@ -54,7 +54,8 @@ impl Simulation {
         }
     }
 
-    /// Records and applies a decision as a caller must. Crashes after `act` actions.
+    /// Records a decision and applies its first `act` actions, as a caller does that crashes afterwards. Does nothing
+    /// if the record has changed since `version`.
     pub(super) fn record_and_apply(&mut self, version: u64, decision: &Decision, act: usize) {
         if version != self.version {
             return;

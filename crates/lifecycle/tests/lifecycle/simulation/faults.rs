@@ -7,7 +7,8 @@ use super::Simulation;
 use super::process::SimulatedProcess;
 
 impl Simulation {
-    /// Injects a random fault.
+    /// Applies the event that `kind` selects: a fault, a change by the user, or only the passing of time. `pick`
+    /// selects the details.
     pub(super) fn inject_fault(&mut self, kind: u8, pick: u8) {
         let now = self.now;
         let alive: Vec<_> = (0..self.processes.len()).filter(|index| self.processes[*index].is_alive()).collect();
@@ -41,7 +42,8 @@ impl Simulation {
                 spare.into_iter().for_each(|index| self.processes[index].end(Exit::with_code(1), now));
             }
             (17, _) => self.hides_promotions = !self.hides_promotions,
-            // the other stages lose a stage 0 that is alive
+            // the other stages lose their connection to stage 0, which still runs, and the group promotes a spare to
+            // stage 0
             (18, _) if self.group.first().is_some_and(|member| member.0 == self.recorded.attempt.number) => {
                 let incarnation = self.known.get(&0).map_or(0, |known| known + 1);
                 self.promote(0, incarnation);

@@ -174,8 +174,8 @@ fn an_undisturbed_job_takes_one_attempt() {
 
 #[test]
 fn a_lost_stage_costs_an_attempt_only_where_it_is_not_replaced() {
-    // The script has two rounds until the group has formed, a commit, and the death of the second of three stages. The
-    // caller makes no errors.
+    // The script lets the instances make transitions in four rounds, in which the group forms and commits checkpoints.
+    // Then the second of three stages dies. The caller makes no errors.
     let script = [(15, 0, 4), (15, 0, 4), (15, 0, 4), (15, 0, 4), (0, 1, 4)];
     for (replaces_stages, attempts, replaced) in [(false, vec![1, 2], 0), (true, vec![1], 1)] {
         let simulation = run(3, replaces_stages, 0, &script);

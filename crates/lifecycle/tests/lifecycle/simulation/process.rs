@@ -90,7 +90,7 @@ impl Simulation {
         }
         self.take_lost_places();
         let members = self.members();
-        // without replacement of stages, a group forms only once
+        // without replacement of stages, an attempt forms only one group
         let is_new = self.group.first().is_none_or(|member| member.0 < attempt);
         match members {
             Some(members) if members != self.group && (is_new || self.replaces_stages) => {

@@ -12,7 +12,7 @@ use tch::Tensor;
 use super::config::LlamaConfig;
 use crate::{ParameterSpec, Parameters, WeightGradient};
 
-/// The step of a family, which is an addition to Llama's attention.
+/// The step that a family adds to Llama's attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QkvVariant {
     /// No addition.
@@ -56,7 +56,8 @@ impl QkvVariant {
     }
 }
 
-/// The largest number of elements per token that a step holds in addition to its input or the gradient of its output.
+/// The largest number of elements per token that a step holds besides its input (forward pass) or the gradient of its
+/// output (backward pass).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QkvElements {
     pub(super) forward: usize,

@@ -21,7 +21,7 @@ pub(crate) struct DocumentTokens<'a> {
     inside: bool,
     /// Whether a piece of the current document had characters other than white space.
     has_text: bool,
-    /// The ids with their marks, see [`crate::loss_mask`].
+    /// The token ids. A bit of each id marks whether the token is trained on, see [`crate::loss_mask`].
     pub(crate) ids: Vec<u32>,
     /// The positions in `ids` at which documents start.
     pub(crate) starts: Vec<u64>,

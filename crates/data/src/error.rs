@@ -204,7 +204,7 @@ pub enum DataError {
         path: PathBuf,
         /// The encoding as `iconv` spells it.
         encoding: &'static str,
-        /// The command that prints the contents of a compressed file.
+        /// The command that prints the contents of the file; `None` if the file is not compressed.
         decompress: Option<&'static str>,
     },
     /// Text that must be held in one piece is too long.

@@ -211,7 +211,8 @@ mod tests {
         assert!(halves.iter().map(|(.., length)| length).sum::<u64>() >= 1000, "{halves:?}");
     }
 
-    /// Checkpoints resume with the same documents held out, so the selection must never change.
+    /// A job that resumes from an older checkpoint must hold out the same documents, so the selection must never
+    /// change.
     #[test]
     fn the_selection_is_stable_across_versions() {
         let hashes = DocumentHashes::of(&(100..120).collect::<Vec<_>>());

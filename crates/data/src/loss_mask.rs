@@ -15,7 +15,7 @@ pub(crate) const MASK_FILE: &str = "trained.bin";
 
 const UNTRAINED: u32 = 1 << 31;
 
-/// Returns an id with its mark.
+/// Returns an id with the mark, or `id` itself if the token is trained on.
 pub(crate) fn marked(id: u32, is_trained: bool) -> u32 {
     if is_trained { id } else { id | UNTRAINED }
 }

@@ -2,11 +2,11 @@
 //! number of positions, a source's number of sequences differs from its share of the positions by less than one, also
 //! across changes of the weights.
 //!
-//! The target of a source is the integral of its share over the positions. A source with n sequences may get its next
-//! sequence only if the target exceeds n, and must get it by its deadline, at which the target reaches n + 1. Each
-//! position goes to the source with the earliest deadline among the sources that may get the position. This schedule
-//! misses no deadline, because the shares add up to one (proportionate fairness; Baruah, Cohen, Plaxton and Varvel,
-//! 1996). All arithmetic is exact on integers, except for a rounding by 2^-32 where weights change.
+//! The target of a source at a position is the sum of its shares at all earlier positions. A source with n sequences
+//! may get its next sequence only if the target exceeds n, and must get it by its deadline, at which the target reaches
+//! n + 1. Each position goes to the source with the earliest deadline among the sources that may get the position. This
+//! schedule misses no deadline, because the shares add up to one (proportionate fairness; Baruah, Cohen, Plaxton and
+//! Varvel, 1996). All arithmetic is exact on integers, except for a rounding by less than 2^-32 where weights change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

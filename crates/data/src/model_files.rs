@@ -18,9 +18,10 @@ const SPECIAL_TOKENS_FILE: &str = "special_tokens_map.json";
 /// The names of a tokenizer's files in a model directory. All files but `tokenizer.json` may be absent.
 pub const TOKENIZER_FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, CHAT_TEMPLATE_FILE];
 
-/// Returns the names and contents of the tokenizer's files: `tokenizer.json`, and the files beside the tokenizer that
-/// the job names. The cache does not hold the files beside the tokenizer, because jobs share the cache. The template of
-/// `data.chatTemplate` replaces the template beside the tokenizer.
+/// Returns the names and contents of the tokenizer's files: `tokenizer.json`, and the files in the folder of the
+/// tokenizer file that the job names. The cache does not hold the files of this folder, because jobs share the cache.
+/// The template of `data.chatTemplate` replaces the template in this folder. If none of the files is a
+/// `tokenizer_config.json`, the function adds one.
 ///
 /// # Errors
 /// Fails if a file can't be read.
@@ -57,7 +58,7 @@ fn with_named_tokens(named: &NamedTokens, name: &str, path: &Path, bytes: Vec<u8
     for (key, text) in named.by_name() {
         config.insert(key.to_owned(), text.into());
     }
-    // a token that the job names begins documents, even if the file turns this off
+    // a `bos` token that the job names begins each document, even if `add_bos_token` is false in the file
     if let (Some(_), Some(begins)) = (&named.bos, config.get_mut("add_bos_token")) {
         *begins = true.into();
     }

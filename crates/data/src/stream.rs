@@ -16,7 +16,7 @@ pub(crate) struct TokenStream {
     origins: Option<Arc<Origins>>,
 }
 
-/// The origins of a window's documents in a streamed corpus.
+/// The origins of the documents of a window, which is a fixed number of sequences of a streamed corpus.
 pub(crate) struct Origins {
     /// The number of each document, see [`DocumentId::number`](crate::streaming::DocumentId::number).
     pub(crate) numbers: Vec<u64>,
@@ -97,8 +97,8 @@ impl TokenStream {
         self.documents
     }
 
-    /// Returns the position of the first token of document `index`. For [`TokenStream::documents`], returns the end of
-    /// the stream.
+    /// Returns the position of the first token of document `index`. If `index` is [`TokenStream::documents`], returns
+    /// the end of the stream.
     pub(crate) fn start(&self, index: u64) -> u64 {
         let run = self.runs.partition_point(|run| run.document <= index).checked_sub(1).map(|run| self.runs[run]);
         match run {
@@ -116,7 +116,7 @@ impl TokenStream {
         run.document + self.files.offsets.containing(run.corpus_token + (token - run.token)) - run.corpus_document
     }
 
-    /// Returns the starts of the documents within `first..=last`, in order.
+    /// Returns the starts of the documents that start within the tokens `first..=last`, in order.
     pub(crate) fn starts_within(&self, first: u64, last: u64) -> impl Iterator<Item = u64> + '_ {
         let document = if first < self.tokens { self.containing(first) } else { self.documents };
         let from = document + u64::from(self.start(document) < first);

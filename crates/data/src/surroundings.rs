@@ -48,7 +48,7 @@ impl fmt::Debug for EnvironmentVariables {
 pub struct OnWait(Arc<dyn Fn(&str) + Send + Sync>);
 
 impl OnWait {
-    /// Calls `receive` with each sentence, on the thread that waits.
+    /// Returns a callback that calls `receive` with each sentence, on the thread that waits.
     pub fn new(receive: impl Fn(&str) + Send + Sync + 'static) -> OnWait {
         OnWait(Arc::new(receive))
     }

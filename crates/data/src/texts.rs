@@ -31,7 +31,7 @@ pub enum RecordForm {
 /// The texts below a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
-    /// The `data.paths` that match these files and no other files.
+    /// The `data.paths` that match the found files and no other files.
     pub patterns: Vec<String>,
     /// The field or column that holds the text: the field of text with the most bytes. `None` if all files are plain
     /// text, or the records are conversations.

@@ -21,7 +21,8 @@ pub(crate) const MIN_VOCAB_SIZE: usize = 256 + SPECIAL_TOKENS.len();
 /// tokenizer for the same corpus.
 pub(crate) const TRAINING_VERSION: u32 = 1;
 
-/// The number of texts in the queue between the reader and the counting threads. The limit bounds the memory.
+/// The largest number of texts in the queue between the reading thread and the counting thread. The limit bounds the
+/// memory.
 const QUEUED_TEXTS: usize = 64;
 
 /// Trains a tokenizer with at most `vocab_size` tokens on the texts from `read`. Returns the bytes of its

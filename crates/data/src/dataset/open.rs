@@ -18,8 +18,8 @@ use crate::stream::TokenStream;
 use crate::streaming::{SourceStream, WindowStore};
 
 impl Dataset {
-    /// Maps the files that [`prepare`](crate::prepare) wrote below `config.cache_root`. The windows of a stream are
-    /// mapped when a step needs them.
+    /// Maps the files that [`prepare`](crate::prepare) wrote below `config.cache_root`. A streamed corpus consists of
+    /// windows (fixed numbers of sequences), which are mapped when a step needs them.
     ///
     /// # Errors
     /// Fails if a file is missing or has the wrong size, or if the settings leave nothing to train on or to evaluate.

@@ -1,4 +1,5 @@
-//! Makes the windows of a streamed dataset, and waits for the windows of a step.
+//! Makes the windows of a streamed dataset, and waits for the windows of a step. A window is a fixed number of
+//! sequences.
 
 use std::fs;
 use std::path::Path;
@@ -89,7 +90,8 @@ impl Dataset {
     }
 
     /// Returns sentences about the documents in the windows of the first `position` sequences: their numbers and
-    /// findings. The last of these windows must still be open. The list is empty for a dataset that is not streamed.
+    /// findings. The last of these windows must still be mapped into memory. The list is empty for a dataset that is
+    /// not streamed.
     pub fn stream_notes(&self, position: u64) -> Vec<String> {
         let counts = self.mixture.counts(position);
         // If the last window of a source is not open, this process has not read the source. The position at which this

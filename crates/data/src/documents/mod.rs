@@ -158,8 +158,8 @@ impl Length {
     }
 }
 
-/// Returns the documents with the given names, see [`DocumentPart::document`]. Reads the corpus up to the last named
-/// file. If the corpus is streamed, the function reads no file.
+/// Returns the index of each document in `names`, as in [`DocumentPart::document`]. Reads the corpus up to the last
+/// named file. If the corpus is streamed, the function reads no file.
 ///
 /// # Errors
 /// Fails with `NoDocument` if a named document doesn't exist or has no tokens. For a streamed corpus, the function

@@ -17,7 +17,7 @@ use crate::tokenizer::Tokenizer;
 /// that can be divided.
 const MAX_GAP: u64 = 1000;
 
-/// The corpus and the tokenizer of a second reading.
+/// The corpus and the tokenizer for a second reading.
 pub(super) struct Walk {
     pub(super) corpus: Corpus,
     pub(super) tokenizer: Tokenizer,

@@ -15,7 +15,7 @@ use crate::surroundings::{EnvironmentVariables, OnWait};
 /// The branch of a URI without a revision.
 const MAIN: &str = "main";
 
-/// Returns a client of the hub that the variables name. The client reports its waits to `on_wait`.
+/// Returns a client of the hub that the environment variables name. The client reports its waits to `on_wait`.
 ///
 /// # Errors
 /// Fails if a variable can't be used.

@@ -69,7 +69,8 @@ pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     /// The name in messages. Caches record the hash of the contents under this name and the stamp.
     pub(crate) name: String,
-    /// The name that a pattern matched. It differs from `name` for a link.
+    /// The name that a pattern matched. It differs from `name` for a link, and for a remote file, whose `name` is a
+    /// URI.
     pub(crate) matched: String,
     #[serde(flatten)]
     pub(crate) stamp: FileStamp,

@@ -39,7 +39,7 @@ impl RemoteFiles {
         Ok(RemoteFiles { path: Some(path.to_owned()), recorded, is_changed: false })
     }
 
-    /// Returns the recorded matches of `pattern`.
+    /// Returns the recorded matches of `pattern`, or `None` if the record lacks the pattern.
     pub(super) fn of(&self, pattern: &str) -> Option<&[SourceFile]> {
         self.recorded.patterns.get(pattern).map(Vec::as_slice)
     }

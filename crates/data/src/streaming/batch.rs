@@ -15,7 +15,7 @@ type EncodedText = (Vec<u32>, Findings);
 pub(super) struct Tokenised {
     pub(super) items: Vec<Item>,
     pub(super) texts: Vec<EncodedText>,
-    /// Each conversation with its tokens, until the reader takes the tokens.
+    /// Each conversation, and its tokens. The tokens are `None` after the reader has used them.
     pub(super) conversations: Vec<(ConversationRecord, Option<Result<EncodedConversation, DataError>>)>,
 }
 

@@ -16,7 +16,7 @@ pub struct StreamPosition {
     pub(super) window: u64,
     /// A position, at or before the window's beginning, at which reading can start.
     pub(super) read: ReadPosition,
-    /// The number of tokens between `read` and the window.
+    /// The number of tokens between `read` and the window's beginning.
     pub(super) skip: u64,
     /// The counts of documents up to `read`.
     pub(super) counts: DocumentCounts,

@@ -33,7 +33,7 @@ pub(crate) struct SourceStream {
 #[derive(Default)]
 struct State {
     open: BTreeMap<u64, (WindowHeader, Arc<Sequences>)>,
-    /// The first window of each of the last steps.
+    /// The first window of each of the last `STEPS_IN_USE` steps.
     first: VecDeque<u64>,
     /// The position at which reading began.
     start: StreamPosition,
@@ -85,8 +85,8 @@ impl SourceStream {
         self.open(window, &|_| true)
     }
 
-    /// Returns the beginning of the window that training reads after `sequences` sequences. Returns `None` if this
-    /// window and the previous window are not open and reading did not begin at this window.
+    /// Returns the beginning of the window that training reads after `sequences` sequences. Returns `None` if neither
+    /// this window nor the previous window is open, and reading did not begin at this window.
     pub(crate) fn position_after(&self, sequences: u64) -> Option<StreamPosition> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let window = sequences / self.sequences;

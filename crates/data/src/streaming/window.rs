@@ -1,4 +1,5 @@
-//! Windows on the volume. Each window has a folder. The folder has the window's number as its name once it is complete.
+//! Windows on the volume. A window holds the tokens of a fixed number of sequences, and has its own folder. The
+//! folder's name is the window's number once the window is complete.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -50,7 +51,7 @@ impl WindowStore {
         WindowStore { folder: streaming.folder.join(folder).join(source.to_string()), form }
     }
 
-    /// Returns the header of a complete window, or `None` if the window is missing or damaged.
+    /// Returns the header of a complete window, or `None` if the header is missing or damaged.
     ///
     /// # Errors
     /// Fails if the volume can't be read.
@@ -215,7 +216,8 @@ impl WindowStore {
     }
 }
 
-/// Writes documents as files that are mapped later. The elements of `ids` have their marks, see [`crate::loss_mask`].
+/// Writes documents as files that are mapped later. A bit of each element of `ids` marks whether the token is trained
+/// on, see [`crate::loss_mask`].
 ///
 /// # Errors
 /// Fails if the files can't be written.
@@ -242,7 +244,7 @@ pub(crate) fn write_tokens(folder: &Path, ids: &[u32], starts: &[u64], form: Tok
 }
 
 /// Removes a folder that is not a window. The thread of a dropped maker may still write into the folder. Files that
-/// remain only cost space, until the next maker removes them.
+/// remain cost only space, and the next maker removes them.
 fn remove_unfinished_folder(folder: &Path) {
     let _ = fs::remove_dir_all(folder);
 }

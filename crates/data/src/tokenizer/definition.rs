@@ -167,7 +167,7 @@ fn includes_white_space(token: &Value) -> bool {
     has_white_space || takes_white_space(token)
 }
 
-/// Whether a match of an added token takes the white space beside it.
+/// Whether a match of an added token absorbs the white space beside it.
 fn takes_white_space(token: &Value) -> bool {
     token["lstrip"] == true || token["rstrip"] == true
 }

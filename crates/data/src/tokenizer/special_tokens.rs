@@ -55,9 +55,10 @@ pub struct SpecialTokenIds {
 }
 
 impl SpecialTokenIds {
-    /// Returns the part of a job's identity that these tokens form. Returns `None` if all versions begin and end
-    /// documents with the same tokens, the job names no token, and no special token changes how a text is encoded. A
-    /// token that only pads has no effect on the results of training, because padding has no targets.
+    /// Returns the part of a job's identity (the settings that determine its result) that these tokens form. Returns
+    /// `None` if all versions begin and end documents with the same tokens, the job names no token, and no special
+    /// token changes how a text is encoded. A token that only pads has no effect on the results of training, because
+    /// padding has no targets.
     pub fn identity(&self) -> Option<Value> {
         let mut identity = self.frame();
         let mut add = |name: &str, value: Value| identity.get_or_insert_with(|| json!({}))[name] = value;
@@ -89,7 +90,7 @@ impl SpecialTokenIds {
     }
 
     /// Returns the ids as `config.json` has them, by the names that Hugging Face uses. If several tokens end texts, the
-    /// value is a list.
+    /// value of `eos_token` is a list.
     pub fn for_config(&self) -> impl Iterator<Item = (&'static str, Value)> {
         self.by_name().map(|(name, id)| match name {
             EOS_KEY if self.eos.len() > 1 => (name, json!(self.eos)),

@@ -1,6 +1,6 @@
 //! The initial weights of a job: a Hugging Face model directory, another job's checkpoint, or an imported model. The
-//! same weights in any of these formats give the same run, on any number of stages. The tests use the model directory
-//! of [`hugging_face`], the tiny model.
+//! same weights in any of these formats give the same run, on any number of stages. The tests use "the tiny model",
+//! whose model directory is [`hugging_face`].
 
 use std::path::Path;
 use std::process::Command;
@@ -367,7 +367,7 @@ fn what_does_not_fit_is_reported_before_anything_is_trained() {
         assert!(!path.join("other/result.json").exists(), "{name}");
     }
     refuses_weights_that_no_start_mends(path, &other);
-    // the job detects a flipped bit in the checkpoint from which it starts, and does not move that checkpoint
+    // the job detects a flipped bit in the checkpoint from which it starts, and leaves that checkpoint in its folder
     let shard = path.join("one/checkpoints/step-00000020/stage-1.model.safetensors");
     let mut bytes = std::fs::read(&shard).unwrap();
     let last = bytes.len() - 1;

@@ -1,5 +1,5 @@
-//! The live page of a job that trains and recovers, of a finished job, and of a pod. The page shows data of the job's
-//! folder.
+//! The live page, which shows the data of a job's folder: for a running job that recovers from failures, for a long run
+//! that has ended, and for stage 0 in a pod.
 
 mod browser;
 mod planner;

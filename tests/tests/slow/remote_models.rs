@@ -1,4 +1,5 @@
-//! A job whose model and tokenizer are on a hub has the same results as a job with the same files on the volume.
+//! A job whose model and tokenizer are on a Hugging Face hub (a test server) has the same results as a job with the
+//! same files on the volume.
 
 use std::path::Path;
 use std::process::Command;

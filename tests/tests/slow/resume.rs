@@ -55,7 +55,7 @@ fn killed_stages_resume_from_the_last_checkpoint() {
         let stages = launched.stages();
         signal(stages[rank], libc::SIGKILL);
         until("the killed stage to exit", || is_gone(stages[rank]).then_some(()));
-        // the lost group may still commit its save until the next group forms
+        // the group that has lost the stage may still commit its save until the next group forms
         launched.wait_for_restart(workspace.path());
         let now = launched.wait_for_stages(3);
         let before = saved(workspace.path());

@@ -57,7 +57,6 @@ fn so_it_does_with_replicas() {
     for memory in ["", ", memory: {everySteps: 1}"] {
         let job = job(memory, 0);
         let job = TestJob { stages: 2, data_parallel: 2, gradient_blocks: 4, ..job };
-        // the two jobs have at most six processes each
         soak(&job, &REPLICATED, kills().div_ceil(3));
     }
 }

@@ -1,5 +1,5 @@
-//! Jobs that train on a mixture of files on a hub and on the volume. Faults of the hub, of stages and of the launcher
-//! do not change the results.
+//! Jobs that train on a mixture of files on a Hugging Face hub (a test server) and on the volume. Faults of the hub, of
+//! stages and of the launcher do not change the results.
 
 use std::path::Path;
 

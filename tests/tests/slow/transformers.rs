@@ -1,6 +1,6 @@
-//! Hugging Face's transformers load the models that this trainer writes, and the trainer loads models that transformers
-//! write. Both generate the same text with a model that transformers wrote, before and after some steps of training.
-//! `make transformers` provides the Python that these tests need.
+//! Hugging Face Transformers loads the models that this trainer writes, and the trainer loads the models that
+//! Transformers writes. With a model that Transformers wrote, both generate the same text, before and after some steps
+//! of training. `make transformers` provides the Python that these tests need.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -24,7 +24,7 @@ fn python(arguments: &[&str]) -> String {
     text(Command::new(python).arg(hugging_face().with_file_name("transformers_models.py")).args(arguments))
 }
 
-/// Checks that transformers and the trainer, with the model in `folder`, continue the prompts with the same texts.
+/// Checks that Transformers and the trainer continue the prompts with the same texts if both use the model in `folder`.
 /// Returns the texts.
 fn continue_alike(folder: &Path) -> Vec<String> {
     let model = folder.display().to_string();
@@ -58,7 +58,7 @@ fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> 
     folder
 }
 
-/// PEFT adds the exported adapter to the model, transformers read the merged model, and the trainer reads the job's
+/// PEFT adds the exported adapter to the model, Transformers reads the merged model, and the trainer reads the job's
 /// checkpoint. All three continue the prompts with the same texts.
 #[test]
 #[ignore = "needs a Python with transformers and PEFT: make transformers"]

@@ -12,9 +12,9 @@ use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
 pub struct VolumeCall {
     /// The operation's name in [`Volume`], [`FileWriter`] or [`FileReader`].
     pub operation: &'static str,
-    /// The path of the call. For a rename, its source.
+    /// The path on which the call acts. For a rename, the path before the rename.
     pub path: String,
-    /// The target of a rename, or `None` for other calls.
+    /// The path after a rename, or `None` for other calls.
     pub target: Option<String>,
     /// The number of bytes that a read asks for, or 0 for other calls.
     pub bytes_read: u64,
@@ -80,7 +80,8 @@ impl<I: FaultInjector> FaultyVolume<I> {
         self.call_with_partial(VolumeCall::on(operation, path), act, || ())
     }
 
-    /// Makes a call. `partial` has the effect of a call that fails or crashes half-way.
+    /// Makes a call with the fault that the injector decides. `act` is the whole call. `partial` is the part that takes
+    /// effect if the call fails or crashes half-way.
     fn call_with_partial<T>(
         &self,
         call: VolumeCall,

@@ -31,7 +31,7 @@ impl Deadline {
         Deadline { began: Instant::now(), seconds, latest: Cell::default() }
     }
 
-    /// Returns the whole time until the deadline, for the highest load so far.
+    /// Returns the time from the start of the wait to the deadline, for the highest load so far.
     pub fn limit(&self) -> Duration {
         let limit = limit(self.seconds, load(), std::env::var(VARIABLE).ok().as_deref());
         self.latest.set(self.latest.get().max(limit));

@@ -1,4 +1,4 @@
-//! The collective messages of a group, apart from the votes on steps.
+//! The collective messages of a group (broadcasts and all-gathers), apart from the votes on steps.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -21,12 +21,12 @@ use crate::train::step::data_loader::DataLoader;
 /// The context of a stage: its environment, its configuration, and the state that its threads share.
 #[derive(Clone, Copy)]
 pub(in crate::train) struct StageContext<'a> {
-    /// `env.rank` is the global rank: the stage's rank among all stages of all replicas.
+    /// The stage's environment. Its `rank` is the global rank: the rank among all stages of all replicas.
     pub(in crate::train) env: &'a StageEnv,
     /// The rank among the members of the group, which may lack replicas. Before the stage joins a group, the global
     /// rank.
     pub(in crate::train) group_rank: usize,
-    /// The job's configuration. Within a group, its number of replicas is the number of replicas in the group.
+    /// The job's configuration. Within a group, the configuration has the number of replicas of the group.
     pub(in crate::train) config: &'a JobConfig,
     pub(in crate::train) device: tch::Device,
     /// The facts besides the job, such as the processor, on which the last bits of results depend. Checkpoints record
@@ -50,7 +50,7 @@ pub(in crate::train) struct RunningStage<'a> {
     /// The environments of all stages by group rank, as checkpoints record them.
     pub(in crate::train) environments: &'a [Value],
     pub(in crate::train) stage: Stage,
-    /// The dump of tensors, if a replay dumps tensors.
+    /// The dump of the tensors that a replay writes to a file; `None` without such a request.
     pub(in crate::train) dump: Option<Rc<TensorDump>>,
     pub(in crate::train) links: Links,
     /// The data loader of the first and the last stage; `None` on the stages between them.

@@ -65,8 +65,8 @@ fn fetch(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<
     RemoteModels::recorded(job, &folder)?.fetch(job, workspace, needed(job, &folder), reports)
 }
 
-/// Returns which files of its models the job in `folder` needs. A job that resumes needs its initial weights only if it
-/// has frozen weights. Without frozen weights, such a job continues even if the hub has deleted the initial weights.
+/// Returns which files of the job's models are needed. A job that resumes needs its initial weights only if it has
+/// frozen weights. Without frozen weights, such a job continues even if the hub has deleted the initial weights.
 fn needed(job: &PipelineJob, folder: &Path) -> FetchExtent {
     let has_frozen = job.spec.training.as_ref().is_some_and(TrainingSpec::freezes_weights);
     match recorded_identity(&FileSystemVolume::new(folder)) {

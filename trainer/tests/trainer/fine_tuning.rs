@@ -1,5 +1,6 @@
-//! Tests of whole models, frozen weights and adapters against transformers and PEFT. The trainer reproduces twenty
-//! steps (`tests/reference/fine_tuning.py`) with any number of microbatches, and no layout changes a bit.
+//! Compares the training of whole models, of models with frozen weights and of adapters with that of Transformers and
+//! PEFT. The trainer reproduces twenty steps (`tests/reference/fine_tuning.py`) with any number of microbatches, and no
+//! layout changes a bit.
 
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_model::model_types;

@@ -1,4 +1,5 @@
-//! The planner's page shows the output of `stagecoach plan`. In a real browser, fields and keys change the plan.
+//! The planner's page shows the output of `stagecoach plan`. In a real browser, the user changes the plan with the
+//! page's fields and with keys.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

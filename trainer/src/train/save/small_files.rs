@@ -1,4 +1,4 @@
-//! The Hugging Face files beside the weights of a checkpoint.
+//! The small files of a checkpoint: the Hugging Face files beside the weights, such as `config.json`.
 
 use serde_json::{Map, Value};
 use stagecoach_checkpoint::paths::ADAPTER_CONFIG_FILE;

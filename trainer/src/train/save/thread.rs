@@ -24,7 +24,7 @@ use crate::train::recover::carry_over::LastSnapshot;
 pub(in crate::train) struct CheckpointThread {
     requests: Sender<SaveRequest>,
     done: Receiver<SaveDone>,
-    /// Incremented with each activity of the thread.
+    /// The number of activities of the thread so far. If it changes, the thread makes progress.
     activity_count: Arc<AtomicU64>,
     /// The staging buffer for the next copy; `None` while the thread writes from it.
     staging: Option<Snapshot>,

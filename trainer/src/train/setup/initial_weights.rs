@@ -102,7 +102,7 @@ impl<'a> LoadProgress<'a> {
         LoadProgress { context, tensors: (0, frozen.len()), bytes: (0, bytes) }
     }
 
-    /// Records that one more tensor was read.
+    /// Records that one more tensor, of `bytes` bytes, was read.
     pub(in crate::train) fn add(&mut self, bytes: u64) {
         self.tensors.0 += 1;
         self.bytes.0 += bytes;

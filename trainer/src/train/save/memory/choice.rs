@@ -8,8 +8,8 @@ use stagecoach_transport::PeerRing;
 /// The report of a stage to the other stages about its copies in memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct HeldCopies {
-    /// This stage's rank in the group that made the copies, and that group; `None` without copies. The group may have
-    /// had other replicas than the current one.
+    /// This stage's rank in the group that made the copies, and that group; `None` if this process has been in no
+    /// group. The group may have had other replicas than the current one.
     pub(super) group: Option<(usize, PeerRing)>,
     /// The trainer states, each with its step, for which the stage has a copy of its own tensors.
     pub(super) own: Vec<TrainerState>,
@@ -43,8 +43,8 @@ pub(super) struct MemoryCheckpoint {
     pub(super) ring: PeerRing,
     /// The source of each rank's copy, by rank in that group.
     pub(super) sources: Vec<CopySource>,
-    /// Whether the copy of every rank is in its place: at the same rank of the new group, or at the rank that holds the
-    /// copies of that rank.
+    /// Whether the new group can load the copies without moving parameters between replicas. Each copy is then at the
+    /// same rank in the new group, or at the rank that holds the copies of that rank.
     pub(super) is_in_place: bool,
 }
 
@@ -90,7 +90,8 @@ fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) 
 }
 
 /// Returns the source of the copy of `rank` of the group `ring` after `step`. The source may have any rank in the
-/// current group, but must be a replica of the same stage, because only the replicas of a stage exchange copies.
+/// current group, but must be a replica of the same stage, because copies move only over the links between a stage's
+/// replicas.
 fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<CopySource> {
     let same_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
     let own =

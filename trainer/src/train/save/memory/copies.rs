@@ -1,6 +1,6 @@
-//! The copies that a stage holds in memory: of its own state, and of the state of the previous stage. The copies
-//! persist from one group to the next. The stage holds the newest copy of each of the two states. It also holds the
-//! copy before the newest one until every stage has its newest copies.
+//! The copies that a stage holds in memory: of its own state, and of the state of the previous stage, which is the
+//! previous rank in the [`PeerRing`]. The copies persist from one group to the next. The stage holds the newest copy of
+//! each of the two states. It also holds the copy before the newest one until every stage has its newest copies.
 
 use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_kernels::device::{CudaContext, CudaError};
@@ -15,7 +15,7 @@ const GENERATIONS: usize = 2;
 /// The copies that a stage holds.
 #[derive(Debug, Default)]
 pub(in crate::train) struct StateCopies {
-    /// This stage's rank in the group that made the copies, and that group.
+    /// This stage's rank in the group that made the copies, and that group; `None` before the first group.
     group: Option<(usize, PeerRing)>,
     /// The copies of this stage's state, oldest first.
     own: Vec<(TrainerState, PeerCopy)>,

@@ -81,8 +81,8 @@ impl MemoryCheckpoints<'_> {
         Ok(own.load_into(stage, updates)?)
     }
 
-    /// Loads `stage` from a checkpoint in memory of a group with other replicas. Each parameter goes from the replica
-    /// that has it to its current owner, over the links between the replicas of a stage.
+    /// Loads `stage` from a memory checkpoint of a group with other replicas. Each parameter goes from the replica that
+    /// has it to its current owner, over the links between the replicas of a stage.
     pub(super) fn load_resharded(
         &mut self,
         MemoryCheckpoint { state, ring, sources, .. }: MemoryCheckpoint,

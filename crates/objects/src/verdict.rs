@@ -15,7 +15,7 @@ pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &S
     }
 }
 
-/// Returns the server's error response, if it is among the causes of an error.
+/// Returns the server's response that refused the request, if `error` has one among its causes.
 pub(crate) fn response(error: &object_store::Error) -> Option<&ErrorResponse> {
     causes(error).into_iter().find_map(|cause| match cause.downcast_ref()? {
         StoreFailure::Refused(_, response) => Some(response),

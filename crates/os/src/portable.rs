@@ -24,7 +24,7 @@ const PINNED: [(&str, Option<&str>); 9] = [
 /// The reason why this process can't compute with the portable instruction set.
 #[derive(Debug, thiserror::Error)]
 pub enum PortableError {
-    /// The processor lacks an instruction set.
+    /// The processor lacks AVX2 or FMA.
     #[error(
         "spec.training.kernels is Portable, and this processor lacks AVX2 or FMA: use a node with AVX2 and FMA, or set \
          spec.training.kernels to Fastest in a new job"
@@ -35,9 +35,9 @@ pub enum PortableError {
     Restart(std::io::Error),
 }
 
-/// Makes the libraries of this process dispatch to AVX2 in any environment. The libraries read their variables only
-/// once. If a variable has another value, this function therefore restarts the program with the right variables. The
-/// program must call this function before any computation.
+/// Makes the libraries of this process use AVX2, whatever the environment variables are. The libraries read their
+/// variables only once, when they start. If a variable has another value, this function therefore restarts the program
+/// with the right variables. The program must call this function before any computation.
 ///
 /// # Errors
 /// Returns an error if the processor has no AVX2 or FMA, or if the program can't be restarted.

@@ -118,7 +118,7 @@ struct Worker<P> {
     shared: Arc<ExporterShared>,
     client: CollectorClient,
     producer: P,
-    /// The start of the worker, in nanoseconds since 1970.
+    /// The time at which the worker started, in nanoseconds since 1970.
     started: u64,
     /// The time of the next export of metrics.
     metrics_at: Instant,
@@ -147,8 +147,8 @@ impl<P: MetricProducer> Worker<P> {
         }
     }
 
-    /// Logs an error once, and logs once that the error has ended. `was_all` is true if the thread sent both spans and
-    /// metrics.
+    /// Logs each new error once, and logs once that exports succeed again. Success counts only if `was_all` is true,
+    /// that is, if the thread has just sent both spans and metrics.
     fn log_change(&self, error: Option<&ExportError>, was_all: bool, logged: &mut Option<String>) {
         match error.map(ToString::to_string) {
             Some(error) if logged.as_ref() != Some(&error) => {
@@ -162,7 +162,8 @@ impl<P: MetricProducer> Worker<P> {
         }
     }
 
-    /// Waits until there is work. Returns the number of requested flushes, and whether a flush is pending.
+    /// Waits until there is work or the next export is due. Returns the number of requested flushes, and whether a
+    /// flush is pending.
     fn wait(&self) -> (u64, bool) {
         let queue = self.shared.lock();
         let until_metrics = self.metrics_at.saturating_duration_since(Instant::now());

@@ -12,7 +12,8 @@ use crate::{Reader, SECRET};
 
 const SIZE: usize = 12 << 20;
 
-/// A script that writes the objects of the test, and prints the ETag of an object with two parts.
+/// A Python script that creates the bucket and the objects of the test, and prints the ETag of the object with two
+/// parts. The arguments are the endpoint, and the size of this object in bytes.
 const FILL: &str = r#"
 import boto3, sys
 s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")

@@ -28,8 +28,9 @@ pub struct Advice {
 /// The minimal saving that justifies a change. A smaller saving is within the noise of a measurement.
 const MIN_SAVING: f64 = 0.01;
 
-/// Simulates two steps with the measured times: a step in which the slowest rank computes for the mean time of all
-/// ranks, and a step with the best partition. Returns `None` if no step was measured or no rank computed anything.
+/// Returns the advice for the measured steps. The function simulates two steps with the measured times: a step in which
+/// the slowest rank computes for the mean time of all ranks, and a step with the best partition that the search finds.
+/// Returns `None` if no step was measured or no rank computed anything.
 ///
 /// `model` gives the modules' work in any unit. The function divides each rank's measured seconds by the work of the
 /// rank's modules. The quotients differ between unequal machines, and convert the work of other partitions to seconds.

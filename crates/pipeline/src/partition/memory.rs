@@ -35,9 +35,8 @@ pub struct StageMemory {
     pub activations: u64,
     /// The bytes of the inputs of the weight gradients, which are kept from I to the second part (W).
     pub weight_gradient_inputs: u64,
-    /// The temporary bytes that are held while one action runs. If the rank holds more at the end of a step than
-    /// activations and temporaries together, this field is larger, so that the sum of all fields covers the end of the
-    /// step.
+    /// The temporary bytes that are held while one action runs. The value is at least `step_end_bytes` minus the
+    /// activations and the inputs of weight gradients, so that the sum of all fields covers the end of a step.
     pub temporaries: u64,
     /// The bytes of the buffers of links, and of the tensors in the buffers.
     pub links: u64,

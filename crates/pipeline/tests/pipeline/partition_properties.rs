@@ -1,5 +1,5 @@
-//! Compares each result of `balanced_partition` with all other partitions, and checks that the result fits into the
-//! memory of the ranks. The models, schedules and speeds are generated.
+//! Compares each result of `balanced_partition` for one chunk per rank with all other partitions. For several chunks
+//! per rank, checks that the result fits into the memory of the ranks. The models, schedules and speeds are generated.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{

@@ -15,7 +15,8 @@ pub(crate) struct ReferenceExecutor<'a> {
     values: Vec<HashSet<String>>,
     /// The sent messages and posted receives without a counterpart, by (sending chunk, receiving chunk).
     mail: HashMap<(usize, usize), (VecDeque<usize>, VecDeque<usize>)>,
-    /// The sends and receives without a counterpart across all chunks, by (sending rank, receiving rank).
+    /// The sends and the receives that wait for their counterpart, across all chunks, by (sending rank, receiving
+    /// rank).
     order: HashMap<(usize, usize), [VecDeque<Message>; 2]>,
     counts: BTreeMap<Action, usize>,
     losses: Vec<usize>,
@@ -252,8 +253,8 @@ impl ReferenceExecutor<'_> {
         self.programs.placement.chunks_of(rank).all(|chunk| self.gradients.get(&chunk) == Some(&all))
     }
 
-    /// Executes REDUCE_TIED, a barrier of the first and the last rank. The barrier completes when the last of its ranks
-    /// arrives. The other rank then finds it completed.
+    /// Executes REDUCE_TIED, a barrier of the ranks of the first and the last chunk. The barrier completes when the
+    /// last of its ranks arrives. The other rank then finds it completed.
     fn reduce(&mut self, rank: usize) -> StepResult {
         let ends = self.programs.placement.first_and_last_ranks();
         let is_reduced = self.all_executed(rank, Action::Reduce);

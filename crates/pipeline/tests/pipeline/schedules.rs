@@ -1,5 +1,5 @@
-//! Tests every schedule over many sizes. The schedules lower, verify, match the papers' formulas, and round-trip
-//! through text.
+//! Tests every schedule over many sizes. Each schedule can be lowered and verified, matches the papers' formulas, and
+//! is the same after a round trip through text.
 
 use stagecoach_pipeline::{
     Costs, Limits, Placement, Programs, SCHEDULES, Schedule, forward_only_programs, from_csv, gpipe,
@@ -42,8 +42,9 @@ fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> 
     fitting.map(|schedule| schedule.schedule(ranks, chunks_per_rank, microbatches)).collect()
 }
 
-/// Checks 1 to 16 ranks, 1 to 4 chunks and 1 to 64 microbatches. Only numbers of microbatches around multiples of the
-/// number of ranks are checked, because schedules change there. `STAGECOACH_SCHEDULES=all` checks all numbers.
+/// Checks 1 to 16 ranks, 1 to 4 chunks and 1 to 64 microbatches. The checked numbers of microbatches are small numbers,
+/// numbers around the first three multiples of the number of ranks, and 64, because schedules change there.
+/// `STAGECOACH_SCHEDULES=all` checks all numbers.
 fn every_layout(check: impl Fn(usize, usize, usize)) {
     let all = std::env::var("STAGECOACH_SCHEDULES").is_ok_and(|v| v == "all");
     for (ranks, chunks) in (1..=16).flat_map(|ranks| (1..=4).map(move |chunks| (ranks, chunks))) {

@@ -14,8 +14,9 @@ use super::job_config::JobConfig;
 /// once more over every link.
 const MAX_CHUNKS_PER_STAGE: usize = 4;
 
-/// The largest number of chunks times microbatches for which `Auto` tries several chunks per stage. In a longer step,
-/// the bubble is small even with one chunk per stage, and the plan takes long to compute and to send.
+/// The largest number of work items of a step (the pipeline's chunks times microbatches) for which `Auto` tries several
+/// chunks per stage. In a longer step, the bubble is small even with one chunk per stage, and the plan for several
+/// chunks takes long to compute and to send.
 const MAX_WORK_ITEMS: usize = 1 << 16;
 
 /// A schedule that the planner can choose.

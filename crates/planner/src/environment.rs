@@ -11,8 +11,8 @@ use tch::Kind;
 
 use crate::job_config::JobConfig;
 
-/// The compared fields, with their names for users. Checkpoints also record `version`, which affects results only
-/// through `kernels`.
+/// The compared fields, with their names for users. Checkpoints also record `version` and `processor`, which affect
+/// results only through `kernels` and `products`.
 const COMPARED: [(&str, &str); 14] = [
     ("kernels", "version of the kernels"),
     ("libtorch", "libtorch"),

@@ -1,6 +1,6 @@
 //! The identity of a job, which checkpoints record, and the fields on which all stages must agree. The table `CHANGES`
-//! of the crate `api` has the effect of a change of each field of the spec. By these effects, this module selects the
-//! fields of the identity and the fields on which stages must agree.
+//! of the crate `api` lists the effect that a change of each field of the spec has. By these effects, this module
+//! selects the fields of the identity and the fields on which stages must agree.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,9 @@ const OF_CORPUS: [&str; 7] =
     ["corpus", "tokenizer", "chatTemplateHash", "specialTokenIds", "trainingSequences", "sources", "heldOutFiles"];
 
 impl JobConfig {
-    /// Returns the identity: the fields that determine the numerical results. These fields may not change after
-    /// training has begun. The identity identifies the corpus and its split by content, so a user may rename a file.
+    /// Returns the identity: the fields that determine the numerical results. After training has begun, these fields
+    /// may not change, except the decay of the learning rate when the job gets more steps. The identity identifies the
+    /// corpus and its split by content, so a user may rename a file.
     pub fn identity(&self, prepared: &PreparedCorpus, dataset: &Dataset) -> Value {
         let files = dataset.held_out_files().map(|(name, sequences)| json!({"name": name, "sequences": sequences}));
         self.identity_of(prepared, dataset.epoch_lengths().as_deref(), files.collect())

@@ -126,7 +126,7 @@ impl TrainerState {
         });
     }
 
-    /// Records a difference of environments.
+    /// Records a difference of environments, unless it is recorded already.
     pub fn add_environment_difference(&mut self, difference: String) {
         if !self.environment_differences.contains(&difference) {
             self.environment_differences.push(difference);

@@ -1,4 +1,4 @@
-//! Returns the text of the job file, with a comment that explains each number.
+//! The text of the job file, with a comment that explains each number.
 
 use std::fmt::Write;
 

@@ -95,8 +95,7 @@ impl TrainingSizes {
     }
 
     /// Returns these numbers with the number of steps: `by_epochs`, or the number that fits into [`SECONDS`] if this
-    /// number is smaller. The result has at least `least` and at most [`MOST_STEPS`] steps, and a multiple of
-    /// `multiple`.
+    /// number is smaller. The number is at least `least`, at most [`MOST_STEPS`], and a multiple of `multiple`.
     pub(super) fn with_steps(
         self,
         facts: &Facts,

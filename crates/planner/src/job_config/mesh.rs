@@ -8,8 +8,8 @@ use stagecoach_pipeline::GradientBlocks;
 use super::JobConfig;
 
 impl JobConfig {
-    /// Returns this job with the number of replicas that makes `group_size` ranks with the job's stages. The number of
-    /// gradient blocks stays the same.
+    /// Returns this job for a group of `group_size` ranks: the number of replicas is `group_size` divided by the number
+    /// of stages. The number of gradient blocks stays the same.
     pub fn with_replicas_of(&self, group_size: usize) -> JobConfig {
         self.with_data_parallel(group_size as u32 / self.job.spec.stages.max(1))
     }

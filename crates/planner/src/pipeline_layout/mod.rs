@@ -20,8 +20,9 @@ use stagecoach_engine::StageError;
 use stagecoach_model::Architecture;
 
 /// The number of microbatches per stage in a window, the group of microbatches that an evaluation runs with one
-/// program. A stage with several chunks runs the chunks one after another, and holds the inputs of the next chunk for a
-/// whole window. If a window had fewer microbatches than the pipeline has stages, the stages would wait.
+/// program. A larger window needs more memory: a stage with several chunks runs the chunks one after another, and holds
+/// the inputs of the next chunk for a whole window. In a window with fewer microbatches than the pipeline has stages,
+/// the stages would wait.
 const EVALUATION_WINDOW_PER_STAGE: usize = 4;
 
 /// A planned pipeline.

@@ -1,4 +1,4 @@
-//! Returns the text of the file of a fine-tuning job, with a comment that explains each number.
+//! The text of the file of a fine-tuning job, with a comment that explains each number.
 
 use stagecoach_display::duration;
 

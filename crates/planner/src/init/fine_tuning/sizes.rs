@@ -8,8 +8,8 @@ use super::SourceModel;
 pub(super) const LENGTHS: [u32; 8] = [2048, 1024, 512, 256, 128, 64, 32, 16];
 /// The longest sequence length on CPUs, where attention over long texts takes most of the time.
 const MOST_ON_PROCESSORS: u32 = 512;
-/// The smallest number of sequences of a length into which the corpus must divide, so that a step does not train on the
-/// same text twice.
+/// The smallest number of sequences that the corpus must have at an allowed sequence length. With fewer, a step could
+/// train on the same text twice.
 const LEAST_SEQUENCES: f64 = 200.0;
 /// The number of tokens that a step should have. If microbatches of one row have fewer tokens together, a microbatch
 /// gets several rows.

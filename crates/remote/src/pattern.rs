@@ -17,7 +17,7 @@ pub struct PathPattern {
 }
 
 impl PathPattern {
-    /// Parses a pattern. An empty text matches every path without a leading dot.
+    /// Parses a pattern. An empty text matches every path in which no name begins with a dot.
     ///
     /// # Errors
     /// Returns the reason if the text is not a valid pattern.

@@ -93,8 +93,9 @@ impl Retry {
         (self.failures, self.waited) = (0, Duration::ZERO);
     }
 
-    /// Counts a failure, and waits before the next attempt. `notice` makes the sentence about the wait from the wait in
-    /// seconds. Returns whether the policy allows another attempt. If not, this function does not wait.
+    /// Counts a failure, and waits before the next attempt. `notice` receives this state and the wait in seconds, and
+    /// returns the sentence about the wait. Returns whether the policy allows another attempt. If not, this function
+    /// does not wait.
     pub fn wait_after_failure(&mut self, notice: impl FnOnce(&Retry, f64) -> String) -> bool {
         self.failures += 1;
         let wait = self.policy.wait_after(self.failures);

@@ -13,7 +13,7 @@ pub fn first_divergence(steps: &[u64], mut is_equal: impl FnMut(u64) -> bool) ->
     steps.get(steps.partition_point(|step| is_equal(*step))).copied()
 }
 
-/// Two tensors with the same name and different content.
+/// A tensor that differs between two runs, or that the second run lacks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DivergentTensor {
     /// The name of the tensor.
@@ -28,7 +28,7 @@ impl fmt::Display for DivergentTensor {
     }
 }
 
-/// Returns the first tensor that is not bit-identical in both runs, in the order of computation.
+/// Returns the first tensor that is not bit-identical in both runs or that `others` lacks, in the order of computation.
 pub fn first_divergent_tensor(ones: &[(String, Tensor)], others: &[(String, Tensor)]) -> Option<DivergentTensor> {
     let others: BTreeMap<&str, &Tensor> = others.iter().map(|(name, tensor)| (&**name, tensor)).collect();
     let mut ones: Vec<&(String, Tensor)> = ones.iter().collect();

@@ -16,7 +16,7 @@ fn dump_file(folder: &Path, step: u64, stage: usize) -> PathBuf {
 /// Ends the dump of a step. Writes the dumped tensors to the file of this stage, if there are any.
 ///
 /// # Errors
-/// If the file can't be written.
+/// Returns an error if the file can't be written.
 pub fn write_dump(dump: &TensorDump, stage: &Stage, step: u64) -> Result<(), StageError> {
     let tensors = dump.end(stage);
     if tensors.is_empty() {
@@ -30,7 +30,7 @@ pub fn write_dump(dump: &TensorDump, stage: &Stage, step: u64) -> Result<(), Sta
 /// assignment of layers to stages.
 ///
 /// # Errors
-/// If a file can't be read, or the dump has no tensor of the step.
+/// Returns an error if a file can't be read, or the dump has no tensor of the step.
 pub(super) fn read_dump(folder: &Path, step: u64) -> anyhow::Result<Vec<(String, Tensor)>> {
     let mut tensors = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -12,7 +12,7 @@ use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 /// the job's folder, `recorded_in`.
 ///
 /// # Errors
-/// If the job is invalid, or the settings can't be fetched.
+/// Returns an error if the job is invalid, or the settings can't be fetched.
 pub(crate) fn job_config(
     job: PipelineJob,
     workspace: &Path,

@@ -57,8 +57,8 @@ impl RunRecord {
     /// Reads a job's folder, or a single checkpoint at `path` with the files beside it.
     ///
     /// # Errors
-    /// If neither a checkpoint nor a resolved job specifies the job, if a file has invalid content, or if the volume
-    /// fails.
+    /// Returns an error if neither a checkpoint nor a resolved job specifies the job, if a file has invalid content, or
+    /// if the volume fails.
     pub fn open(path: &Path) -> anyhow::Result<RunRecord> {
         let location = CheckpointLocation::resolve(path)?;
         let volume = location.volume();
@@ -109,7 +109,7 @@ impl RunRecord {
     /// Checks that the run has trained `step`, according to the record.
     ///
     /// # Errors
-    /// If the record ends before `step`.
+    /// Returns an error if the record ends before `step`.
     pub fn check_trained(&self, step: u64) -> anyhow::Result<()> {
         match self.steps.iter().map(|line| line.step).max() {
             Some(last) if last < step => {
@@ -145,7 +145,7 @@ impl RunRecord {
     /// Verifies the hash of every file of the checkpoint of `step`. Returns the first damage, if there is any.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Returns an error if the volume fails.
     pub fn verify(&self, step: u64) -> anyhow::Result<Option<Damage>> {
         let mut damage = None;
         let verified = verify(&self.volume, step, &mut |event| {

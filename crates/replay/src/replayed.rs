@@ -51,7 +51,7 @@ pub struct ReplayConfig {
     pub workspace: PathBuf,
     /// The number of stages; `None` for the run's number of stages.
     pub stages: Option<u32>,
-    /// The names of the tensors to dump.
+    /// The patterns of the names of the tensors to dump.
     pub dump: Vec<String>,
     /// The steps whose tensors are dumped; empty for the last step.
     pub dump_steps: Vec<u64>,
@@ -81,7 +81,7 @@ impl Replayed {
     /// Reads the dumped tensors of `step`, by name.
     ///
     /// # Errors
-    /// If the replay has no dump of the step, or the dump can't be read.
+    /// Returns an error if the replay has no dump of the step, or the dump can't be read.
     pub fn tensors(&self, step: u64) -> anyhow::Result<Vec<(String, Tensor)>> {
         read_dump(&self.scratch.folder.root().join(DUMP), step)
     }
@@ -91,7 +91,7 @@ impl Replayed {
 /// weights. Returns `Ok(Err(difference))` if the corpus or the tokenizer of this machine differs from the run's.
 ///
 /// # Errors
-/// If this machine can't train the steps, or if a signal stops the replay.
+/// Returns an error if this machine can't train the steps, or if a signal stops the replay.
 pub fn replay(
     record: &RunRecord,
     base: Option<&RecordedCheckpoint>,

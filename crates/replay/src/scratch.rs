@@ -30,7 +30,7 @@ impl Scratch {
     /// Creates a scratch folder, after removing the folders of killed replays.
     ///
     /// # Errors
-    /// If the workspace can't be written.
+    /// Returns an error if the workspace can't be written.
     pub(super) fn create(workspace: &Path) -> anyhow::Result<Scratch> {
         let parent = workspace.join(SCRATCH);
         remove_abandoned(&parent);
@@ -51,7 +51,7 @@ impl Scratch {
     /// records, the replay reads the same files as the run.
     ///
     /// # Errors
-    /// If a record can't be copied.
+    /// Returns an error if a record can't be copied.
     pub(super) fn copy_records(&self, job_folder: &Path) -> anyhow::Result<()> {
         for name in [REMOTE_FILES, REMOTE_MODELS, INITIAL_MODEL] {
             let (record, copy) = (job_folder.join(name), self.folder.root().join(name));
@@ -66,7 +66,7 @@ impl Scratch {
     /// of that checkpoint.
     ///
     /// # Errors
-    /// If the workspace can't be written.
+    /// Returns an error if the workspace can't be written.
     pub(super) fn link_checkpoint(&self, checkpoint: &RecordedCheckpoint, manifest: &Manifest) -> anyhow::Result<()> {
         let folder = self.folder.root().join(paths::checkpoint_path(manifest.step));
         let link = || -> anyhow::Result<()> {

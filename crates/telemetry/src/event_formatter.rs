@@ -10,7 +10,8 @@ use super::save_failures::SaveFailures;
 use super::{BestEvaluation, DataWait, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 
 /// Formats a run's events in order. The formatter remembers the run's number of steps, the step times for the ETA, the
-/// last reported tenth of the preparation, and the failed saves since the last successful save.
+/// last reported tenth of the preparation (the work before the first step), and the failed saves since the last
+/// successful save.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EventFormatter {
     steps: u64,
@@ -21,8 +22,8 @@ pub(super) struct EventFormatter {
 }
 
 impl EventFormatter {
-    /// Returns the event's line without a line feed. Returns `None` for an event that needs no line: work before the
-    /// first step that has not reached another tenth, and most of many consecutive failed saves.
+    /// Returns the event's line without a line feed. Returns `None` for an event that needs no line: a preparation that
+    /// has not reached another tenth, and a failed save after others, except the 10th, the 100th and so on.
     pub(super) fn format(&mut self, event: &TrainingEvent) -> Option<String> {
         match event {
             TrainingEvent::Preparing { what, done, total } => self.format_preparation(what, *done, *total),

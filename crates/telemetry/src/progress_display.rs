@@ -1,4 +1,4 @@
-//! Shows the progress of a run: a progress bar on a terminal, otherwise a line per step.
+//! Shows the progress of a run: a progress bar on a terminal, otherwise a line for each event, or only messages.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;

@@ -28,7 +28,7 @@ pub struct TimelineRecord {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageTimes {
-    /// The stage's actions in order: computations, and the actions that end the step.
+    /// The stage's timed actions in order: computations, REDUCE, GATHER, REDUCE_TIED and EXCHANGE.
     pub actions: Vec<String>,
     /// The begin and the end of each action, in seconds since the step's first computation began.
     pub seconds: Vec<(f64, f64)>,
@@ -81,7 +81,7 @@ impl TimelineRecord {
     /// the communication.
     ///
     /// # Errors
-    /// Fails if the actions are not a schedule.
+    /// Fails if the actions are not a schedule, or if the schedule does not have the partition's number of chunks.
     pub fn programs(&self) -> Result<Programs, String> {
         let is = |text: &String, wanted: fn(Action) -> bool| text.parse().is_ok_and(wanted);
         let computations = |times: &StageTimes| {
@@ -105,7 +105,7 @@ impl TimelineRecord {
     /// Returns the work of the model.
     ///
     /// # Errors
-    /// Fails if the embedding or the head is missing.
+    /// Fails if the work of the embedding, of a layer or of the head is missing.
     pub fn model(&self) -> Result<ModelCost, String> {
         let module = |&[forward, backward_input, backward_weight]: &Work| ModuleCost {
             forward,
@@ -228,7 +228,7 @@ mod tests {
     fn advice_is_about_the_chunks_of_the_schedule() {
         let parts = [2, 2, 2];
         let whole = lower(&one_f_one_b(3, 8), true).unwrap();
-        // each stage has four layers, and half of the head's work
+        // in the programs with parts, each stage has four layers
         let (whole_record, ..) = record(&whole);
         let (mut in_parts, ..) = record(&whole.split(&parts).replicate());
         in_parts.parts = parts.to_vec();

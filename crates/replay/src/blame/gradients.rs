@@ -51,7 +51,7 @@ pub const TENSORS: [&str; 2] = ["*.weight.*", "*.bias.*"];
 /// the weights, the step's gradient, a document's gradient, and the activations of one part.
 ///
 /// # Errors
-/// If a tensor is missing, or has a shape other than this model's.
+/// Returns an error if a tensor is missing, or has a shape other than this model's.
 pub fn document_gradients(
     subject: &BlamedJob,
     tensors: Vec<(String, Tensor)>,

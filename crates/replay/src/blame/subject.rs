@@ -32,7 +32,7 @@ impl BlamedJob {
     /// lacks.
     ///
     /// # Errors
-    /// If the job or its corpus can't be used on this machine.
+    /// Returns an error if the job or its corpus can't be used on this machine.
     pub fn open(record: &RunRecord, workspace: &Path) -> anyhow::Result<BlamedJob> {
         let workspace = std::path::absolute(workspace).unwrap_or(workspace.into());
         let remote_files = record.folder.join(REMOTE_FILES);
@@ -57,7 +57,7 @@ impl BlamedJob {
     /// Returns the parts of documents in `step`. Steps count from 1.
     ///
     /// # Errors
-    /// If the tokens can't be read.
+    /// Returns an error if the tokens can't be read.
     pub fn document_parts(&mut self, step: u64) -> Result<Vec<DocumentPart>, StageError> {
         let training = &self.config.training;
         let batch = training.global_batch_size as usize;
@@ -72,7 +72,7 @@ impl BlamedJob {
     /// Returns the text of each part, with the name of the part's document and the position in this document.
     ///
     /// # Errors
-    /// If the corpus can't be read.
+    /// Returns an error if the corpus can't be read.
     pub fn part_texts(&self, parts: &[DocumentPart]) -> Result<Vec<PartText>, StageError> {
         let mut display = ProgressDisplay::notes();
         let progress = &mut |progress| show_progress(&mut display, progress);
@@ -82,7 +82,7 @@ impl BlamedJob {
     /// Returns the indices of the documents with these names.
     ///
     /// # Errors
-    /// If the corpus lacks a document, or can't be read.
+    /// Returns an error if the corpus lacks a document, or can't be read.
     pub fn document_indices(&self, names: &[DocumentName]) -> anyhow::Result<Vec<u64>> {
         let mut display = ProgressDisplay::notes();
         let progress = &mut |progress| show_progress(&mut display, progress);

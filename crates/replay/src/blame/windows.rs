@@ -23,7 +23,7 @@ impl Windows {
     /// Creates the scratch folder below `workspace`.
     ///
     /// # Errors
-    /// If the workspace can't be written.
+    /// Returns an error if the workspace can't be written.
     pub(super) fn create(record: &RunRecord, workspace: &Path) -> anyhow::Result<Windows> {
         let position =
             |checkpoint: &crate::RecordedCheckpoint| (checkpoint.manifest.step, checkpoint.state.streams.clone());
@@ -44,7 +44,7 @@ impl Windows {
     /// the step's windows. The step has `batch` sequences. Steps count from 1.
     ///
     /// # Errors
-    /// If a source can't be read.
+    /// Returns an error if a source can't be read.
     pub(super) fn read_up_to(
         &mut self,
         step: u64,

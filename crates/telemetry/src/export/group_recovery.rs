@@ -1,4 +1,4 @@
-//! The recoveries that the process of a stage has observed. The live page of a pod shows them.
+//! The recoveries that the process of a stage has observed. The live page, which stage 0 serves in its pod, shows them.
 
 use stagecoach_api::contract::{GroupStatus, StageEnv, StagePhase, StageStatus};
 

@@ -264,7 +264,7 @@ mod tests {
     }
 
     /// Compares the metrics with docs/REFERENCE.md, which writes a metric as `name{label}` and a counter with `_total`.
-    /// A test of the chart compares the dashboard with the same table.
+    /// A test of the Helm chart compares the Grafana dashboard with the same table.
     #[test]
     fn every_metric_is_documented() {
         let metrics = StageMetrics::new();

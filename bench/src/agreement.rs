@@ -22,7 +22,7 @@ use crate::stats::{line, median, percentile, worst};
 const STAGES: usize = 8;
 const REPLICAS: [usize; 3] = [8, 32, 128];
 /// The number of parameter tensors of a stage with eight Llama layers. Each tensor belongs to one replica, and only
-/// this replica reports the tensor's norm.
+/// this replica reports the norm of the tensor's gradient.
 const PARAMETERS: usize = 72;
 const WARM_UP: usize = 5;
 const TIMED_STEPS: usize = 60;
@@ -154,8 +154,8 @@ fn agree(members: usize) -> Agreements {
     }
 }
 
-/// Returns a stage's vote on a step: the norms of its parameters and, if this is the last stage of its replica, the
-/// loss of the replica's gradient block.
+/// Returns a stage's vote on a step: the squared gradient norms of the parameters that belong to its replica and, if
+/// this is the last stage of the replica, the loss of the replica's gradient block.
 fn vote(rank: usize, members: usize, step: u64) -> StepVote {
     let (replica, stage, replicas) = (rank / STAGES, rank % STAGES, members / STAGES);
     let owned = (0..PARAMETERS).filter(|parameter| parameter % replicas == replica);

@@ -52,8 +52,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl GpuRun<'_> {
     /// Begins a run. `folder` is the workspace of the timed jobs. Most documents of their corpus are longer than a
-    /// sequence, so that few sequences contain a document boundary. Attention therefore computes nearly all FLOPs that
-    /// MFU counts, as the compared PyTorch model does.
+    /// sequence, so that few sequences contain a document boundary, which attention does not cross. Attention therefore
+    /// computes nearly all FLOPs that MFU counts. The compared PyTorch model computes all of them.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
         let (part, not_measured, wrong) = Default::default();
@@ -128,7 +128,7 @@ impl GpuRun<'_> {
         report["wrong"] = json!(*lock(&self.wrong));
     }
 
-    /// Creates a separate workspace for small jobs.
+    /// Creates a separate workspace for small jobs (`TestJob`).
     pub(super) fn workspace(&self, name: &str) -> PathBuf {
         let own = self.folder.join(name);
         std::fs::create_dir_all(&own).unwrap();
@@ -185,7 +185,7 @@ impl GpuRun<'_> {
     /// Waits for the end of a job.
     ///
     /// # Panics
-    /// If the job fails, or does not end within `seconds` seconds and before the run's own deadline.
+    /// If the job fails, or if it runs for more than `seconds` seconds or beyond the run's own deadline.
     pub(super) fn finish(&self, launched: Launched, workspace: &Path, seconds: u64) -> Outcome {
         self.or_keep_output(&workspace.display().to_string(), &launcher_files(workspace), || {
             let outcome = launched.finish_before(self.deadline(seconds), workspace);
@@ -197,7 +197,7 @@ impl GpuRun<'_> {
     /// Runs a program for at most `seconds` seconds. Returns whether the program succeeded, and its stdout and stderr.
     ///
     /// # Panics
-    /// If the program does not end within `seconds` seconds and before the run's own deadline.
+    /// If the program runs for more than `seconds` seconds or beyond the run's own deadline.
     pub(super) fn execute(&self, command: &mut Command, seconds: u64) -> (bool, String, String) {
         let [out, err] = ["program.out", "program.err"].map(|name| self.folder.join(name));
         let [to_out, to_err] = [&out, &err].map(|path| std::fs::File::create(path).unwrap());

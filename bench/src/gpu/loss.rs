@@ -1,4 +1,4 @@
-//! Compares the losses of a job on the GPU with the losses of the same job on the CPU. For comparison, the report also
+//! Compares the losses of a job on the GPU with the losses of the same job on the CPU. As a reference, the report also
 //! contains the difference between bf16 and fp32 on the CPU.
 
 use serde_json::{Value, json};

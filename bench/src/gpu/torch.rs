@@ -1,4 +1,5 @@
-//! Measures the same models in PyTorch, with random weights and tokens: in eager mode, and with `torch.compile`.
+//! Measures the timed models (`MODELS`) in PyTorch, with random weights and tokens: in eager mode, and with
+//! `torch.compile`.
 
 use std::process::Command;
 

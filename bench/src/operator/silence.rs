@@ -14,7 +14,7 @@ use crate::stats::{line, median, percentile};
 
 /// The number of restarts of the measured job in each of the three cases.
 const RESTARTS: usize = 100;
-/// The number of times that the pods of the other jobs stop answering and answer again.
+/// The number of times that the pods of the other jobs first answer and then stop answering.
 const TURNS: usize = 2;
 /// The time between such a change and the next measurement. A request that was in progress at the change, and its
 /// retry, end within this time.

@@ -1,6 +1,7 @@
 //! Measures the loss of one of three stages while the volume is slow: the time until the next step, and the bytes that
 //! the stages read. In the first case, all stages start again. In the second case, the other stages keep running. In
-//! the third case, they also keep running, and the next stage has a copy of the lost stage's state in memory.
+//! the third case, they also keep running, and the next stage has a copy of the lost stage's weights and optimizer
+//! state in memory.
 
 use std::path::Path;
 

@@ -54,7 +54,7 @@ fn cycle(texts: &str) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// Returns the metadata for a copy of a row group that begins `shift` bytes after the original.
+/// Returns the metadata of a row group's copy. The copy begins `shift` bytes after the original.
 fn shifted(group: &RowGroupMetaData, shift: i64) -> RowGroupMetaData {
     let column = |column: &ColumnChunkMetaData| {
         let offset = column.data_page_offset() + shift;

@@ -62,7 +62,7 @@ impl Mesh {
     }
 
     /// Returns the number of complete replicas that the present ranks can form. `is_there` returns whether a rank is
-    /// present. A rank can take its stage in any replica, so the stage with the fewest present ranks determines the
+    /// present. A rank can run its stage in any replica, so the stage with the fewest present ranks determines the
     /// result.
     pub fn complete_replicas(self, is_there: impl Fn(u32) -> bool) -> u32 {
         let ranks_of = |stage: u32| (stage..self.ranks()).step_by(self.stages as usize);

@@ -68,7 +68,7 @@ impl Chat {
     /// proves the mask. For a prompt and a completion that are texts, the tokens always have `turn_ends`.
     ///
     /// # Errors
-    /// The errors are those of [`Chat::tokens`].
+    /// Returns the errors of [`Chat::tokens`].
     pub fn wanted_tokens(
         &self,
         conversation: &Conversation,

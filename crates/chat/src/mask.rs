@@ -153,8 +153,7 @@ impl<'a> Proof<'a> {
         (0..self.ends.len()).map(|index| self.end(index).ok().map(|place| place.tokens)).collect()
     }
 
-    /// Returns the place at which a message ends, or the reason why it can't be proven that the message ends at one
-    /// place.
+    /// Returns the place at which a message ends, or the reason why the place can't be proven.
     fn end(&mut self, index: usize) -> Result<TokenPlace, String> {
         if let Some(Some(known)) = self.ends.get(index) {
             return known.clone();

@@ -22,8 +22,8 @@ const HIDDEN: u8 = 0xFF;
 /// The characters of a conversation that twins replace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// All characters that occur in special tokens. Then, even a template that joins texts can't form a special token
-    /// from the texts of the conversation.
+    /// All characters that occur in special tokens. With this reach, even a template that joins texts can't form a
+    /// special token from the texts of the conversation.
     All,
     /// Only the characters of whole special tokens, and the ends of texts at which a special token may begin or end. A
     /// template that searches messages for `</think>` needs this reach, because [`Reach::All`] replaces characters of

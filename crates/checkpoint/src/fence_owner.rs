@@ -1,6 +1,6 @@
-//! Defines the owner of a fence. The name of the holder's folder contains the job's name and UID, so that another group
-//! can read the owner as soon as the fence is held. A fence has no owner if an earlier version of Stagecoach, or a
-//! command instead of a job, acquired it.
+//! Defines the owner of a fence: the job whose group holds the fence, which is the right to change the checkpoints. The
+//! name of the holder's folder contains the job's name and UID, so that another group can read the owner as soon as the
+//! fence is held. A fence has no owner if an earlier version of Stagecoach, or a command instead of a job, acquired it.
 
 /// The maximum number of characters of a UID in a folder's name. The limit leaves room for the job's name.
 const MAX_UID: usize = 64;

@@ -16,6 +16,6 @@ pub const REPLICA_LABEL: &str = "stagecoach.dev/replica";
 /// Torch's rank: the number of a stage among the stages of all replicas. Only the pods of jobs with several replicas
 /// have this label. With one replica, the rank equals the number of the stage.
 pub const RANK_LABEL: &str = "stagecoach.dev/rank";
-/// The number of a spare among the spares of its attempt. A spare never gets the label of a stage, even after it
-/// becomes a stage, because the operator has no permission to change pods.
+/// The number of a spare among the spares of its attempt. The pod of a spare never has the label of a stage, even after
+/// the spare becomes a stage, because the operator has no permission to change pods.
 pub const SPARE_LABEL: &str = "stagecoach.dev/spare";

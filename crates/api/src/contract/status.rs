@@ -28,13 +28,14 @@ string_enum! {
     }
 }
 
-/// A stage to which the stage that responds has lost its connection.
+/// A stage that the responding stage has lost, because the connection between the two stages was lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostStage {
     /// The stage's rank.
     pub stage: u32,
-    /// The incarnation of the stage's pod in the attempt.
+    /// The incarnation: the number of the stage's pod or process in the attempt. Each replacement has a higher number
+    /// than its predecessors.
     pub incarnation: u32,
     /// Whether the stage's process is known to have ended, because the operating system closed its connections.
     #[serde(default)]
@@ -48,7 +49,8 @@ pub struct LostStage {
 pub struct SuspectedStage {
     /// The stage's rank.
     pub stage: u32,
-    /// The incarnation of the stage's pod in the attempt.
+    /// The incarnation: the number of the stage's pod or process in the attempt. Each replacement has a higher number
+    /// than its predecessors.
     pub incarnation: u32,
 }
 

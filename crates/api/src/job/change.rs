@@ -1,6 +1,8 @@
 //! The table with the effect that a change of a field of the spec has on an existing job. The table determines which
 //! changes the CRD refuses, which fields the identity of a checkpoint contains, which fields the launcher compares with
-//! an earlier run, on which fields the stages must agree, and which changes make the operator start a new attempt.
+//! an earlier run, on which fields the stages must agree, and which changes make the operator start a new attempt. The
+//! identity consists of the settings that determine the results, and a job resumes only from a checkpoint with the same
+//! identity.
 
 use serde_json::Value;
 
@@ -13,7 +15,7 @@ pub enum ChangeEffect {
     Identity,
     /// Like `Identity`, but a change is accepted together with more steps. The change applies to the added steps.
     Extension,
-    /// All stages read the field when an attempt starts, so a change starts a new attempt.
+    /// All stages read the field when an attempt (one start of all stages) begins, so a change starts a new attempt.
     Attempt,
     /// The operator or the launcher reads the field for each decision, so a change takes effect in the running attempt.
     Live,

@@ -22,7 +22,7 @@ pub struct ParseError {
 /// The location of a value: in a file, or in a `--set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// A place in a file.
+    /// A position in a file.
     File {
         /// The file's name as it was given.
         origin: String,

@@ -10,7 +10,7 @@ use super::error::LocatedError;
 /// The location of a value: in the file, or in a `--set`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
-    /// A place in the file. Line and column count from 1.
+    /// A position in the file. Line and column count from 1.
     File { line: u64, column: u64 },
     /// The argument `--set` with this index.
     Override(usize),

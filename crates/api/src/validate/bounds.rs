@@ -31,7 +31,7 @@ fn walk(schema: &Value, value: &Value, path: &str, problems: &mut Problems) {
             let fits = number.is_f64() || number.is_i64();
             problems.require(fits, path, || format!("is {number}; the largest is {}", i64::MAX));
         }
-        // A null stands for infinity or NaN: serde_json writes these numbers as null, and leaves out absent fields.
+        // A null stands for infinity or NaN: serde_json writes these numbers as null, and omits absent fields.
         Value::Null => problems.require(schema["type"] != "number", path, || {
             format!("is infinite or not a number; {}", expected(Bounds::of(schema).to_string()))
         }),

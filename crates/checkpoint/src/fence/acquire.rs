@@ -1,5 +1,6 @@
-//! Acquires a fence before training starts. A group claims the next fence number, fences off older groups, which can
-//! then no longer change checkpoints, and probes whether the volume supports the operations of a commit.
+//! Acquires a fence, the right to change a job's checkpoints, before training starts. A group claims the next fence
+//! number, fences off older groups, which can then no longer change checkpoints, and probes whether the volume supports
+//! the operations of a commit.
 
 use std::io::{self, ErrorKind};
 

@@ -1,4 +1,5 @@
-//! Finds the newest fence of a volume, its owner, and the names that groups have published.
+//! Finds the newest fence of a volume, its owner, and the names that groups have published. A fence is the right to
+//! change the checkpoints. A group holds its fence until a newer group fences it off.
 
 use super::{fences, list_or_none};
 use crate::error::CheckpointError;

@@ -1,4 +1,4 @@
-//! Removes the files of fenced-off groups.
+//! Removes the files of fenced-off groups, which have lost the right to change the checkpoints.
 
 use super::{fences, list_or_none};
 use crate::damaged::{move_to_damaged, parse_damaged_entry_name};

@@ -41,7 +41,7 @@ const NAMED_FILES: usize = 3;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The age from which a temporary file counts as abandoned, on a volume without locks.
+/// The age from which a temporary file counts as abandoned, on a file system without locks.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest time between the creation of a temporary file and its lock.
 const LOCKED_WITHIN: Duration = Duration::from_secs(60);
@@ -124,8 +124,8 @@ impl CommitCopy {
         entries.filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum()
     }
 
-    /// Downloads the files of a part that the copy does not have. After an interruption, the next call starts with the
-    /// interrupted file.
+    /// Downloads the files of a part that the copy does not have. After an interruption, the next call downloads the
+    /// interrupted file from its beginning, and keeps the complete files.
     ///
     /// # Errors
     /// Returns `HubError::Lacks` if the commit does not have the part. Also fails if a file can't be read or written.

@@ -215,7 +215,7 @@ pub enum HubError {
     Unavailable {
         /// The URL without its query.
         url: String,
-        /// The status.
+        /// The HTTP status.
         status: u16,
     },
     /// The hub limits requests for longer than the client may wait.
@@ -238,7 +238,7 @@ pub enum HubError {
     SignatureRefused {
         /// The host of the CDN.
         host: String,
-        /// The status.
+        /// The HTTP status.
         status: u16,
     },
 }

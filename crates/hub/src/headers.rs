@@ -12,7 +12,7 @@ pub(crate) struct ContentRange {
     pub(crate) size: Option<u64>,
 }
 
-/// Reads `Content-Range: bytes 0-99/1234`.
+/// Parses the value of `Content-Range`, such as `bytes 0-99/1234`; `None` if the value names no range.
 pub(crate) fn content_range(value: &str) -> Option<ContentRange> {
     let (range, size) = value.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
     let start = range.split_once('-')?.0.trim().parse().ok()?;

@@ -164,7 +164,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<&
     headers.get(HeaderName::from_static(name))?.to_str().ok()
 }
 
-/// Returns the error for a body that breaks off.
+/// Returns the error for a connection that breaks before the end of the body.
 pub(crate) fn broken(url: &Url, error: io::Error) -> HubError {
     no_answer(url, &Error::from(error))
 }

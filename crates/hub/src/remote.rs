@@ -23,7 +23,7 @@ pub(crate) struct RangeReader {
     source: CommitFile,
     rest: Range<u64>,
     body: Option<OpenBody>,
-    /// The server that sent the last bytes.
+    /// The server that sent the most recent bytes; empty before the first answer.
     host: String,
     retry: HubRetry,
 }
@@ -45,7 +45,7 @@ impl RangeReader {
         RangeReader { hub, source, rest: range, body: None, host: String::new(), retry }
     }
 
-    /// Returns the server that sent the last bytes.
+    /// Returns the server that sent the most recent bytes; empty before the first answer.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }

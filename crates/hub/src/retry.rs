@@ -6,7 +6,7 @@ use stagecoach_remote::{Retry, RetryPolicy, Waiter, jitter};
 
 use crate::error::HubError;
 
-/// The limits of the hub's clients.
+/// The limits of retries, waits and timeouts that suit the Hugging Face hub.
 pub const HUB_RETRY_POLICY: RetryPolicy = RetryPolicy {
     first_wait: Duration::from_secs(1),
     longest_wait: Duration::from_secs(60),

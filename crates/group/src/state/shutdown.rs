@@ -35,8 +35,8 @@ impl GroupState {
         if slot.leave_code.is_some() {
             return;
         }
-        // a stage that is still joining has no training state, so its loss does not end the group: the stage reconnects,
-        // or another process replaces it
+        // a stage that is still joining has no training state, so its loss does not end the group: the stage
+        // reconnects, or another process replaces it
         if may_be_replaced {
             if let Some(silent) = slot.conn.take() {
                 // without a message, a stage that wakes up would mistake the closed connection for the end of the

@@ -1,5 +1,5 @@
-//! The decision at the end of a step. The bits of the decision must not depend on which rank casts which vote, or on
-//! the order of the votes.
+//! Tests the decision at the end of a step. The bits of the decision must not depend on which rank casts which vote, or
+//! on the order of the votes.
 
 use proptest::prelude::*;
 use stagecoach_group::{AbortKind, BlockLosses, StepOutcome, StepRules, StepVote, Verdict};

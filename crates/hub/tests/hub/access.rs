@@ -1,4 +1,4 @@
-//! Tests access rights.
+//! Tests access rights, and the errors for hubs that the client can't reach.
 
 use std::net::TcpListener;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Tests the client against a hub on this machine.
+//! Tests the client with a test hub on this machine.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
@@ -67,7 +67,7 @@ impl Reader {
         Setup { token: Some(token), ..Setup::default() }.client(&hub.endpoint())
     }
 
-    /// Returns all bytes of a file of the branch main.
+    /// Returns all bytes of the first file of the branch main that matches the pattern `path`.
     fn text(&self, path: &str) -> Result<Vec<u8>, HubError> {
         let (commit, file) = self.file(path)?;
         self.bytes(&commit, &file, 0..file.size)
@@ -105,7 +105,7 @@ fn named(name: &str) -> Repo {
     format!("hf://{name}").parse::<HubUri>().unwrap().repo
 }
 
-/// Returns bytes that differ from position to position.
+/// Returns `count` bytes that look random. A position has the same byte in every result.
 fn noise(count: usize) -> Vec<u8> {
     (0..count as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }

@@ -8,7 +8,7 @@ use super::support::{
     timeouts,
 };
 
-/// Checks the report of every survivor.
+/// Checks that each of `stages` reports one failure, with the given root cause and the text `expected`.
 fn assert_all_report(stages: Vec<TestStage>, root_cause_rank: usize, expected: &str) {
     for stage in stages {
         let failure = stage.only_failure();

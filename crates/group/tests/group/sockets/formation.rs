@@ -1,4 +1,4 @@
-//! Tests of the formation of a group, from the first hello on.
+//! Tests the formation of a group, from the first hello on.
 
 use std::net::TcpListener;
 use std::sync::mpsc::channel;

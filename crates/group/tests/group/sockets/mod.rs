@@ -1,5 +1,5 @@
-//! Whole groups over real sockets on 127.0.0.1. Members are threads, and a closed connection stands for a member's
-//! death.
+//! Tests whole groups over real sockets on 127.0.0.1. Each member runs on a thread. A closed connection represents the
+//! death of a member's process.
 
 mod collectives;
 mod failures;

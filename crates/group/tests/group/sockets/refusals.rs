@@ -1,4 +1,4 @@
-//! Tests of refused stages, and of the messages that they report.
+//! Tests stages that the leader refuses, and the error messages of these stages.
 
 use std::sync::mpsc::channel;
 use std::thread;

@@ -244,7 +244,7 @@ fn a_stage_that_waits_beside_the_only_replica_succeeds_its_leader() {
     });
 }
 
-/// A leader that closes the connection to a silent stage still lives, so the stage joins again.
+/// A leader that closes the connection to a silent stage is still alive, so the stage joins again.
 #[test]
 fn a_leader_that_hangs_up_is_not_succeeded() {
     let (coordinator, address) = coordinator(timeouts(), &[]);
@@ -269,8 +269,8 @@ fn a_leader_that_hangs_up_is_not_succeeded() {
     });
 }
 
-/// The stage that succeeds a leader also notices the leader's end before the group is released. Other stages look for
-/// the next group.
+/// A stage with `succeeds_leader` notices the end of the leader's process even before the group is released. Other
+/// stages look for the next group.
 #[test]
 fn a_leader_that_ends_before_its_group_is_released_is_succeeded() {
     let (coordinator, address) = coordinator(timeouts(), &[]);

@@ -1,4 +1,4 @@
-//! Tests of spares: which spare takes the place of a stage whose process has ended.
+//! Tests which spare replaces a stage whose process has ended, and when spares end or look for the next group.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};

@@ -1,4 +1,4 @@
-//! Members on threads, and a proxy that can close or freeze the connections through it.
+//! Helpers: members on threads, and a proxy that can close or freeze the connections of members.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

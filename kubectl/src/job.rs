@@ -52,7 +52,7 @@ impl StoredJob {
         Ok(self.read("status", status)?.unwrap_or_default())
     }
 
-    /// Returns the state of the job that the operator stores in `status.record`; `None` before the job's first attempt.
+    /// Returns the job's state, which the operator stores in `status.record`; `None` before the job's first attempt.
     ///
     /// # Errors
     /// Returns the same errors as [`StoredJob::status`].

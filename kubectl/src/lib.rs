@@ -1,5 +1,5 @@
-//! `kubectl stagecoach`: shows jobs in a cluster in the form in which `stagecoach` shows the jobs of a workspace. The
-//! plugin reaches the cluster only through `kubectl`, and so uses the user's contexts, credentials and proxies. The
+//! `kubectl stagecoach`: shows jobs in a cluster, in the same form in which `stagecoach` shows the jobs in a folder.
+//! The plugin reaches the cluster only through `kubectl`, and so uses the user's contexts, credentials and proxies. The
 //! code that processes kubectl's output is pure.
 
 #![forbid(unsafe_code)]

@@ -145,7 +145,7 @@ fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, argum
     })
 }
 
-/// Returns the beginning of a job's name, which leaves room for the suffixes in the name of a pod.
+/// Returns at most `NAME_LENGTH` characters of a job's name, so that the suffixes of the new names fit.
 fn cut(name: &str) -> &str {
     name.get(..NAME_LENGTH).map_or(name, |cut| cut.trim_end_matches('-'))
 }

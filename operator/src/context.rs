@@ -57,7 +57,7 @@ pub(crate) struct Context {
 /// The in-memory state of a job. The state is only an optimisation, and is empty after a restart of the operator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReconcileCache {
-    /// The rejections by the API server.
+    /// The API server's rejections of the last tries to create pods.
     pub rejections: Rejections,
     /// The rejection of the last write to a Workload of the job.
     pub queue_rejection: Option<Rejection>,
@@ -65,14 +65,14 @@ pub(crate) struct ReconcileCache {
     /// the result of the test. The operator runs the test when an elastic job asks for counts that differ from the
     /// admission.
     pub slices_are_off: Option<(u64, bool)>,
-    /// The repairs of the job's objects.
+    /// The history of the repairs of the job's objects.
     pub repairs: RepairHistory,
     /// The times of the recovery from the last failure, if this operator has observed the recovery from its beginning.
     pub recovery: Option<RecoveryTimes>,
     /// The number of consecutive failed reconciles.
     pub api_failures: u32,
-    /// The attempt whose pods were all observed. A pod that is missing afterwards was deleted, even if the status does
-    /// not have `podsCreated` yet.
+    /// The attempt all of whose pods the operator has observed. A pod that is missing afterwards was deleted, even if
+    /// the status does not have `podsCreated` yet.
     pub all_created_attempt: Option<CreatedAttempt>,
 }
 

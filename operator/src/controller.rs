@@ -32,7 +32,7 @@ use crate::job::RawPipelineJob;
 use crate::observe::{KnownObject, ObservedPod, OwnedObject, PartialPod, now};
 use crate::reconcile::reconcile;
 
-/// Events within this time trigger one reconcile.
+/// Events of one job within this time trigger a single reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(1);
 /// The interval at which cache entries of deleted jobs are removed.
 const CACHE_CLEANUP_INTERVAL: Duration = Duration::from_secs(60);

@@ -121,7 +121,7 @@ impl JsonApi {
         }
     }
 
-    /// Returns the objects with these labels.
+    /// Returns the objects that the label selector `selector` matches.
     pub(crate) async fn list<T: DeserializeOwned>(&self, selector: &str) -> kube::Result<Vec<T>> {
         #[derive(Deserialize)]
         struct ObjectItems<T> {

@@ -116,7 +116,8 @@ impl ObservedQueue {
         })
     }
 
-    /// Returns the placement of the pods that the decision creates, or the reason why no placement is possible.
+    /// Returns the placement of the pods that the decision creates, or the reason why no placement is possible. Returns
+    /// `None` for a job without an admitted Workload, or if the decision starts no stages.
     ///
     /// # Errors
     /// Returns an error of the API server.

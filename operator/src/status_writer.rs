@@ -33,8 +33,8 @@ pub(crate) async fn persist_status(
     Ok(())
 }
 
-/// Whether the stored record still equals the record that was read. The watch may be stale, and the operator must not
-/// act on an old record.
+/// Whether the stored `status.record` still equals the record that was read. The watch may be stale, and the operator
+/// must not act on an old record.
 async fn record_is_current(job: &ParsedJob, clients: &Clients) -> Result<bool, ReconcileError> {
     let stored = clients.jobs.get_opt(&job.reference.name).await?;
     Ok(stored.is_some_and(|stored| {
@@ -57,8 +57,8 @@ async fn write_status(
     Ok(())
 }
 
-/// Sets `Accepted=False` with a message that names the necessary change. Running pods are not touched, and unreadable
-/// parts of the status are kept.
+/// Sets `Accepted=False` with a message that names the necessary change. The function does not touch running pods, and
+/// keeps the parts of the status that it can't read.
 pub(crate) async fn write_not_accepted(
     object: &RawPipelineJob,
     clients: &Clients,

@@ -8,7 +8,7 @@ use tch::Tensor;
 
 use crate::{LinkError, LinkId};
 
-/// A tensor that was posted for a receive, and the time at which the link filled it. On a GPU, this time may be an
+/// A tensor that was posted for a receive, and the time at which the link filled it. On a GPU, the time may be a CUDA
 /// event that is not complete yet.
 #[derive(Debug)]
 pub(crate) struct ArrivedTensor {

@@ -1,4 +1,5 @@
-//! The carriers of payloads: the link's TCP stream, or shared memory. The stream carries the headers in both cases.
+//! The carriers of payloads other than NCCL: the link's TCP stream, or shared memory. The stream carries the headers in
+//! both cases.
 
 use std::io::{self, Read, Write};
 

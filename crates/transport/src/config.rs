@@ -101,7 +101,7 @@ pub(super) struct LinksGpu {
     pub(super) context: CudaContext,
     /// The stage's endpoint for NCCL; `None` if the links do not use NCCL.
     pub(super) endpoint: Option<Endpoint>,
-    /// The reason why NCCL could not be opened with the transport Auto; `None` if it was opened or is not needed.
+    /// The reason why NCCL could not be opened with the transport Auto; `None` if NCCL was opened or is not needed.
     pub(super) without_nccl: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The links that a placement needs.
+//! The links that a placement of chunks on ranks needs.
 
 use std::fmt;
 
@@ -21,8 +21,8 @@ pub enum LinkPayload {
     },
     /// The gradients of a tied embedding, exchanged between the ranks of the first and the last chunk.
     Tied,
-    /// Tensors between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from the
-    /// owner.
+    /// Tensors between replicas of a stage: sums of gradients to the replica that updates a parameter, and the new
+    /// weights from this replica.
     Replicas,
     /// Copies of the sender's training state, which the receiver keeps in memory.
     PeerCopy,
@@ -93,8 +93,8 @@ impl LinkId {
         LinkId { from: ring.holder(rank), to: rank, payload: LinkPayload::HeldCopy }
     }
 
-    /// Returns the link on which a rank sends its work to the next rank for an audit. The last of the `ranks` ranks
-    /// sends to rank 0.
+    /// Returns the link on which a rank sends the inputs of its passes to the next rank for an audit. The last of the
+    /// `ranks` ranks sends to rank 0.
     pub fn audit(rank: usize, ranks: usize) -> LinkId {
         LinkId { from: rank, to: (rank + 1) % ranks, payload: LinkPayload::Audit }
     }

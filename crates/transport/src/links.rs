@@ -15,7 +15,7 @@ pub struct Links {
     pub receivers: BTreeMap<LinkId, Receiver>,
     /// The outgoing links that use a stream because this stage could not create their shared memory, and the reasons.
     pub without_ring: BTreeMap<LinkId, String>,
-    /// With the transport Auto, the reason why a stage with a GPU has no links over NCCL.
+    /// The reason why NCCL could not be opened with the transport Auto; `None` if NCCL was opened or is not needed.
     pub without_nccl: Option<String>,
     /// The GPU in whose memory the stage's tensors are; `None` if they are in host memory.
     pub gpu: Option<CudaContext>,

@@ -57,7 +57,7 @@ pub(crate) struct ApplyContext<'a> {
     pub pod_group_discovery: &'a PodGroupDiscovery,
     /// The known Services, NetworkPolicies and ConfigMaps of all jobs.
     pub owned_objects: &'a OwnedObjects,
-    /// The reads of pod logs that are in progress.
+    /// The reads of the logs of failed pods.
     pub log_tails: &'a LogTails,
     /// The placement of the pods that the job's queue has admitted, or the reason why no placement is possible. `None`
     /// for a job without a queue, and for actions that create no pod.

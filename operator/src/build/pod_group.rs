@@ -20,7 +20,7 @@ pub(crate) enum PodGroupApi {
     Native(&'static str),
     /// The API of Volcano.
     Volcano,
-    /// The API of the scheduler-plugins.
+    /// The API of the coscheduling plugin of the Kubernetes project scheduler-plugins.
     Coscheduling,
 }
 
@@ -33,7 +33,7 @@ pub(crate) type PodGroup = Object<PodGroupSpec, NotUsed>;
 pub(crate) enum PodGroupSpec {
     /// A PodGroup of Kubernetes' own API; the fields that the operator uses are the same in all versions of this API.
     Native(Box<NativePodGroupSpec>),
-    /// A PodGroup of Volcano's or the scheduler-plugins' API.
+    /// A PodGroup of Volcano's API or of the coscheduling plugin's API.
     #[serde(rename_all = "camelCase")]
     MinMember {
         /// The number of pods that are scheduled together.
@@ -52,7 +52,7 @@ pub(crate) enum PodGroupSpec {
 const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 
 impl PodGroupApi {
-    /// All APIs, the newest first.
+    /// All APIs. The newer version of Kubernetes' own API comes first, so that the operator prefers it.
     pub(crate) const ALL: [PodGroupApi; 4] = [
         PodGroupApi::Native("scheduling.k8s.io/v1beta1"),
         PodGroupApi::Native("scheduling.k8s.io/v1alpha2"),

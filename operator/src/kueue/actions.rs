@@ -33,7 +33,7 @@ pub(crate) enum WorkloadAction {
     Release(Arc<Workload>),
     /// Finishes a Workload, with a reason that Kueue defines.
     Finish { workload: Arc<Workload>, reason: &'static str, message: String },
-    /// Reports whether all pods are ready.
+    /// Reports to Kueue whether all pods are ready.
     SetPodsReady { workload: Arc<Workload>, is_ready: bool },
     /// Releases a part of the reservation: for each pod set, the number of pods that the job does not need.
     SetReclaimable { workload: Arc<Workload>, counts: BTreeMap<String, u32> },

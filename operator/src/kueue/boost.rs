@@ -7,7 +7,8 @@
 
 use stagecoach_lifecycle::UnixMillis;
 
-/// The largest boost. The values of two priority classes must differ by more than this number.
+/// The largest boost. The values of two priority classes must differ by more than this number, so that no boost changes
+/// the order of two classes.
 pub(crate) const MAX_BOOST: u32 = 9;
 
 /// Returns the boost of a job that has trained without a new checkpoint since `since`. Each step of the boost lasts

@@ -1,5 +1,5 @@
 //! Decides the next writes to the Workload of a job that MultiKueue runs in another cluster. The operator creates and
-//! updates the Workload, and Kueue finishes it when the copy of the job in the other cluster has ended.
+//! updates the Workload. Kueue finishes the Workload when the copy of the job in the other cluster has ended.
 
 use std::sync::Arc;
 

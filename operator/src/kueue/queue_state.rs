@@ -14,7 +14,7 @@ use crate::job::Grant;
 pub(crate) struct QueueState {
     /// Whether the job may run, and with how many pods.
     pub(crate) grant: Grant,
-    /// The Workload under which the job runs.
+    /// The Workload under which the job runs; `None` for a job that is not admitted or has no queue.
     pub(crate) holder: Option<Arc<Workload>>,
     /// The condition `Admitted`; `None` for a job without a queue.
     pub(crate) condition: Option<QueueCondition>,

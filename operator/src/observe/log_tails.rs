@@ -49,7 +49,8 @@ impl LogTails {
     pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, pods: &ObservedPods, failure: &AttemptFailure) {
         let Some(pod) = pods.pod_that_failed(failure).filter(|pod| !pod.deleted) else { return };
         let tail = PendingLogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
-        // an earlier reconcile may have started this read already, because the status does not record the failure yet
+        // an earlier reconcile may have started this read already: each reconcile treats the failure as new until the
+        // status records the failure
         let is_same = |before: &PendingLogTail| before.attempt == tail.attempt && before.pod == tail.pod;
         if self.jobs.lock().get(&job.uid).is_some_and(is_same) {
             return;

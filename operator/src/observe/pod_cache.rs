@@ -95,7 +95,7 @@ impl PodCache {
     pub(super) fn get(&self, job: &str, attempt: u64) -> Option<Vec<ObservedPod>> {
         let mut jobs = self.jobs.lock();
         let Some(JobPods { all: pods, .. }) = jobs.get_mut(job) else { return Some(Vec::new()) };
-        // use the attempt of the job's record: the label of a pod may have any number
+        // use the attempt in `status.record`: the label of a pod may have any number
         pods.retain(|pod| !pod.deleted || pod.attempt >= attempt);
         if pods.iter().any(|pod| pod.missing_since.is_some()) {
             return None;

@@ -21,7 +21,7 @@ const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct PolledStatus {
     /// The response.
     pub status: StageStatus,
-    /// The time at which the response last differed from the response before.
+    /// The time at which the content of the response last changed.
     pub changed_at: UnixMillis,
     /// The time at which the response was received.
     pub polled_at: UnixMillis,

@@ -32,7 +32,7 @@ pub(crate) struct StatusInputs<'a> {
     pub pods: &'a ObservedPods,
     /// The decision of `lifecycle::decide`.
     pub decision: &'a Decision,
-    /// The rejections by the API server at the last try.
+    /// The API server's rejections of the last tries to create pods.
     pub rejections: &'a Rejections,
     /// The end of the log of the stage that failed last, once the log was read.
     pub log_tail: Option<String>,

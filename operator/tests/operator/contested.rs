@@ -7,7 +7,8 @@ use stagecoach_cluster::{condition_of, until};
 
 use crate::support::{OperatorProcess, TestCluster, has_condition, network_policy, path, shared};
 
-/// Starts an operator of one namespace with its own Lease.
+/// Starts an operator that watches only `namespace`, with the Lease `lease`. `readers` are the peers that may read the
+/// pods' status.
 fn operator_of(cluster: &TestCluster, namespace: &str, lease: &str, readers: &str) -> OperatorProcess {
     cluster.operator(
         cluster.kubeconfig(),

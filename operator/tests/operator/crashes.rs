@@ -25,7 +25,7 @@ pub struct ScenarioCluster {
     pub cluster: &'static TestCluster,
     /// The environment variables of the operators.
     pub env: &'static [(&'static str, &'static str)],
-    /// Adds to the final state of a run the objects that only this cluster has.
+    /// Adds the objects that only this cluster has to the final state of a run.
     pub add_to_end: fn(&ScenarioRun, &mut Value),
 }
 

@@ -1,4 +1,5 @@
-//! Tests of pods that are preempted or evicted by a taint. Their restarts do not count, and the status shows the cause.
+//! Tests of pods that are preempted, or evicted because of a taint. Their restarts do not count, and the status shows
+//! the cause.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;

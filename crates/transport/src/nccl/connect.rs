@@ -19,7 +19,7 @@ use super::turn::TransferSlot;
 /// The interval between polls of communicators that connect.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The resources of a stage for NCCL.
+/// The resources with which a stage uses NCCL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endpoint {
     nccl: &'static Nccl,

@@ -1,6 +1,7 @@
 //! NCCL's functions, in a library that is opened at run time.
 //!
-//! Source: `nccl.h` of NCCL 2.28, and its guide's chapters on non-blocking communicators and on error handling.
+//! Sources: `nccl.h` of NCCL 2.28, and the chapters of NCCL's user guide on non-blocking communicators and on error
+//! handling.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;

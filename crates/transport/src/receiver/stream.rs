@@ -16,7 +16,7 @@ use super::super::stream::LinkStream;
 use super::super::{LinkError, LinkId};
 use crate::arrivals::{Arrivals, ArrivedTensor};
 
-/// A posted receive on a stream.
+/// A posted receive: a tensor that the thread must fill.
 #[derive(Debug)]
 struct Posted {
     tag: u32,
@@ -25,7 +25,7 @@ struct Posted {
     free: Option<Result<CudaEvent, CudaError>>,
 }
 
-/// The receives of a link that are posted on a stream. Their bytes arrive in host memory.
+/// The posted receives of a link over a TCP stream or shared memory. Their bytes arrive in host memory.
 #[derive(Debug)]
 pub(super) struct StreamReceiver {
     gpu: Option<CudaContext>,

@@ -30,7 +30,7 @@ pub(crate) struct Demand {
     pub(crate) prebuilt: Option<String>,
     /// The stages and replicas for which the job asks.
     pub(crate) mesh: Mesh,
-    /// The range of the number of replicas of an elastic job.
+    /// The range of the number of replicas of an elastic job; `None` for any other job.
     pub(crate) range: Option<RangeInclusive<u32>>,
     /// The fewest replicas with which the job may be admitted.
     pub(crate) min_data_parallel: u32,
@@ -103,7 +103,7 @@ impl Demand {
 
     /// Returns the demand of an elastic job after an admission for `admitted`. The job asks for one replica more than
     /// `admitted` has, or for the same number if the job can't grow. Without an admission, the job asks for its minimum
-    /// number of replicas.
+    /// number of replicas. The demand of any other job stays the same.
     pub(crate) fn after_admission(self, admitted: Option<Mesh>, may_grow: bool) -> Demand {
         let Some(range) = self.range.clone() else { return self };
         let (min, max) = range.into_inner();

@@ -1,33 +1,34 @@
-//! Keys of labels, annotations and scheduling gates: those that Kueue defines, and those that the operator sets on
+//! Keys of labels, annotations and scheduling gates: keys that Kueue defines, and keys that the operator sets on
 //! Workloads.
 
-/// The label of a job with the name of its LocalQueue.
+/// The job label whose value is the name of the job's LocalQueue.
 pub(crate) const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
-/// The label of a job with the name of its WorkloadPriorityClass.
+/// The job label whose value is the name of the job's WorkloadPriorityClass.
 pub(crate) const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
-/// The label and the annotation of a job with the name of a Workload that exists already. MultiKueue sets one of them
-/// on its copy of a job in a worker cluster.
+/// The job label or annotation whose value is the name of an existing Workload. MultiKueue sets it on its copy of a job
+/// in a worker cluster.
 pub(crate) const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
-/// The label of a job that MultiKueue has copied into this cluster, with the name of the manager cluster.
+/// The job label whose value is the name of the manager cluster. MultiKueue sets it on each job that it copies into
+/// this cluster.
 pub(crate) const MULTI_KUEUE_ORIGIN_LABEL: &str = "kueue.x-k8s.io/multikueue-origin";
-/// The annotation that is `true` on a job that changes its number of pods through Workload slices, and on the Workloads
-/// of such a job.
+/// The annotation whose value is `true` on a job that changes its number of pods through Workload slices, and on the
+/// Workloads of such a job.
 pub(crate) const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
-/// The annotation of a Workload slice with the Workload that the slice replaces, as `namespace/name`.
+/// The annotation of a Workload slice whose value is the Workload that the slice replaces, as `namespace/name`.
 pub(crate) const SLICE_REPLACEMENT_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
-/// The annotation with the name of the first Workload of a chain of slices.
+/// The annotation whose value is the name of the first Workload in a chain of slices.
 pub(crate) const SLICE_NAME_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
-/// The annotation of a Workload with a number that Kueue adds to the priority of the Workload.
+/// The Workload annotation whose value Kueue adds to the priority of the Workload.
 pub(crate) const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boost";
-/// The label of a Workload with the UID of its job.
+/// The Workload label whose value is the UID of the Workload's job.
 pub(crate) const KUEUE_JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 
-/// The label of a pod with the name of its pod set.
+/// The pod label whose value is the name of the pod's pod set.
 pub(crate) const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
-/// The labels of a pod with the names of its LocalQueue and its ClusterQueue.
+/// The pod labels whose values are the names of the pod's LocalQueue and ClusterQueue.
 pub(crate) const LOCAL_QUEUE_LABEL: &str = "kueue.x-k8s.io/local-queue-name";
 pub(crate) const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
-/// The annotation of a pod with the name of its Workload.
+/// The pod annotation whose value is the name of the pod's Workload.
 pub(crate) const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
 /// The scheduling gate that Kueue removes from a pod after Kueue has chosen the pod's topology domain.
 pub(crate) const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
@@ -43,7 +44,7 @@ pub(crate) const SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
 /// counts of the Workload's pod sets.
 pub(crate) const STAGES_ANNOTATION: &str = "stagecoach.dev/stages";
 pub(crate) const DATA_PARALLEL_ANNOTATION: &str = "stagecoach.dev/data-parallel";
-/// The annotation of a Workload with a hash of its pod sets without their counts.
+/// The Workload annotation whose value is a hash of the Workload's pod sets without their counts.
 pub(crate) const POD_SETS_ANNOTATION: &str = "stagecoach.dev/pod-sets-hash";
-/// The annotation of a Workload with the time of the newest checkpoint of its job, in RFC 3339.
+/// The Workload annotation whose value is the time of the job's newest checkpoint, in RFC 3339.
 pub(crate) const LAST_CHECKPOINT_ANNOTATION: &str = "stagecoach.dev/last-checkpoint-time";

@@ -27,7 +27,7 @@ fn the_service_selects_stage_0_of_one_attempt_before_it_is_ready() {
     assert!(!picks(&pod(&of_attempt(4), 1)) && !picks(&pod(&of_attempt(3), 0)));
 }
 
-/// Whether a policy lets traffic in from a pod with these labels to this port, as a node's network plugin would decide.
+/// Whether a policy allows a pod with these labels to connect to this port, as a network plugin would decide.
 fn lets_in(policy: &Value, from: &Value, port: u64) -> bool {
     let matches = |peer: &Value| {
         let wanted = peer["podSelector"]["matchLabels"].as_object();

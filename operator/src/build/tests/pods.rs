@@ -1,4 +1,4 @@
-//! Tests of the pods: the additions of the operator.
+//! Tests of the operator's additions to the pods.
 
 use super::*;
 

@@ -80,8 +80,9 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
     all.map(|(kind, value)| condition(kind, value, old, generation, now)).collect()
 }
 
-/// Returns the status of a job that the operator can't accept: `old`, which may be unreadable, with new values of the
-/// conditions `Accepted`, `Ready`, `Reconciling` and `Stalled`.
+/// Returns the status of a job that the operator can't accept: `old` with new values of the conditions `Accepted`,
+/// `Ready`, `Reconciling` and `Stalled`. `old` is untyped JSON, because another version of the operator may have
+/// written it.
 pub(crate) fn not_accepted(old: &Value, reason: &str, message: &str, generation: i64, now: UnixMillis) -> Value {
     let all = old["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let replaced =

@@ -19,7 +19,7 @@ use super::step_timeline::StepTimeline;
 /// The shortest time between two reads of the folder. A slow folder is read less often, so that the server spends at
 /// most a tenth of its time on reads.
 const MIN_MODEL_AGE: Duration = Duration::from_millis(500);
-/// The interval between checks of the checkpoints' files. A new checkpoint causes an earlier check.
+/// The interval between checks of the checkpoints' files. A new or removed checkpoint causes an earlier check.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 /// The largest number of checkpoints that the page shows.
 const MAX_CHECKPOINTS: usize = 10;

@@ -36,7 +36,7 @@ pub(super) struct StepLine {
     /// The gradient norm before clipping.
     pub(super) gradient_norm: Option<f64>,
     pub(super) learning_rate: f64,
-    /// Target tokens per second.
+    /// Target tokens (tokens that the model is trained to predict) per second.
     pub(super) tokens_per_second: f64,
     /// Wall seconds of the step.
     pub(super) seconds: f64,

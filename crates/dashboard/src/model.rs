@@ -25,7 +25,7 @@ pub(super) struct PageModel {
     pub(super) unigram_entropy: Option<f64>,
     /// The timeline of the last step that has a timeline.
     pub(super) timeline: Option<Arc<StepTimeline>>,
-    /// `pipeline.memoryLimit`, in bytes.
+    /// `pipeline.memoryLimit`, in bytes; `None` if the job sets no limit.
     pub(super) memory_limit: Option<u64>,
     pub(super) checkpoints: Checkpoints,
     /// The failures, the newest first.

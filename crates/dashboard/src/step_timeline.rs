@@ -22,7 +22,7 @@ pub(super) struct StepTimeline {
     pub(super) stages: Vec<StageShare>,
     /// The sentence about the wait for data, if the wait was measured.
     pub(super) data_wait: Option<String>,
-    /// The sentence about the slowest stage.
+    /// The sentence about the slowest stage, if there is advice.
     pub(super) advice: Option<String>,
     /// The reason why the step can't be shown; `None` if it can.
     pub(super) problem: Option<String>,

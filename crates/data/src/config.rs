@@ -24,7 +24,7 @@ pub struct DataConfig {
     pub packing: bool,
     /// The part of each source that is held out for evaluation.
     pub held_out: HeldOut,
-    /// Files that are held out as a whole. A source that has such a file does not train on it.
+    /// Files that are held out as a whole. The job does not train on these files, even if a source matches them.
     pub held_out_files: Vec<HeldOutFiles>,
     /// The largest number of sequences of a held-out set that an evaluation reads; `None` for all.
     pub evaluation_max_sequences: Option<u64>,

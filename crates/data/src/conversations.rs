@@ -56,7 +56,7 @@ impl ConversationEncoder {
         })
     }
 
-    /// Returns the tokens of a conversation.
+    /// Returns the tokens of a conversation, or the reason why it is left out.
     ///
     /// # Errors
     /// Fails if the job has no chat template and the record needs one, or if the template needs a date and the job has

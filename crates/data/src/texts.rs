@@ -34,7 +34,7 @@ pub struct Texts {
     /// The `data.paths` that match the found files and no other files.
     pub patterns: Vec<String>,
     /// The field or column that holds the text: the field of text with the most bytes. `None` if all files are plain
-    /// text, or the records are conversations.
+    /// text, or if training reads the records as conversations.
     pub field: Option<String>,
     /// The text fields besides `field`, each with its share of the files' text, between 0 and 1. The largest share is
     /// first.

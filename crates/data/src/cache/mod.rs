@@ -31,7 +31,7 @@ use meta::Meta;
 /// tokenizer are stored in another way.
 const CACHE_FORMAT_VERSION: u32 = 1;
 
-/// The number of corpus bytes per part. A crash loses the work on one part, which takes a few seconds.
+/// The number of corpus bytes per part. A crash loses at most the work on one part, which takes a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
 /// Finds the corpus, trains or reads the tokenizer, and tokenises the corpus. If the corpus is streamed (tokenised

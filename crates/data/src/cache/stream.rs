@@ -16,8 +16,8 @@ use crate::streaming::{StreamPosition, WindowReader, WindowStore, sample, write_
 use crate::text_batch::{ENCODE_BATCH_BYTES, TextBatch};
 use crate::tokenizer::Tokenizer;
 
-/// The version of the windows, which is part of every cache key of a stream. Increment the version when the same
-/// sources are cut into other windows than before.
+/// The version of the division into windows, which is part of every cache key of a stream. Increment the version when
+/// the same sources are cut into other windows than before.
 const STREAM_VERSION: u32 = 2;
 
 /// The total number of bytes of text, from all sources, on which a tokenizer is trained.

@@ -31,7 +31,7 @@ pub(super) struct HubFiles {
 }
 
 impl HubFiles {
-    /// Returns the files of the hub that the job's variables name.
+    /// Returns the files of the hub that the job's environment variables name.
     ///
     /// # Errors
     /// Fails if a variable can't be used.

@@ -21,7 +21,7 @@ pub(super) struct ObjectFiles {
 }
 
 impl ObjectFiles {
-    /// Returns the objects of the stores that the job's variables name.
+    /// Returns the objects of the stores that the job's environment variables name.
     ///
     /// # Errors
     /// Fails if the client can't be started.

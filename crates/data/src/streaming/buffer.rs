@@ -178,7 +178,8 @@ impl WindowBuffer {
         }
     }
 
-    /// Returns a cut before the first document that does not fit into the last sequence of the window.
+    /// Returns a cut before the first document that does not fit into the last sequence of the window, or `None` if all
+    /// documents in the buffer fit so far.
     fn cut_between_documents(&mut self) -> Option<WindowCut> {
         while let Some(&start) = self.starts.get(self.counted.documents) {
             let counted = &mut self.counted;

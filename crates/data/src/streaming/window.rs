@@ -79,7 +79,7 @@ impl WindowStore {
         Ok(TokenStream::of_window(&files, 0..header.documents, origins))
     }
 
-    /// Returns the header of the window at `start`, or `None` if the window is incomplete.
+    /// Returns the header of the window at `start`, or `None` if the window is incomplete or does not match `start`.
     ///
     /// # Errors
     /// Fails if the volume can't be read.

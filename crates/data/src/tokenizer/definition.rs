@@ -33,7 +33,7 @@ pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
 }
 
 /// Marks the token `name` as special, as transformers does with a token that a configuration names. Text that spells
-/// the token stays text. Returns false if the token was special before.
+/// the token then stays text, unless special tokens are parsed. Returns false if the token was special before.
 pub(super) fn mark_special(definition: &mut Value, name: &str, id: u32) -> bool {
     if !definition["added_tokens"].is_array() {
         definition["added_tokens"] = json!([]);

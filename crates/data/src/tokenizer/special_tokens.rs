@@ -42,7 +42,7 @@ pub struct SpecialTokenIds {
     /// Whether older versions of this crate begin or end documents with other tokens. These versions used any word of
     /// the vocabulary that has a usual name of a special token.
     pub(crate) other_than_before: bool,
-    /// Whether the job names one of the tokens.
+    /// Whether the job names at least one of the tokens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_names_of_job: bool,
     /// Whether a text that spells the padding token is encoded differently because a configuration makes this token

@@ -71,7 +71,7 @@ fn read(
 
 /// The row groups of a file.
 struct RowGroups {
-    /// The rows and the bytes of each group, counted from the first group on.
+    /// The range of rows and the range of bytes of each group. Both ranges count from the beginning of the first group.
     groups: Vec<(Range<u64>, Range<u64>)>,
     total_rows: u64,
     total_bytes: u64,

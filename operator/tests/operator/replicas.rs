@@ -78,7 +78,8 @@ fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
     });
 }
 
-/// The number of pods stays the same, but the pods run other stages.
+/// The user changes one stage with two replicas to two stages with one replica. The number of pods stays the same, but
+/// the pods run other stages.
 #[test]
 fn replicas_that_become_stages_are_another_attempt() {
     let cluster = shared();

@@ -33,7 +33,7 @@ fn a_missing_secret_is_named_until_it_exists() {
     cluster.wait_running("tokenless", 1);
     let token = |stage: u32| cluster.kubelet.pod(&format!("tokenless-{stage}-1")).view().env.get("HF_TOKEN").cloned();
     assert_eq!([token(0), token(1)], [Some("t".to_owned()), None]);
-    // a change takes effect in the next attempt
+    // a change of the credentials starts a new attempt, whose pods have the new variables
     cluster.edit("tokenless", json!({"data": {"credentials": null}}));
     cluster.wait_running("tokenless", 2);
     assert_eq!(cluster.kubelet.pod("tokenless-0-2").view().env.get("HF_TOKEN"), None);

@@ -123,7 +123,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     cluster.wait_running("rolling", 2);
     cluster.train_to("rolling", 2, 2);
 
-    // the operator of the next version continues in the middle of a restart, and keeps the job's trainer
+    // the operator of the next version takes over in the middle of a restart, and keeps the job's trainer
     cluster.kubelet.pod("rolling-1-2").exit(1, "");
     cluster.wait("rolling", "restarting", |job| job["status"]["attempt"]["number"] == 3);
     cluster.kill_operator();

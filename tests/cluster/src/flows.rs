@@ -68,7 +68,7 @@ impl Network {
         self
     }
 
-    /// Whether `from` may open a connection to `target` of `to`.
+    /// Whether `from` may open a connection to the port `target` of `to`.
     ///
     /// # Panics
     /// If a namespace was not added, or a policy has a field that this evaluator does not support.

@@ -1,4 +1,4 @@
-//! The cluster that Kueue manages as a process on this machine.
+//! A cluster for which Kueue runs as a process of this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::certificates::write_kubeconfig;
 use crate::client::Client;
 use crate::kubectl::Kubectl;
 
-/// The cluster that Kueue manages.
+/// A cluster for which Kueue runs as a process of this machine.
 #[derive(Clone, Debug)]
 pub struct KueueCluster<'a> {
     /// The administrator's client.

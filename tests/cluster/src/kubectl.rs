@@ -11,7 +11,7 @@ use crate::tools::tool;
 pub struct Kubectl {
     /// The kubeconfig with the user's rights.
     pub kubeconfig: PathBuf,
-    /// The folder in which kubectl caches its discovery of the API.
+    /// The folder in which kubectl caches the API's discovery documents.
     pub cache: PathBuf,
 }
 

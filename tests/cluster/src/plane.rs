@@ -21,8 +21,9 @@ use crate::until;
 /// The number of lines of each log that a failed test prints.
 const TAIL: usize = 15;
 
-/// A running control plane: etcd, API server, controller manager and scheduler. Any number may run at the same time.
-/// Its processes end and its files are removed when this value is dropped, or when the test's process ends.
+/// A running control plane: etcd, API server, controller manager and scheduler. Any number of control planes may run at
+/// the same time. The processes end and the files are removed when this value is dropped, or when the test's process
+/// ends.
 #[derive(Debug)]
 pub struct ControlPlane {
     // fields are dropped in this order: processes before their folder
@@ -79,7 +80,7 @@ impl ControlPlane {
         &self.admin
     }
 
-    /// Returns a folder for files of the test. It is removed with the control plane.
+    /// Returns a folder for files of the test. The folder is removed with the control plane.
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }

@@ -1,4 +1,4 @@
-//! A temporary folder that is removed when its owner drops it or dies.
+//! A temporary folder that is removed when its owner drops it, or when the test's process dies.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

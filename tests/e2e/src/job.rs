@@ -140,7 +140,7 @@ impl<'p> E2eJob<'p> {
         uids
     }
 
-    /// Waits for a ready pod of a spare whose UID is not in `others`. Returns the UID of this pod.
+    /// Waits for a ready pod of a spare. The UID of the pod must not be in `others`. Returns the UID.
     #[track_caller]
     pub fn wait_spare(&self, others: &[String]) -> String {
         let is_ready = |pod: &&Value| {

@@ -25,7 +25,7 @@ static PINNED: LazyLock<Mutex<BTreeMap<usize, Pinned>>> = LazyLock::new(Mutex::d
 
 struct Pinned {
     end: usize,
-    /// The number of copies that have not completed.
+    /// The number of copies from or to the range that have not completed.
     copies: usize,
 }
 
@@ -67,7 +67,8 @@ fn is_pinned(address: usize) -> bool {
 /// Starts a copy between the device and pinned memory at `host`. The target is NaN until the copy has completed.
 ///
 /// # Safety
-/// `to` and `from` have `bytes` bytes and stay valid until the copy has completed. `handle` is a stream's.
+/// `to` and `from` have `bytes` bytes and stay valid until the copy has completed. `handle` is the handle of a stream,
+/// or null for the default stream.
 unsafe fn copy(to: usize, from: usize, host: usize, bytes: usize, handle: *mut c_void) -> c_int {
     let begin = {
         let mut pinned = PINNED.lock().unwrap();

@@ -16,9 +16,9 @@
 //! - Two processes with the same `NCCL_HOSTID` are on one host, and can't use the same device.
 //! - A failed operation never completes by itself: the process must abort the communicator.
 //!
-//! `NCCL_STAND_IN_FAULT` is `RANK:KIND:N:FILE`. The process with this `RANK` has a fault in its Nth operation, if it
-//! can create FILE. A later process finds FILE, so the fault occurs only once. KIND is `error` (NCCL reports the
-//! fault), `hang` (nothing reports it), `init` (the Nth communicator never connects) or `pin` (the Nth request for
+//! `NCCL_STAND_IN_FAULT` is `RANK:KIND:N:FILE`. The process with this `RANK` has a fault in its Nth operation, if the
+//! process can create FILE. A later process finds FILE, so the fault occurs only once. KIND is `error` (NCCL reports
+//! the fault), `hang` (nothing reports it), `init` (the Nth communicator never connects) or `pin` (the Nth request for
 //! pinned memory fails). `NCCL_STAND_IN_VERSION` is the version that NCCL reports. `NCCL_STAND_IN_DEVICES` is the
 //! number of devices that the driver reports. With `NCCL_STAND_IN_BUSY`, another process occupies the devices.
 

@@ -21,7 +21,7 @@ impl Container {
         Container { process, memory: Memory::of(process).unwrap_or_else(|error| panic!("{error:#}")) }
     }
 
-    /// Returns the id of the container's first process on the machine.
+    /// Returns the process id, on the machine, of the container's first process.
     pub fn process_id(&self) -> i32 {
         self.process
     }

@@ -73,7 +73,8 @@ pub(crate) fn remove(place: &NodeFolder) -> Result<()> {
     Ok(())
 }
 
-/// Removes the files that the kubelet and the CNI plugins write outside the folder regardless of their settings.
+/// Removes the files that the kubelet and the CNI plugins write outside the node's folder. No setting can prevent these
+/// writes.
 fn remove_traces(place: &NodeFolder) {
     let entries = |folder: &str| -> Vec<PathBuf> {
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()

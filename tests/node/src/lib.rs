@@ -143,7 +143,7 @@ impl TestNode {
         Container::of(expect(ctr::process(&self.place, pod_uid, name)))
     }
 
-    /// Ends the kubelet. Its containers continue.
+    /// Ends the kubelet. The containers continue.
     #[track_caller]
     pub fn stop_kubelet(&self) {
         expect(self.daemon(agents::KUBELET).stop());

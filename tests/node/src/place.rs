@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 
 /// The node's name in the cluster.
 pub(crate) const NAME: &str = "node";
-/// The node's address, which is that of the bridge, since Endpoints refuse loopback addresses. It is not reachable from
-/// outside this machine.
+/// The node's address, which is the address of the bridge, because Endpoints refuse loopback addresses. The address
+/// can't be reached from outside this machine.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 0, 1);
 /// The address of the API server.
 pub(crate) const SERVER: SocketAddrV4 = SocketAddrV4::new(ADDRESS, 6443);

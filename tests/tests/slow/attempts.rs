@@ -17,9 +17,9 @@ use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, saved, u
 /// The time at which the older group continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
-    /// After the newer group has taken the fence, a claim on the job's folder without which a group can't commit. If a
-    /// stage blocks in a call, the test stops no process of the older group. The group therefore misses no heartbeat,
-    /// and only the fence can end it.
+    /// After the newer group has acquired the fence, the right to change the job's checkpoints. If a stage blocks in a
+    /// call, the test stops no process of the older group. The group therefore misses no heartbeat, and only the fence
+    /// can end it.
     Fenced,
     /// After the newer group has committed a checkpoint.
     Committed,
@@ -33,7 +33,7 @@ struct AttemptCase {
     phase: Phase,
     rank: usize,
     when: When,
-    /// Whether the newer group belongs to a job that was deleted and created again on the same claim.
+    /// Whether the newer group belongs to a job that was deleted and created again on the same PersistentVolumeClaim.
     anew: bool,
 }
 

@@ -13,7 +13,7 @@ use stagecoach_tests::{Launched, TestJob, corpus, stagecoach, text};
 use crate::conversations;
 use crate::replay::{change_metrics, job, run};
 
-/// The words that a regular document repeats in this order, starting with any of them.
+/// The words of a regular document. The document repeats them in this order, and starts with any of them.
 const CYCLE: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
 
 /// The data of a job that streams its corpus.

@@ -54,7 +54,7 @@ fn a_step_that_does_not_fit_into_the_grace_period_is_given_up() {
         let mut launched = Launched::start(path, &job, &[]);
         launched.wait_for_step(2);
         let step = metrics(path)[0]["seconds"].as_f64().unwrap();
-        // varies the point within the step at which the signal arrives
+        // this wait varies the point within the step at which the signal arrives
         std::thread::sleep(Duration::from_secs_f64(step * f64::from(third) / 3.0));
         let outcome = launched.interrupt(path);
         assert!(saved(&path.join("kept")) >= 2, "{}", outcome.stdout);

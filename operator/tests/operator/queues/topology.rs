@@ -49,7 +49,7 @@ fn stages_are_placed_where_their_annotations_ask() {
             local_queue("hosts", "hosts"),
         ],
     );
-    // all stages are in one domain
+    // all stages are in one domain of the topology, which is a node here
     let required = json!({"kueue.x-k8s.io/podset-required-topology": HOST});
     queues.create("together", "hosts", in_topology(required, json!({"stages": 3})));
     cluster.wait_running("together", 1);

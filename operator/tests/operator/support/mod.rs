@@ -76,7 +76,7 @@ impl TestCluster {
         TestCluster::with_settings(ControlPlaneSettings::default())
     }
 
-    /// Starts a cluster for one caller, without an operator. Its control plane has these settings.
+    /// Starts a cluster that only the caller uses, without an operator. Its control plane has these settings.
     pub fn with_settings(settings: ControlPlaneSettings) -> TestCluster {
         TestCluster::with_values(settings, &Value::Null)
     }
@@ -105,12 +105,14 @@ impl TestCluster {
         TestCluster { operators: Mutex::default(), kubelet, plane, kubeconfig, started: AtomicUsize::new(0) }
     }
 
-    /// Starts the operator with additional environment variables.
+    /// Starts an operator with additional environment variables. The operator ends with the cluster, unless
+    /// [`TestCluster::kill_operator`] kills it earlier.
     pub fn run_operator(&self, env: &[(&str, &str)]) {
         self.operators.lock().unwrap().push(self.operator(&self.kubeconfig, env));
     }
 
-    /// Starts an operator for one caller, with a kubeconfig and additional environment variables.
+    /// Starts an operator with a kubeconfig and additional environment variables. The operator ends when the result is
+    /// dropped.
     pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> OperatorProcess {
         self.operator_of(Path::new(env!("CARGO_BIN_EXE_stagecoach-operator")), kubeconfig, env)
     }

@@ -45,7 +45,7 @@ impl Address {
     /// Returns a free address of 127.0.0.0/8.
     ///
     /// # Panics
-    /// If 100 addresses in a row are taken.
+    /// If 100 random addresses in a row are in use.
     pub(crate) fn claim() -> Address {
         for attempt in 0..100u8 {
             let [a, b, c, ..] = RandomState::new().hash_one(attempt).to_le_bytes();

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::{KubeletState, pod};
 
-/// A pod's task, and the channel that sends it changes of its object.
+/// A pod's task, and the channel over which the task receives changes of the pod's object.
 struct Task {
     object: watch::Sender<Pod>,
     abort: tokio::task::AbortHandle,

@@ -56,7 +56,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
             job["status"]["restarts"]["total"].as_u64() > Some(restarts) && job["status"]["phase"] == "Running"
         });
         let after = match fault {
-            // the operator replaces the stage before the kubelet reports its exit
+            // the operator replaces the stage before the kubelet reports the exit of the stage's container
             "kill -9" | "out of memory" => {
                 job.wait("known to have ended", |job| job["status"]["lastFailure"]["exitCode"].is_number())
             }

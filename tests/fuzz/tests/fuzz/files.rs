@@ -104,7 +104,8 @@ fn safetensors_and_their_index() {
 }
 
 proptest! {
-    /// Fuzzes the names of folders in `fences/` on a volume, where another program may have created any folder.
+    /// Fuzzes the names of folders in `fences/`, with which groups of stages claim the right to change the checkpoints
+    /// on a volume. Another program may have created any folder there.
     #[test]
     fn names_of_fences(changes in prop::collection::vec(mutations(), 1..4)) {
         let folder = tempfile::tempdir().unwrap();

@@ -85,7 +85,8 @@ proptest! {
         prop_assert!(peak <= 1 << 20, "{peak}");
     }
 
-    /// Fuzzes the parser of the key that stage 0 publishes in a name on the volume.
+    /// Fuzzes the parser of a group's key. Stage 0 publishes the key as part of a name in its fence's folder on the
+    /// volume.
     #[test]
     fn keys_of_groups(changes in mutations(), epoch in any::<u64>()) {
         let secret = GroupSecret::generate(epoch).unwrap();

@@ -142,7 +142,7 @@ fn nothing_is_left_however_a_node_ends() {
     machine.down();
     assert!(machine.command(&["down"]).status().unwrap().success());
 
-    // an interrupted `up` removes all that it has started; after a killed `up`, `down` removes it
+    // an interrupted `up` removes all that it has started; after a killed `up`, `down` removes these things
     for (name, how) in [("etcd", libc::SIGINT), ("kubelet", libc::SIGKILL)] {
         let child = machine.up(&folder);
         let record = folder.join(format!("processes/{name}.json"));

@@ -66,7 +66,7 @@ impl Cluster {
         Cluster { plane, jobs: Default::default() }
     }
 
-    /// Applies the chart's policy with these values, and waits until the API server enforces the policy: until it
+    /// Applies the chart's policy with these Helm values, and waits until the API server enforces the policy: until it
     /// refuses `forbidden` with `words`.
     fn apply(&self, values: &Value, forbidden: &Value, words: &str) {
         let kinds = ["CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];

@@ -21,8 +21,8 @@ fn code(kind: Kind) -> u8 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// The identifier of the tensor on its link, like `tag` in `torch.distributed.send`. Depending on the link, the tag
-    /// is the microbatch, the index of a gradient or weight, or the low bits of the step to which a copy of training
-    /// state belongs.
+    /// is for example the microbatch, the index of a gradient or weight, or the low bits of the step to which a copy of
+    /// training state belongs.
     pub(super) tag: u32,
     pub(super) kind: Kind,
     pub(super) shape: Vec<i64>,

@@ -52,7 +52,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl GpuRun<'_> {
     /// Begins a run. `folder` is the workspace of the timed jobs. Most documents of their corpus are longer than a
-    /// sequence, so that few sequences contain a document boundary, which attention does not cross. Attention therefore
+    /// sequence, so few sequences contain a document boundary. Attention does not cross these boundaries, but still
     /// computes nearly all FLOPs that MFU counts. The compared PyTorch model computes all of them.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();

@@ -135,9 +135,9 @@ impl SpecialTokenEscaper {
         text.char_indices().map(replaced).collect()
     }
 
-    /// Returns byte ranges in `text` of three kinds: the special tokens, the longest end of `text` that is the
-    /// beginning of a token, and the longest start of `text` that is the end of a token. If `text` is the middle of a
-    /// token, one range is the whole text.
+    /// Returns byte ranges in `text` of three kinds: the special tokens, and for each special token, the longest end of
+    /// `text` that is the beginning of the token, and the longest start of `text` that is the end of the token. If
+    /// `text` is the middle of a token, one range is the whole text.
     fn tokens_and_ends(&self, text: &str) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> =
             self.occurrences.find_overlapping_iter(text).map(|found| found.range()).collect();

@@ -1,8 +1,8 @@
 //! The table with the effect that a change of a field of the spec has on an existing job. The table determines which
-//! changes the CRD refuses, which fields the identity of a checkpoint contains, which fields the launcher compares with
-//! an earlier run, on which fields the stages must agree, and which changes make the operator start a new attempt. The
-//! identity consists of the settings that determine the results, and a job resumes only from a checkpoint with the same
-//! identity.
+//! changes the CRD refuses, and which changes make the operator start a new attempt. The table also determines three
+//! sets of fields: the fields of a checkpoint's identity, the fields that the launcher compares with an earlier run,
+//! and the fields on which the stages must agree. The identity consists of the settings that determine the results, and
+//! a job resumes only from a checkpoint with the same identity.
 
 use serde_json::Value;
 

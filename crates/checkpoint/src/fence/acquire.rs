@@ -1,6 +1,6 @@
 //! Acquires a fence, the right to change a job's checkpoints, before training starts. A group claims the next fence
-//! number, fences off older groups, which can then no longer change checkpoints, and probes whether the volume supports
-//! the operations of a commit.
+//! number, and fences off older groups. These groups can then no longer change checkpoints. Finally, the group probes
+//! whether the volume supports the operations of a commit.
 
 use std::io::{self, ErrorKind};
 
@@ -35,8 +35,8 @@ impl Fence {
     /// Acquires the fence after fence `last`, the newest fence that the caller has seen. At most one caller succeeds.
     ///
     /// # Errors
-    /// Returns [`CheckpointError::FencedOff`] if another group has acquired the fence after `last` or a newer one, or
-    /// an error of [`Fence::acquire`].
+    /// Returns [`CheckpointError::FencedOff`] if another group has acquired the fence after `last` or a newer fence.
+    /// Also returns the errors of [`Fence::acquire`].
     pub fn acquire_after(volume: &dyn Volume, last: u64) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, Some(last), stagecoach_files::random_hex())
     }

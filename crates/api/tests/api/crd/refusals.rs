@@ -1,5 +1,5 @@
-//! Tests that Rust refuses the manifest of every row, when it reads the manifest or in `validate`, unless the row
-//! states why Rust accepts the manifest.
+//! Tests that Rust refuses the manifest of every row, either when it reads the manifest or in `validate`. The
+//! exceptions are the rows that state why Rust accepts the manifest.
 
 use serde_json::Value;
 use stagecoach_api::{Problem, parse};

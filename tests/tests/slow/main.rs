@@ -1,4 +1,4 @@
-//! Tests of whole jobs that take minutes. They run the real trainer's processes, disturb them in many ways, and compare
+//! Tests across crates that take minutes. They run the real trainer's processes, disturb them in many ways, and compare
 //! the results with those of an undisturbed run.
 
 mod attempts;

@@ -45,7 +45,7 @@ fn seen(process: TracedProcess, log: &Path) -> Vec<Point> {
         let thread = &line[..line.len() - call.len()];
         let Some((syscall, _)) = call.split_once('(') else { continue };
         if !CALLS.split(',').any(|known| known == syscall) {
-            continue; // the second half of an interrupted call
+            continue; // strace writes an interrupted call as two lines: this is the second one
         }
         let nth = made.entry((thread.to_owned(), syscall.to_owned())).or_default();
         *nth += 1;

@@ -1,5 +1,5 @@
-//! Tests of whole jobs that run on every change. They run the real trainer's processes with all kinds of layouts and
-//! one fault of each kind, and compare the results with those of an undisturbed run.
+//! Tests across crates that run on every change. Most of them run the real trainer's processes, with all kinds of
+//! layouts and one fault of each kind, and compare the results with those of an undisturbed run.
 
 mod bad_input;
 mod checkpoint_commands;

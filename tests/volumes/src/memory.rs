@@ -42,7 +42,8 @@ impl MemoryVolume {
         self.lock().cut_power(loss);
     }
 
-    /// Returns the paths of all files below `path`, sorted. The result is empty if the folder does not exist.
+    /// Returns the paths of all files below `path`, in the order of the names in each folder. The result is empty if
+    /// the folder does not exist.
     pub fn files(&self, path: &str) -> Vec<String> {
         let mut files = Vec::new();
         for entry in self.list(path).unwrap_or_default() {

@@ -1,5 +1,5 @@
-//! The output of the commands. The functions ignore write errors: the reader may close the pipe early, as `head` does,
-//! and a full volume under stderr must not change the exit code.
+//! The output of the commands. Except for [`write_part`], the functions ignore errors of writes to stdout and stderr:
+//! the reader may close the pipe early, as `head` does, and a full volume under stderr must not change the exit code.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};

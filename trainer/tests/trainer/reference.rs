@@ -147,8 +147,8 @@ fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
 }
 
 /// Bfloat16 has three digits, so that a trainer's errors mostly depend on the points at which it rounds. The bounds are
-/// the errors of PyTorch's own training in bf16 plus a margin. They were measured with two orders of the sums over the
-/// batch, and the larger error counts.
+/// the errors of PyTorch's own training in bf16 plus a margin. These errors were measured with two orders of the sums
+/// over the batch, and the larger one counts.
 #[test]
 fn bf16_strays_no_further_than_pytorch_does() {
     let reference = Reference::read();

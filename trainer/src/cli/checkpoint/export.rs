@@ -77,7 +77,7 @@ impl ExportCommand {
 }
 
 impl ExportOutput {
-    /// Writes `weights`, and the files of `checkpoint` that are not weights.
+    /// Writes `weights`. In the Hugging Face format, also writes the files of `checkpoint` that are not weights.
     pub(super) fn write(
         &self,
         checkpoint: &CheckpointReader,

@@ -30,9 +30,9 @@ pub(in crate::train) fn drain_timeout(grace: Duration) -> Duration {
 }
 
 impl DrainEstimate {
-    /// Returns how the step ends, as seen at `now`. Without measurements, a save is estimated to take a quarter of the
-    /// timeout, and the rest of the step to take no time. An unmeasured step is therefore abandoned when only the
-    /// estimated time of the save remains.
+    /// Returns whether a stop is requested and, if so, whether the step is finished first or abandoned, as seen at
+    /// `now`. Without measurements, a save is estimated to take a quarter of the timeout, and the rest of the step to
+    /// take no time. An unmeasured step is therefore abandoned when only the estimated time of the save remains.
     pub(in crate::train) fn stop(&self, requested_at: Option<Instant>, now: Instant) -> StopRequest {
         let Some(requested_at) = requested_at else { return StopRequest::None };
         let rest = self.step.map_or(Duration::ZERO, |step| step.saturating_sub(now - self.step_started));

@@ -90,8 +90,8 @@ fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) 
 }
 
 /// Returns the source of the copy of `rank` of the group `ring` after `step`. The source may have any rank in the
-/// current group, but must be a replica of the same stage, because copies move only over the links between a stage's
-/// replicas.
+/// current group, but must be a replica of the same stage, because `load_resharded` uses only the links between a
+/// stage's replicas.
 fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<CopySource> {
     let same_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
     let own =

@@ -38,7 +38,7 @@ pub(in crate::train) struct Audits<'a> {
     config: &'a StageConfig<'a>,
     to_next: Sender,
     from_previous: Receiver,
-    /// The environment of each rank. Only stages in equal environments must compute bit-identical results.
+    /// The environment of each rank. Stages must compute bit-identical results only if their environments are equal.
     environments: Vec<Value>,
     /// The recorder of the current step's audited item, if this stage computes that item.
     recorder: Option<WorkRecorder>,

@@ -73,8 +73,8 @@ pub(super) fn rotary(qkv: &Tensor, Rotation { cos, sin, length }: Rotation, head
     second.copy_(&(x2 * cos + x1 * sin));
 }
 
-/// Returns, for each sequence, the first row, the length, and the queries, keys and values, `f32[heads, length,
-/// head_dim]` each. Keys and values are repeated for the query heads that share them.
+/// Returns, for each sequence, the first row, the length, and the queries, keys and values,
+/// `f32[heads, length, head_dim]` each. Keys and values are repeated for the query heads that share them.
 fn by_sequence(qkv: &Tensor, sequences: VarlenSequences, heads: Heads) -> Vec<(i64, i64, [Tensor; 3])> {
     let (VarlenSequences { cu_seqlens, .. }, Heads { heads, kv_heads, head_dim }) = (sequences, heads);
     let part = |first: i64, count: i64, row: i64, length: i64| {

@@ -23,9 +23,9 @@ const TAIL_BYTES: u64 = 16 << 20;
 pub struct History {
     /// The path of the job's folder, as the user wrote it.
     pub(super) folder: PathBuf,
-    /// The state of the job that the launcher recorded; `None` if no launcher has run the job.
+    /// The job's state, as the launcher recorded it; `None` if no launcher has run the job.
     pub(super) state: Option<JobState>,
-    /// The consequences of the last failure that a launcher has observed.
+    /// The recovery from the last failure, if a launcher has recorded it.
     pub(super) recovery: Option<Recovery>,
     /// The number of replicas of the pipeline that train now; 0 if no replica trains.
     pub(super) training_replicas: u32,
@@ -132,8 +132,8 @@ impl History {
         self.state.as_ref()?.last_failure.as_ref()
     }
 
-    /// Returns the recorded failures of all runs, the newest first, each with its recovery. The recovery of the last
-    /// failure is `None` if no launcher has observed it.
+    /// Returns the recorded failures of all runs, the newest first, each with its recovery. The recovery from the last
+    /// failure is `None` if no launcher has recorded it.
     pub fn failures(&self) -> impl Iterator<Item = (&AttemptFailure, Option<&Recovery>)> {
         let last = self.last_failure().map(|failure| (failure, self.recovery.as_ref()));
         last.into_iter().chain(self.earlier.iter().rev().map(|earlier| (&earlier.failure, Some(&earlier.recovery))))

@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::LaunchError;
 use crate::folder::JobFolder;
 
-/// The longest time for which a process that only checks the lock holds it.
+/// An upper bound of the time for which a process holds the lock only to check it. A starting run waits for this time
+/// before it tries again.
 const CHECK_DURATION: Duration = Duration::from_millis(10);
-/// The number of times that a starting run tries again to acquire the lock, because the holder may be a process that
-/// only checks the lock.
+/// The number of times that a starting run tries again to acquire the lock. It tries again, because a process that only
+/// checks the lock may hold it.
 const MAX_CHECKS: u32 = 3;
 
 /// Whether a run holds the lock of a job's folder. The check writes nothing.

@@ -9,7 +9,8 @@ use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobState, UnixMillis};
 use super::LaunchError;
 use crate::folder::{JobFolder, write_file};
 
-/// The job's UID and the state of `lifecycle`: attempt, budget, last failure.
+/// The state that a launcher stores: the job's UID, the state of `lifecycle` (attempt, budget, last failure), and the
+/// recoveries from failures.
 ///
 /// If a launcher dies while the volume can't be written, the file contains an older state or is missing. The next run
 /// may then reuse an attempt's number, or give the job another UID. Both are harmless: the stages died with their

@@ -10,7 +10,7 @@ use crate::folder::JobFolder;
 /// The earlier run in the job's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PreviousRun {
-    /// The folder has no result, and no job that differs from this job at most in its length.
+    /// The folder has no result. Its last job is missing or has other settings.
     Nothing,
     /// An unfinished run of this job, possibly with another length.
     Unfinished,

@@ -194,13 +194,13 @@ impl StageProcess {
         self.set_state(InstanceState::Exited(exit), now);
     }
 
-    /// Returns the end of the output in the log that this process has written since it became its current stage.
+    /// Returns the end of the part of the log that the process has written as its current stage.
     pub(super) fn log_tail(&self) -> String {
         end_of_file(&self.log, self.log_start, LOG_TAIL_BYTES).unwrap_or_default()
     }
 }
 
-/// Reads the end of a file from the offset `start`, and at most `most` bytes.
+/// Reads the last bytes of a file: at most `most` bytes, and no bytes before the offset `start`.
 pub(super) fn end_of_file(path: &Path, start: u64, most: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     let end = file.metadata()?.len();

@@ -99,8 +99,8 @@ fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     }
 }
 
-/// Records progress. A new checkpoint resets the restart budget. A step beyond all earlier ones resets the back-off and
-/// the record of replaced stages.
+/// Records progress. A new checkpoint resets the restart budget. A finished step beyond all earlier steps resets the
+/// back-off and the record of replaced stages.
 fn record_progress(observed: &mut Observed) {
     let terminations = || observed.instances.iter().filter_map(|instance| instance.exit()?.termination.as_ref());
     let checkpoint_step =

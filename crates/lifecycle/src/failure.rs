@@ -10,7 +10,7 @@ use crate::{JobState, UnixMillis};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptFailure {
-    /// The attempt that failed.
+    /// The number of the attempt that failed.
     pub attempt: u64,
     /// The rank of the stage that failed first. `None` if no single stage failed first.
     #[serde(rename = "stage")]

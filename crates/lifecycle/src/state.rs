@@ -25,14 +25,15 @@ pub struct JobState {
     /// or the queue has admitted more replicas to a running attempt.
     #[serde(default, rename = "starting", skip_serializing_if = "BTreeSet::is_empty")]
     pub ranks_to_create: BTreeSet<u32>,
-    /// The ranks of the stages that were replaced since a step beyond all earlier ones finished. If one of these stages
-    /// fails again, all stages restart.
+    /// The ranks of the stages that were replaced since training last finished a step beyond all earlier steps. If one
+    /// of these stages fails again, all stages restart.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced_without_progress: BTreeSet<u32>,
     /// The numbers of restarts so far.
     #[serde(default)]
     pub budget: RestartBudget,
-    /// The number of failures since a step beyond all earlier ones finished. This number determines the back-off.
+    /// The number of failures since training last finished a step beyond all earlier steps. This number determines the
+    /// back-off.
     #[serde(default, rename = "failures")]
     pub failures_without_progress: u32,
     /// The highest number of finished steps of any attempt.

@@ -1,4 +1,4 @@
-//! The token embedding: the input of the first chunk.
+//! The token embedding, which is the first module of a model.
 
 use tch::Tensor;
 

@@ -127,7 +127,7 @@ pub enum ObjectError {
         /// The names of the variables with credentials.
         variables: String,
     },
-    /// The bucket is in another region than the server.
+    /// The server does not serve the region of the bucket.
     #[error("{host} does not serve the region of the bucket {}: set AWS_REGION{}", uri.bucket, match region {
         Some(region) => format!("={region}"),
         None => " to the region of the bucket".to_owned(),

@@ -84,7 +84,7 @@ pub(super) trait Launcher {
     /// Allocates uninitialised memory for results.
     fn empty(&self, size: &[i64], kind: Kind) -> Tensor;
 
-    /// Copies a table that a kernel reads to the device. The host does not wait for the copy.
+    /// Copies a table to the device, where a kernel reads it. The host does not wait for the copy.
     fn upload(&self, table: &[i64]) -> Tensor;
 
     /// Launches a kernel with the addresses of its arguments. The method reads the arguments before it returns.

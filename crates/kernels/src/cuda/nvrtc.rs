@@ -158,7 +158,8 @@ impl Nvrtc {
     }
 }
 
-/// Converts one of this program's texts to a C string. These texts contain no null byte.
+/// Converts a text to a C string. All texts are constants of this program or are derived from them, and contain no null
+/// byte.
 fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }

@@ -99,7 +99,8 @@ impl CudaError {
 fn open_driver() -> Result<(), CudaError> {
     static OPENED: OnceLock<Result<(), CudaError>> = OnceLock::new();
     let opened = OPENED.get_or_init(|| {
-        // `open` fails with the loader's reason; the library stays open until `cudarc` has opened it too
+        // in contrast to `cudarc`, `open` returns an error with the loader's reason; the library stays open until
+        // `cudarc` has opened it too
         let _library = open(LIBRARY)?;
         // SAFETY: the library exists, and its initialisers only set it up.
         check_functions(LIBRARY, unsafe { sys::culib() }, &FUNCTIONS)?;

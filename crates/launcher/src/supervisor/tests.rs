@@ -132,7 +132,7 @@ fn a_job_that_works_completes_and_its_stages_get_the_contract() {
         run.read_file(&format!("env-1-{stage}")).lines().find(|line| line.starts_with("POD_UID")).map(str::to_owned)
     };
     assert_ne!(uid(0), uid(1));
-    // the stored state is the final one
+    // the file has the final state
     assert_eq!(LauncherState::load(&run.folder).unwrap().state.attempt, run.stored.state.attempt);
 }
 

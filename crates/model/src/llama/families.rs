@@ -19,7 +19,7 @@ pub(crate) struct LlamaFamily {
     pub(super) head_dim: Option<usize>,
     /// `max_position_embeddings` if the field is absent.
     pub(super) positions: usize,
-    /// The cases in which a token attends to `sliding_window` tokens only.
+    /// The cases in which a token attends only to the `sliding_window` preceding tokens.
     pub(super) window: SlidingWindow,
     /// Whether Hugging Face's configuration has the field `mlp_bias`.
     pub(super) has_mlp_bias_field: bool,

@@ -66,7 +66,7 @@ pub fn adapter_config(lora: &LoraSpec, architecture: &dyn Architecture, base: &s
         .map(last)
         .collect();
     // PEFT adapts every module whose name ends with a target. The last part of a name is therefore enough, unless a
-    // module with the same last part has no adapter. Such a name is written as a whole.
+    // module with the same last part has no adapter. In this case, the target is the whole name.
     let target = |module: &&str| if others.contains(&last(module)) { (*module).to_owned() } else { last(module) };
     let targets: BTreeSet<String> = adapted.iter().map(target).collect();
     json!({

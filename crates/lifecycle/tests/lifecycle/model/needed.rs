@@ -62,7 +62,8 @@ fn every_guard_is_needed() {
     assert_guard_is_needed(Guard::EnoughReplicas, &both, ENOUGH);
 }
 
-/// The recorded attempt number is enough while the status is not lost. Only a lost status needs `NumberAbovePods`.
+/// While the status is not lost, the recorded attempt number determines an unused next number. The guard
+/// `NumberAbovePods` is needed only after the status was lost.
 #[test]
 fn numbers_need_the_pods_only_once_the_status_is_lost() {
     let faults = Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE };

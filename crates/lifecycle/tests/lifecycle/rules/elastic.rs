@@ -1,4 +1,5 @@
-//! An elastic job trains with the replicas that the cluster can run, and grows with its admission.
+//! Tests of an elastic job, which trains with the replicas that the cluster can run, and gets more replicas when its
+//! queue admits them.
 
 use stagecoach_api::job::JobPhase;
 
@@ -6,7 +7,7 @@ use super::*;
 
 const MESH: Mesh = Mesh { stages: 2, data_parallel: 3 };
 
-/// Returns attempt 1 of an elastic job with one to three replicas of two stages.
+/// Returns attempt 1 of an elastic job with one to three replicas of two stages each.
 fn elastic(instances: Vec<StageInstance>) -> Observed {
     let mut observed = running(instances);
     (observed.desired.mesh, observed.state.attempt.mesh) = (MESH, MESH);

@@ -7,7 +7,7 @@ use stagecoach_api::job::JobPhase;
 
 use super::*;
 
-/// Returns attempt 1 of two replicas of two stages. One replica may be missing.
+/// Returns attempt 1 of a job with two replicas of two stages each. One replica may be missing.
 fn replicated(instances: Vec<StageInstance>) -> Observed {
     let mut observed = running(instances);
     let mesh = Mesh { stages: 2, data_parallel: 2 };

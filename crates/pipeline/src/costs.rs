@@ -5,7 +5,7 @@
 /// SEND blocks. Links enforce this limit, and the verifier assumes it.
 pub const SENDS_IN_FLIGHT: usize = 2;
 
-/// The costs of one chunk per microbatch.
+/// The costs of one chunk (a group of consecutive layers) per microbatch.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct ChunkCosts {
     /// The seconds of F.

@@ -1,4 +1,4 @@
-//! Defines the placement of chunks on ranks.
+//! Defines the placement of chunks (groups of consecutive layers) on ranks.
 
 use crate::work_item::WorkItem;
 

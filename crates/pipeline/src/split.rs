@@ -1,4 +1,5 @@
-//! Divides the chunks of programs into parts, so that replicas exchange one part while they compute another part.
+//! Divides the chunks (groups of consecutive layers) of programs into parts, so that replicas exchange one part while
+//! they compute another part.
 
 use crate::action::Action;
 use crate::activation_memory;

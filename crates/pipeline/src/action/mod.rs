@@ -47,7 +47,7 @@ pub enum Action {
     /// `0GATHER`: the replicas send each other a chunk's updated weights. The action does not block, because the
     /// chunk's first forward pass of the next step waits for the weights.
     Gather(usize),
-    /// `SNAPSHOT`: the end of the step, where the rank copies its state for a checkpoint.
+    /// `SNAPSHOT`: the end of the step. After this action, the rank may copy its state for a checkpoint.
     Snapshot,
 }
 

@@ -1,6 +1,6 @@
-//! Assigns layers to chunks. The user gives a partition, or [`balanced_partition`] computes the fastest partition that
-//! fits into the ranks' memory. The embedding is pinned to the first chunk, and the final norm and the head to the last
-//! chunk. A chunk may have no layers.
+//! Assigns layers to chunks, the groups of consecutive layers that ranks run. The user gives a partition, or
+//! [`balanced_partition`] computes the fastest partition that fits into the ranks' memory. The embedding is pinned to
+//! the first chunk, and the final norm and the head to the last chunk. A chunk may have no layers.
 
 mod balanced;
 mod costs;

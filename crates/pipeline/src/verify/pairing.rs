@@ -1,6 +1,6 @@
 //! Checks the order of messages. The messages from one rank to another arrive in the order of their sends, across all
-//! edges. The receives must therefore be posted in that order. With a connection for each edge, only the order within
-//! an edge would matter, but NCCL has one communicator for each pair of ranks.
+//! edges, because with NCCL they share one communicator. The receives must therefore be posted in that order. With a
+//! connection for each edge, only the order within an edge would matter.
 
 use std::collections::BTreeMap;
 

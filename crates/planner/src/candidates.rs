@@ -1,5 +1,6 @@
 //! The candidate schedules of a plan. A job that specifies a schedule has one candidate. For the schedule type `Auto`,
-//! the planner combines every schedule with several numbers of chunks and kinds of recomputation.
+//! the planner combines every schedule with several numbers of chunks (groups of consecutive layers) per stage and
+//! several kinds of recomputation.
 
 use stagecoach_api::job::{Recompute, ScheduleSpec};
 use stagecoach_engine::StageError;

@@ -1,7 +1,7 @@
 //! The link from a checkpoint to the checkpoint before it. Like a commit of a version control system, a checkpoint
-//! names its predecessor by hash. The hash covers the predecessor's environment, attempt and tensors. The links depend
-//! on the times of the saves and on the number of stages. The receipt (the hash chain over the steps of a run)
-//! therefore does not contain them, so that equal runs have equal receipts.
+//! names its predecessor by hash. The hash covers the predecessor's whole manifest, including environment, attempt and
+//! tensors. The links depend on the times of the saves and on the number of stages. The receipt (the hash chain over
+//! the steps of a run) therefore does not contain them, so that equal runs have equal receipts.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_checkpoint::Manifest;

@@ -1,5 +1,6 @@
 //! The facts besides the job that can change the last bits of a run's results. Checkpoints record these facts. A resume
-//! compares them with the record, and the stages of a group compare them with each other.
+//! compares them with the record, and the stages of a group (the processes that train together) compare them with each
+//! other.
 
 use serde_json::{Value, json};
 use stagecoach_api::job::Kernels;

@@ -40,7 +40,7 @@ pub struct Plan {
     pub initial_weights: Option<PathBuf>,
     /// The schedule's name.
     pub schedule: String,
-    /// The layers of each chunk of the programs.
+    /// The number of layers of each chunk of the programs. A chunk is a group of consecutive layers on one stage.
     pub partition: Vec<usize>,
     /// The number of parts into which the programs divide each chunk of the schedule.
     pub parts: Vec<usize>,

@@ -30,7 +30,7 @@ const EVALUATION_WINDOW_PER_STAGE: usize = 4;
 pub struct PipelineLayout {
     /// The order of computations on each rank, without communication.
     pub schedule: Schedule,
-    /// The layers of each chunk.
+    /// The number of layers of each chunk, a group of consecutive layers on one stage.
     pub partition: Partition,
     /// The number of parts into which the programs divide each chunk.
     pub parts: Vec<usize>,

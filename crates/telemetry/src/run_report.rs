@@ -17,7 +17,7 @@ pub struct RunReport<'a> {
     pub job: &'a str,
     /// Stage 0's result.
     pub summary: &'a RunSummary,
-    /// The number of restarts of the group.
+    /// The number of restarts of the group, the processes that train together.
     pub restarts: u32,
     /// Wall seconds of the run; `None` for the result of an earlier run.
     pub seconds: Option<f64>,

@@ -11,7 +11,7 @@ use stagecoach_pipeline::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TimelineRecord {
-    /// The number of layers of each chunk.
+    /// The number of layers of each recorded chunk. A chunk is a group of consecutive layers on one stage.
     pub partition: Vec<usize>,
     /// For each chunk of the job's schedule, the number of recorded chunks into which the chunk is split. The list is
     /// empty if no chunk is split.

@@ -23,7 +23,7 @@ pub enum TrainingEvent {
         /// Bytes to process.
         total: u64,
     },
-    /// The group has formed and training starts.
+    /// The group, the stages' processes that train together, has formed, and training starts.
     Started(StartRecord),
     /// A step is complete.
     Step(StepRecord),
@@ -79,7 +79,7 @@ pub struct StartRecord {
     pub stages: usize,
     /// The schedule's name.
     pub schedule: String,
-    /// The number of layers of each chunk.
+    /// The number of layers of each chunk, a group of consecutive layers on one stage.
     pub partition: Vec<usize>,
     /// Microbatches per step.
     pub microbatches: usize,

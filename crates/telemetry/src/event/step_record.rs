@@ -62,8 +62,8 @@ pub struct StepRecord {
     /// Whether the update was skipped because the loss or the gradient was not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
-    /// The environment differences of [`StartRecord`](super::StartRecord). Only the record of a group's first step has
-    /// them.
+    /// The environment differences of [`StartRecord`](super::StartRecord). Only the first record of a group (the
+    /// processes that train together) has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment_differences: Vec<String>,
     /// The save that finished during this step.

@@ -7,7 +7,7 @@ use super::super::TrainingEvent;
 /// The number of recoveries that are kept.
 const MAX_RECOVERIES: usize = 20;
 
-/// The loss of a stage, and the group that formed afterwards.
+/// The loss of a stage, and the group (the processes that train together) that formed afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupRecovery {
     /// The time of the loss, in milliseconds since 1970.

@@ -67,14 +67,14 @@ impl StageTelemetry {
         });
     }
 
-    /// Records that this stage leads the group that is about to form. `fence` is the number of the group's fence, its
-    /// right to commit checkpoints.
+    /// Records that this stage leads the group (the processes that train together) that is about to form. `fence` is
+    /// the number of the group's fence, its right to commit checkpoints.
     pub fn set_leader(&self, fence: u64) {
         self.update(|status| status.leader_fence = fence);
     }
 
-    /// Records that the stages of the group with this fence are connected. `incarnations` has the incarnation of each
-    /// stage.
+    /// Records that the stages of the group with this fence are connected. `incarnations` has, for each stage, the
+    /// number of the stage's process in the attempt.
     pub fn group_joined(&self, fence: u64, incarnations: Vec<Option<u32>>) {
         let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };
         self.update(|status| status.group = Some(joined));

@@ -1,5 +1,5 @@
-//! Traces of a run. The stages of a group derive the IDs of a step's trace and spans from facts that every stage has.
-//! The spans of all stages therefore share one trace without communication.
+//! Traces of a run. The stages of a group (the processes that train together) derive the IDs of a step's trace and
+//! spans from facts that every stage has. The spans of all stages therefore share one trace without communication.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -45,7 +45,7 @@ pub struct LogTail<'a> {
 pub enum Successor {
     /// A new process or pod of the stage.
     Restarted,
-    /// The spare of this number.
+    /// The spare with this number.
     Spare(u32),
 }
 

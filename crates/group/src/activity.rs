@@ -1,7 +1,7 @@
 //! The current activity of a stage, such as `F 5`, the forward pass of microbatch 5. The trainer sets the activity at
-//! each action of its program, heartbeats report the activity to the coordinator, and the trainer's thread has the
-//! activity as its name (`top -H`). On a GPU (the device), the trainer queues work ahead of the device, and an activity
-//! becomes current only when the device reaches the activity's work.
+//! each action of its program. Heartbeats report the activity to the coordinator. The trainer's thread has the activity
+//! as its name (`top -H`). On a GPU (the device), the trainer queues work ahead of the device, and an activity becomes
+//! current only when the device reaches the activity's work.
 
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};

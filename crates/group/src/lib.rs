@@ -2,8 +2,9 @@
 //! not handle tensors.
 //!
 //! The leader's process has a [`Coordinator`]. Every stage, including the leader, is a [`Member`]. The modules `state`
-//! and `verdict` contain the rules and are pure. The modules `coordinator` and `member` have the threads and sockets
-//! that drive the rules. The module `wire` defines the messages between members and coordinator.
+//! and `verdict` contain the rules and are pure: they use no threads, sockets or clocks. The modules `coordinator` and
+//! `member` have the threads and sockets that drive the rules. The module `wire` defines the messages between members
+//! and coordinator.
 //!
 //! Ranks have torch's meaning. A **rank** is global: it numbers a process among the processes of all replicas of the
 //! attempt. A **group rank** numbers a member in its group, `0..group_size`. The two differ if the group lacks a

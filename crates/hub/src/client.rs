@@ -24,8 +24,8 @@ pub struct HubClient {
 }
 
 impl HubClient {
-    /// Returns a client that retries within the limits of `policy`. [`crate::HUB_RETRY_POLICY`] suits the hub. The
-    /// client waits with `waiter`.
+    /// Returns a client that retries within the limits of `policy`. [`crate::HUB_RETRY_POLICY`] suits the hub. `waiter`
+    /// pauses before a retry, and reports each pause.
     ///
     /// # Errors
     /// Returns `HubError::Environment` if the endpoint is not a URL.

@@ -75,8 +75,8 @@ pub struct CommitCopy {
     folder: PathBuf,
 }
 
-/// The marker of a complete part. The marker lists the files of the part and their sizes. It is written after these
-/// files.
+/// The marker of a complete part. The marker lists the files of the part and their sizes. It is written after all files
+/// of the part.
 #[derive(Serialize, Deserialize)]
 struct Marker {
     files: BTreeMap<String, u64>,

@@ -39,7 +39,7 @@ pub(crate) struct HubResponse {
     pub(crate) headers: HeaderMap,
     /// Whether the hub itself answered, and not a server to which the hub redirected the request.
     pub(crate) is_hub: bool,
-    /// The last headers of the hub, which describe the file. `None` if the client sent no request to the hub.
+    /// The headers of the hub's last answer, which describe the file. `None` if the client sent no request to the hub.
     pub(crate) hub_headers: Option<HeaderMap>,
     pub(crate) body: Body,
 }

@@ -1,9 +1,9 @@
 //! Reads files from the Hugging Face hub.
 //!
 //! A [`HubUri`] names files of a repository. A [`HubClient`] resolves a revision to a commit, and lists the files of
-//! the commit that match a pattern. The client reads a file as a stream that resumes after a broken connection. If it
-//! reads a whole file, the client verifies the bytes against the digest in the listing. A [`CommitCopy`] downloads the
-//! files of a model or tokenizer into a folder.
+//! the commit that match a pattern. The client reads a file as a stream that resumes after a broken connection. At the
+//! end of a whole file, the client compares the digest of the bytes with the digest in the listing. A [`CommitCopy`]
+//! downloads the files of a model or tokenizer into a folder.
 #![deny(unsafe_code)]
 
 mod cache;

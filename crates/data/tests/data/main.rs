@@ -1,4 +1,4 @@
-//! Tests of the public API: from corpus files to batches of token ids.
+//! Tests the public API: from corpus files to batches of token ids.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bad_files;

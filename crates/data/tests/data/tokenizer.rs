@@ -101,7 +101,7 @@ fn named(added: Value, configs: &[(&str, Value)]) -> (Option<u32>, Vec<u32>, Opt
     let volume = TestVolume::new(&[]);
     let mut tokenizer = letters();
     tokenizer["added_tokens"] = added;
-    // these names are ordinary words, as in Qwen's vocabulary
+    // the vocabulary contains these names as ordinary words, as Qwen's vocabulary does
     tokenizer["model"]["vocab"] = json!({"[UNK]": 0, "<s>": 1, "</s>": 2, "<pad>": 3});
     let path = volume.write("named/tokenizer.json", tokenizer.to_string().as_bytes());
     for (name, config) in configs {

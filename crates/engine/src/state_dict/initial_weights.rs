@@ -68,9 +68,9 @@ impl InitialWeights {
         Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
     }
 
-    /// Checks that the directory contains exactly the weights of `architecture`. The check reads only headers, with one
-    /// exception: if embeddings are tied and the files contain both the embedding and the head, the check reads and
-    /// compares these two tensors.
+    /// Checks that the directory contains exactly the weights of `architecture`. The check reads only the headers of
+    /// the files, with one exception: if embeddings are tied and the files contain both the embedding and the head, the
+    /// check reads and compares these two tensors.
     ///
     /// # Errors
     /// If a weight is missing, superfluous, or of another shape. The error names the first such weight. If a head

@@ -1,5 +1,5 @@
-//! The whole model of a checkpoint that has only the trained weights: the frozen weights with which its job began, and
-//! adapters merged into them.
+//! The whole model of a checkpoint that has only the trained weights. The model consists of the frozen weights with
+//! which the job began, into which the trained LoRA adapters are merged, and of the other trained weights.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

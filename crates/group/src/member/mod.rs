@@ -36,7 +36,7 @@ pub struct Member {
     _stop_heartbeat: Sender<()>,
 }
 
-/// The global ranks of a member and of its leader.
+/// The global ranks of a member and of its leader, and the mesh that gives these ranks names.
 #[derive(Clone, Copy, Debug)]
 struct Ranks {
     own: usize,
@@ -184,8 +184,8 @@ impl Member {
         self.leave(JOINS_NEXT_GROUP)
     }
 
-    /// Leaves a group that must not continue: no spare takes this stage's place, and the group ends for the other
-    /// members too.
+    /// Leaves a group that must not continue: no spare replaces this stage, and the group ends for the other members
+    /// too.
     ///
     /// # Errors
     /// Returns an error if the group fails before the leave is acknowledged.

@@ -12,7 +12,7 @@ use crate::{Activity, GroupError, GroupTimeouts, Hello, NotFound, Refusal, Rende
 /// The result of waiting as a spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpareOutcome {
-    /// The spare takes the place of a stage whose process has ended, and joins the next group as that stage.
+    /// The spare replaces a stage whose process has ended, and joins the next group as that stage.
     Promoted {
         /// The stage's global rank.
         rank: usize,

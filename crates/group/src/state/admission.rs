@@ -54,7 +54,8 @@ pub enum Refusal {
         /// The reason for the end.
         reason: String,
     },
-    /// A pod or process with a higher incarnation has joined with the same rank, so the stage should exit.
+    /// A newer pod or process (with a higher incarnation number) has joined with the same rank, so the stage should
+    /// exit.
     Replaced {
         /// The stage's global rank.
         rank: usize,

@@ -1,5 +1,5 @@
-//! Growth: decides when a group may add replicas, by the time for which their stages have been connected. This module
-//! is a pure part of the state machine.
+//! Growth: decides when a group may add replicas. The decision depends on the time for which the stages of these
+//! replicas have been connected. This module is a pure part of the state machine.
 //!
 //! An elastic job has a stabilization window, so that a node that connects and disconnects repeatedly does not
 //! interrupt the other replicas each time. The job's first group begins with the replicas that have been connected for

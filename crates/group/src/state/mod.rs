@@ -1,5 +1,5 @@
-//! The group as a pure state machine: events in, effects out, with the time as an argument. The files of this folder
-//! contain its parts, as methods of [`GroupState`].
+//! The group as a pure state machine. Its inputs are events and the current time, and its outputs are effects. The
+//! files of this folder contain the parts of the state machine, as methods of [`GroupState`].
 //!
 //! ```text
 //! Joining --joined, released--> Forming --all formed--> Running --all left--> ShuttingDown --others closed--> Closed

@@ -1,4 +1,4 @@
-//! Properties of the state machine under random events in random order.
+//! Tests properties of the state machine under random events in random order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The ranks of a group: all ranks of the attempt, or the ranks of the complete replicas that the present ranks can
+//! The ranks of a group: all ranks of the attempt, or the ranks of the complete replicas that the connected ranks can
 //! form. This module is pure.
 
 use std::collections::BTreeSet;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use stagecoach_api::contract::Mesh;
 
-/// The rule that decides which ranks form a group, with a minimum number of replicas (torchelastic's `min_nodes`, in
-/// replicas). Ranks of the same stage can substitute for each other.
+/// The rule that decides which ranks form a group. A group has a minimum number of replicas (like torchelastic's
+/// `min_nodes`). Ranks of the same stage can substitute for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quorum {
     /// The attempt's stages and replicas.
@@ -19,7 +19,7 @@ pub struct Quorum {
     /// job that is not elastic: its first group waits for all replicas, and a group adds a returned replica at once.
     pub(crate) stabilization_window: Option<Duration>,
     /// The lost ranks. The group does not wait for a lost rank if the other ranks are enough. For any other missing
-    /// rank, the group waits until the start-up timeout has passed.
+    /// rank, the group waits until the start-up timeout or the stabilization window has passed.
     pub(crate) lost: BTreeSet<usize>,
 }
 
@@ -65,18 +65,19 @@ impl Quorum {
         (self.is_enough(&is_connected) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_connected))
     }
 
-    /// Returns the number of complete replicas that the present ranks can form.
+    /// Returns the number of complete replicas that the connected ranks can form.
     pub(crate) fn replicas(&self, is_connected: impl Fn(usize) -> bool) -> usize {
         self.mesh.complete_replicas(|rank| is_connected(rank as usize)) as usize
     }
 
-    /// Whether the present ranks are enough for a group.
+    /// Whether the connected ranks are enough for a group.
     pub(crate) fn is_enough(&self, is_connected: impl Fn(usize) -> bool) -> bool {
         self.replicas(is_connected) >= self.min_replicas.max(1)
     }
 
-    /// Arranges `count` replicas from present ranks: first the leader's replica, then complete replicas, then
-    /// incomplete ones. A replica that lacks a rank takes a rank of the same stage from a replica that is not selected.
+    /// Arranges `count` replicas from connected ranks: first the leader's replica, then complete replicas, then
+    /// incomplete ones. In an incomplete replica, a rank of the same stage from an unselected replica substitutes for
+    /// each missing rank.
     fn arranged(&self, leader: usize, count: usize, is_connected: impl Fn(usize) -> bool) -> Vec<usize> {
         let stages = self.stages();
         let lacks = |replica: usize| !(replica * stages..(replica + 1) * stages).all(&is_connected);

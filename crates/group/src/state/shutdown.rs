@@ -11,8 +11,8 @@ use crate::wire::connection::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP};
 use crate::{GroupFailure, Refusal};
 
-/// The codes of a graceful leave: the job is done, the process was drained with a checkpoint, or the process joins the
-/// next group.
+/// The codes of a graceful leave: the job is done, the process was drained (asked to stop, and stopped with a
+/// checkpoint), or the process joins the next group.
 const GRACEFUL: [i32; 3] = [ExitCode::Done.code(), ExitCode::Drained.code(), JOINS_NEXT_GROUP];
 
 impl GroupState {

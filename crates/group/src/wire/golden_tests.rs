@@ -1,6 +1,6 @@
-//! The bytes of one frame of each kind. postcard encodes fields and variants by position, not by name. A failure here
-//! means that a field or variant was reordered, added or removed. Two versions of the trainer would then decode the
-//! same bytes differently.
+//! Tests the bytes of one frame of each kind. postcard encodes fields and variants by position, not by name. A failure
+//! here means that a field or variant was reordered, added or removed. Two versions of the trainer would then decode
+//! the same bytes differently.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

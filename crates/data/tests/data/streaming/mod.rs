@@ -53,7 +53,7 @@ fn stream(volume: &mut TestVolume, window_sequences: u64) {
     volume.config.streaming = Some(Streaming { folder, window_sequences, block_bytes: 300, max_bytes: 0 });
 }
 
-/// The batches of a step, the positions after the step, and the parts of documents in the step.
+/// The batches of a step, the stream positions after the step (one per source), and the parts of documents in the step.
 type Step = (Vec<Microbatch>, Vec<StreamPosition>, Vec<DocumentPart>);
 
 fn train(dataset: &Dataset, seed: u64, steps: std::ops::Range<u64>) -> Vec<Step> {
@@ -85,7 +85,7 @@ proptest! {
         volume.config.seed = seed;
         volume.config.held_out = held_out.map_or(HeldOut::Nothing, HeldOut::Documents);
         stream(&mut volume, window);
-        // a small share of few documents may hold out no document
+        // a small fraction of these few documents may be less than one document
         let prepared = stagecoach_data::prepare(&volume.config, &mut |_| {});
         prop_assume!(!matches!(prepared, Err(DataError::NothingDrawn { .. })));
         let undisturbed = train(&open_stream(&volume.config, &[]), seed, 0..24);

@@ -114,8 +114,8 @@ proptest! {
         prop_assert_eq!(read, parts.concat());
     }
 
-    /// Arbitrary bytes instead of a handshake or a record are an error, and allocate no more memory than a record
-    /// needs.
+    /// Arbitrary bytes that arrive instead of a handshake or a record cause an error. The reader allocates at most
+    /// twice the memory of the largest record.
     #[test]
     fn foreign_bytes_are_an_error(message in prop::array::uniform32(any::<u8>()), bytes in prop::collection::vec(any::<u8>(), 3..300)) {
         let mut first = [0; HANDSHAKE_BYTES];

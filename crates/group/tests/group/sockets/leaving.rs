@@ -1,4 +1,4 @@
-//! Tests of leaving: all members leave together, or some leave while other members continue.
+//! Tests how members leave a group: all members together, or some while other members continue.
 
 use std::thread;
 

@@ -41,7 +41,9 @@ fn signal_name(code: i32) -> Option<&'static str> {
 /// Returns the last lines of a log, with control characters made [`visible`]. Omits empty lines, and lines that contain
 /// a line of the message.
 pub fn log_tail(log: &str, message: &str) -> Vec<String> {
-    let is_new = |line: &String| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
+    let message = visible(message);
+    let is_known = |line: &String| message.lines().any(|known| !known.trim().is_empty() && line.contains(known));
+    let is_new = |line: &String| !line.trim().is_empty() && !is_known(line);
     let shown = log.lines().rev().map(|line| visible(line).into_owned());
     let mut lines: Vec<String> = shown.filter(is_new).take(LOG_TAIL_LINES).collect();
     lines.reverse();
@@ -57,6 +59,7 @@ mod tests {
         let log: String = (0..100).map(|line| format!("line {line}\n")).collect();
         assert_eq!(log_tail(&log, "").len(), LOG_TAIL_LINES);
         assert_eq!(log_tail("\none\n\nstage 1: two\n", "two"), ["one"]);
+        assert_eq!(log_tail("one\nstage 1: two\n", "two\n\nthree\n"), ["one"]);
         assert_eq!(log_tail("\u{1b}[2Jred\r\ncolumns\rof\n", ""), ["^[[2Jred", "columns^Mof"]);
     }
 }

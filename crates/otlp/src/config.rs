@@ -37,7 +37,7 @@ impl OtlpConfig {
     /// Fails if a variable has an invalid value.
     pub fn from_vars(variable: impl Fn(&str) -> Option<String>) -> Result<Option<OtlpConfig>, OtlpConfigError> {
         // an empty variable counts as unset
-        let read = |name: &'static str| variable(name).filter(|value| !value.trim().is_empty());
+        let read = |name: &'static str| variable(name).map(|value| value.trim().to_owned()).filter(|v| !v.is_empty());
         let Some(endpoint) = read("OTEL_EXPORTER_OTLP_ENDPOINT") else { return Ok(None) };
         if read("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(None);
@@ -55,7 +55,7 @@ impl OtlpConfig {
             None => Ok(Vec::new()),
         };
         let millis = |name: &'static str, default: u64| match read(name) {
-            Some(text) => match text.trim().parse() {
+            Some(text) => match text.parse() {
                 Ok(millis) if millis > 0 => Ok(Duration::from_millis(millis)),
                 _ => Err(wrong(name, text, "milliseconds")),
             },
@@ -67,7 +67,7 @@ impl OtlpConfig {
             resource.push(("service.name".to_owned(), name));
         }
         Ok(Some(OtlpConfig {
-            endpoint: endpoint.trim().trim_end_matches('/').to_owned(),
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
             headers: pairs("OTEL_EXPORTER_OTLP_HEADERS")?,
             timeout: millis("OTEL_EXPORTER_OTLP_TIMEOUT", 10_000)?,
             metric_interval: millis("OTEL_METRIC_EXPORT_INTERVAL", 60_000)?,
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn the_standard_variables_are_read() {
         let read = config(&[
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector:4318/"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", " https://collector:4318/ "),
             ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20a%3Db, x-tenant = 7 ,"),
             ("OTEL_RESOURCE_ATTRIBUTES", "team=nlp,service.name=other,service.instance.id=me"),
-            ("OTEL_SERVICE_NAME", "trainer"),
+            ("OTEL_SERVICE_NAME", "trainer "),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
         ]);
         let read = read.unwrap().unwrap();

@@ -78,8 +78,10 @@ pub(crate) fn timeout_failure(
     let since = done.map(|instance| instance.since).or(observed.progress.last_step_at)?.max(ready.since);
     let timeout = restart.stall_timeout_seconds;
     clock.has_passed_or_wakes_at(since.plus_seconds(timeout.into())).then(|| {
-        let what = if done.is_some() { "did not finish a step" } else { "no step was finished" };
-        let message = format!("{what} within {timeout} s");
+        let message = match done {
+            Some(_) => format!("did not finish within {timeout} s after another stage had finished"),
+            None => format!("no step was finished within {timeout} s"),
+        };
         AttemptFailure::without_exit(state, FailureReason::Stalled, done.map(|_| ready.rank), message, clock.now)
     })
 }

@@ -141,7 +141,7 @@ impl Client {
     where
         T: DeserializeOwned + Clone + Send + 'static,
     {
-        let (client, uri) = (self.client.clone(), format!("{path}?watch=1"));
+        let (client, uri) = (self.client.clone(), format!("{path}?watch=true"));
         self.runtime.spawn(async move {
             let request = http::Request::get(uri).body(Vec::new()).unwrap();
             let mut events = std::pin::pin!(client.request_events::<T>(request).await.unwrap());

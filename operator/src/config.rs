@@ -83,7 +83,7 @@ impl OperatorConfig {
         field_manager(&self.namespace, &self.lease)
     }
 
-    /// Returns the time between two polls of a job's stage 0.
+    /// Returns the time between two polls of a pod that has no news.
     pub(crate) fn poll_interval(&self) -> Duration {
         Duration::from_secs_f64(self.poll_seconds)
     }

@@ -33,15 +33,16 @@ pub(crate) struct Context {
     pub workloads: WorkloadCache,
     /// The field manager of this operator's writes.
     pub field_manager: String,
-    /// The other operators that write the jobs' status, according to the watch.
+    /// The other operators that write the status of each job. The watch reports them.
     pub other_operators: OtherOperators,
-    /// The folders and the job that holds each folder, according to the watch.
+    /// The folders on the volumes, and for each folder the job that may use it. The watch updates the folders.
     pub folders: Folders,
-    /// Each job in the version that this operator wrote last.
+    /// The version of each job that this operator wrote last. The watch delivers this version later.
     pub write_cache: WriteCache,
     /// The PodGroup APIs that the cluster serves.
     pub pod_group_discovery: PodGroupDiscovery,
-    /// The last response at `/status` of each job's stage 0 and of each spare.
+    /// The last responses at `/status` of the stages that may lead a job's group, and of the spares. The operator polls
+    /// stage 0 of every replica that may lead.
     pub stage_status_poller: StageStatusPoller,
     /// The log tails of the jobs' last failures.
     pub log_tails: LogTails,
@@ -61,9 +62,9 @@ pub(crate) struct ReconcileCache {
     pub rejections: Rejections,
     /// The rejection of the last write to a Workload of the job.
     pub queue_rejection: Option<Rejection>,
-    /// The id of the admission for which the operator last tested whether Workload slices are turned off in Kueue, and
-    /// the result of the test. The operator runs the test when an elastic job asks for counts that differ from the
-    /// admission.
+    /// The id of the admission at which the operator last tested Kueue, and whether Workload slices were turned off
+    /// then. A slice changes the number of pods of a running job. The operator runs the test when an elastic job asks
+    /// for numbers of pods that differ from the admission.
     pub slices_are_off: Option<(u64, bool)>,
     /// The history of the repairs of the job's objects.
     pub repairs: RepairHistory,

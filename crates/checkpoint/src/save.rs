@@ -1,11 +1,11 @@
-//! Saves checkpoints: every stage writes into the folder of the [`Fence`] that its group (the processes of one attempt
-//! to run the job) holds, and stage 0 commits the checkpoint by one rename.
+//! Saves checkpoints: every stage of a group writes into the folder of the [`Fence`] that the group (the processes of
+//! one attempt to run the job) holds, and the leader of the group commits the checkpoint by one rename.
 //!
-//! 1. Stage 0 calls [`PendingCheckpoint::begin`] and broadcasts the result to all stages.
-//! 2. Every stage calls [`PendingCheckpoint::write_stage`] and sends its [`StageFiles`] to stage 0.
-//! 3. When all stages have answered, stage 0 calls [`PendingCheckpoint::commit`], unless a stage failed. The files of a
-//!    failed save stay until the next `begin` removes them. Stage 0 must therefore not call `begin` again before all
-//!    stages have answered.
+//! 1. The leader calls [`PendingCheckpoint::begin`] and broadcasts the result to all members of the group.
+//! 2. Every stage calls [`PendingCheckpoint::write_stage`] and sends its [`StageFiles`] to the leader.
+//! 3. When all members have answered, the leader calls [`PendingCheckpoint::commit`], unless a stage failed. The files
+//!    of a failed save stay until the next `begin` removes them. The leader must therefore not call `begin` again
+//!    before all members have answered.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -46,9 +46,9 @@ impl Fence {
 }
 
 impl PendingCheckpoint {
-    /// Removes the files of an unfinished save, and creates the checkpoint's folder. Only stage 0 calls this function.
-    /// Returns false if a checkpoint of this step is already committed with the same `identity` (the settings that
-    /// determine a run's result), so that there is nothing to save.
+    /// Removes the files of an unfinished save, and creates the checkpoint's folder. Only the leader calls this
+    /// function. Returns false if a checkpoint of this step is already committed with the same `identity` (the settings
+    /// that determine a run's result), so that there is nothing to save.
     ///
     /// # Errors
     /// Returns [`CheckpointError::FencedOff`] if the group has lost the fence. Returns
@@ -114,7 +114,7 @@ impl PendingCheckpoint {
         write().map_err(|e| self.fence.or_fenced_off(volume, e))
     }
 
-    /// Commits the checkpoint's folder by one rename. Only stage 0 calls this function. Before the rename, the call
+    /// Commits the checkpoint's folder by one rename. Only the leader calls this function. Before the rename, the call
     /// adds `small_files` (name and content, such as `config.json` and the tokenizer), the index of weights and the
     /// manifest.
     ///

@@ -29,7 +29,7 @@ const MAX_CHECKPOINTS: usize = 10;
 pub enum StatusSource {
     /// The launcher's records in the folder.
     Folder,
-    /// The telemetry of stage 0, and the job. Stage 0 serves the page from its own process.
+    /// The telemetry of the leader, and the job. The leader serves the page from its own process.
     Stage(StageTelemetry, Box<PipelineJob>),
 }
 
@@ -189,7 +189,7 @@ fn launcher_failures(history: &History) -> Vec<FailureRow> {
     failures.collect()
 }
 
-/// Returns a failure that stage 0 has observed.
+/// Returns a failure that the leader has observed.
 fn stage_failure(recovery: &GroupRecovery) -> FailureRow {
     let at = |millis: u64| (millis > 0).then_some(UnixMillis(millis));
     let failed_at = UnixMillis(recovery.lost_at);

@@ -40,7 +40,7 @@ pub(super) struct StepLine {
     pub(super) tokens_per_second: f64,
     /// Wall seconds of the step.
     pub(super) seconds: f64,
-    /// Wall seconds that stage 0 waited for the step's data.
+    /// Wall seconds that the leader waited for the step's data.
     pub(super) data_wait_seconds: Option<f64>,
     /// The pipeline bubble of each stage, as a share of the step from 0 to 1.
     pub(super) bubble: Vec<f64>,
@@ -77,7 +77,7 @@ pub(super) struct Metrics {
     recent: VecDeque<(Option<f64>, f64)>,
     /// The last steps that have a timeline, in ascending order, each with its timeline as JSON.
     timelines: VecDeque<(u64, Box<RawValue>)>,
-    /// Wall seconds that stage 0 waited for data in the step of the last timeline.
+    /// Wall seconds that the leader waited for data in the step of the last timeline.
     pub(super) timeline_wait: Option<f64>,
 }
 

@@ -43,7 +43,7 @@ pub(super) struct StageShare {
 
 impl StepTimeline {
     /// Returns the timeline of the last record in `records`; `None` if there are no records. `records` are in the order
-    /// of their steps. `data_wait` is the time that stage 0 waited for the data of the last step, in seconds.
+    /// of their steps. `data_wait` is the time that the leader waited for the data of the last step, in seconds.
     pub(super) fn new(records: &[(u64, TimelineRecord)], data_wait: Option<f64>) -> Option<StepTimeline> {
         let (step, record) = records.last()?;
         let empty = StepTimeline {

@@ -408,7 +408,7 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
     },
-    /// The size of a token cache file differs from the size that stage 0 wrote.
+    /// The size of a token cache file differs from the size that was written.
     #[error(
         "{} should have {expected} bytes and has {found}: the token cache is damaged; remove its folder, and the \
          next start builds it again",
@@ -417,7 +417,7 @@ pub enum DataError {
     WrongSize {
         /// The file.
         path: PathBuf,
-        /// The size in bytes that stage 0 wrote.
+        /// The size in bytes that was written.
         expected: u64,
         /// The size in bytes that was found.
         found: u64,

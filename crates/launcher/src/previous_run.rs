@@ -40,7 +40,7 @@ impl PreviousRun {
             None => Some(format!("{} can't be read", folder.resolved_job().display())),
         };
         match (folder.summary(), difference) {
-            (None, Some(_)) => Self::Nothing, // stage 0 compares the job with the checkpoints, if there are any
+            (None, Some(_)) => Self::Nothing, // the leader compares the job with the checkpoints, if there are any
             (None, None) => Self::Unfinished,
             (Some(_), Some(difference)) => Self::OtherJob(difference),
             (Some(summary), None) if same_length => Self::Finished(summary),
@@ -55,8 +55,8 @@ fn patience(spec: &PipelineJobSpec) -> Option<u32> {
 }
 
 /// Returns a description of the first differing field that changes the results of a job. If the lengths of the jobs
-/// differ, the function ignores the decay of the learning rate, which may then differ too. Stage 0 compares the decay
-/// with the checkpoint.
+/// differ, the function ignores the decay of the learning rate, which may then differ too. The leader compares the
+/// decay with the checkpoint.
 fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option<String> {
     let effects: &[ChangeEffect] =
         if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };

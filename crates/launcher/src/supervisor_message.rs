@@ -6,7 +6,7 @@ use stagecoach_telemetry::TrainingEvent;
 /// A message to the loop.
 #[derive(Debug)]
 pub(crate) enum SupervisorMessage {
-    /// Stage 0 or a spare emitted an event.
+    /// A stage or a spare emitted an event.
     Event { attempt: u64, event: Box<TrainingEvent> },
     /// A process has exited. It is not reaped yet, so that the kernel does not reuse its id.
     Exited { pid: Pid },

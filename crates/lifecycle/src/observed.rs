@@ -107,7 +107,8 @@ pub struct ObservedProgress {
     /// The time at which this attempt last finished a part of its preparation. The start-up timeout counts from this
     /// time.
     pub last_preparation_at: Option<UnixMillis>,
-    /// Whether stage 0 should report its preparation but can't be reached. If so, the start-up timeout does not apply.
+    /// Whether the leader should report its preparation but can't be reached. If so, the start-up timeout does not
+    /// apply.
     pub is_unreachable: bool,
     /// The time at which this attempt last finished a step. With `None`, a stall is detected only once a stage is done.
     pub last_step_at: Option<UnixMillis>,

@@ -1,7 +1,7 @@
 //! The decisions before the first step: the numbers that a job does not specify (steps, vocabulary size), the
 //! partition, and the programs. [`JobConfig`] is the trainer's form of the job, [`plan_pipeline`] chooses schedule and
-//! partition, and stage 0 sends the [`Plan`] to the other stages. The choice uses the times that [`measure_profile`]
-//! measures or [`Roofline`] predicts. [`init`] proposes a job.
+//! partition, and the leader of the group sends the [`Plan`] to the other stages. The choice uses the times that
+//! [`measure_profile`] measures or [`Roofline`] predicts. [`init`] proposes a job.
 
 mod candidates;
 mod checkpoint_link;

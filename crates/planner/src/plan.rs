@@ -1,5 +1,5 @@
-//! The plan of a group, the processes of a job that train together. Stage 0 makes the plan, and every stage verifies
-//! it.
+//! The plan of a group, the processes of a job that train together. The leader of the group makes the plan, and every
+//! stage verifies it.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ use stagecoach_pipeline::{
 
 use crate::trainer_state::TrainerState;
 
-/// The plan of a group. Stage 0 creates the plan and sends it to every stage. All other settings are in the job, which
-/// each stage reads.
+/// The plan of a group. The leader creates the plan and sends it to every member. All other settings are in the job,
+/// which each stage reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -118,7 +118,7 @@ impl Plan {
         serde_json::to_vec(self).map_err(|e| StageError::invalid(format!("the plan can't be written: {e}")))
     }
 
-    /// Deserialises and verifies the plan that stage 0 sent, for the stage of `rank`.
+    /// Deserialises and verifies the plan that the leader sent, for the stage of `rank`.
     ///
     /// # Errors
     /// Returns an error if the bytes are not a plan of this version, or if the programs are incorrect.

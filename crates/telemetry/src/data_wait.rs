@@ -15,7 +15,7 @@ const NOTABLE_SECONDS: f64 = 0.1;
 /// The total wait of several steps for their data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DataWait {
-    /// The wall seconds that stage 0 waited.
+    /// The wall seconds that the leader waited.
     pub seconds: f64,
     /// The wait divided by the time of the steps, 0 to 1.
     pub share: f64,

@@ -15,7 +15,7 @@ use super::{BestEvaluation, DataWait, RunSummary};
 pub struct RunReport<'a> {
     /// The job's name.
     pub job: &'a str,
-    /// Stage 0's result.
+    /// The leader's result.
     pub summary: &'a RunSummary,
     /// The number of restarts of the group, the processes that train together.
     pub restarts: u32,

@@ -26,7 +26,7 @@ pub(crate) use service::service;
 /// All objects of one attempt except its pods.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptObjects {
-    /// The Service that selects stage 0 of the attempt. All attempts of the job share one Service.
+    /// The Service that selects stage 0 of the first replica in the attempt. All attempts of the job share one Service.
     pub(crate) service: Service,
     /// The NetworkPolicy that all attempts of the job share; `None` if the job has no NetworkPolicy.
     pub(crate) network_policy: Option<NetworkPolicy>,

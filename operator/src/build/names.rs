@@ -71,7 +71,7 @@ impl PodRole {
     }
 }
 
-/// Returns the name of the Service of stage 0, which is the MASTER_ADDR of all attempts.
+/// Returns the name of the Service of stage 0 of the first replica, which is the MASTER_ADDR of all attempts.
 pub(super) fn service_name(job: &JobReference) -> String {
     job.name.clone()
 }

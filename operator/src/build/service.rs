@@ -1,4 +1,4 @@
-//! The Service of stage 0.
+//! The Service of stage 0 of the first replica.
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -8,8 +8,8 @@ use super::JobReference;
 use super::names::{metadata, service_name, stage_0_match_labels};
 
 /// Returns the Service of stage 0 of the first replica of `attempt`. The operator creates the Service before the pods,
-/// so that no resolver caches a negative DNS answer. The Service sets `publishNotReadyAddresses`, because stages become
-/// ready only after they have reached stage 0 through the Service.
+/// so that no resolver caches a negative DNS answer. The Service sets `publishNotReadyAddresses`, because the stages of
+/// a custom trainer may become ready only after they have reached stage 0 through the Service.
 pub(crate) fn service(job: &JobReference, attempt: u64, mesh: Mesh) -> Service {
     Service {
         metadata: metadata(job, service_name(job), None),

@@ -205,7 +205,7 @@ impl ObservedPods {
             finished_steps: Some(progress.step).filter(|step| *step > 0),
             is_unreachable,
             last_preparation_at: Some(polled.changed_at).filter(|_| polled.is_preparing()),
-            // do not report a stage 0 that only the operator can't reach as a hang: its peers may reach it, and the
+            // do not report a leader that only the operator can't reach as a hang: its peers may reach it, and the
             // group itself detects hangs
             last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),
             lost: lost.as_ref().map(|lost| LostInstance {

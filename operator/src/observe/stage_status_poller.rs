@@ -1,7 +1,7 @@
-//! Polls `/status` of each job's stage 0 and of its spares in the background, so that a pod that does not answer delays
-//! no reconcile. A pod delays its response until it has news: a change of more than its progress. News triggers a
-//! reconcile. Progress alone triggers one reconcile per interval. The operator polls the pods, so that the pods need no
-//! API permissions.
+//! Polls `/status` of the stages that may lead a job's group and of the spares in the background, so that a pod that
+//! does not answer delays no reconcile. A pod delays its response until it has news: a change of more than its
+//! progress. News triggers a reconcile. Progress alone triggers one reconcile per interval. The operator polls the
+//! pods, so that the pods need no API permissions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

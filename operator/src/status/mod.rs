@@ -51,8 +51,8 @@ pub(crate) struct StatusInputs<'a> {
 }
 
 impl StatusInputs<'_> {
-    /// Returns the number of replicas that train. If stage 0 reports its group, these are the replicas in the group.
-    /// Otherwise, these are the replicas whose pods are ready.
+    /// Returns the number of replicas that train, or 0 if too few replicas are ready. If the leader reports its group,
+    /// the replicas in the group train. Otherwise, the replicas whose pods are all ready train.
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
         let polled = self.pods.leader_status.as_ref().filter(|polled| polled.is_reachable);
@@ -70,7 +70,7 @@ impl StatusInputs<'_> {
         }
     }
 
-    /// Returns a sentence about the missing replicas; `None` if the job trains with all its replicas.
+    /// Returns a sentence about the missing replicas; `None` if all replicas train or no replica trains.
     fn missing_replicas(&self) -> Option<String> {
         Replicas::of(self.decision.state.attempt.mesh, self.training_replicas())?.missing()
     }
@@ -130,7 +130,7 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     }
     let all_created = match (&state.attempt_phase, &job.state.attempt_phase) {
         (AttemptPhase::Running { all_created, .. }, _) => *all_created,
-        // the status may not record yet that all pods were created
+        // the recorded state shows that all pods were created, even if `status.attempt` does not show it yet
         (_, AttemptPhase::Running { all_created: true, .. }) if job.state.attempt.number == attempt.number => true,
         _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
     };
@@ -147,13 +147,15 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     })
 }
 
-/// Whether a new attempt keeps the image of the previous attempt: training has progressed with this image, and no spec
-/// field that defines an attempt has changed. A new default image of the operator must not change a running job.
+/// Whether a new attempt keeps the image of the previous attempt: the job has finished a step, and no spec field that
+/// defines an attempt has changed. The step may come from an earlier image, because `max_finished_steps` is the maximum
+/// over all attempts. A new default image of the operator must not change a job that has made progress.
 fn keeps_image(old: &JobState, new: &JobState) -> bool {
     old.max_finished_steps.is_some() && old.attempt.revision == new.attempt.revision
 }
 
-/// Returns the training progress, from the `/status` of stage 0 or from the termination message of a stage that ended.
+/// Returns the training progress, from the `/status` of the leader or from the termination message of a stage that
+/// ended. Without both, the progress stays as it was.
 fn progress(
     old: Option<&ProgressStatus>,
     polled: Option<&PolledStatus>,

@@ -232,8 +232,8 @@ mod tests {
     fn clocks_that_differ_make_no_phase_negative() {
         let mut recovery = RecoveryTimes::new(&failure());
         recovery.attempt = 4;
-        // the operator's clock shows 900, before the failure at 1000; stage 0 reports one time before the failure and
-        // two times far after it
+        // the operator's clock shows 900, before the failure at 1000; the leader reports one time before the failure
+        // and two times far after it
         let all =
             RecoveryProgress { is_decided: true, are_created: true, are_started: true, ..RecoveryProgress::default() };
         recovery.advance(&RecoveryProgress { now: UnixMillis(900), group: group([5, 1_000_000, 1_000_001]), ..all });

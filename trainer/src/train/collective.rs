@@ -9,7 +9,7 @@ use crate::train::leave::LeaveReason;
 
 /// The topics of collective messages. The group orders the messages of each topic separately.
 pub(in crate::train) mod topic {
-    /// Stage 0's announcements of steps, which it broadcasts one step ahead.
+    /// The leader's announcements of steps, which it broadcasts one step ahead.
     pub(in crate::train) const STEP: u32 = 1;
     /// The held-out loss.
     pub(in crate::train) const EVALUATION: u32 = 2;
@@ -25,13 +25,13 @@ pub(in crate::train) mod topic {
     pub(in crate::train) const CARRIERS: u32 = 8;
     /// The results of audited work.
     pub(in crate::train) const AUDIT: u32 = 9;
-    /// The environments of all stages.
+    /// The environments of all members.
     pub(in crate::train) const ENVIRONMENT: u32 = 6;
     /// The hashes of the frozen weights.
     pub(in crate::train) const FROZEN: u32 = 10;
 }
 
-/// Sends `own` to all ranks, and returns the values of all ranks, in rank order.
+/// Sends `own` to all members of the group, and returns the values of all members, by group rank.
 pub(in crate::train) fn all_gather<T: Serialize + DeserializeOwned>(
     member: &Member,
     topic: u32,

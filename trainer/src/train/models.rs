@@ -1,5 +1,5 @@
-//! The configuration of a stage whose job names models of the Hugging Face hub. Stage 0 copies the models to the
-//! volume, and all other processes wait for the copy.
+//! The configuration of a stage whose job names models of the Hugging Face hub. Rank 0, which is stage 0 of the first
+//! replica, copies the models to the volume, and all other processes wait for the copy.
 
 use std::path::Path;
 use std::thread;
@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// ends the process.
 ///
 /// # Errors
-/// If the job is invalid, if its models can't be fetched, or if stage 0 makes no progress.
+/// If the job is invalid, if its models can't be fetched, or if rank 0 makes no progress.
 pub(crate) fn job_config(job: PipelineJob, env: &StageEnv, monitor: &StageMonitor) -> Result<JobConfig, StageError> {
     let workspace = Path::new(&env.workspace);
     check_job(&job)?;
@@ -41,7 +41,7 @@ pub(crate) fn job_config(job: PipelineJob, env: &StageEnv, monitor: &StageMonito
     JobConfig::with_models(job, workspace, models)
 }
 
-/// Copies the models to the volume. Records their commits before it copies the first file. Only stage 0 calls this.
+/// Copies the models to the volume. Records their commits before it copies the first file. Only rank 0 calls this.
 fn fetch(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<RemoteModels, StageError> {
     monitor.set_activity("fetching the model");
     let folder = workspace.join(job.folder());
@@ -75,7 +75,7 @@ fn needed(job: &PipelineJob, folder: &Path) -> FetchExtent {
     }
 }
 
-/// Waits until stage 0 has copied the models. The start-up timeout counts from the last byte that arrived.
+/// Waits until rank 0 has copied the models. The start-up timeout counts from the last byte that arrived.
 fn wait_for_stage_0(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<RemoteModels, StageError> {
     const WAITING: &str = "waiting for stage 0 to fetch the model";
     monitor.set_activity(WAITING);

@@ -1,6 +1,6 @@
 //! The contract between a stage and the processes that start and watch it: the stage's inputs (environment, paths,
 //! ports) and its outputs (exit code, termination message, `/status`). The contract is the same for a pod, a local
-//! process and a custom trainer.
+//! process and a custom trainer. The ports, paths and names of this module apply only in a cluster.
 
 mod environment;
 mod labels;
@@ -19,12 +19,14 @@ pub use notes::{PAGE_NOTE, SPARE_TOOK_PLACE, promoted_spare, promotion_note};
 pub use status::{AuditStatus, GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery, SuspectedStage};
 pub use termination::{ExitCode, FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
 
-/// The port on which stage 0 listens for the other stages, in a cluster.
+/// The port on which rank 0 of a custom trainer listens for the other ranks, in a cluster. The leader of the built-in
+/// trainer listens on a free port, and publishes its address on the volume.
 pub const MASTER_PORT: u16 = 29500;
 /// The port of `/healthz`, `/readyz`, `/metrics` and `/status`, in a cluster.
 pub const HTTP_PORT: u16 = 9090;
-/// The port of the live page in stage 0's pod. The page listens on the pod's loopback interface, so that `kubectl
-/// port-forward` reaches it and other pods do not.
+/// The port of the live page, a web page about the job, in the pod of the leader. The leader is the stage that holds
+/// the newest fence, the right to commit checkpoints. The page listens on the pod's loopback interface, so that
+/// `kubectl port-forward` reaches it and other pods do not. If the port is in use, the page has another port.
 pub const PAGE_PORT: u16 = 9091;
 /// The path of the attempt's job file in a pod.
 pub const CONFIG_PATH: &str = "/etc/stagecoach/job.yaml";

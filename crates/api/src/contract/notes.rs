@@ -1,8 +1,8 @@
 //! Log lines and event messages that both people and programs read. Their words are defined only here, so that the code
 //! that writes them and the code that parses them agree.
 
-/// The start of the log line in which stage 0 prints the address of the live page. Only this line contains the page's
-/// access token.
+/// The start of the log line in which the leader prints the address of the live page. Only this line contains the
+/// page's access token.
 pub const PAGE_NOTE: &str = "the live page";
 
 /// The reason of the event that the operator emits when a spare becomes a stage.

@@ -1,5 +1,5 @@
 //! The response of a stage at `/status`. The response contains the job's UID, the attempt and the pod's UID, so that a
-//! client recognises the response of another attempt.
+//! client can ignore the response of another job, attempt or pod.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub struct LostStage {
     /// The incarnation: the number of the stage's pod or process in the attempt. Each replacement has a higher number
     /// than its predecessors.
     pub incarnation: u32,
-    /// Whether the stage's process is known to have ended, because the operating system closed its connections.
+    /// Whether the operating system closed the stage's connections, which shows that the stage's process has ended.
     #[serde(default)]
     pub has_ended: bool,
 }
@@ -65,7 +65,7 @@ pub struct AuditStatus {
 }
 
 /// A group, which is a set of stages that train together: its fence, its members and the times of its start. Each time
-/// is in milliseconds since 1970, by the clock of stage 0. A time is 0 until its event happens.
+/// is in milliseconds since 1970, by the clock of the responding stage. A time is 0 until its event happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupStatus {
@@ -75,10 +75,10 @@ pub struct GroupStatus {
     /// The incarnation of each rank's pod or process, by rank. The entry of a rank is `None` if the group trains
     /// without this rank.
     pub incarnations: Vec<Option<u32>>,
-    /// The time at which all stages had joined.
+    /// The time at which all members had joined.
     #[serde(deserialize_with = "count")]
     pub joined_at: u64,
-    /// The time at which all stages had loaded their weights and optimizer state.
+    /// The time at which all members had loaded their weights and optimizer state.
     #[serde(deserialize_with = "count")]
     pub loaded_at: u64,
     /// The time at which the first step was finished.
@@ -117,7 +117,7 @@ pub struct StageStatus {
     /// The stage with the highest number is the leader of the current or the last group.
     #[serde(deserialize_with = "count")]
     pub leader_fence: u64,
-    /// The group of this stage. `None` before all stages join, and after the group loses a stage.
+    /// The group of this stage. `None` before all members join, and after the group loses a member.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupStatus>,
     /// The progress of training.
@@ -128,9 +128,9 @@ pub struct StageStatus {
     /// The reason why the last checkpoint could not be saved. `None` after the next committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_failure: Option<String>,
-    /// The differences between the environments in which the run has trained. If there are any, the results may differ
-    /// from the results of a run in a single environment. Empty if there is no difference, and `None` if the stage does
-    /// not know the environments.
+    /// The differences in the hardware and software on which the run has trained. If there are any, the results may
+    /// differ from the results of a run on equal hardware and software. Empty if there is no difference, and `None` if
+    /// the stage does not know the differences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment_differences: Option<Vec<String>>,
     /// The findings of audits. `None` before the first audit.

@@ -138,9 +138,9 @@ pub mod condition_reason {
     pub const REPLICAS_MISSING: &str = "ReplicasMissing";
 
     // Reasons of the condition Progressing.
-    /// Stage 0 responded before, and does not respond at present.
+    /// The leader responded before, and does not respond at present.
     pub const STATUS_UNREACHABLE: &str = "StatusUnreachable";
-    /// Stage 0 has not responded yet. This is also a reason of Reproducible.
+    /// The leader has not responded yet. This is also a reason of Reproducible.
     pub const NOT_HEARD: &str = "NotHeard";
 
     // Reasons of the condition CheckpointsHealthy.

@@ -29,8 +29,8 @@ pub use newest::{last_published, newest_fence, newest_owner, newest_published};
 use stale::empty_dir;
 pub use stale::remove_stale_fences;
 
-/// The right to change a job's checkpoints, until a newer group acquires the next fence. Stage 0 acquires the fence and
-/// sends it to all stages.
+/// The right to change a job's checkpoints, until a newer group acquires the next fence. The group's leader acquires
+/// the fence and sends it to all members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
     number: u64,

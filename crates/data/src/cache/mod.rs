@@ -1,8 +1,8 @@
-//! The token cache. The folder `<cache>/<key>/` holds a corpus as token ids. Stage 0 fills the folder once, and all
-//! jobs with this corpus and tokenizer share it. The key is a hash of the corpus's contents and the tokenizer. Stage 0
-//! writes the tokens in parts, one after another, so that an interrupted run resumes after the last complete part. It
-//! writes `meta.json` last, so a folder with `meta.json` is complete. A later start may only rewrite `meta.json` and
-//! add the file of the document hashes.
+//! The token cache. The folder `<cache>/<key>/` holds a corpus as token ids. The leader of a group fills the folder
+//! once, and all jobs with this corpus and tokenizer share it. The key is a hash of the corpus's contents and the
+//! tokenizer. The leader writes the tokens in parts, one after another, so that an interrupted run resumes after the
+//! last complete part. It writes `meta.json` last, so a folder with `meta.json` is complete. A later start may only
+//! rewrite `meta.json` and add the file of the document hashes.
 
 mod build;
 mod meta;

@@ -1,5 +1,5 @@
-//! The cache of a streamed corpus. It holds the tokenizer and the held-out documents. Stage 0 reads the training
-//! documents while training runs, and cuts their tokens into windows of a fixed number of sequences.
+//! The cache of a streamed corpus. It holds the tokenizer and the held-out documents. The leader of the group reads the
+//! training documents while training runs, and cuts their tokens into windows of a fixed number of sequences.
 
 use std::fs;
 use std::ops::Range;

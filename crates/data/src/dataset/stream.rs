@@ -17,9 +17,9 @@ use crate::streaming::{DocumentCounts, SourceStream, StreamPosition, WindowMaker
 use crate::surroundings::OnWait;
 
 impl Dataset {
-    /// Starts to make the windows of a streamed dataset in this process, which is stage 0. `positions` are the
-    /// positions of the sources in a checkpoint, or empty at the beginning of a job. The function has no effect on a
-    /// dataset that is not streamed.
+    /// Starts to make the windows of a streamed dataset in this process, which is the process of the group's leader.
+    /// `positions` are the positions of the sources in a checkpoint, or empty at the beginning of a job. The function
+    /// has no effect on a dataset that is not streamed.
     ///
     /// # Errors
     /// Fails if the sources can't be listed, if their contents differ from the prepared contents, or if the tokenizer

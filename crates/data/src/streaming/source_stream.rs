@@ -11,11 +11,11 @@ use super::window::{WindowHeader, WindowStore};
 use crate::error::DataError;
 use crate::sequences::{Packing, Sequences};
 
-/// The longest time until a window that stage 0 has announced becomes visible on the volume.
+/// The longest time until a window that the leader has announced becomes visible on the volume.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The number of steps whose windows stay open: the step of stage 0, the step before, because another stage may be one
-/// step behind, and the next step, which stage 0 announces in advance.
+/// The number of steps whose windows stay open: the step of the leader, the step before, because another stage may be
+/// one step behind, and the next step, which the leader announces in advance.
 const STEPS_IN_USE: usize = 3;
 
 /// The windows of a source.
@@ -122,7 +122,7 @@ impl SourceStream {
         Ok(sequences)
     }
 
-    /// Returns the header of a window that stage 0 has made. On a network file system, the window may become visible
+    /// Returns the header of a window that the leader has made. On a network file system, the window may become visible
     /// later.
     fn wait_for_header(&self, window: u64, keep_waiting: &dyn Fn(u64) -> bool) -> Result<WindowHeader, DataError> {
         let deadline = Instant::now() + VISIBLE_TIMEOUT;

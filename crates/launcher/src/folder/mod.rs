@@ -89,7 +89,7 @@ impl JobFolder {
             let is_job_file = job_file.is_some() && fs::canonicalize(&path).ok() == job_file;
             // a launcher that dies before it writes its process id leaves an empty lock
             let is_empty_lock = name == LOCK && fs::metadata(&path).is_ok_and(|found| found.len() == 0);
-            // stage 0 fetches the model, and writes this record, before it creates a fence
+            // rank 0 fetches the model, and writes this record, before it creates a fence
             let is_record = target_of_temporary_file(&name).unwrap_or(&name) == REMOTE_MODELS;
             let is_allowed = is_empty_lock
                 || is_record
@@ -104,7 +104,7 @@ impl JobFolder {
     }
 
     /// Whether a job has used the folder. A launcher writes its process id into the lock file before it starts stages.
-    /// In a cluster, stage 0 creates a fence (a folder that gives the right to write checkpoints) before training.
+    /// In a cluster, the leader creates a fence (a folder that gives the right to write checkpoints) before training.
     fn belongs_to_job(&self) -> Result<bool, FolderError> {
         Ok(self.lock_holder().is_some() || is_used(&self.volume())?)
     }

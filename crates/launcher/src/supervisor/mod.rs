@@ -49,7 +49,7 @@ pub struct LaunchConfig<'a> {
 /// The way in which a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunOutcome {
-    /// All stages trained to the end. The value is the result of stage 0, if it reported one.
+    /// The job trained to the end. The value is the result of the leader, if the leader reported a result.
     Complete(Option<Box<RunSummary>>),
     /// A signal stopped the run, and all stages have exited.
     Stopped,

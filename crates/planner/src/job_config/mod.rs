@@ -43,15 +43,15 @@ pub struct JobConfig {
     /// The batch, the optimizer and the learning rate.
     pub training: TrainingSpec,
     /// The number of gradient blocks of a step: fixed groups of microbatches whose gradients are added in a fixed
-    /// order. After a resume, stage 0 sets the number with which the job began.
+    /// order. After a resume, the leader sets the number with which the job began.
     pub gradient_blocks: usize,
     /// Whether the job holds out the last sequences of each source instead of randomly drawn documents. This is true
     /// only for a job that began under an older version.
     pub holds_out_last_sequences: bool,
     /// Whether the job ignores the records of earlier runs in its folder.
     pub starts_over: bool,
-    /// Whether the job streams its corpus, that is, reads the corpus while it trains. After a resume, stage 0 sets the
-    /// mode with which the job began.
+    /// Whether the job streams its corpus, that is, reads the corpus while it trains. After a resume, the leader sets
+    /// the mode with which the job began.
     pub streams: bool,
     /// The record of the job's remote files, in the job's folder.
     pub remote_files: PathBuf,
@@ -144,7 +144,7 @@ impl JobConfig {
         on_wait: OnWait,
     ) -> Result<JobConfig, StageError> {
         check_job(&job)?;
-        // stage 0 records the commits with which a job begins, so this function does not
+        // rank 0 records the commits with which a job begins, so this function does not
         let reports = FetchReports { on_resolved: &mut |_| Ok(()), on_progress, on_wait };
         let models = known.fetch(&job, workspace, FetchExtent::Settings, reports)?;
         JobConfig::with_models(job, workspace, models)

@@ -1,5 +1,5 @@
-//! The windows of a streamed job. Stage 0 makes these ranges of tokens from the sources while training runs, and this
-//! module makes them again for the examined steps.
+//! The windows of a streamed job. The leader makes these ranges of tokens from the sources while training runs, and
+//! this module makes them again for the examined steps.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The events that stages, mostly stage 0, emit during a run. A pod logs an event as a line of text. Under the
-//! launcher, a stage writes the event to stdout as a line of JSON.
+//! The events that stages, mostly the leader of the group, emit during a run. A pod logs an event as a line of text.
+//! Under the launcher, a stage writes the event to stdout as a line of JSON.
 
 mod run_summary;
 mod step_record;
@@ -39,7 +39,7 @@ pub enum TrainingEvent {
         message: String,
     },
     /// This stage has lost another stage and waits until the group forms again. Every stage emits this event, not only
-    /// stage 0.
+    /// the leader.
     #[serde(rename = "stageLost")]
     StageLost {
         /// The lost stage.

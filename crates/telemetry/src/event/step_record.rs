@@ -39,7 +39,7 @@ pub struct StepRecord {
     pub tokens_per_second: f64,
     /// Wall seconds of the step.
     pub seconds: f64,
-    /// Wall seconds that stage 0 waited for the step's data. Only a job that streams its corpus measures this wait.
+    /// Wall seconds that the leader waited for the step's data. Only a job that streams its corpus measures this wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_wait_seconds: Option<f64>,
     /// Model FLOPs utilization, 0 to 1; `None` unless the peak of all GPUs is known.
@@ -69,7 +69,7 @@ pub struct StepRecord {
     /// The save that finished during this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<SaveRecord>,
-    /// The cost of checkpoints in memory for stage 0 since the last record.
+    /// The cost of checkpoints in memory for the leader since the last record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_checkpoint: Option<MemoryCheckpointRecord>,
     /// The audit that ended with this step.

@@ -1,4 +1,5 @@
-//! The recoveries that the process of a stage has observed. The live page, which stage 0 serves in its pod, shows them.
+//! The recoveries that the process of a stage has observed. The live page, which the leader of a group serves in its
+//! pod, shows them.
 
 use stagecoach_api::contract::{GroupStatus, StageEnv, StagePhase, StageStatus};
 
@@ -70,7 +71,7 @@ impl GroupRecoveries {
     }
 }
 
-/// Describes the job's status in a sentence or two, from the status of stage 0.
+/// Describes the job's status in a sentence or two, from the status of the leader.
 pub(crate) fn status_text(status: &StageStatus) -> String {
     let doing = match status.phase {
         StagePhase::Preparing => "It prepares",

@@ -73,8 +73,8 @@ impl StageTelemetry {
         self.update(|status| status.leader_fence = fence);
     }
 
-    /// Records that the stages of the group with this fence are connected. `incarnations` has, for each stage, the
-    /// number of the stage's process in the attempt.
+    /// Records that the stages of the group with this fence are connected. `incarnations` has, for each rank of the
+    /// attempt, the number of the rank's process in the attempt, or `None` if the group lacks the rank.
     pub fn group_joined(&self, fence: u64, incarnations: Vec<Option<u32>>) {
         let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };
         self.update(|status| status.group = Some(joined));

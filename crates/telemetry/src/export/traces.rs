@@ -106,7 +106,8 @@ fn stage_span_id(trace: TraceId, stage: u32) -> SpanId {
     span_id(trace, &format!("stage {stage}"))
 }
 
-/// Returns the span of a stage in an activity that all stages share. The span of stage 0 is the root.
+/// Returns the span of a stage in an activity that all stages share. The span of rank 0 is the root. If the group lacks
+/// rank 0, the trace has no root.
 fn stage_span(
     trace: TraceId,
     stage: u32,
@@ -127,8 +128,8 @@ fn stage_span(
 }
 
 /// Returns the spans of every stage's actions. The parent of an action's span is the span of the action's stage. The
-/// last action ends when the step ends. The wait of stage 0 for data, if the stage measured it, ends when the first
-/// action begins.
+/// last action ends when the step ends. The leader's wait for data, if it was measured, ends when the first action
+/// begins.
 fn action_spans(end: &StepEnd, timeline: &TimelineRecord, data_wait_seconds: Option<f64>) -> Vec<Span> {
     let last = timeline.stages.iter().flat_map(|stage| &stage.seconds).fold(0.0, |last: f64, (_, end)| last.max(*end));
     let at = |seconds: f64| end.at - Duration::try_from_secs_f64(last - seconds).unwrap_or_default();

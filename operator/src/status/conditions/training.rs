@@ -74,7 +74,7 @@ pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
     let spec = &inputs.job.manifest.spec;
     let found = inputs.pods.leader_status.as_ref().and_then(|polled| polled.status.audit.as_ref());
     let difference = found.and_then(|audit| Some((audit.differences.last()?.clone(), audit.suspects.clone())));
-    // stage 0 may have exited before the operator read its last status: use the failure that ended the attempt
+    // the leader may have exited before the operator read its last status: use the failure that ended the attempt
     let failure = inputs.decision.state.last_failure.as_ref();
     let failure = failure.filter(|failure| failure.kind == Some(FailureKind::WrongResult));
     let from_failure = || {

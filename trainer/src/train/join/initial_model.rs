@@ -38,7 +38,7 @@ pub(super) fn resolve_initial_weights(
         Some(uri) if config.local_path(uri) != Path::new(uri) => Path::new(uri),
         _ => &path,
     };
-    // the launcher checks a job before stage 0 has fetched the weights
+    // the launcher checks a job before rank 0 has fetched the weights
     let weights = match config.lacks_initial_weights() {
         true => None,
         false => Some(InitialWeights::open(&folder).map_err(unusable)?),

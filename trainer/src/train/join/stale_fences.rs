@@ -10,8 +10,8 @@ use stagecoach_checkpoint::{Volume, remove_stale_fences};
 
 use crate::train::context::StageContext;
 
-/// The removals of stale files by one process of stage 0, over all groups that the process leads. A process that must
-/// exit does not wait for the removals, because the next process removes the remaining files.
+/// The removals of stale files by one process, over all groups that the process leads. A process that must exit does
+/// not wait for the removals, because the next process removes the remaining files.
 pub(in crate::train) struct StaleFenceRemoval {
     volume: Arc<dyn Volume>,
     thread: Mutex<Option<JoinHandle<()>>>,

@@ -1,5 +1,5 @@
-//! The checks by which stage 0 refuses a job before training, except the checks that read texts. The launcher runs
-//! these checks before it removes anything. Stage 0 calls the same functions.
+//! The checks by which the leader of a group refuses a job before training, except the checks that read texts. The
+//! launcher runs these checks before it removes anything. The leader calls the same functions.
 
 use stagecoach_data::check_sources;
 use stagecoach_engine::StageError;
@@ -17,7 +17,7 @@ const BYTES_PER_PARAMETER: u64 = 12;
 /// of one token.
 ///
 /// # Errors
-/// The first reason for which stage 0 would refuse the job.
+/// The first reason for which the leader would refuse the job.
 pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> Result<(), StageError> {
     let tokenizer_size = check_sources(&config.data_config())?;
     let tokenizer = config.tokenizer_file();
@@ -32,7 +32,7 @@ pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> R
     };
     let architecture = config.architecture(vocab_size.unwrap_or(1), tch::Device::Cpu);
     if let Err(refusal) = plan(vocab_size.unwrap_or(1)) {
-        // The refusal has figures for a vocabulary of one token. Stage 0 reports the figures for the largest
+        // The refusal has figures for a vocabulary of one token. The leader reports the figures for the largest
         // vocabulary.
         return plan(config.planned_vocab_size()?).and(Err(refusal));
     }

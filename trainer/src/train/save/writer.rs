@@ -1,6 +1,6 @@
-//! A save of a checkpoint. Every stage writes its shards, and stage 0 commits the checkpoint by one rename. Only the
-//! group that holds the newest fence can commit. All stages run the same code, on the main thread or in the background,
-//! and all stages receive the result.
+//! A save of a checkpoint. Every stage of the group writes its shards, and the leader commits the checkpoint by one
+//! rename. Only the group that holds the newest fence can commit. All stages run the same code, on the main thread or
+//! in the background, and all stages receive the result.
 
 use std::io;
 use std::iter::Sum;
@@ -53,9 +53,9 @@ pub(in crate::train) struct CheckpointWriter<'a> {
     context: StageContext<'a>,
     plan: &'a Plan,
     member: &'a Member,
-    /// The names and contents of the small files beside the weights; empty except on stage 0.
+    /// The names and contents of the small files beside the weights; empty except on the leader.
     small_files: Vec<(String, Vec<u8>)>,
-    /// The last checkpoint, of this attempt or an earlier one; `None` except on stage 0.
+    /// The last checkpoint, of this attempt or an earlier one; `None` except on the leader.
     previous: Mutex<Option<CheckpointLink>>,
 }
 
@@ -194,20 +194,20 @@ impl<'a> CheckpointWriter<'a> {
                     let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
                     self.note(message);
                 }
-                std::thread::sleep(delay); // the other stages wait for stage 0
+                std::thread::sleep(delay); // the other stages wait for the leader
             }
             delay = (2 * delay).min(MAX_RETRY_DELAY);
         }
     }
 
-    /// Emits an event, on stage 0 only.
+    /// Emits an event, on the leader only.
     pub(in crate::train) fn emit(&self, event: &TrainingEvent) {
         if self.context.is_leader() {
             self.context.monitor.emit(event);
         }
     }
 
-    /// Emits a note, on stage 0 only.
+    /// Emits a note, on the leader only.
     pub(in crate::train) fn note(&self, message: String) {
         self.emit(&TrainingEvent::Note { message });
     }
@@ -277,7 +277,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the result of stage 0.
+/// Returns the result of the leader, which has group rank 0.
 fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
     parts.into_iter().next().unwrap_or_else(|| Err("stage 0 sent no result".into()))
 }

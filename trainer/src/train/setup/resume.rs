@@ -1,6 +1,6 @@
-//! Resumes training: stage 0 acquires the fence (the right to commit checkpoints), then chooses the newest checkpoint
-//! of this job. Every stage verifies the bytes that it loads, and all stages skip a checkpoint that any stage finds
-//! damaged.
+//! Resumes training: the leader of the group acquires the fence (the right to commit checkpoints), then chooses the
+//! newest checkpoint of this job. Every stage verifies the bytes that it loads, and all stages skip a checkpoint that
+//! any stage finds damaged.
 
 use std::time::Instant;
 
@@ -26,11 +26,11 @@ use crate::train::recover::carry_over::LastSnapshot;
 use crate::train::setup::environment::compare_with_checkpoint;
 use crate::train::setup::initial_weights::{LoadProgress, load_initial_weights};
 
-/// The checkpoint that stage 0 chose.
+/// The checkpoint that the leader chose.
 #[derive(Debug)]
 pub(in crate::train) struct ResumePoint {
     pub(in crate::train) trainer_state: TrainerState,
-    /// The newer checkpoints that can't be used. Stage 0 sets them aside (moves them to `damaged/`) after the stages
+    /// The newer checkpoints that can't be used. The leader sets them aside (moves them to `damaged/`) after the stages
     /// have loaded another checkpoint.
     pub(in crate::train) damage: Vec<Damage>,
     /// The messages for the user.
@@ -184,9 +184,9 @@ pub(in crate::train) fn quarantine_from(
     Ok(quarantined.iter().map(ToString::to_string).collect())
 }
 
-/// Checks, as stage 0 does, whether the learning rate of this job can continue from the newest checkpoint on `volume`.
-/// The launcher calls this before it changes anything. This function ignores all other problems of the volume, because
-/// stage 0 reports them.
+/// Checks, as the leader does, whether the learning rate of this job can continue from the newest checkpoint on
+/// `volume`. The launcher calls this before it changes anything. This function ignores all other problems of the
+/// volume, because the leader reports them.
 ///
 /// # Errors
 /// If the learning rate can't continue as the job specifies.
@@ -222,7 +222,7 @@ pub(in crate::train) fn finish_in_memory(
     Ok(std::iter::once(loaded).chain(quarantined.iter().map(ToString::to_string)).collect())
 }
 
-/// Loads `stage` from the checkpoint that stage 0 has chosen. If any stage finds this checkpoint damaged, all stages
+/// Loads `stage` from the checkpoint that the leader has chosen. If any stage finds this checkpoint damaged, all stages
 /// load an older one, and all make the same change to `plan.trainer_state`. Does not read the tensors of the checkpoint
 /// that are in `held`. Returns messages for the user.
 ///

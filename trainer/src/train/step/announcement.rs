@@ -1,4 +1,4 @@
-//! Announcements of steps, which stage 0 sends to the other stages one step ahead.
+//! Announcements of steps, which the leader sends to the other stages one step ahead.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -25,10 +25,10 @@ pub(in crate::train) struct StepAnnouncement {
     pub(in crate::train) streams: Vec<StreamPosition>,
 }
 
-/// The outcome of [`StepAnnouncement::send`] on stage 0.
+/// The outcome of [`StepAnnouncement::send`] on the leader.
 pub(in crate::train) enum Announced {
-    /// Stage 0 has announced the step, or there is no such step. The value is the time for which stage 0 waited for the
-    /// data of a streamed corpus.
+    /// The leader has announced the step, or there is no such step. The value is the time for which the leader waited
+    /// for the data of a streamed corpus.
     Sent(Option<Duration>),
     /// A stop was requested before the data was available.
     Stopping,
@@ -37,9 +37,9 @@ pub(in crate::train) enum Announced {
 }
 
 impl StepAnnouncement {
-    /// Broadcasts the announcement of step `index`, counted from 0, as soon as the step's data is available. Only stage
-    /// 0 sends, and only if training has this step. `is_checkpoint_due` gets the number of finished steps, and returns
-    /// whether the stages then take a memory checkpoint.
+    /// Broadcasts the announcement of step `index`, counted from 0, as soon as the step's data is available. Only the
+    /// leader sends, and only if training has this step. `is_checkpoint_due` gets the number of finished steps, and
+    /// returns whether the stages then take a memory checkpoint.
     ///
     /// # Errors
     /// If the group has failed.
@@ -89,7 +89,7 @@ impl StepAnnouncement {
     /// Receives the announcement of the next step.
     ///
     /// # Errors
-    /// If the group has failed, or stage 0 runs another version.
+    /// If the group has failed, or the leader runs another version.
     pub(in crate::train) fn receive(running: &RunningStage) -> Result<StepAnnouncement, LeaveReason> {
         let bytes = running.member.receive_broadcast(topic::STEP)?;
         Ok(serde_json::from_slice(&bytes).map_err(|e| {

@@ -1,4 +1,4 @@
-//! Stage 0's combination of the measurements of all stages in a step.
+//! The leader's combination of the measurements of all stages in a step.
 
 use stagecoach_engine::execute::StepMeasurements;
 use stagecoach_group::Verdict;

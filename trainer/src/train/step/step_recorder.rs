@@ -1,4 +1,4 @@
-//! Stage 0's writer of step records. A record becomes a line of `metrics.jsonl` and an event.
+//! The leader's writer of step records. A record becomes a line of `metrics.jsonl` and an event.
 
 use stagecoach_api::job::Recompute;
 use stagecoach_group::Verdict;

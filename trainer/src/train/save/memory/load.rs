@@ -26,11 +26,11 @@ pub(in crate::train) struct PeerCheckpoints {
 
 impl PeerCheckpoints {
     /// Reports this stage's copies to the other stages, and chooses the newest checkpoint that is available for all, if
-    /// it is of step `saved` or later. `saved` is the step of the newest checkpoint on the volume. All stages call this
-    /// together, and make the same choice. If the job has several replicas, stage 0 passes `recorded`, the last step in
-    /// the metrics. A copy of the step after `recorded` may be chosen, because the copy contains the record of that
-    /// step. A copy of any later step is not chosen: it was made by a group whose steps were discarded while the stage
-    /// with the copy was absent.
+    /// it is of step `saved` or later. `saved` is the step of the newest checkpoint on the volume. All members call
+    /// this together, and make the same choice. If the job has several replicas, the leader passes `recorded`, the last
+    /// step in the metrics. A copy of the step after `recorded` may be chosen, because the copy contains the record of
+    /// that step. A copy of any later step is not chosen: it was made by a group whose steps were discarded while the
+    /// stage with the copy was absent.
     ///
     /// # Errors
     /// If the group fails during the call.

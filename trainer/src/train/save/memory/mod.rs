@@ -137,7 +137,7 @@ impl<'a> MemoryCheckpoints<'a> {
         if is_sent { self.send(step) } else { Ok(()) }
     }
 
-    /// Whether a checkpoint follows `step`. Stage 0 calls this for each step in order.
+    /// Whether a checkpoint follows `step`. The leader calls this for each step in order.
     pub(in crate::train) fn is_due(&mut self, step: u64) -> bool {
         self.interval.is_due(step)
     }

@@ -1,7 +1,7 @@
 //! `make bench` compares Stagecoach's training speed with PyTorch's. It also measures the pipeline bubble, the cost of
-//! checkpoints, and the cost of the operator for many jobs. The cost of checkpoints is relative to the speed of the
-//! machine, which is measured in the same run. `make e2e-report` measures how long a job is down when a pod dies on a
-//! real node. `make gpu` makes the measurements that need a GPU. A low speed never fails a measurement, because other
+//! checkpoints, and the cost of the operator for many jobs. The cost of checkpoints is relative to the times of `dd`
+//! and of a memory copy in the same run. `make e2e-report` measures how long a job is down when a pod dies on a real
+//! node. `make gpu` makes the measurements that need a GPU. A low speed never fails a measurement, because other
 //! programs may use the machine at the same time. The raw figures go to `bench/results/`.
 
 mod agreement;

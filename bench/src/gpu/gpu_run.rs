@@ -52,8 +52,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl GpuRun<'_> {
     /// Begins a run. `folder` is the workspace of the timed jobs. Most documents of their corpus are longer than a
-    /// sequence, so few sequences contain a document boundary. Attention does not cross these boundaries, but still
-    /// computes nearly all FLOPs that MFU counts. The compared PyTorch model computes all of them.
+    /// sequence, so few sequences contain a document boundary. Attention does not cross these boundaries. It computes
+    /// nearly all FLOPs that MFU counts, because the boundaries are few. The compared PyTorch model computes all of
+    /// these FLOPs.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
         let (part, not_measured, wrong) = Default::default();
@@ -69,7 +70,7 @@ impl GpuRun<'_> {
         lock(&self.wrong).extend(all("wrong").iter().filter_map(Value::as_str).map(str::to_owned));
     }
 
-    /// Begins a part. The report names the part of each omitted measurement.
+    /// Begins a part of `make gpu`. Each later entry about an omitted measurement names this part in the report.
     pub(super) fn begin_part(&self, part: &'static str) {
         *lock(&self.part) = Some(part);
     }
@@ -136,9 +137,9 @@ impl GpuRun<'_> {
         own
     }
 
-    /// Returns the environment variables of a job's processes. With the transport NCCL and without a GPU, a variable
-    /// lets the dynamic loader find the stand-in for NCCL, a library with NCCL's functions. Otherwise, there are no
-    /// variables.
+    /// Returns the variables to add to the environment of a job's processes. With the transport NCCL and without a GPU,
+    /// a variable lets the dynamic loader find the stand-in for NCCL, a library with NCCL's functions. Otherwise, the
+    /// list is empty.
     pub(super) fn environment(&self, transport: &str) -> Vec<(&'static str, String)> {
         let needs_stand_in = self.gpu.is_none() && transport == "Nccl";
         needs_stand_in.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
@@ -217,8 +218,8 @@ pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| shortened(&panic_message(&*panic)))
 }
 
-/// Like [`attempt`], for work that starts a job in this workspace. The error also contains the output of the job's
-/// launcher.
+/// Like [`attempt`], for work that starts a job in this workspace. The error also contains an excerpt of the output of
+/// the job's launcher: at most 12 lines, without the lines of steps, saves and the start.
 pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Result<T, String> {
     attempt(work).map_err(|failure| match launcher_said(workspace) {
         logged if failure.contains(&logged) => failure,

@@ -69,8 +69,8 @@ type Seen = HashMap<Attempt, BTreeMap<String, SeenPod>>;
 pub(super) struct Pods(Arc<(Mutex<Seen>, Condvar)>);
 
 impl Pods {
-    /// Follows the pods with `labels`. For the pods of Stagecoach's jobs, `answers` answers the operator's `/status`
-    /// requests.
+    /// Follows the pods with `labels`. For the pods of Stagecoach's jobs, the server `answers` responds to the
+    /// operator's `/status` requests.
     pub(super) fn follow(client: &Client, labels: LabelKeys, answers: StatusServer) -> Pods {
         let all: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
         let shared = Arc::clone(&all);

@@ -1,4 +1,4 @@
-//! Measures training with several replicas of the pipeline. The references are training in one process, and PyTorch's
+//! Compares training with several replicas of the pipeline with training in one process and with PyTorch's
 //! DistributedDataParallel over gloo.
 
 use super::contender::{Contender, Framework};

@@ -1,4 +1,4 @@
-//! The models and batches that all trainers train.
+//! The models and batches on which Stagecoach and PyTorch are compared.
 
 use std::path::Path;
 

@@ -60,7 +60,8 @@ fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
 }
 
-/// Removes characters of `set`, or white space, at the ends of a text.
+/// Removes the characters of `set` (without a set: white space) from the start and the end of a text, as `start` and
+/// `end` say.
 fn strip<'a>(text: &'a str, set: Option<&str>, start: bool, end: bool) -> &'a str {
     let is_in = |character: char| set.map_or_else(|| is_space(character), |set| set.contains(character));
     let text = if start { text.trim_start_matches(is_in) } else { text };

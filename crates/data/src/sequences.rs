@@ -12,7 +12,8 @@ pub(crate) struct TokenRange {
 /// The rule by which a stream becomes sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
-    /// Documents follow one another in full sequences.
+    /// Documents are joined, and cut into sequences of exactly `length` inputs. A document may continue in the next
+    /// sequence.
     Packed,
     /// Each sequence is one document, or a part of one longer document.
     Unpacked,
@@ -31,7 +32,8 @@ pub(crate) struct Sequences {
 }
 
 enum SequenceStarts {
-    /// Sequence i holds the inputs from i x length on. The tokens after the last full sequence are dropped.
+    /// Sequence `i` holds the `length` inputs that begin at input `i * length`. The tokens after the last full sequence
+    /// are dropped.
     Packed,
     /// Each document is split into consecutive windows of at most `length` inputs, and each window is a sequence. The
     /// last token of a document is never an input, because it has no target.

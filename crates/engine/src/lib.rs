@@ -1,5 +1,5 @@
-//! One stage of a model on its device: the execution of its program, the update of its weights, and its tensors by
-//! name. The crate also generates text with a trained model.
+//! One stage of a model on its device: the execution of its list of pipeline actions, the update of its weights, and
+//! its tensors by name. The crate also generates text with a trained model.
 
 pub mod execute;
 pub mod generate;

@@ -77,7 +77,8 @@ impl FromStr for HubUri {
 impl Display for HubUri {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(SCHEME)?;
-        // the kind is written if the parser would read the owner's name as the kind
+        // the kind of a data set is always written; the kind of a model is written only if the parser would otherwise
+        // read the owner's name as a kind
         let is_ambiguous = ["datasets/", "models/", "spaces/", "buckets/", "kernels/"];
         let is_ambiguous = is_ambiguous.iter().any(|kind| self.repo.id.starts_with(kind));
         match self.repo.kind {

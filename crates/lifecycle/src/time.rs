@@ -1,4 +1,4 @@
-//! Time in milliseconds, and a clock that collects the next deadline while deadlines are checked.
+//! Time in milliseconds, and a clock that records the earliest future deadline of all deadlines that are checked.
 
 use std::time::Duration;
 
@@ -42,7 +42,8 @@ impl DeadlineClock {
         Self { now, next_deadline: None }
     }
 
-    /// Whether a deadline has passed. If it has not, `Decision::wake_at` is no later than the deadline.
+    /// Whether a deadline has passed. If it has not, `next_deadline` becomes this deadline, unless `next_deadline` is
+    /// earlier. `decide` sets `Decision::wake_at` to `next_deadline`.
     pub(crate) fn has_passed_or_wakes_at(&mut self, deadline: UnixMillis) -> bool {
         let has_passed = self.now >= deadline;
         if !has_passed {
@@ -51,8 +52,8 @@ impl DeadlineClock {
         has_passed
     }
 
-    /// Whether any of these deadlines has passed. `Decision::wake_at` is no later than the deadlines that have not
-    /// passed.
+    /// Whether any of these deadlines has passed. Records the deadlines that have not passed, as
+    /// `has_passed_or_wakes_at` does.
     pub(crate) fn any_passed_or_wake_at(&mut self, deadlines: impl Iterator<Item = UnixMillis>) -> bool {
         // `any` would stop at the first passed deadline, but each deadline may be the next one
         deadlines.filter(|deadline| self.has_passed_or_wakes_at(*deadline)).count() > 0

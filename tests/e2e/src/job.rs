@@ -54,7 +54,7 @@ pub struct E2eJob<'p> {
 }
 
 impl<'p> E2eJob<'p> {
-    /// Applies the manifest of [`spec`] under the name `name`, with `changes` merged into its spec.
+    /// Applies the manifest of [`spec`] with the name `name`. `changes` are merged into the `spec` of the manifest.
     #[track_caller]
     pub fn apply(product: &'p Product, name: &str, changes: Value) -> E2eJob<'p> {
         let mut manifest = spec(name, NAMESPACE);
@@ -157,8 +157,9 @@ impl<'p> E2eJob<'p> {
         found.unwrap()
     }
 
-    /// Returns the newest pod that the operator created for the rank `stage` of the current attempt. A spare that has
-    /// become this stage does not count.
+    /// Returns the newest pod that the operator created for a rank of the current attempt. `stage` is the rank, which
+    /// is the number of the stage in a job without replicas. A spare that has taken the place of this rank does not
+    /// count.
     #[track_caller]
     fn newest_pod(&self, stage: u32) -> Value {
         let attempt = self.attempt();

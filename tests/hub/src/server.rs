@@ -1,4 +1,4 @@
-//! The HTTP servers of the two ports.
+//! The two HTTP servers of the fake hub, each on its own port: the hub with its API, and the CDN with large files.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        // bodies that stall never end by themselves, so the shutdown does not wait for them
+        // responses whose bodies stall never end by themselves, so the shutdown does not wait for them
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -1,4 +1,5 @@
-//! The changes of a node to the machine's kernel, and their removal: a bridge, firewall rules and kernel settings.
+//! The changes that a node makes in the machine's kernel, and their removal: a bridge, firewall rules and kernel
+//! settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -51,8 +52,8 @@ fn setting(name: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(name)
 }
 
-/// Checks that no other Kubernetes cluster uses the node's addresses or has firewall rules on the machine. Otherwise,
-/// the removal of the node's rules would also remove rules of the other cluster.
+/// Checks that the machine has no route to addresses in the node's ranges, and no firewall rules of a Kubernetes
+/// cluster. The removal of the node's rules would also remove the rules of another cluster.
 ///
 /// # Errors
 /// If the machine has such addresses or rules.

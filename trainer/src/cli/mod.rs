@@ -138,8 +138,9 @@ fn error_chain(error: &anyhow::Error) -> String {
     })
 }
 
-/// Returns the exit code of an error: 1 for an invalid request, and a different code for damaged checkpoints and for
-/// failures of the volume.
+/// Returns the exit code of an error. An error of a stage, of the launcher or of a job's folder has its own code. Other
+/// errors of checkpoints have the code 75 (`PeerLost`) if another group took the fence, 1 if a file has other content
+/// than expected, and 74 (`Storage`) otherwise. All other errors have the code 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     if let Some(error) = error.downcast_ref::<StageError>() {
         return error.kind.exit_code();

@@ -100,8 +100,8 @@ impl SimulatedTrainer {
         if lost > 0 {
             self.lost += lost;
             self.members.retain(|member| ready.iter().any(|pod| pod.uid == *member));
-            // each member has a copy of the weights of one other member, so after two losses, the group needs the
-            // checkpoint
+            // The state of a member exists twice: on this member, and as a copy on another one. The loss of two members
+            // can therefore destroy both. The simulation assumes that it does, so the group then needs the checkpoint.
             if self.lost > 1 || !self.policy.keeps_survivors {
                 self.steps = self.saved.1;
             }

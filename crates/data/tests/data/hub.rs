@@ -1,4 +1,5 @@
-//! Tests that a corpus on a hub has the same token ids as its files on the volume, even if the hub has faults.
+//! Tests of a corpus on a hub. The corpus has the same token ids as the same files on the volume, even if the hub has
+//! faults.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +26,8 @@ fn hub_and_volume() -> (Hub, TestVolume) {
     (hub, volume)
 }
 
-/// Returns a volume without corpus files. Its job reads the files that match `pattern` from `hub`.
+/// Returns a test volume without corpus files. The configuration of its job names the files on `hub` that match
+/// `pattern`.
 pub fn remote(hub: &Hub, pattern: &str) -> TestVolume {
     remote_with(hub, pattern, &[])
 }
@@ -89,7 +91,8 @@ fn a_job_keeps_the_commit_with_which_it_began() {
     assert!(message.starts_with("VOLUME/remote-files.json is not a record of remote files (EOF"), "{message}");
 }
 
-/// A reader of a table with several columns needs only the footer and the column of text.
+/// The table has a second column, which the reader does not need. The test accepts one request for each row group, and
+/// two more requests for the footer.
 #[test]
 fn parquet_is_read_by_its_column_in_few_requests() {
     let text = "a b c d ".repeat(64);

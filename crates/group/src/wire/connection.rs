@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::GroupFailure;
 use crate::wire::frame;
 
-/// The time limit of one attempt to connect.
+/// The time limit of one attempt to connect, for each address of the name.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The wait before the next attempt. The wait is short because training can't start until all stages are connected.
 pub const RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -29,7 +29,8 @@ pub fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Disables Nagle's algorithm, and sets the timeout after which a peer that neither sends nor reads is considered lost.
+/// Disables Nagle's algorithm, and sets the timeout. A peer that sends nothing or reads nothing for this time is
+/// considered lost.
 pub(crate) fn configure(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(timeout))?;

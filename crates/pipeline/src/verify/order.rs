@@ -1,4 +1,5 @@
-//! Checks the list of each rank in isolation.
+//! Checks the list of each rank. The lists of the other ranks matter only for two facts: whether the embedding is tied,
+//! and whether the pipeline has replicas.
 
 use rustc_hash::FxHashMap;
 
@@ -20,7 +21,8 @@ pub(crate) enum ProgramKind {
     Evaluation,
 }
 
-/// Checks the list of each rank, and that all ranks agree on whether the embedding is tied.
+/// Checks the list of each rank. If the list of any rank reduces a tied embedding, the lists of the first and the last
+/// chunk's ranks must do so too.
 pub(crate) fn check_ranks(
     placement: &Placement,
     microbatches: usize,
@@ -133,7 +135,7 @@ impl RankChecker<'_> {
         Ok(())
     }
 
-    /// Returns the first missing dependency of `action` on this rank.
+    /// Returns the first action that `action` needs on this rank and that has not been executed before it.
     fn missing_dependency(&self, action: Action) -> Option<Action> {
         let missing = |needed: Action| (!self.has_executed(needed)).then_some(needed);
         match action {
@@ -145,14 +147,15 @@ impl RankChecker<'_> {
             Action::SendForward(item) => missing(Action::Forward(item)),
             Action::SendBackward(item) => self.input_gradient_missing(item),
             Action::RecvForward(_) | Action::RecvBackward(_) => None,
-            // the replicas may have different numbers of microbatches, and must still send in the same order
+            // The replicas may have different numbers of microbatches, and must still send in the same order. Each rank
+            // therefore reduces its chunks from the last to the first.
             Action::Reduce(chunk) => {
                 let later = self.placement.chunks_of(self.rank).filter(|other| *other > chunk);
                 self.first_incomplete_gradient_of(chunk).or_else(|| later.map(Action::Reduce).find_map(missing))
             }
             Action::ReduceTied => self.first_incomplete_gradient().or_else(|| self.missing_of_chunks(Action::Reduce)),
             // No check of the gradients is needed here: other checks reject a gradient after EXCHANGE and a missing
-            // gradient.
+            // gradient, so all gradients precede EXCHANGE.
             Action::Exchange => {
                 let reduces = self.tied && self.placement.first_and_last_ranks().contains(&self.rank);
                 let reduced = self.missing_of_chunks(Action::Reduce);
@@ -163,8 +166,8 @@ impl RankChecker<'_> {
                 let earlier = self.placement.chunks_of(self.rank).take_while(|other| *other < chunk);
                 missing(Action::Update).or_else(|| earlier.map(Action::Gather).find_map(missing))
             }
-            // A chunk's first F of the next step waits for the GATHER. Only the presence of the GATHER needs a check,
-            // because no F may follow EXCHANGE in this step.
+            // In the next step, the first F of a chunk waits for the GATHER. In this step, no F may follow EXCHANGE, so
+            // no F needs the GATHER, and the check that the GATHER exists is enough.
             Action::Snapshot => missing(Action::Update).or_else(|| self.missing_of_chunks(Action::Gather)),
         }
     }
@@ -257,8 +260,8 @@ impl RankChecker<'_> {
         self.items().map(Action::Forward).find(|forward| !self.has_executed(*forward))
     }
 
-    /// Returns the first missing send. Another check finds a missing receive, because an action of this rank needs the
-    /// receive. Only another rank needs a send.
+    /// Returns the first missing send. Only another rank needs a send, so the dependencies of this rank do not reveal
+    /// that it is missing. A missing receive needs no check here, because an action of this rank needs the receive.
     fn missing_message(&self) -> Option<Action> {
         self.items().find_map(|item| {
             let training = self.kind == ProgramKind::Training;

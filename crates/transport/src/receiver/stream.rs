@@ -25,7 +25,8 @@ struct Posted {
     free: Option<Result<CudaEvent, CudaError>>,
 }
 
-/// The posted receives of a link over a TCP stream or shared memory. Their bytes arrive in host memory.
+/// The posted receives of a link over a TCP stream or shared memory. The thread receives the bytes of a tensor in host
+/// memory. For a tensor in GPU memory, the thread then copies the bytes there.
 #[derive(Debug)]
 pub(super) struct StreamReceiver {
     gpu: Option<CudaContext>,

@@ -1,4 +1,4 @@
-//! The results of plain PyTorch and of PEFT, in `tests/reference/`.
+//! The cases in `tests/reference/`, each with the results of plain PyTorch or of PEFT.
 
 use std::path::PathBuf;
 
@@ -54,12 +54,14 @@ pub(crate) struct ReferenceCase {
     pub(crate) learning_rates: Vec<f64>,
     pub(crate) losses: Vec<f32>,
     pub(crate) norms: Vec<f64>,
-    /// The errors of PyTorch in bfloat16, for each order of summation.
+    /// The errors of PyTorch in bfloat16 against float64: one entry for the computation of the whole batch at once, and
+    /// one for the computation row by row. The order of summation differs. Empty in `fine_tuning.json`.
     pub(crate) bfloat16: Vec<BFloat16Errors>,
     batches: Vec<Vec<ReferenceRow>>,
 }
 
-/// Relative errors: of the worst loss, of all gradients as one vector, and of all final weights as one vector.
+/// Relative errors: the largest error of any loss, the error of all gradients as one vector, and the error of all final
+/// weights as one vector.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct BFloat16Errors {
     pub(crate) loss_error: f64,
@@ -98,7 +100,8 @@ impl Reference {
         serde_json::from_slice(&std::fs::read(folder().join("reference.json")).unwrap()).unwrap()
     }
 
-    /// Reads the cases of twenty steps: whole models, parts of them, and adapters of PEFT.
+    /// Reads `fine_tuning.json`. Each case trains for twenty steps: a whole model, a part of a model, or adapters of
+    /// PEFT.
     pub(crate) fn of_peft() -> Reference {
         serde_json::from_slice(&std::fs::read(folder().join("fine_tuning.json")).unwrap()).unwrap()
     }
@@ -125,7 +128,7 @@ impl Reference {
         LearningRate { spec, decay_steps }
     }
 
-    /// Returns the data of `case`, with its rows distributed over `microbatches` in order.
+    /// Returns the data of `case`. Each of the `microbatches` microbatches of a step is a block of consecutive rows.
     pub(crate) fn steps(&self, case: &ReferenceCase, microbatches: usize) -> Vec<StepData> {
         let rate = self.learning_rate();
         let split = |rows: &[ReferenceRow]| rows.chunks(rows.len() / microbatches).map(microbatch).collect();

@@ -1,5 +1,5 @@
-//! Model checking: the tests explore every interleaving of events in a small cluster with the state machine and its
-//! caller.
+//! Model checking: the tests explore every order of events in a small cluster, whose operator calls the real state
+//! machine (`decide`).
 //!
 //! The model contains these parts:
 //!
@@ -10,42 +10,42 @@
 //! - the volume's fence, which gives one group the right to commit checkpoints;
 //! - the operator.
 //!
-//! The operator reads the job (sometimes a stale version), lists the pods, decides with the real `decide`, and writes:
-//! first the record by compare-and-swap, then one pod at a time. The operator may crash between any two writes, or
-//! after a write whose response it never received. A node may be partitioned: the API then shows its pod unchanged for
-//! ever, while the process may run for any further time. Time is an event. It advances only to the operator's wake-up,
-//! and not before an immediate transition, unless a fault makes the pods or the operator slow. A terminating process
-//! may take any time below the termination timeout.
+//! The operator reads the job (sometimes a stale version), lists the pods, and calls `decide`. It then stores the
+//! decision in the job's status (the record) by compare-and-swap, and creates and deletes pods, one at a time. The
+//! operator may crash between any two writes, or after a write whose response it never received. A node may be
+//! partitioned: the API then shows its pod unchanged for ever, while the process may run for any further time. Time is
+//! an event, and advances only to the operator's wake-up. All immediate transitions precede this event, unless a fault
+//! makes the pods or the operator slow. A terminating process may take any time below the termination timeout.
 //!
 //! The API guarantees, through the pods' names, that no stage of an attempt runs twice. The volume guarantees that only
-//! the fence's holder commits. The model only shows that the fence is necessary. An older attempt on partitioned nodes
+//! the fence's holder commits. The model shows only that the fence is necessary. An older attempt on partitioned nodes
 //! may take the fence from a newer attempt, which then fails and restarts. Two attempts still never commit at the same
 //! time.
 //!
 //! With replacement of stages, a stage that has lost its group may wait for the next group or exit at any time. A group
 //! consists of the newest living process of each stage. A stage 0 that has lost a group takes the next fence only if it
-//! holds the last fence.
+//! holds the newest fence.
 //!
-//! The other stages may report that a process has ended before the node of the process reports it.
+//! A process may end unnoticed by its node. The other stages then report the end, and the node reports it later.
 //!
 //! With spares (processes that wait to replace a stage), a group promotes a spare to a stage that has ended, or by
 //! mistake to a stage 0 that is alive. The promotion may happen at any time until another process of that stage has
 //! started, and the API may show the promotion at any later time. A spare that is not ready counts as pending.
 //!
 //! If replicas may be missing, a group has as many replicas as the waiting processes can form. A replica in a group may
-//! combine stages of different replicas of the job. The group may form earlier or later than in reality, and no time
-//! passes for the other processes. A process that waits outside a group never makes a member of the group exit. When
-//! the waiting processes can form another replica, the leader leaves its group for the next group, which includes these
-//! processes. The other members follow. When the leader's process ends, the next leader is stage 0 of the second
-//! replica, or the process that replaces the leader. The volume records the rank of the leader. An older group may
-//! train beside a newer group.
+//! combine stages of different replicas of the job. The group may form earlier or later than in reality, because the
+//! processes of the model have no clocks. A process that waits outside a group never makes a member of the group exit.
+//! The leader is the stage 0 that took the group's fence. When the waiting processes can form another replica, the
+//! leader leaves its group for the next group, which includes these processes. The other members follow. When the
+//! leader's process ends, the next leader is stage 0 of the second replica, or the process that replaces the leader.
+//! The volume records the rank of the leader. An older group may train beside a newer group.
 //!
 //! The model does not contain the following:
 //!
-//! - reports of lost stages that may be alive;
-//! - a process's computations, reports and published progress: training is done after one checkpoint;
+//! - reports about lost stages whose processes are alive;
+//! - a process's computations and published progress: training is done after one checkpoint;
 //! - a second operator beside the first;
-//! - time between two writes of a plan, or while an operator starts;
+//! - time between two writes of one decision, or while an operator starts;
 //! - gang scheduling, quotas and active deadlines;
 //! - pods that are removed by force while they run.
 //!
@@ -75,8 +75,8 @@ use operator::Guard;
 use properties::*;
 use steps::ClusterModel;
 
-/// Explores all states, or stops once `invariant` is violated. Returns the violated invariants, and the examples
-/// (conditions in `REACHABLE`) that were found.
+/// Explores the states until a state violates `invariant` or, with `None`, any invariant. Returns the violated
+/// invariants, and the examples (conditions in `REACHABLE`) that were found.
 fn explore(model: &ClusterModel, invariant: Option<&'static str>) -> (Vec<&'static str>, Vec<&'static str>) {
     let checker = match invariant {
         // a single thread finds a short path
@@ -260,7 +260,9 @@ fn assert_violated_without(guard: Guard, model: &ClusterModel, invariant: &'stat
     assert!(broken.contains(&invariant), "without {guard:?}: {broken:?}");
 }
 
-/// Without cycles, every run is finite. A property of all final states therefore holds at the end of every run.
+/// Checks that no sequence of transitions returns to an earlier state. Every run therefore reaches a final state, and
+/// the invariant about final states (`FINAL_STATES_ARE_VALID`) applies to every run. In a cycle, a job could run for
+/// ever without an end.
 #[test]
 fn the_state_graph_has_no_cycle() {
     for model in [

@@ -1,4 +1,4 @@
-//! Unit tests of `decide`. Most tests pass an observation of an attempt with three stages, and check the decision.
+//! Unit tests of `decide`. In most tests, the input is an observation of an attempt with three stages.
 
 use stagecoach_api::contract::{FailureKind, Mesh};
 use stagecoach_api::job::{BackoffSpec, RestartSpec};
@@ -31,7 +31,8 @@ fn policy() -> FailurePolicy {
     }
 }
 
-/// Returns attempt 1 of three stages. All three instances were created.
+/// Returns an observation of attempt 1, which has three stages. The state records that all three instances were
+/// created. `instances` are the instances that still exist.
 fn running(instances: Vec<StageInstance>) -> Observed {
     Observed {
         desired: Desired {

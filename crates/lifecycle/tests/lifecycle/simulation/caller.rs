@@ -1,5 +1,5 @@
 //! The simulated caller of the state machine. It observes the processes, records the decision and applies the actions.
-//! The simulation checks each of these steps.
+//! The simulation checks the recorded states and the creation of processes.
 
 use std::collections::BTreeSet;
 
@@ -54,8 +54,8 @@ impl Simulation {
         }
     }
 
-    /// Records a decision and applies its first `act` actions, as a caller does that crashes afterwards. Does nothing
-    /// if the record has changed since `version`.
+    /// Records a decision and applies its first `act` actions. The other actions are not applied, as if the caller had
+    /// crashed. Does nothing if another decision was recorded after `version`.
     pub(super) fn record_and_apply(&mut self, version: u64, decision: &Decision, act: usize) {
         if version != self.version {
             return;
@@ -72,7 +72,8 @@ impl Simulation {
         }
     }
 
-    /// Checks the invariants of the stored state.
+    /// Checks the state `next`, which is recorded next, against the recorded state and the processes. Records the
+    /// number of a new attempt as used.
     fn check_invariants(&mut self, next: &JobState) {
         assert_eq!(self.recorded.outcome(), None, "a terminal state is final: {next:?}");
         assert!(next.attempt.number >= self.recorded.attempt.number, "attempt numbers never decrease");
@@ -170,7 +171,9 @@ impl Simulation {
                 !took_place || process.instance.incarnation != incarnation,
                 "a spare has incarnation {incarnation}"
             );
-            // a living process does not count if a spare has taken over its stage, because the fence stops the process
+            // A living process does not count if a spare has taken over its stage: the process is this spare
+            // (`took_place`), or its incarnation is lower than the incarnation that the group knows. The fence, which
+            // gives one group the right to commit checkpoints, stops all but one of these processes.
             lives |= process.is_alive() && !took_place && process.instance.incarnation >= known;
         }
         if !exists {

@@ -8,8 +8,8 @@ use stagecoach_transport::PeerRing;
 /// The report of a stage to the other stages about its copies in memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct HeldCopies {
-    /// This stage's rank in the group that made the copies, and that group; `None` if this process has been in no
-    /// group. The group may have had other replicas than the current one.
+    /// This stage's rank in the group that made the copies, and the ring of that group; `None` if this process has been
+    /// in no group. The new group, which chooses a checkpoint, may have other replicas.
     pub(super) group: Option<(usize, PeerRing)>,
     /// The trainer states, each with its step, for which the stage has a copy of its own tensors.
     pub(super) own: Vec<TrainerState>,
@@ -43,8 +43,8 @@ pub(super) struct MemoryCheckpoint {
     pub(super) ring: PeerRing,
     /// The source of each rank's copy, by rank in that group.
     pub(super) sources: Vec<CopySource>,
-    /// Whether the new group can load the copies without moving parameters between replicas. Each copy is then at the
-    /// same rank in the new group, or at the rank that holds the copies of that rank.
+    /// Whether the new group can load the copies without moving parameters between replicas. If so, each source has the
+    /// rank of the copied state, or is the holder of that rank in the ring.
     pub(super) is_in_place: bool,
 }
 
@@ -56,8 +56,8 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
         held.own.iter().filter_map(move |state| Some((state, ring?)))
     });
     let mut candidates: Vec<(&TrainerState, PeerRing)> = candidates.collect();
-    // The sort is stable: of the states of one step, the state of the first stage stays first. That state has the most
-    // measurements.
+    // The sort is stable: of several states after the same step, the state that the lowest rank reports stays first.
+    // That state has the most measurements.
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
         let checkpoint = |is_in_place, sources: Option<Vec<CopySource>>| {
@@ -71,9 +71,9 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<Memo
     })
 }
 
-/// Whether the stage with the current rank `at` had `rank` in the group `ring`, and has a copy of the state after
-/// `step`. With `is_own`, the copy has the stage's own tensors, otherwise the tensors of the rank before `rank` in that
-/// ring.
+/// Whether the stage with rank `at` in the new group had rank `rank` in the group `ring`, and has a copy of the state
+/// after `step`. With `is_own`, the copy has the stage's own tensors, otherwise the tensors of the rank before `rank`
+/// in that ring.
 fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
     let has_step = match is_own {
         true => held[at].own.iter().any(|state| state.step == step),
@@ -82,16 +82,17 @@ fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: 
     has_step && held[at].group == Some((rank, ring))
 }
 
-/// Returns the source of the copy of `rank` after `step`, if the rank itself or the holder of its copies has the copy.
+/// Returns the source of the state of `rank` after `step`: the stage with this rank, or else the holder of its copies.
+/// Returns `None` if neither has a copy.
 fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) -> Option<CopySource> {
     let holder = ring.holder(rank);
     let own = has(held, ring, (rank, rank), true, step).then_some(CopySource { rank, is_own: true });
     own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(CopySource { rank: holder, is_own: false }))
 }
 
-/// Returns the source of the copy of `rank` of the group `ring` after `step`. The source may have any rank in the
-/// current group, but must be a replica of the same stage, because `load_resharded` uses only the links between a
-/// stage's replicas.
+/// Returns the stage of the new group `now` that has a copy of one state: the state of the stage with rank `rank` in
+/// the group `ring`, after `step`. The source may be in any replica of the new group, but at the same position in the
+/// pipeline, because `load_resharded` uses only the links between a stage's replicas.
 fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<CopySource> {
     let same_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
     let own =
@@ -154,7 +155,8 @@ mod tests {
         let mut group = of(one, &[0, 1]);
         group.extend([held((2, two), &[5], &[5]), HeldCopies::default()]);
         assert_eq!(chosen(&group, two), Some((7, vec![0, 1])));
-        // in a group of one replica, the next stage holds the copies of a stage: only such a group can load them
+        // In a group of one replica, the next stage holds the copies of a stage. Only a group of one replica can load
+        // these copies, because `load_resharded` uses only the links between a stage's replicas.
         group[0] = HeldCopies::default();
         assert_eq!(chosen(&group, two), None);
         assert_eq!(chosen(&group[..2], one), Some((7, vec![1, 1])));

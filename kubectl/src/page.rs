@@ -10,8 +10,8 @@ use stagecoach_api::contract::{CONTAINER_NAME, PAGE_NOTE};
 use crate::cluster::{self, JobPod, PodRole};
 use crate::kubectl::Kubectl;
 
-/// The flag of `kubectl logs` that limits the size of the log. Stage 0 logs the page's address when it starts, so the
-/// address is in the first bytes of the log.
+/// The flag of `kubectl logs` that limits the size of the log. A process logs the page's address when it becomes a
+/// leader for the first time, normally when it starts. The address is then in the first bytes of the log.
 const LOG_BYTES: &str = "--limit-bytes=4000000";
 /// The beginning of the page's address, which names the loopback interface of the pod.
 const LOOPBACK: &str = "http://127.0.0.1:";

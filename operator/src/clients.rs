@@ -20,7 +20,7 @@ pub(crate) struct Clients {
     pub pods: JsonApi,
     /// The client that lists pods.
     pub pod_reader: Api<PartialPod>,
-    /// The client for the Services of stage 0.
+    /// The client for the Services of the jobs. Each selects stage 0 of the first replica.
     pub services: JsonApi,
     /// The client for the attempts' ConfigMaps.
     pub config_maps: JsonApi,

@@ -59,7 +59,7 @@ pub struct Recovery {
     /// The time at which replacement processes started, or at which a spare (a waiting process) replaced a stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
-    /// The time at which all stages had joined the group and loaded their state.
+    /// The time at which all members had joined the group and loaded their state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<UnixMillis>,
     /// The time at which `first_step` was finished.
@@ -68,8 +68,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Records the time at which a replacement process started, or a spare replaced a stage. Until all stages have
-    /// loaded their state, a later start replaces this time.
+    /// Records the time at which a replacement process started, or a spare replaced a stage. Until all members of the
+    /// group have loaded their state, a later start replaces this time.
     pub(super) fn note_started(&mut self, now: UnixMillis) {
         if self.loaded_at.is_none() {
             self.started_at = Some(now);

@@ -19,7 +19,7 @@ use crate::sync::{PerJob, lock};
 /// The kinds of objects that a job has besides its pods and PodGroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OwnedKind {
-    /// The Service of stage 0.
+    /// The Service of stage 0 of the first replica.
     Service,
     /// The NetworkPolicy of the job's pods.
     NetworkPolicy,

@@ -11,7 +11,8 @@ use crate::wire::frame;
 
 /// The time limit of one attempt to connect, for each address of the name.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// The wait before the next attempt. The wait is short because training can't start until all stages are connected.
+/// The wait before the next attempt. The wait is short because training can't start until all members of the group are
+/// connected.
 pub const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Connects to `address` (`host:port`).

@@ -173,10 +173,10 @@ fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successo
     found.into_iter().min_by_key(|(incarnation, _)| *incarnation).map(|(_, successor)| successor)
 }
 
-/// Returns the incarnation for which `line_of` returns `line`. The incarnation is one of the numbers in the line.
+/// Returns the incarnation for which `line_of` returns `line`. The incarnation is the last number of such a line.
 fn incarnation_of(line: &str, line_of: &dyn Fn(u32) -> String) -> Option<u32> {
-    let numbers = line.split(|character: char| !character.is_ascii_digit()).filter_map(|number| number.parse().ok());
-    numbers.into_iter().find(|number| line_of(*number) == line)
+    let last_number = line.trim_end_matches(" ---").rsplit(' ').next()?.parse().ok()?;
+    (line_of(last_number) == line).then_some(last_number)
 }
 
 /// Returns the numbers of the spares and the paths of their logs, in ascending order.

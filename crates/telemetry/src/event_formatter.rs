@@ -65,8 +65,7 @@ impl EventFormatter {
             return None;
         }
         self.last_preparation = Some((what.to_owned(), tenth));
-        let amount =
-            if total == 0 { String::new() } else { format!("  {} of {}", HumanBytes(done), HumanBytes(total)) };
+        let amount = preparation_amount(done, total).map_or_else(String::new, |amount| format!("  {amount}"));
         Some(format!("prep   {what}{amount}"))
     }
 
@@ -170,6 +169,12 @@ fn format_summary(summary: &RunSummary) -> String {
         line += &format!("  held-out losses {}", summary.evaluation_losses_hash);
     }
     line + &format!("  losses {}  weights {}  model {}", summary.losses_hash, summary.weights_hash, summary.model)
+}
+
+/// Returns the processed and the total bytes of a preparation, such as "1.50 MiB of 4.00 MiB"; `None` if the work isn't
+/// measured in bytes.
+pub(crate) fn preparation_amount(done: u64, total: u64) -> Option<String> {
+    (total > 0).then(|| format!("{} of {}", HumanBytes(done), HumanBytes(total)))
 }
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
 //! Updates the status of a stage when an event occurs.
 
-use indicatif::HumanBytes;
 use stagecoach_api::contract::{AuditStatus, LostStage, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
 
 use super::super::{BestEvaluation, StartRecord, StepRecord, TrainingEvent};
+use crate::event_formatter::preparation_amount;
 use crate::keep_audit_difference;
 use crate::save_failures::format_save_failure;
 
 /// Updates the status to the state after an event.
 pub(crate) fn record(status: &mut StageStatus, event: &TrainingEvent) {
     match event {
-        TrainingEvent::Preparing { what, total: 0, .. } => status.message.clone_from(what),
         TrainingEvent::Preparing { what, done, total } => {
-            status.message = format!("{what}, {} of {}", HumanBytes(*done), HumanBytes(*total));
+            let amount = preparation_amount(*done, *total);
+            status.message = amount.map_or_else(|| what.clone(), |amount| format!("{what}, {amount}"));
         }
         TrainingEvent::Started(started) => record_start(status, started),
         TrainingEvent::Step(record) => {

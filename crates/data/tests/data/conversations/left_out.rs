@@ -10,6 +10,13 @@ fn long(on_long: OnLongConversation) -> TestVolume {
     volume
 }
 
+/// Asserts that the preparation leaves out all three conversations of `volume`, most of them for `reason`.
+fn all_three_are_left_out(volume: &TestVolume, reason: &str) {
+    let error = volume.error_message();
+    let expected = format!("are left out, most of them {reason}");
+    assert!(error.starts_with("all 3 conversations of ") && error.contains(&expected), "{error}");
+}
+
 #[test]
 fn long_conversations_are_refused_cut_or_left_out() {
     let refused = long(OnLongConversation::Fail).error_message();
@@ -31,7 +38,7 @@ fn long_conversations_are_refused_cut_or_left_out() {
     let prepared = short.prepare().unwrap();
     assert_eq!((prepared.documents, prepared.tokens), (3, 30));
     short.config.sequence_length = 8;
-    assert!(short.error_message().contains("are left out, most of them longer than data.sequenceLength"));
+    all_three_are_left_out(&short, "longer than data.sequenceLength");
 }
 
 /// The encoder must prove which tokens of a conversation the assistant writes. The proof is expensive for conversations
@@ -43,11 +50,9 @@ fn a_long_conversation_that_is_left_out_needs_no_proof() {
     let unproven = "{% for m in messages %}[BOT] {{ m.role[:1] }} {{ m.content }} [EOT] {% endfor %}";
     volume.write("letters/chat_template.jinja", unproven.as_bytes());
     volume.config.on_bad_record = OnBadRecord::Skip;
-    let nothing = volume.error_message();
-    assert!(nothing.contains("are left out, most of them without a proof"), "{nothing}");
+    all_three_are_left_out(&volume, "without a proof");
     volume.config.sequence_length = 8;
-    let nothing = volume.error_message();
-    assert!(nothing.contains("are left out, most of them longer than data.sequenceLength"), "{nothing}");
+    all_three_are_left_out(&volume, "longer than data.sequenceLength");
 }
 
 /// A note reports the characters for which the tokenizer has no token. The note does not count the characters in the

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stagecoach_cluster::chart::{find, parse, render, try_render};
 use stagecoach_cluster::tool;
 
-use super::{assert_is_file, repository, variable};
+use super::{assert_is_file, assert_namespace_precedes, repository, variable};
 
 const HEADER: &str = "# Made from charts/stagecoach by its tests with STAGECOACH_UPDATE=1: change the chart instead.";
 
@@ -81,11 +81,7 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
             object["metadata"].as_object_mut().unwrap().remove("annotations");
         }
         if let Some(env) = object.pointer_mut("/spec/template/spec/containers/0/env").and_then(Value::as_array_mut) {
-            let is_user = |variable: &Value| variable["value"].to_string().contains("$(POD_NAMESPACE)");
-            assert!(
-                env.iter().position(|variable| variable["name"] == "POD_NAMESPACE") < env.iter().position(is_user),
-                "POD_NAMESPACE must come first: Kubernetes expands only earlier variables"
-            );
+            assert_namespace_precedes(env, |variable| variable["value"].to_string().contains("$(POD_NAMESPACE)"));
             env.sort_by_key(|variable| variable["name"].to_string());
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -162,6 +162,13 @@ fn variable<'a>(container: &'a Value, name: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("{name} is not set"))
 }
 
+/// Asserts that the variable POD_NAMESPACE precedes the first variable for which `is_user` is true.
+pub(crate) fn assert_namespace_precedes(env: &[Value], is_user: impl Fn(&Value) -> bool) {
+    let namespace = env.iter().position(|variable| variable["name"] == "POD_NAMESPACE").unwrap();
+    let user = env.iter().position(is_user).unwrap();
+    assert!(namespace < user, "POD_NAMESPACE must come first: Kubernetes expands only earlier variables");
+}
+
 #[test]
 fn every_rule_has_its_reason() {
     for path in ["charts/stagecoach/templates/_rules.tpl", "manifests/base/operator.yaml"] {

@@ -9,6 +9,8 @@ use stagecoach_cluster::chart;
 use stagecoach_cluster::flows::{End, Labels, Network, Pod};
 use stagecoach_operator::build::{JobReference, PolicyPeers, labels, network_policy};
 
+use crate::chart::assert_namespace_precedes;
+
 mod evaluator;
 
 const OPEN: bool = true;
@@ -100,6 +102,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
 /// Returns a variable of the operator from the Deployment, expanded as the kubelet expands it.
 fn expanded(template: &Value, variable: &str, namespace: &str) -> String {
     let env = template["spec"]["containers"][0]["env"].as_array().unwrap();
+    assert_namespace_precedes(env, |found| found["name"] == variable);
     let found = env.iter().find(|found| found["name"] == variable).unwrap();
     found["value"].as_str().unwrap().replace("$(POD_NAMESPACE)", namespace)
 }

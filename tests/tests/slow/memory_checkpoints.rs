@@ -63,8 +63,12 @@ fn no_step_twice(workspace: &Path, outcome: &Outcome) {
     let recorded = recorded_steps(&workspace.join("remembered/metrics.jsonl"));
     assert!(recorded.len() > 10, "{}", outcome.stdout);
     assert!(recorded.iter().copied().eq(1..=recorded.len() as u64), "{recorded:?}");
-    // a killed leader may have recorded a step without reporting it
-    assert!(reported(outcome).is_sorted_by(|step, next| step < next), "{}", outcome.stdout);
+    let reported = reported(outcome);
+    assert!(reported.is_sorted_by(|step, next| step < next), "{}", outcome.stdout);
+    // a leader that is killed after it has recorded a step, and before it reports the step, leaves out only this step
+    for step in recorded.iter().filter(|step| !reported.contains(step)) {
+        says(outcome, &format!("resuming after step {step}, which was in memory"));
+    }
 }
 
 #[test]

@@ -79,11 +79,11 @@ fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) 
     match records.binary_search_by_key(&step, |(step, _)| *step) {
         Ok(index) => Ok(index),
         Err(after) => {
-            let nearest = match &records[after.saturating_sub(1)..(after + 1).min(records.len())] {
-                [(before, _), (after, _)] => format!("the nearest recorded steps are {before} and {after}"),
-                near => format!("the nearest recorded step is {}", near.first().map_or(0, |(step, _)| *step)),
-            };
-            bail!("{} has no timeline of step {step}: {nearest}", metrics.display())
+            let near = &records[after.saturating_sub(1)..(after + 1).min(records.len())];
+            let near: Vec<String> = near.iter().map(|(step, _)| step.to_string()).collect();
+            let subject = if near.len() == 1 { "step is" } else { "steps are" };
+            let nearest = near.join(" and ");
+            bail!("{} has no timeline of step {step}: the nearest recorded {subject} {nearest}", metrics.display())
         }
     }
 }
